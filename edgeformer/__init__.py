@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from edgeformer.errors import EdgeformerError
-    from edgeformer.manifest import Manifest
-    from edgeformer.quantization import Quantization
+    from edgeformer.manifest.manifest import Manifest
+    from edgeformer.manifest.quantization import Quantization
 
 __all__ = ["EdgeformerError", "Manifest", "Quantization", "__version__"]
 
@@ -19,8 +19,8 @@ __version__ = "0.1.0"
 
 _LAZY = {
     "EdgeformerError": "edgeformer.errors",
-    "Manifest": "edgeformer.manifest",
-    "Quantization": "edgeformer.quantization",
+    "Manifest": "edgeformer.manifest.manifest",
+    "Quantization": "edgeformer.manifest.quantization",
 }
 
 

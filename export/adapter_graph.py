@@ -16,8 +16,8 @@ from edgeformer.export.lower import Lowered, LoweringOptions, lower_captured
 from edgeformer.export.lower.ort.low_rank import A, B, pack, sites
 from edgeformer.export.progress import Progress
 from edgeformer.lora.adapter_tensors import Update
-from edgeformer.manifest_parts import AdapterGraph, Arithmetic, BundledAdapter
-from edgeformer.model_spec import ModelSpec
+from edgeformer.manifest.parts import AdapterGraph, Arithmetic, BundledAdapter
+from edgeformer.models.model_spec import ModelSpec
 
 ADAPTER_GRAPH = "onnx/model_adapters.onnx"
 FOLDER = "adapters"

@@ -6,8 +6,8 @@ Source: `alignment_heads` of generation_config.json, `median_filter_width` of co
 from edgeformer.config import ModelConfig, Seq2SeqConfig
 from edgeformer.errors import ExportError, shown
 from edgeformer.export.adapters.opened_model import Provenance
-from edgeformer.graph_specs import ALIGNMENT_GRAPH
-from edgeformer.manifest_parts import AlignmentGraph, AlignmentHead
+from edgeformer.manifest.parts import AlignmentGraph, AlignmentHead
+from edgeformer.models.graph_specs import ALIGNMENT_GRAPH
 
 DEFAULT_WIDTH = 7
 """Positions of the median filter where config.json names none. Source: `WhisperConfig` of transformers."""

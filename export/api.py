@@ -9,11 +9,11 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Required, Unpack
 
+from edgeformer.checkpoints.source import FoundModel, find_model, lacks_family, open_source
 from edgeformer.errors import ConfigError, ExportError, MissingDependencyError, require
 from edgeformer.export.options import ExportOptions, ModuleOptionKeywords, OptionKeywords, with_changes
 from edgeformer.export.plan import make_plan
 from edgeformer.export.progress import Progress, no_progress
-from edgeformer.source import FoundModel, find_model, lacks_family, open_source
 
 if TYPE_CHECKING:
     from torch import nn
@@ -51,9 +51,9 @@ def export_model(
     source = open_source(found, options.context_length, options.pooling, options.normalize)
     plan = make_plan(options, source.config)
     require_packages()
+    from edgeformer.checkpoints.merged_source import merge_adapter
     from edgeformer.export.adapters.checkpoint import open_checkpoint
     from edgeformer.export.pipeline import run_export
-    from edgeformer.lora.merged_source import merge_adapter
 
     base = source
     if options.merge_adapter is not None:

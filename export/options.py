@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edgeformer.config import Pooling
 from edgeformer.errors import ExportError
-from edgeformer.manifest_parts import (
+from edgeformer.manifest.parts import (
     Arithmetic,
     Backend,
     CachePrecision,
@@ -25,7 +25,7 @@ from edgeformer.manifest_parts import (
     PrefillChoice,
     Provider,
 )
-from edgeformer.quantization import Quantization, QuantizationOverrides
+from edgeformer.manifest.quantization import Quantization, QuantizationOverrides
 
 CacheChoice = Literal["dynamic", "static"]
 """How a graph of the op sets `standard` and `portable` keeps its cache; graphs of `ort` take both."""
@@ -89,13 +89,13 @@ class ExportOptions:
     prefill: add a prefill graph over int8 weights to a decoder, or `none` although the deployment proposes one.
 
     context_length: positions to provide for, by default all that the model has. pooling, normalize: make one vector of
-    an encoder's states (see `edgeformer.source.open_source`). backend: the library whose own module is exported, for
-    architectures without a family file. merge_adapter: folder of a LoRA adapter whose changes are added to the weights
-    before anything else is done with them. adapters: folders of LoRA adapters by the names that requests choose them
-    by; they are kept apart from the weights, as inputs of a further graph of a decoder. allow_pickle: read the tensors
-    of a pytorch_model.bin where there are no safetensors; nothing else in it is called. verify: how thoroughly the
-    graph is compared with PyTorch before the bundle is put in place, None for not at all. overwrite: replace a bundle
-    that is already there.
+    an encoder's states (see `edgeformer.checkpoints.source.open_source`). backend: the library whose own module is
+    exported, for architectures without a family file. merge_adapter: folder of a LoRA adapter whose changes are added
+    to the weights before anything else is done with them. adapters: folders of LoRA adapters by the names that
+    requests choose them by; they are kept apart from the weights, as inputs of a further graph of a decoder.
+    allow_pickle: read the tensors of a pytorch_model.bin where there are no safetensors; nothing else in it is called.
+    verify: how thoroughly the graph is compared with PyTorch before the bundle is put in place, None for not at all.
+    overwrite: replace a bundle that is already there.
 
     Raises ExportError for a value that does not exist.
     """

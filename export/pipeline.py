@@ -16,7 +16,7 @@ import onnx_ir as ir
 from torch import Tensor
 
 from edgeformer import __version__
-from edgeformer.clients.files import copy_files, lower_case, write_files
+from edgeformer.client_files.files import copy_files, lower_case, write_files
 from edgeformer.config import Seq2SeqConfig
 from edgeformer.errors import ParityError
 from edgeformer.export.adapter_graph import ADAPTER_GRAPH, write_adapter_graph, write_adapters
@@ -39,11 +39,11 @@ from edgeformer.export.plan import ExportPlan
 from edgeformer.export.prefill_graph import PREFILL_GRAPH, write_prefill_graph
 from edgeformer.export.progress import Progress
 from edgeformer.export.quantize import calibrated_weights
-from edgeformer.graph_specs import DECODER_GRAPH, ENCODER_GRAPH, GRAPH, MERGED_GRAPH
-from edgeformer.manifest import SCHEMA_VERSION, Manifest
-from edgeformer.manifest_parts import AdapterGraph, AlignmentGraph, BundledAdapter, PrefillGraph, sha256
-from edgeformer.quantization import Smoothing, prefill_quantization
-from edgeformer.runtime.session import onnxruntime
+from edgeformer.manifest.manifest import SCHEMA_VERSION, Manifest
+from edgeformer.manifest.parts import AdapterGraph, AlignmentGraph, BundledAdapter, PrefillGraph, sha256
+from edgeformer.manifest.quantization import Smoothing, prefill_quantization
+from edgeformer.models.graph_specs import DECODER_GRAPH, ENCODER_GRAPH, GRAPH, MERGED_GRAPH
+from edgeformer.runtime.sessions.session import onnxruntime
 
 WINDOWED_GRAPH = "onnx/model_windowed.onnx"
 CERTIFICATE = "parity"

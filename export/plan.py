@@ -8,11 +8,11 @@ Nothing here imports torch, so that what cannot be exported is said at once.
 from dataclasses import dataclass
 
 from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Seq2SeqConfig
-from edgeformer.contract import CacheForm
-from edgeformer.deployment import DEPLOYMENTS, Deployment
+from edgeformer.contract.tensors import CacheForm
 from edgeformer.errors import ExportError
 from edgeformer.export.options import Calibration, ExportOptions, VerifyMode
-from edgeformer.manifest_parts import (
+from edgeformer.manifest.deployment import DEPLOYMENTS, Deployment
+from edgeformer.manifest.parts import (
     Arithmetic,
     CachePrecision,
     OpSet,
@@ -21,7 +21,7 @@ from edgeformer.manifest_parts import (
     Provider,
     default_arithmetic,
 )
-from edgeformer.quantization import Quantization
+from edgeformer.manifest.quantization import Quantization
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from edgeformer.contract import CacheGeometry
+from edgeformer.contract.tensors import CacheGeometry
 from edgeformer.errors import ExportError
 from edgeformer.export.bundle.writer import GraphWriter
 from edgeformer.export.calibrate.text import CalibrationTokens
@@ -20,11 +20,11 @@ from edgeformer.export.lower import Lowered, LoweringOptions, lower_captured
 from edgeformer.export.passes import last_token
 from edgeformer.export.progress import Progress
 from edgeformer.export.quantize import calibrated_weights
-from edgeformer.graph_specs import GRAPH
-from edgeformer.manifest_parts import Arithmetic, PrefillGraph
-from edgeformer.model_spec import ModelSpec
-from edgeformer.quantization import prefill_quantization
-from edgeformer.runtime.session import open_session
+from edgeformer.manifest.parts import Arithmetic, PrefillGraph
+from edgeformer.manifest.quantization import prefill_quantization
+from edgeformer.models.graph_specs import GRAPH
+from edgeformer.models.model_spec import ModelSpec
+from edgeformer.runtime.sessions.session import open_session
 
 PREFILL_GRAPH = "onnx/model_prefill.onnx"
 TRIED = (1, 2, 4, 8, 16, 32, 64)

@@ -6,36 +6,37 @@
         print(text, end="")
 
 `load` opens any bundle; `load_causal_lm`, `load_seq2seq` and `load_encoder` tell a type checker which model it is.
-`edgeformer.runtime.evaluation` scores bundles. `benchmark` and `optimize` are imported when they are first used.
+`edgeformer.runtime.measure.evaluation` scores bundles. `benchmark` and `optimize` are imported when they are first
+used.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 from edgeformer.errors import BundleError, EdgeformerError, RequestError
-from edgeformer.manifest import Manifest
-from edgeformer.runtime.causal_lm import CausalLM
-from edgeformer.runtime.cross_encoder import Ranked
-from edgeformer.runtime.cuda_options import CudaOptions
-from edgeformer.runtime.encoder import Encoder
+from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime.engine import Engine, EngineBusyError, EngineStatistics, EngineStream
-from edgeformer.runtime.generate import FinishReason, Generation, GenerationStream, TokenEvent
-from edgeformer.runtime.generation_config import GenerationConfig, GenerationOptions
-from edgeformer.runtime.kernel_report import KernelReport
-from edgeformer.runtime.labels import Class, Filling
-from edgeformer.runtime.loading import load, load_causal_lm, load_encoder, load_seq2seq
-from edgeformer.runtime.logits_processors import LogitsProcessor
-from edgeformer.runtime.question_answering import Answer
-from edgeformer.runtime.seq2seq import Seq2SeqLM
-from edgeformer.runtime.speculation import SpeculationStatistics
-from edgeformer.runtime.speech import Segment, SpeechConfig, Transcript, Word
-from edgeformer.runtime.token_logprobs import TokenLogprobs
-from edgeformer.runtime.token_spans import Span
-from edgeformer.runtime.tokenizer import Message
+from edgeformer.runtime.generation.generate import FinishReason, Generation, GenerationStream, TokenEvent
+from edgeformer.runtime.generation.generation_config import GenerationConfig, GenerationOptions
+from edgeformer.runtime.generation.sampling.logits_processors import LogitsProcessor
+from edgeformer.runtime.generation.sampling.token_logprobs import TokenLogprobs
+from edgeformer.runtime.generation.speculation import SpeculationStatistics
+from edgeformer.runtime.sessions.cuda_options import CudaOptions
+from edgeformer.runtime.sessions.kernel_report import KernelReport
+from edgeformer.runtime.tasks.causal_lm import CausalLM
+from edgeformer.runtime.tasks.cross_encoder import Ranked
+from edgeformer.runtime.tasks.encoder import Encoder
+from edgeformer.runtime.tasks.labels import Class, Filling
+from edgeformer.runtime.tasks.loading import load, load_causal_lm, load_encoder, load_seq2seq
+from edgeformer.runtime.tasks.question_answering import Answer
+from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
+from edgeformer.runtime.tasks.speech import Segment, SpeechConfig, Transcript, Word
+from edgeformer.runtime.tasks.token_spans import Span
+from edgeformer.runtime.text.tokenizer import Message
 
 if TYPE_CHECKING:
-    from edgeformer.runtime.benchmarking import BenchmarkResult, benchmark
-    from edgeformer.runtime.prepack import optimize
+    from edgeformer.runtime.measure.benchmarking import BenchmarkResult, benchmark
+    from edgeformer.runtime.measure.prepack import optimize
 
 __all__ = [
     "Answer",
@@ -80,9 +81,9 @@ __all__ = [
 ]
 
 _LAZY = {
-    "BenchmarkResult": "edgeformer.runtime.benchmarking",
-    "benchmark": "edgeformer.runtime.benchmarking",
-    "optimize": "edgeformer.runtime.prepack",
+    "BenchmarkResult": "edgeformer.runtime.measure.benchmarking",
+    "benchmark": "edgeformer.runtime.measure.benchmarking",
+    "optimize": "edgeformer.runtime.measure.prepack",
 }
 
 

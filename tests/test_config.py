@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from edgeformer import schema
 from edgeformer.config import (
     AttentionConfig,
     AudioStem,
@@ -36,7 +35,8 @@ from edgeformer.config import (
     TransformerXLConfig,
     YarnScaling,
 )
-from edgeformer.contract import CacheGeometry, KeyValueState
+from edgeformer.contract.tensors import CacheGeometry, KeyValueState
+from edgeformer.documents import schema
 from edgeformer.errors import ConfigError
 from edgeformer.models import build_model
 

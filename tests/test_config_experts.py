@@ -12,11 +12,11 @@ sys.path.insert(0, str(Path(__file__).parent / "families"))
 
 from op_set_kinds import GROUPED, RMS_NORM, attention, block, expert, experts, model, routed
 
-from edgeformer import schema
-from edgeformer.accounting import account
+from edgeformer.checkpoints.weights import parameter_shapes
 from edgeformer.config import DecoderConfig, ExpertsConfig, FeedForwardConfig
+from edgeformer.documents import schema
 from edgeformer.errors import ConfigError
-from edgeformer.weights import parameter_shapes
+from edgeformer.manifest.accounting import account
 
 GEMMA = experts(
     {"norm": RMS_NORM, "expert_scale": True}, expert("gelu_tanh"), shared=expert("gelu_tanh"), branch_norm=RMS_NORM

@@ -5,9 +5,9 @@ import math
 
 import pytest
 
-from edgeformer import json_document
+from edgeformer.documents import json_document
+from edgeformer.documents.json_document import is_contained, is_inside, parse, read_document, read_object
 from edgeformer.errors import LONGEST, BundleError, ConfigError, EdgeformerError
-from edgeformer.json_document import is_contained, is_inside, parse, read_document, read_object
 
 WRONG = [
     (b"[" * 100_000, r"more than 100 levels"),

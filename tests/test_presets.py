@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from edgeformer.checkpoints.source import PRESETS, preset_names
 from edgeformer.export import export_model
 from edgeformer.runtime import load
-from edgeformer.runtime.evaluation.exact_match import evaluate
-from edgeformer.runtime.evaluation.questions import read_questions
-from edgeformer.runtime.evaluation.scores import wilson
-from edgeformer.source import PRESETS, preset_names
+from edgeformer.runtime.measure.evaluation.exact_match import evaluate
+from edgeformer.runtime.measure.evaluation.questions import read_questions
+from edgeformer.runtime.measure.evaluation.scores import wilson
 
 README = Path(__file__).parents[1] / "README.md"
 ASKED = 20

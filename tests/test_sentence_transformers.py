@@ -12,10 +12,10 @@ import torch
 import transformers
 from huggingface_hub.utils import filter_repo_objects
 
+from edgeformer.checkpoints.sentence_transformers import lowers_case, read_pooling
+from edgeformer.checkpoints.source import HUB_CONFIGS, open_source
 from edgeformer.config import MaskedLMHead, PoolingHead
 from edgeformer.errors import ConfigError
-from edgeformer.sentence_transformers import lowers_case, read_pooling
-from edgeformer.source import HUB_CONFIGS, open_source
 
 SIZES = {
     "vocab_size": 131, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4,
@@ -255,7 +255,8 @@ def test_all_of_it_is_downloaded():
 
 
 def test_it_is_read_without_torch():
-    code = "import sys, edgeformer.source, edgeformer.sentence_transformers; assert 'torch' not in sys.modules"
+    modules = "edgeformer.checkpoints.source, edgeformer.checkpoints.sentence_transformers"
+    code = f"import sys, {modules}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

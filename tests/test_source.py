@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from edgeformer.checkpoints.source import find_model, open_source, preset_names
 from edgeformer.config import Seq2SeqConfig
 from edgeformer.errors import ConfigError
-from edgeformer.source import find_model, open_source, preset_names
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

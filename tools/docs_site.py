@@ -99,7 +99,7 @@ def wrappers() -> str:
 
 def server_routes() -> str:
     """Return a table of the server's routes."""
-    from edgeformer.server.app import ROUTES
+    from edgeformer.server.http.app import ROUTES
 
     rows = []
     for route in ROUTES:
@@ -111,8 +111,8 @@ def server_routes() -> str:
 
 def server_bodies() -> str:
     """Return a table of the fields that each route takes."""
-    from edgeformer.server import bodies
-    from edgeformer.server.response_bodies import ResponseBody
+    from edgeformer.server.schema import bodies
+    from edgeformer.server.schema.response_bodies import ResponseBody
 
     kinds = {
         "/v1/chat/completions": bodies.ChatBody,
@@ -129,14 +129,14 @@ def server_bodies() -> str:
 
 def server_ignored() -> str:
     """Return a table of the fields that the server ignores."""
-    from edgeformer.server.fields import IGNORED
+    from edgeformer.server.schema.fields import IGNORED
 
     return "\n".join(["| field | why |", "|---|---|", *(f"| `{name}` | {why} |" for name, why in IGNORED.items())])
 
 
 def server_refused() -> str:
     """Return a table of the fields that the server refuses."""
-    from edgeformer.server.fields import REFUSED
+    from edgeformer.server.schema.fields import REFUSED
 
     rows = []
     for name, (neutral, why) in REFUSED.items():
@@ -170,7 +170,7 @@ def public_names(package: str) -> str:
 FACADES = (
     "edgeformer.export",
     "edgeformer.runtime",
-    "edgeformer.runtime.evaluation",
+    "edgeformer.runtime.measure.evaluation",
     "edgeformer.check",
     "edgeformer.ops",
     "edgeformer.config",

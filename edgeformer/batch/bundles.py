@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from edgeformer.durability import sync_folder
+from edgeformer.documents.durability import sync_folder
 from edgeformer.errors import BundleError
-from edgeformer.manifest import FILE_NAME, Manifest
-from edgeformer.manifest_parts import sha256
+from edgeformer.manifest.manifest import FILE_NAME, Manifest
+from edgeformer.manifest.parts import sha256
 
 CHUNK = 32 << 20
 """Bytes of one object in Ray's store, so that the store need not hold a bundle as a whole."""

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from edgeformer.batch.row_groups import BLOCK, parquet_ends, read_table
 from edgeformer.batch.storage import open_url
+from edgeformer.documents.json_document import parse
 from edgeformer.errors import RequestError
-from edgeformer.json_document import parse
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -22,7 +22,7 @@ from edgeformer.batch.storage import Folder
 from edgeformer.batch.verbs import choose_verb
 from edgeformer.batch.worker import Assignment, ShardActor
 from edgeformer.errors import EdgeformerError, RequestError
-from edgeformer.manifest import Manifest
+from edgeformer.manifest.manifest import Manifest
 
 OBJECT_STORE = 150 << 20
 """Bytes of Ray's object store on one machine. It holds pieces and commits alone, about 1 kB each."""
@@ -223,7 +223,7 @@ def _ray(address: str | None, output_url: str) -> Iterator[None]:
         if temporary is None:
             ray.init(address=address, **quiet)
         else:
-            from edgeformer.runtime.session import usable_cores
+            from edgeformer.runtime.sessions.session import usable_cores
 
             ray.init(num_cpus=usable_cores(), include_dashboard=False, object_store_memory=OBJECT_STORE,
                      _temp_dir=temporary, **quiet)  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from edgeformer.durability import sync
+from edgeformer.documents.durability import sync
 from edgeformer.errors import RequestError
 
 

@@ -15,10 +15,10 @@ from typing import Any
 
 from edgeformer.batch.options import ENGINE_MEMORY, BatchOptions, Verb
 from edgeformer.errors import EdgeformerError, RequestError
-from edgeformer.manifest import Manifest
+from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime import CausalLM, Encoder, Engine, Generation, Seq2SeqLM
-from edgeformer.runtime.encoder import Encoded
-from edgeformer.runtime.evaluation import score_text
+from edgeformer.runtime.measure.evaluation import score_text
+from edgeformer.runtime.tasks.encoder import Encoded
 
 BATCH = 32
 """Texts of an encoder that run together."""

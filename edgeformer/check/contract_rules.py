@@ -1,16 +1,16 @@
-"""Rules of edgeformer's tensor contract (`edgeformer.contract`): files, tensors, dimensions, positions."""
+"""Rules of edgeformer's tensor contract (`edgeformer.contract.tensors`): files, tensors, dimensions, positions."""
 
 from collections.abc import Iterator, Sequence
 
-from edgeformer import contract
 from edgeformer.check.finding import Finding, error, warning
 from edgeformer.check.folder import TOKENIZER, Folder
 from edgeformer.check.graph_facts import GraphFacts
 from edgeformer.check.session_rules import session_findings
 from edgeformer.check.tensor_facts import Dim, TensorFacts
-from edgeformer.contract import CacheGeometry, ConvState, KeyValueState, RecurrentState, State, TensorSpec
+from edgeformer.contract import tensors as contract
+from edgeformer.contract.tensors import CacheGeometry, ConvState, KeyValueState, RecurrentState, State, TensorSpec
 from edgeformer.errors import BundleError
-from edgeformer.manifest import FILE_NAME
+from edgeformer.manifest.manifest import FILE_NAME
 
 DATA_SUFFIX = ".onnx_data"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from edgeformer.check.graph_facts import GraphFacts, read_graph
+from edgeformer.documents.json_document import read_object
 from edgeformer.errors import BundleError
-from edgeformer.json_document import read_object
-from edgeformer.manifest import FILE_NAME, Manifest
+from edgeformer.manifest.manifest import FILE_NAME, Manifest
 
 CONFIG, GENAI_CONFIG = "config.json", "genai_config.json"
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"

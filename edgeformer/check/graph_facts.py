@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgeformer.check.tensor_facts import PAST, Dim, TensorFacts, find_cache, is_per_token
-from edgeformer.contract import CacheForm, CacheGeometry
+from edgeformer.contract.tensors import CacheForm, CacheGeometry
 from edgeformer.errors import require
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any
 
 from edgeformer.check.finding import Finding, error
 from edgeformer.check.folder import GENAI_CONFIG, Folder
-from edgeformer.manifest import FILE_NAME
+from edgeformer.manifest.manifest import FILE_NAME
 
 DOMAIN = "edgeformer"
 KEY = "custom_ops_library"

@@ -5,13 +5,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from edgeformer.check.clients import CLIENTS
+from edgeformer.check.client_rules import CLIENTS
 from edgeformer.check.contract_rules import contract_findings
 from edgeformer.check.cuda import CudaAudit, audit_cuda
 from edgeformer.check.finding import Finding, Verdict, error, verdict
 from edgeformer.check.folder import Folder, Kind, read_folder
 from edgeformer.check.kernel_rules import kernel_functions, kernel_sentences
-from edgeformer.manifest_parts import Provider
+from edgeformer.manifest.parts import Provider
 
 
 @dataclass(frozen=True, kw_only=True)

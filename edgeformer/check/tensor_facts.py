@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from edgeformer.contract import CacheGeometry, ConvState, KeyValueState, RecurrentState, State
+from edgeformer.contract.tensors import CacheGeometry, ConvState, KeyValueState, RecurrentState, State
 
 Dim = int | str | None
 """A dimension of a tensor: a number, a symbol, or None if the file does not say."""

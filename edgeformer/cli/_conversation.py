@@ -14,7 +14,7 @@ from edgeformer.errors import EdgeformerError, RequestError
 
 if TYPE_CHECKING:
     from edgeformer.runtime import CausalLM, Generation
-    from edgeformer.runtime.generate import GenerationStream
+    from edgeformer.runtime.generation.generate import GenerationStream
 
 QUOTES = '"""'
 """A line of its own before and behind a message of several lines."""

@@ -13,8 +13,8 @@ from edgeformer.cli._output import note, print_json, print_table, progress_bar
 from edgeformer.errors import RequestError, require
 
 if TYPE_CHECKING:
-    from edgeformer.runtime.benchmarking import BenchmarkResult
-    from edgeformer.runtime.benchmarking.result import Kernels, Spread, Workload
+    from edgeformer.runtime.measure.benchmarking import BenchmarkResult
+    from edgeformer.runtime.measure.benchmarking.result import Kernels, Spread, Workload
 
 TEXTS = {"causal-lm": "prompt", "seq2seq-lm": "source", "encoder": "text"}
 """Name of the input in tables, by task."""
@@ -51,7 +51,7 @@ def bench_command(bundle: Path, plot: Path | None, as_json: bool, profile: bool,
     Every round measures everything once. Figures are medians, with the smallest and the largest of the rounds, and are
     compared with what this machine can do.
     """
-    from edgeformer.runtime.benchmarking import benchmark
+    from edgeformer.runtime.measure.benchmarking import benchmark
 
     if plot is not None:
         _check_plot(plot)
@@ -78,7 +78,7 @@ def _check_plot(path: Path) -> None:
 
 
 def _draw(result: "BenchmarkResult", path: Path) -> None:
-    from edgeformer.runtime.benchmarking.roofline import draw_roofline
+    from edgeformer.runtime.measure.benchmarking.roofline import draw_roofline
 
     picture = draw_roofline(result)
     try:

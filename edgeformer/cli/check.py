@@ -7,11 +7,11 @@ from textwrap import fill
 import click
 
 from edgeformer.check import CheckReport, Finding, check
-from edgeformer.check.clients import CLIENTS
+from edgeformer.check.client_rules import CLIENTS
 from edgeformer.check.cuda import CudaAudit
 from edgeformer.cli._options import Command, json_option, option
 from edgeformer.cli._output import print_json, print_table
-from edgeformer.manifest_parts import Provider
+from edgeformer.manifest.parts import Provider
 
 WIDTH = 80
 """Columns of the text of findings."""

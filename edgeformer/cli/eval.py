@@ -14,9 +14,9 @@ from edgeformer.cli._output import note, print_json, print_table, progress_bar
 from edgeformer.errors import RequestError
 
 if TYPE_CHECKING:
-    from edgeformer.manifest import Manifest
-    from edgeformer.runtime.evaluation.perplexity import TextScore
-    from edgeformer.runtime.evaluation.scores import Answer, Evaluation, SkillScore
+    from edgeformer.manifest.manifest import Manifest
+    from edgeformer.runtime.measure.evaluation.perplexity import TextScore
+    from edgeformer.runtime.measure.evaluation.scores import Answer, Evaluation, SkillScore
 
 PROBLEMS = "Problems"
 TEXT = "Text"
@@ -74,9 +74,9 @@ def eval_command(
     Several bundles, such as exports of one model in several precisions, are shown in one table.
     """
     from edgeformer.runtime import load
-    from edgeformer.runtime.evaluation.exact_match import evaluate
-    from edgeformer.runtime.evaluation.perplexity import score_text
-    from edgeformer.runtime.evaluation.questions import read_questions, read_text
+    from edgeformer.runtime.measure.evaluation.exact_match import evaluate
+    from edgeformer.runtime.measure.evaluation.perplexity import score_text
+    from edgeformer.runtime.measure.evaluation.questions import read_questions, read_text
 
     # Defaults are those of the runtime: pass only the options that were given.
     options = {name: value for name, value in options.items() if value not in (None, ())}
@@ -118,8 +118,8 @@ def _refuse(given: Sequence[str], needed: str) -> None:
 
 def _own_problems(bundles: Sequence[Path]) -> Path:
     """Return the problems of the preset that all bundles were made from."""
-    from edgeformer.manifest import Manifest
-    from edgeformer.runtime.evaluation.questions import preset_questions
+    from edgeformer.manifest.manifest import Manifest
+    from edgeformer.runtime.measure.evaluation.questions import preset_questions
 
     files = {preset_questions(Manifest.read(bundle)): bundle for bundle in bundles}
     if len(files) > 1:

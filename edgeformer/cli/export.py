@@ -20,9 +20,9 @@ from edgeformer.cli._options import (
 )
 from edgeformer.cli._output import note, print_json, progress_bar
 from edgeformer.config import Pooling
-from edgeformer.deployment import DEPLOYMENTS
-from edgeformer.manifest import Manifest
-from edgeformer.manifest_parts import (
+from edgeformer.manifest.deployment import DEPLOYMENTS
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.parts import (
     Arithmetic,
     Backend,
     CachePrecision,
@@ -32,7 +32,7 @@ from edgeformer.manifest_parts import (
     PrefillChoice,
     Provider,
 )
-from edgeformer.quantization import DEFAULTS, NO_OVERRIDES, Activations, QuantizationOverrides, Rounding
+from edgeformer.manifest.quantization import DEFAULTS, NO_OVERRIDES, Activations, QuantizationOverrides, Rounding
 
 if TYPE_CHECKING:  # edgeformer.export imports torch
     from edgeformer.export import ExportResult
@@ -241,7 +241,7 @@ def _show(result: "ExportResult", explained: bool, asked: bool) -> None:
 
     asked: whether the user chose the backend, if there is one; otherwise edgeformer has no family of the model.
     """
-    from edgeformer.clients.model_card import first_line
+    from edgeformer.client_files.model_card import first_line
 
     manifest, report = result.manifest, result.report
     passes = ", ".join(f"{done.name} {done.changed}" for done in result.lowered.passes)

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from edgeformer.accounting import ELEMENT_BYTES, account, cache_element_bytes
 from edgeformer.cli._options import Command, json_option, option
 from edgeformer.cli._output import print_json, print_table
 from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Seq2SeqConfig
-from edgeformer.contract import CacheGeometry, ConvState, KeyValueState
+from edgeformer.contract.tensors import CacheGeometry, ConvState, KeyValueState
 from edgeformer.errors import MissingDependencyError, RequestError
-from edgeformer.manifest import FILE_NAME, Manifest
-from edgeformer.manifest_parts import Arithmetic
+from edgeformer.manifest.accounting import ELEMENT_BYTES, account, cache_element_bytes
+from edgeformer.manifest.manifest import FILE_NAME, Manifest
+from edgeformer.manifest.parts import Arithmetic
 
 if TYPE_CHECKING:
-    from edgeformer.runtime.kernel_report import KernelReport
+    from edgeformer.runtime.sessions.kernel_report import KernelReport
 
 WIDTH = 80
 
@@ -48,7 +48,7 @@ def info_command(model: str, precision: Arithmetic | None, as_json: bool) -> Non
         else:
             _show_model(manifest.model, manifest.arithmetic, manifest.source, files, as_json, manifest, kernels)
         return
-    from edgeformer.source import open_source
+    from edgeformer.checkpoints.source import open_source
 
     opened = open_source(model)
     inside = "" if opened.text_model_of is None else f", text model of {opened.text_model_of}"
@@ -57,9 +57,9 @@ def info_command(model: str, precision: Arithmetic | None, as_json: bool) -> Non
 
 def _kernels(bundle: Path, manifest: Manifest) -> "KernelReport | None":
     """Return which kernels the runtime would run here; None without an onnxruntime or a GPU that it can use."""
-    from edgeformer.runtime.kernel_report import report_kernels
-    from edgeformer.runtime.kernels import choose_kernels
-    from edgeformer.runtime.session import choose_provider
+    from edgeformer.runtime.sessions.kernel_report import report_kernels
+    from edgeformer.runtime.sessions.kernels import choose_kernels
+    from edgeformer.runtime.sessions.session import choose_provider
 
     try:
         return report_kernels(bundle, manifest, choose_kernels(choose_provider("auto", manifest)))

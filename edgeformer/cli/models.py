@@ -12,8 +12,8 @@ from edgeformer.cli._output import print_json, print_table
 @json_option
 def models_command(as_json: bool) -> None:
     """List the presets and the model families that can be exported."""
+    from edgeformer.checkpoints.source import PRESETS, preset_names
     from edgeformer.families import family_names, load_family
-    from edgeformer.source import PRESETS, preset_names
 
     presets = {
         name: json.loads((PRESETS / name / "preset.json").read_text(encoding="utf-8"))["description"]

@@ -20,7 +20,7 @@ def optimize_command(bundle: Path, threads: int | None, removes: bool, as_json: 
     Writes prepacked graphs: copies with the weights in the layout that this processor's kernels use. On another
     processor, or with another onnxruntime or other kernels of edgeformer, the bundle runs as before.
     """
-    from edgeformer.runtime.prepack import optimize, remove
+    from edgeformer.runtime.measure.prepack import optimize, remove
 
     if removes:
         note("removed" if remove(bundle) else "there was nothing to remove")

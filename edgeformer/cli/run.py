@@ -15,7 +15,7 @@ from edgeformer.errors import RequestError
 
 if TYPE_CHECKING:
     from edgeformer.runtime import Encoder, Seq2SeqLM
-    from edgeformer.runtime.model import Model
+    from edgeformer.runtime.tasks.model import Model
 
 
 SPEECH_OPTIONS = ("language", "task", "subtitles", "words", "initial_prompt")
@@ -195,7 +195,7 @@ def _write(model: "Seq2SeqLM", source: str, options: dict[str, Any], as_json: bo
 def _transcribe(model: "Seq2SeqLM", recording: str, options: dict[str, Any], as_json: bool) -> None:
     """Print what is said in a recording: as text, as words with times, as subtitles, or with all segments."""
     from edgeformer.runtime import SpeechConfig
-    from edgeformer.runtime.speech import subtitles
+    from edgeformer.runtime.tasks.speech import subtitles
 
     if not recording:
         raise RequestError("there is no recording; give the path of a sound file.")

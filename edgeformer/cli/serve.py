@@ -72,7 +72,7 @@ def serve_command(
     Ctrl-C stops the server after running requests.
     """
     from edgeformer.server import ServerOptions, serve
-    from edgeformer.server.options import read_api_key
+    from edgeformer.server.service.options import read_api_key
 
     # Defaults are those of the server and of the engine: pass only the options that were given.
     chosen = {name: value for name, value in given.items() if value not in (None, ())}

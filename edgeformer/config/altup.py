@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from edgeformer.schema import check
+from edgeformer.documents.schema import check
 
 
 @dataclass(frozen=True, kw_only=True)

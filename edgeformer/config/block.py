@@ -19,8 +19,8 @@ from edgeformer.config.position import (
     TransformerXLConfig,
 )
 from edgeformer.config.recurrent import RecurrentConfig
-from edgeformer.contract import KeyValueState, State
-from edgeformer.schema import check
+from edgeformer.contract.tensors import KeyValueState, State
+from edgeformer.documents.schema import check
 
 
 @dataclass(frozen=True, kw_only=True)

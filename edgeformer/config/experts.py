@@ -5,7 +5,7 @@ from typing import Literal
 
 from edgeformer.config.feed_forward import FeedForwardConfig
 from edgeformer.config.norm import NormConfig
-from edgeformer.schema import check
+from edgeformer.documents.schema import check
 
 Scoring = Literal["softmax", "sigmoid", "sparse_mixer"]
 GroupScore = Literal["max", "top2_sum"]

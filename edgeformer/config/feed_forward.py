@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
 
-from edgeformer.schema import check
+from edgeformer.documents.schema import check
 
 Activation = Literal["identity", "relu", "relu_squared", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"]
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from edgeformer.config.feed_forward import Activation
 from edgeformer.config.norm import NormConfig
-from edgeformer.schema import check
+from edgeformer.documents.schema import check
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,15 +4,15 @@ from dataclasses import dataclass, fields
 from itertools import groupby
 from typing import Any, Literal, Self
 
-from edgeformer import schema
 from edgeformer.config.block import AttentionConfig, BlockConfig
 from edgeformer.config.feed_forward import Activation
 from edgeformer.config.layer_input import PerLayerEmbedding
 from edgeformer.config.norm import NormConfig
 from edgeformer.config.position import LearnedPositions, SinusoidalPositions, TransformerXLConfig
-from edgeformer.contract import CacheGeometry, KeyValueState, State
+from edgeformer.contract.tensors import CacheGeometry, KeyValueState, State
+from edgeformer.documents import schema
+from edgeformer.documents.schema import check
 from edgeformer.errors import ConfigError
-from edgeformer.schema import check
 
 
 @dataclass(frozen=True, kw_only=True)

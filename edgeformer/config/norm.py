@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from edgeformer.schema import check
+from edgeformer.documents.schema import check
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from edgeformer.config.norm import NormConfig
-from edgeformer.schema import check
+from edgeformer.documents.schema import check
 
 
 @dataclass(frozen=True, kw_only=True)

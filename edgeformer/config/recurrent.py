@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from edgeformer.contract import ConvState, RecurrentState, State
-from edgeformer.schema import check
+from edgeformer.contract.tensors import ConvState, RecurrentState, State
+from edgeformer.documents.schema import check
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,15 +12,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from edgeformer import schema
-from edgeformer.accounting import account
 from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Seq2SeqConfig
+from edgeformer.documents import schema
 from edgeformer.errors import ConfigError, ContextLengthError, shown
 from edgeformer.families import _nested
 from edgeformer.families._encoder import read_decoder_head
 from edgeformer.families._family import Computed, Family, Fields
 from edgeformer.families._nested import find_tensors
 from edgeformer.families._refused import REFUSED
+from edgeformer.manifest.accounting import account
 
 # Names of the number of experts of a mixture of experts in config.json.
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")

@@ -8,13 +8,13 @@ from types import MappingProxyType
 from typing import Any, Literal, get_type_hints
 
 from edgeformer.config import DecoderConfig, ModelConfig
-from edgeformer.errors import ConfigError, shown
-from edgeformer.generation_fields import (
+from edgeformer.config.generation_fields import (
     GENERATION_FIELDS,
     UNSUPPORTED,
     WITHOUT_EFFECT_ON_TOKENS,
 )
-from edgeformer.schema import MOST_LAYERS
+from edgeformer.documents.schema import MOST_LAYERS
+from edgeformer.errors import ConfigError, shown
 
 # Fields that do not change what any model computes in inference.
 WITHOUT_EFFECT = {
@@ -50,7 +50,7 @@ COUNTS = {
 """Largest number in a field of config.json by a part of its name; lists of so many entries are made of some."""
 
 Computed = Literal["positions", "zeros", "masking_value", "causal_mask", "rotary_frequencies", "sinusoids"]
-"""Kind of a stored tensor that the config determines; `edgeformer.computed_tensors` compares it."""
+"""Kind of a stored tensor that the config determines; `edgeformer.checkpoints.computed_tensors` compares it."""
 
 
 class Fields:

@@ -2,14 +2,14 @@
 
     {"model_type": "generic", "model": {"vocab_size": 32000, "hidden_size": 512, "blocks": [{"repeat": 8, …}], …}}
 
-`edgeformer.schema.to_json` writes the inner part; `parameter_shapes` lists the tensors.
+`edgeformer.documents.schema.to_json` writes the inner part; `parameter_shapes` lists the tensors.
 """
 
 from dataclasses import replace
 from typing import Any
 
-from edgeformer import schema
 from edgeformer.config import ModelConfig, Seq2SeqConfig
+from edgeformer.documents import schema
 from edgeformer.errors import ConfigError
 from edgeformer.families._family import Family, Fields
 

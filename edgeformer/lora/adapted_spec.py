@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from edgeformer.lora.adapter_tensors import Update
-from edgeformer.model_spec import ModelSpec
+from edgeformer.models.model_spec import ModelSpec
 
 
 def with_updates(model_spec: ModelSpec, updates: Mapping[str, Update]) -> ModelSpec:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from edgeformer.documents.json_document import read_object
 from edgeformer.errors import ConfigError, shown
-from edgeformer.json_document import read_object
 
 CONFIG_FILE = "adapter_config.json"
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from edgeformer.errors import ConfigError, WeightsError
 from edgeformer.lora.adapter_config import CONFIG_FILE, LoraConfig, read_lora_config
-from edgeformer.manifest_parts import AdapterOrigin, sha256
+from edgeformer.manifest.parts import AdapterOrigin, sha256
 
 WEIGHTS_FILE = "adapter_model.safetensors"
 PREFIX = "base_model.model."

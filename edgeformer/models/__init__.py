@@ -4,11 +4,11 @@ import torch
 from torch import Tensor, nn
 
 from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Seq2SeqConfig
+from edgeformer.documents.schema import check
 from edgeformer.models.decoder import Decoder
 from edgeformer.models.encoder import Encoder
 from edgeformer.models.seq2seq import Seq2Seq
 from edgeformer.models.stack import stack_constants
-from edgeformer.schema import check
 
 __all__ = ["Decoder", "Encoder", "Seq2Seq", "build_model", "model_constants"]
 

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any
 from edgeformer.errors import require
 
 if TYPE_CHECKING:
-    from edgeformer.server.app import create_app
-    from edgeformer.server.options import ServerOptions
-    from edgeformer.server.run import serve
-    from edgeformer.server.served import load_models
+    from edgeformer.server.http.app import create_app
+    from edgeformer.server.http.run import serve
+    from edgeformer.server.service.options import ServerOptions
+    from edgeformer.server.service.served import load_models
 
 __all__ = ["ServerOptions", "create_app", "load_models", "serve"]
 
 _LAZY = {
-    "ServerOptions": "edgeformer.server.options",
-    "create_app": "edgeformer.server.app",
-    "load_models": "edgeformer.server.served",
-    "serve": "edgeformer.server.run",
+    "ServerOptions": "edgeformer.server.service.options",
+    "create_app": "edgeformer.server.http.app",
+    "load_models": "edgeformer.server.service.served",
+    "serve": "edgeformer.server.http.run",
 }
 
 PACKAGES = ("starlette", "uvicorn", "pydantic", "prometheus_client", "python_multipart")

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from edgeformer.checkpoints.expert_weights import read_expert
 from edgeformer.config import FeedForwardConfig
 from edgeformer.errors import ExportError
-from edgeformer.expert_weights import read_expert
 from edgeformer.layers.experts import StackedFeedForward
 from edgeformer.ops.activation import ACTIVATIONS
 from edgeformer.transformers_backend.float64 import agree, computing_in_float64

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from edgeformer.checkpoints.source import CONTEXT_FIELDS
 from edgeformer.errors import ConfigError, ExportError
-from edgeformer.source import CONTEXT_FIELDS
 from edgeformer.transformers_backend.attention import registered
 from edgeformer.transformers_backend.transformers_shim import (
     ATTENTION_NAME,

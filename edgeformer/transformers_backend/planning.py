@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edgeformer.contract import ConvState, State
+from edgeformer.contract.tensors import ConvState, State
 from edgeformer.errors import EdgeformerError, ExportError
 from edgeformer.transformers_backend.attention import AttentionCall, AttentionPatch, MaskFunction
 from edgeformer.transformers_backend.experts import find_experts

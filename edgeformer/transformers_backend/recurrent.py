@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from edgeformer import ops
-from edgeformer.contract import ConvState, RecurrentState, State
+from edgeformer.contract.tensors import ConvState, RecurrentState, State
 from edgeformer.errors import ExportError
 from edgeformer.transformers_backend.patch_plan import PatchPlan
 
@@ -26,7 +26,7 @@ LENGTH_EPSILON = 1e-6
 """flash-linear-attention adds this to the squared length of queries and keys, and divides them by the sum's root."""
 
 Kept = Mapping[str, Tensor]
-"""Tensors that a layer keeps between runs, by the names that `edgeformer.contract` gives them."""
+"""Tensors that a layer keeps between runs, by the names that `edgeformer.contract.tensors` gives them."""
 
 
 class RecurrentPatch:

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from edgeformer.checkpoints.expert_weights import LazyWeights
+from edgeformer.checkpoints.tensor_files import open_tensors
 from edgeformer.errors import WeightsError
-from edgeformer.expert_weights import LazyWeights
-from edgeformer.tensor_files import open_tensors
 from edgeformer.transformers_backend.patch_plan import PatchPlan
 from edgeformer.transformers_backend.stored_tensors import StoredTensor, stored_tensors
 from edgeformer.transformers_backend.transformers_shim import ignored_tensors

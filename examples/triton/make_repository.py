@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from edgeformer.config import EncoderConfig
-from edgeformer.manifest import Manifest
+from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime import load
 
 MAX_BATCH = 32

@@ -7,16 +7,16 @@ from typing import Any
 
 from torch import Tensor
 
+from edgeformer.checkpoints.sentence_transformers import lowers_case, read_prompts
+from edgeformer.checkpoints.source import CONTEXT_FIELDS, ModelSource
+from edgeformer.checkpoints.weights import CheckpointWeights
 from edgeformer.config import DecoderConfig, EncoderConfig, PoolingHead
 from edgeformer.errors import ConfigError
 from edgeformer.export.adapters.opened_model import OpenedAdapter, OpenedModel, Provenance
 from edgeformer.export.progress import Progress, no_progress
 from edgeformer.lora.adapter_tensors import open_adapter
-from edgeformer.manifest_parts import TextModelOf
-from edgeformer.model_spec import model_spec_of
-from edgeformer.sentence_transformers import lowers_case, read_prompts
-from edgeformer.source import CONTEXT_FIELDS, ModelSource
-from edgeformer.weights import CheckpointWeights
+from edgeformer.manifest.parts import TextModelOf
+from edgeformer.models.model_spec import model_spec_of
 
 NO_ADAPTERS: Mapping[str, str | Path] = MappingProxyType({})
 

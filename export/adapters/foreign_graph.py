@@ -7,13 +7,13 @@ import json
 import os
 from pathlib import Path
 
+from edgeformer.checkpoints.source import ModelSource
 from edgeformer.config import DecoderConfig
-from edgeformer.contract import input_names, output_names
+from edgeformer.contract.tensors import input_names, output_names
 from edgeformer.errors import BundleError
-from edgeformer.manifest import SCHEMA_VERSION, Manifest
-from edgeformer.manifest_parts import Arithmetic
-from edgeformer.runtime.session import open_session
-from edgeformer.source import ModelSource
+from edgeformer.manifest.manifest import SCHEMA_VERSION, Manifest
+from edgeformer.manifest.parts import Arithmetic
+from edgeformer.runtime.sessions.session import open_session
 
 PLACES = ("onnx/model.onnx", "model.onnx", "onnx/decoder_model_merged.onnx")
 """Files that exporters write the graph of a decoder to."""

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edgeformer.clients.transformers_js import without_transformers_js_config
+from edgeformer.checkpoints.source import FoundModel
+from edgeformer.client_files.transformers_js import without_transformers_js_config
 from edgeformer.errors import BundleError, ConfigError
 from edgeformer.export.adapters.opened_model import Comparison, OpenedModel, Provenance
 from edgeformer.export.adapters.transformers_proof import prove
 from edgeformer.export.progress import Progress
-from edgeformer.manifest import Manifest
-from edgeformer.model_spec import ModelSpec
-from edgeformer.source import FoundModel
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.models.model_spec import ModelSpec
 from edgeformer.transformers_backend.hf_module import INSTALLED, build, context_length, read_config
 from edgeformer.transformers_backend.patch_plan import PatchPlan
 from edgeformer.transformers_backend.patched_model import PatchedModel, build_patched

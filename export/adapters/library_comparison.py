@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from edgeformer.checkpoints.expert_weights import LazyWeights
+from edgeformer.checkpoints.source import ModelSource
+from edgeformer.checkpoints.tensor_files import open_tensors
 from edgeformer.config import (
     DecoderConfig,
     EncoderConfig,
@@ -22,13 +25,10 @@ from edgeformer.config import (
     Seq2SeqConfig,
 )
 from edgeformer.errors import EdgeformerError, ExportError, MissingDependencyError
-from edgeformer.expert_weights import LazyWeights
 from edgeformer.export.adapters.opened_model import Comparison
 from edgeformer.export.reference.reference import Reference
 from edgeformer.export.reference.weight_streaming import streaming_parameters
-from edgeformer.model_spec import model_spec_of
-from edgeformer.source import ModelSource
-from edgeformer.tensor_files import open_tensors
+from edgeformer.models.model_spec import model_spec_of
 
 if TYPE_CHECKING:
     from edgeformer.transformers_backend.stored_tensors import StoredTensor

@@ -14,7 +14,7 @@ from torch import Tensor
 from edgeformer.errors import ExportError
 from edgeformer.export.reference.reference import Reference
 from edgeformer.layers import LayerCache
-from edgeformer.model_spec import ModelSpec
+from edgeformer.models.model_spec import ModelSpec
 
 CONTRACT = (
     "A module is called with input_ids int64 [B, S], attention_mask int64 [B, T] and a list of one (key, value) for "

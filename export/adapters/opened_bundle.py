@@ -6,19 +6,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from edgeformer.checkpoints.merged_source import merge_adapter
+from edgeformer.checkpoints.source import ModelSource, cached_folder, find_model, open_source, preset_names
+from edgeformer.checkpoints.weights import Weights
 from edgeformer.config import PoolingHead
+from edgeformer.documents.json_document import read_object
 from edgeformer.errors import BundleError, ConfigError, EdgeformerError
 from edgeformer.export.adapters.foreign_graph import open_foreign
 from edgeformer.export.bundle.stored_weights import StoredWeights
 from edgeformer.export.progress import Progress, no_progress
-from edgeformer.json_document import read_object
 from edgeformer.lora.adapter_tensors import Update
-from edgeformer.lora.merged_source import merge_adapter
-from edgeformer.manifest import FILE_NAME, Manifest
-from edgeformer.manifest_parts import sha256
-from edgeformer.model_spec import ModelSpec, model_spec_of
-from edgeformer.source import ModelSource, cached_folder, find_model, open_source, preset_names
-from edgeformer.weights import Weights
+from edgeformer.manifest.manifest import FILE_NAME, Manifest
+from edgeformer.manifest.parts import sha256
+from edgeformer.models.model_spec import ModelSpec, model_spec_of
 
 CERTIFICATE_FILE = "parity/report.json"
 """The report of the verification, in bundles that hold their certificate."""

@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from edgeformer.lora.adapter_tensors import Update
-from edgeformer.manifest_parts import AdapterOrigin, Backend, SpecialTokens, TextModelOf, TextPrompts
-from edgeformer.model_spec import ModelSpec
+from edgeformer.manifest.parts import AdapterOrigin, Backend, SpecialTokens, TextModelOf, TextPrompts
+from edgeformer.models.model_spec import ModelSpec
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edgeformer.contract import CacheGeometry
+from edgeformer.checkpoints.expert_weights import LazyWeights
+from edgeformer.contract.tensors import CacheGeometry
 from edgeformer.errors import ExportError
-from edgeformer.expert_weights import LazyWeights
 from edgeformer.export.adapters.module_contract import FEWEST_TOKENS, check_contract
 from edgeformer.export.adapters.opened_model import OpenedModel, Provenance
-from edgeformer.manifest import Manifest
-from edgeformer.manifest_parts import SpecialTokens
-from edgeformer.model_spec import ModelSpec
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.parts import SpecialTokens
+from edgeformer.models.model_spec import ModelSpec
 
 
 @dataclass(frozen=True, kw_only=True)

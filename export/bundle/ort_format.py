@@ -18,9 +18,9 @@ from pathlib import Path, PurePosixPath
 
 import onnx
 
-from edgeformer.deployment import OPERATORS_FILE
 from edgeformer.errors import ExportError
-from edgeformer.runtime.session import onnxruntime, onnxruntime_errors, session_options
+from edgeformer.manifest.deployment import OPERATORS_FILE
+from edgeformer.runtime.sessions.session import onnxruntime, onnxruntime_errors, session_options
 
 SUFFIX = ".ort"
 

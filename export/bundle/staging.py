@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from edgeformer.durability import sync, sync_folder
+from edgeformer.documents.durability import sync, sync_folder
 from edgeformer.errors import BundleError, ExportError
-from edgeformer.manifest import FILE_NAME, Manifest
-from edgeformer.runtime.prepacked_graphs import FOLDER as PREPACKED
+from edgeformer.manifest.manifest import FILE_NAME, Manifest
+from edgeformer.runtime.sessions.prepacked.prepacked_graphs import FOLDER as PREPACKED
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 """Constants of renameat2. Source: its manual page, and linux/fs.h."""

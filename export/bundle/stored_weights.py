@@ -7,16 +7,16 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
+from edgeformer.checkpoints.expert_weights import LazyWeights, is_large
 from edgeformer.errors import BundleError
-from edgeformer.expert_weights import LazyWeights, is_large
 from edgeformer.export.bundle.ort_format import SUFFIX, load_onnx
 from edgeformer.export.graph.tensors import TensorSource, split_stored, unscaled
 from edgeformer.export.quantize.quantized_tensor import dequantized
 from edgeformer.export.quantize.rounding import unpack
-from edgeformer.manifest import Manifest
-from edgeformer.manifest_parts import StoredWeight
-from edgeformer.model_spec import ModelSpec
-from edgeformer.quantization import WeightFormat
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.parts import StoredWeight
+from edgeformer.manifest.quantization import WeightFormat
+from edgeformer.models.model_spec import ModelSpec
 
 
 def _source(stored: StoredWeight) -> TensorSource:

@@ -13,9 +13,9 @@ from edgeformer.errors import ExportError
 from edgeformer.export.graph.tensors import StreamedTensor
 from edgeformer.export.progress import Progress
 from edgeformer.export.quantize.quantized_tensor import by_matrix
-from edgeformer.graph_specs import ALIGNMENT_GRAPH, DECODER_GRAPH, GRAPH, MERGED_GRAPH
-from edgeformer.manifest import FILE_NAME
-from edgeformer.manifest_parts import FileEntry, StoredWeight, sha256
+from edgeformer.manifest.manifest import FILE_NAME
+from edgeformer.manifest.parts import FileEntry, StoredWeight, sha256
+from edgeformer.models.graph_specs import ALIGNMENT_GRAPH, DECODER_GRAPH, GRAPH, MERGED_GRAPH
 
 PAGE = 4096
 """Bytes: a tensor of at least a page starts at a multiple of it, because memory maps do."""

@@ -12,12 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgeformer.cache_scales import LARGEST, CacheScales, Scales
 from edgeformer.errors import ExportError
 from edgeformer.export.reference.quantized_caches import CacheEntrance, Rotation
 from edgeformer.export.reference.reference import Reference
-from edgeformer.manifest_parts import CachePrecision
-from edgeformer.model_spec import ModelSpec
+from edgeformer.manifest.cache_scales import LARGEST, CacheScales, Scales
+from edgeformer.manifest.parts import CachePrecision
+from edgeformer.models.model_spec import ModelSpec
 
 MARGIN = 1.25
 """Factor on the largest magnitude seen, for other texts: clipping loses all of a value's excess, wider steps little."""

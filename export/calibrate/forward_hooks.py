@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from edgeformer.config import EncoderConfig, Seq2SeqConfig
 from edgeformer.export.calibrate.text import CalibrationTokens
 from edgeformer.export.reference.reference import Reference
-from edgeformer.model_spec import ModelSpec
-from edgeformer.runtime.encoder_outputs import pad_right
+from edgeformer.models.model_spec import ModelSpec
+from edgeformer.runtime.caches.encoder_outputs import pad_right
 
 
 def padded(text: CalibrationTokens) -> tuple[Tensor, Tensor]:

@@ -18,16 +18,16 @@ import onnx_ir as ir
 import torch
 from torch import Tensor, nn
 
+from edgeformer.checkpoints.expert_weights import LazyWeights, read_expert
 from edgeformer.errors import ExportError
-from edgeformer.expert_weights import LazyWeights, read_expert
 from edgeformer.export.calibrate.forward_hooks import padded, run_observed, valid_tokens
 from edgeformer.export.calibrate.text import CalibrationTokens
 from edgeformer.export.capture import capture_graph
 from edgeformer.export.graph.canonical import DOMAIN
 from edgeformer.export.graph.editing import producer, streamed
 from edgeformer.export.reference.reference import Reference
-from edgeformer.model_spec import ModelSpec
-from edgeformer.quantization import Quantization, SmoothedNorm
+from edgeformer.manifest.quantization import Quantization, SmoothedNorm
+from edgeformer.models.model_spec import ModelSpec
 
 NORMS = {(DOMAIN, "RMSNorm"), ("", "LayerNormalization")}
 """Domain and op type of the canonical norms."""

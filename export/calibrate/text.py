@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from edgeformer.config import EncoderConfig, Seq2SeqConfig
 from edgeformer.errors import ExportError
 from edgeformer.export.options import Calibration
-from edgeformer.model_spec import ModelSpec
-from edgeformer.quantization import CalibrationText
-from edgeformer.runtime.tokenizer import Tokenizer
+from edgeformer.manifest.quantization import CalibrationText
+from edgeformer.models.model_spec import ModelSpec
+from edgeformer.runtime.text.tokenizer import Tokenizer
 
 Tokens = NDArray[np.int64]
 LENGTH = 256

@@ -36,8 +36,8 @@ from edgeformer.export.quantize.gptq import Costs, costs_of, error_compensation,
 from edgeformer.export.quantize.quantized_tensor import check_finite, is_finite
 from edgeformer.export.quantize.rounding import QuantizedBlocks, round_blocks
 from edgeformer.export.reference.reference import Reference
-from edgeformer.model_spec import ModelSpec
-from edgeformer.quantization import Quantization, WeightFormat
+from edgeformer.manifest.quantization import Quantization, WeightFormat
+from edgeformer.models.model_spec import ModelSpec
 
 GATHER_WEIGHT = 0.1
 """Cost of a tied head's errors as an embedding: a fraction of the mean power of its inputs, added to the power of each.

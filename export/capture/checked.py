@@ -6,15 +6,15 @@ from collections.abc import Mapping
 import onnx_ir as ir
 from torch import Tensor
 
-from edgeformer.contract import ConvState, KeyValueState, RecurrentState
+from edgeformer.contract.tensors import ConvState, KeyValueState, RecurrentState
 from edgeformer.errors import EdgeformerError, ExportError
 from edgeformer.export.capture.trace import capture
 from edgeformer.export.graph.canonical import DOMAIN
 from edgeformer.export.graph.editing import producer
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS
-from edgeformer.graph_specs import GraphSpec
-from edgeformer.manifest_parts import Arithmetic
-from edgeformer.model_spec import ModelSpec
+from edgeformer.manifest.parts import Arithmetic
+from edgeformer.models.graph_specs import GraphSpec
+from edgeformer.models.model_spec import ModelSpec
 
 UPDATES: dict[type, str] = {
     KeyValueState: "GroupQueryAttention", ConvState: "CausalConv", RecurrentState: "LinearAttention",

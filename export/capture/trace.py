@@ -19,15 +19,15 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import Dim
 
-from edgeformer.contract import TensorSpec
+from edgeformer.checkpoints.expert_weights import FirstOf
+from edgeformer.contract.tensors import TensorSpec
 from edgeformer.errors import ExportError
-from edgeformer.expert_weights import FirstOf
 from edgeformer.export.capture.torch_export import skip_needless_stages
 from edgeformer.export.graph.canonical import translation_table
 from edgeformer.export.graph.provenance import record_capture
 from edgeformer.export.graph.tensors import StreamedTensor, TensorSource
-from edgeformer.graph_specs import GraphSpec
-from edgeformer.model_spec import ModelSpec
+from edgeformer.models.graph_specs import GraphSpec
+from edgeformer.models.model_spec import ModelSpec
 
 OPSET = 20
 IR_VERSION = 10

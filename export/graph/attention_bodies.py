@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from edgeformer.contract import CacheForm
+from edgeformer.contract.tensors import CacheForm
 from edgeformer.export.graph import cache_forms
 from edgeformer.export.graph.builder import NodeBuilder, Outputs
 from edgeformer.export.graph.canonical import canonical_inputs

@@ -7,7 +7,7 @@ dynamic  the new tokens are concatenated to the past: P + S = T
 
 import onnx_ir as ir
 
-from edgeformer.contract import CacheForm
+from edgeformer.contract.tensors import CacheForm
 from edgeformer.export.graph.builder import NodeBuilder
 
 TO_THE_END = 2**63 - 1

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from edgeformer.contract import CacheForm
+from edgeformer.contract.tensors import CacheForm
 from edgeformer.export.graph.builder import NodeBuilder
 from edgeformer.export.graph.canonical import canonical_inputs
 from edgeformer.export.graph.editing import dim, dtype_of

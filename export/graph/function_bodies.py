@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from edgeformer.contract import CacheForm
+from edgeformer.contract.tensors import CacheForm
 from edgeformer.export.graph import cache_forms
 from edgeformer.export.graph.attention_bodies import (
     cross_attention,

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from edgeformer.contract import CacheForm
+from edgeformer.contract.tensors import CacheForm
 from edgeformer.export.graph.builder import NodeBuilder, Outputs
 from edgeformer.export.graph.cache_forms import TO_THE_END
 from edgeformer.export.graph.canonical import canonical_inputs

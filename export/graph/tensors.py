@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from edgeformer.checkpoints.expert_weights import is_large, read_expert, read_rows, row_slices
 from edgeformer.errors import ExportError
-from edgeformer.expert_weights import is_large, read_expert, read_rows, row_slices
-from edgeformer.manifest_parts import Arithmetic, ScaledOutputs, StoredWeight
+from edgeformer.manifest.parts import Arithmetic, ScaledOutputs, StoredWeight
 
 TORCH_PRECISIONS: dict[Arithmetic, torch.dtype] = {
     "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16,

@@ -15,14 +15,14 @@ import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 
 from edgeformer.config import Seq2SeqConfig
-from edgeformer.contract import CROSS_ATTENTIONS, past_names
+from edgeformer.contract.tensors import CROSS_ATTENTIONS, past_names
 from edgeformer.export.graph.builder import NodeBuilder
 from edgeformer.export.graph.canonical import canonical_inputs
 from edgeformer.export.graph.editing import canonical_nodes, dtype_of
 from edgeformer.export.lower.lowering import Lowered, lower_captured
 from edgeformer.export.lower.options import LoweringOptions
-from edgeformer.graph_specs import GraphSpec
-from edgeformer.manifest_parts import AlignmentHead
+from edgeformer.manifest.parts import AlignmentHead
+from edgeformer.models.graph_specs import GraphSpec
 
 
 def alignment_graph(

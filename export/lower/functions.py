@@ -7,7 +7,7 @@ several functions: GroupQueryAttention, GroupQueryAttention_2 …
 
 import onnx_ir as ir
 
-from edgeformer.contract import CacheForm
+from edgeformer.contract.tensors import CacheForm
 from edgeformer.export.graph.builder import NodeBuilder
 from edgeformer.export.graph.canonical import DOMAIN, INPUTS, VERSION
 from edgeformer.export.graph.editing import canonical_nodes

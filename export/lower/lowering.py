@@ -33,7 +33,7 @@ from edgeformer.export.passes import (
     optional_logits,
     quantize_weights,
 )
-from edgeformer.graph_specs import GRAPH, GraphSpec
+from edgeformer.models.graph_specs import GRAPH, GraphSpec
 
 
 @dataclass(frozen=True)

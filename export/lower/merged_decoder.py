@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from edgeformer.config import Seq2SeqConfig
-from edgeformer.contract import merged_input_names, merged_output_names, past_names, present_names
+from edgeformer.contract.tensors import merged_input_names, merged_output_names, past_names, present_names
 from edgeformer.export.graph.builder import NodeBuilder
 from edgeformer.export.graph.editing import producer, streamed
 from edgeformer.export.graph.outlining import add_function

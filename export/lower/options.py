@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from edgeformer.cache_scales import CacheScales
-from edgeformer.contract import CacheForm
+from edgeformer.contract.tensors import CacheForm
 from edgeformer.export.quantize.calibrated_weights import Calibrated
-from edgeformer.manifest import Manifest
-from edgeformer.manifest_parts import OpSet, Provider
-from edgeformer.quantization import Quantization
+from edgeformer.manifest.cache_scales import CacheScales
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.parts import OpSet, Provider
+from edgeformer.manifest.quantization import Quantization
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import onnx
 
-from edgeformer.contract import CacheGeometry
+from edgeformer.contract.tensors import CacheGeometry
 from edgeformer.export.lower.contrib import CONTRIB, attention_input
 from edgeformer.export.lower.ort.kernel_nodes import ATTENTION, INT8_ATTENTION
-from edgeformer.manifest_parts import Provider
+from edgeformer.manifest.parts import Provider
 
 WINDOWED = {ATTENTION.name: "WindowedAttention", INT8_ATTENTION.name: "Int8WindowedAttention"}
 """Functions that stand for attention with a cache, and those with a cache that evicts."""

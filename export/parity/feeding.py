@@ -12,14 +12,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.manifest import Manifest
-from edgeformer.manifest_parts import Provider
-from edgeformer.runtime.decoder import Decoder, PrefillSession, returns_last_logits
-from edgeformer.runtime.dynamic_decoder import DynamicDecoder
-from edgeformer.runtime.encoder_outputs import EncoderOutputs
-from edgeformer.runtime.narrow_floats import FLOAT8, stored
-from edgeformer.runtime.new_decoder import new_decoder
-from edgeformer.runtime.static_decoder import StaticDecoder, needs_numbers
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.parts import Provider
+from edgeformer.runtime.caches.encoder_outputs import EncoderOutputs
+from edgeformer.runtime.sessions.narrow_floats import FLOAT8, stored
+from edgeformer.runtime.steps.decoder import Decoder, PrefillSession, returns_last_logits
+from edgeformer.runtime.steps.dynamic_decoder import DynamicDecoder
+from edgeformer.runtime.steps.new_decoder import new_decoder
+from edgeformer.runtime.steps.static_decoder import StaticDecoder, needs_numbers
 
 Logits = NDArray[np.float32]
 Tokens = NDArray[np.int64]

@@ -18,8 +18,8 @@ from edgeformer.errors import BundleError
 from edgeformer.export.bundle.ort_format import load_onnx
 from edgeformer.export.graph.outlining import inline_functions
 from edgeformer.export.parity.locate.cut_graph import first_line, open_model
-from edgeformer.manifest_parts import Provider
-from edgeformer.runtime.session import onnxruntime_errors
+from edgeformer.manifest.parts import Provider
+from edgeformer.runtime.sessions.session import onnxruntime_errors
 
 PRODUCT, ROUNDING = "MatMulIntegerToFloat", "QuantizeLinear"
 BOUNDS = {"float_product/lowest": 0.0, "float_product/highest": 255.0}

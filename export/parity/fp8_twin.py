@@ -12,10 +12,10 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from edgeformer.cache_scales import LARGEST
 from edgeformer.export.graph.builder import NodeBuilder, replace_node
 from edgeformer.export.graph.editing import dim
 from edgeformer.export.lower.contrib import ATTENTION_INPUTS, CONTRIB, FP8_CACHE, attention_inputs
+from edgeformer.manifest.cache_scales import LARGEST
 
 KEPT = "past_key", "past_value"
 FLOAT, FLOAT8 = ir.DataType.FLOAT, ir.DataType.FLOAT8E4M3FN

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.contract import CacheGeometry
+from edgeformer.contract.tensors import CacheGeometry
 from edgeformer.export.parity.figures import Errors, Worst, largest_difference, margins, relative_rmse
 from edgeformer.export.parity.report import Check, Curve, Greedy, StateError
 from edgeformer.export.parity.tolerances import LIMITS, UNIT_ROUNDOFF
-from edgeformer.manifest_parts import Arithmetic
+from edgeformer.manifest.parts import Arithmetic
 
 Array = NDArray[Any]
 Caches = Sequence[tuple[Array, ...]]

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from edgeformer import schema
+from edgeformer.documents import schema
 from edgeformer.export.adapters.opened_model import Comparison
 
 REPORT_VERSION = 2

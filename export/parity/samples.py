@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.runtime.tokenizer import Tokenizer
+from edgeformer.runtime.text.tokenizer import Tokenizer
 
 SEED = 0
 

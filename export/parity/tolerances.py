@@ -13,7 +13,7 @@ wrong formula (docs/explanation/parity.md).
 
 from dataclasses import dataclass
 
-from edgeformer.manifest_parts import Arithmetic
+from edgeformer.manifest.parts import Arithmetic
 
 UNIT_ROUNDOFF: dict[Arithmetic, float] = {"fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}
 """Half the distance from 1 to the next number: the relative error of a single rounding."""

@@ -29,11 +29,11 @@ from edgeformer.export.parity.fp8_twin import attend_in_float32
 from edgeformer.export.parity.report import Check, Report
 from edgeformer.export.parity.trials.quantized_cache import judge_scales
 from edgeformer.export.progress import Progress
-from edgeformer.graph_specs import DECODER_GRAPH
-from edgeformer.manifest import Manifest
-from edgeformer.quantization import Quantization
-from edgeformer.runtime.cuda_machine import driver
-from edgeformer.runtime.session import onnxruntime
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.quantization import Quantization
+from edgeformer.models.graph_specs import DECODER_GRAPH
+from edgeformer.runtime.sessions.cuda_machine import driver
+from edgeformer.runtime.sessions.session import onnxruntime
 
 PROVIDER = "cpu, float32 twins of the graphs for CUDA"
 UNPROVED = (

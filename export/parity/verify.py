@@ -37,12 +37,18 @@ from edgeformer.export.parity.trials.smoothing import judge_smoothing, smoothed_
 from edgeformer.export.parity.twin import lacks_gpu, verify_twin
 from edgeformer.export.progress import Progress, no_progress
 from edgeformer.export.reference.reference import CastWeights
-from edgeformer.manifest import Manifest
-from edgeformer.manifest_parts import sha256
-from edgeformer.model_spec import ModelSpec
-from edgeformer.runtime.kernel_report import KernelReport, report_files
-from edgeformer.runtime.kernels import KernelChoice, choose_kernels
-from edgeformer.runtime.session import choose_provider, onnxruntime, onnxruntime_errors, open_session, usable_cores
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.parts import sha256
+from edgeformer.models.model_spec import ModelSpec
+from edgeformer.runtime.sessions.kernel_report import KernelReport, report_files
+from edgeformer.runtime.sessions.kernels import KernelChoice, choose_kernels
+from edgeformer.runtime.sessions.session import (
+    choose_provider,
+    onnxruntime,
+    onnxruntime_errors,
+    open_session,
+    usable_cores,
+)
 
 RECHECK_ORDERS = 8
 """Summation orders of eager PyTorch when a borderline failure is checked again. Measured: at the worst position of a

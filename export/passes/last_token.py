@@ -13,7 +13,7 @@ them.
 
 import onnx_ir as ir
 
-from edgeformer.contract import LOGITS_LENGTH
+from edgeformer.contract.tensors import LOGITS_LENGTH
 from edgeformer.export.graph.builder import NodeBuilder
 from edgeformer.export.graph.canonical import DOMAIN
 from edgeformer.export.graph.pass_report import PassReport

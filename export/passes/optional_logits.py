@@ -13,7 +13,7 @@ and the logits are those of all tokens. Requires what `last_token` does.
 import numpy as np
 import onnx_ir as ir
 
-from edgeformer.contract import LOGITS_START
+from edgeformer.contract.tensors import LOGITS_START
 from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.passes.last_token import cut_last_part
 

@@ -21,7 +21,7 @@ from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.graph.tensors import StreamedTensor
 from edgeformer.export.quantize.calibrated_weights import Calibrated
 from edgeformer.export.quantize.quantized_tensor import QuantizedMatrix
-from edgeformer.quantization import Quantization, WeightFormat
+from edgeformer.manifest.quantization import Quantization, WeightFormat
 
 
 def quantize_weights(

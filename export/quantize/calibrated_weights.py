@@ -6,7 +6,7 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 
 from edgeformer.export.quantize.rounding import QuantizedBlocks
-from edgeformer.quantization import WeightFormat
+from edgeformer.manifest.quantization import WeightFormat
 
 FOLDER = "rounded"
 """Folder for these files in a bundle that is being written. It is deleted before the bundle is complete."""

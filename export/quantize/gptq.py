@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from edgeformer.export.quantize.rounding import QuantizedBlocks, concatenate, ranges_of_least_cost
-from edgeformer.quantization import WeightFormat
+from edgeformer.manifest.quantization import WeightFormat
 
 DAMPING = 0.01
 """Fraction of the mean of the Gram matrix's diagonal that is added to it, against overfitting to few tokens (GPTQ)."""

@@ -16,8 +16,8 @@ from torch import Tensor
 from edgeformer.export.graph.tensors import StreamedTensor
 from edgeformer.export.quantize.quantized_tensor import Part, QuantizedPart, check_finite, stored_scales
 from edgeformer.export.quantize.rounding import pack, round_blocks
-from edgeformer.manifest_parts import StoredWeight
-from edgeformer.quantization import WeightFormat
+from edgeformer.manifest.parts import StoredWeight
+from edgeformer.manifest.quantization import WeightFormat
 
 
 class QuantizedExperts:

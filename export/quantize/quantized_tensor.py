@@ -16,13 +16,13 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
+from edgeformer.checkpoints.expert_weights import read_rows, row_slices
 from edgeformer.errors import ExportError
-from edgeformer.expert_weights import read_rows, row_slices
 from edgeformer.export.graph.tensors import TORCH_DTYPES, StreamedTensor, join, multiplied
 from edgeformer.export.quantize.calibrated_weights import Calibrated
 from edgeformer.export.quantize.rounding import QuantizedBlocks, concatenate, pack, round_blocks, unpack
-from edgeformer.manifest_parts import StoredWeight
-from edgeformer.quantization import WeightFormat
+from edgeformer.manifest.parts import StoredWeight
+from edgeformer.manifest.quantization import WeightFormat
 
 Part = Literal["integers", "scales", "zero_points"]
 

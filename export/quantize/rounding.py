@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from edgeformer.quantization import Bits, WeightFormat
+from edgeformer.manifest.quantization import Bits, WeightFormat
 
 SEARCHED = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7)
 """Fractions of a block's full range that are tried as its range. A smaller one clips outliers and has finer steps."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from edgeformer.layers.experts import StackedFeedForward, StackedLinear
-from edgeformer.quantization import WeightFormat
+from edgeformer.manifest.quantization import WeightFormat
 
 
 def round_activations(module: nn.Module, formats: Mapping[str, WeightFormat]) -> None:

@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from edgeformer import ops
-from edgeformer.cache_scales import LARGEST, CacheScales, Scales
 from edgeformer.errors import ExportError
-from edgeformer.manifest_parts import CachePrecision
+from edgeformer.manifest.cache_scales import LARGEST, CacheScales, Scales
+from edgeformer.manifest.parts import CachePrecision
 from edgeformer.ops.token_positions import new_positions
 
 ATTENTION = torch.ops.edgeformer.group_query_attention.default

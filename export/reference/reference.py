@@ -10,16 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edgeformer.cache_scales import CacheScales
-from edgeformer.contract import StateTensor
-from edgeformer.expert_weights import LazyWeights, read_expert, read_rows
+from edgeformer.checkpoints.expert_weights import LazyWeights, read_expert, read_rows
+from edgeformer.contract.tensors import StateTensor
 from edgeformer.export.reference.quantized_activations import round_activations
 from edgeformer.export.reference.quantized_caches import CacheEntrance, RoundedCaches
 from edgeformer.export.reference.summation_orders import T, run_in_summation_orders
 from edgeformer.export.reference.weight_streaming import streaming_parameters
 from edgeformer.layers import LayerCache
-from edgeformer.model_spec import ModelSpec
-from edgeformer.quantization import WeightFormat
+from edgeformer.manifest.cache_scales import CacheScales
+from edgeformer.manifest.quantization import WeightFormat
+from edgeformer.models.model_spec import ModelSpec
 
 
 class Reference:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from edgeformer.expert_weights import read_expert, read_rows
+from edgeformer.checkpoints.expert_weights import read_expert, read_rows
 from edgeformer.layers.experts import StackedFeedForward
 
 LARGE = 2**24

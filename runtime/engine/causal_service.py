@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime.adapters import check_adapter
-from edgeformer.runtime.causal_lm import CausalLM
-from edgeformer.runtime.decoder import PREFILL_CHUNK, Logits
 from edgeformer.runtime.engine.device_row_decoder import DeviceRowDecoder
-from edgeformer.runtime.engine.held_rows import HeldRow, HeldRows, common_length
 from edgeformer.runtime.engine.request import EngineRequest
 from edgeformer.runtime.engine.row_adapters import RowAdapters
 from edgeformer.runtime.engine.row_drafts import RowDrafts, drafts_of
 from edgeformer.runtime.engine.service import Service, Wake, default_memory, row_bytes
 from edgeformer.runtime.engine.stream import EngineStream
-from edgeformer.runtime.generate import Row
-from edgeformer.runtime.generation_config import GenerationConfig
-from edgeformer.runtime.prefix_cache import SHORTEST, PrefixCache
-from edgeformer.runtime.speculation import DraftLength
+from edgeformer.runtime.generation.generate import Row
+from edgeformer.runtime.generation.generation_config import GenerationConfig
+from edgeformer.runtime.generation.speculation import DraftLength
+from edgeformer.runtime.prefixes.held_rows import HeldRow, HeldRows, common_length
+from edgeformer.runtime.prefixes.prefix_cache import SHORTEST, PrefixCache
+from edgeformer.runtime.steps.adapters import check_adapter
+from edgeformer.runtime.steps.decoder import PREFILL_CHUNK, Logits
+from edgeformer.runtime.tasks.causal_lm import CausalLM
 
 PREFIX_SHARE = 4
 """The prefixes that an engine keeps take at most this part of the bytes of its rows, unless it is told."""

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.manifest import Manifest
-from edgeformer.manifest_parts import Provider
-from edgeformer.runtime.buffer import Buffer
-from edgeformer.runtime.decoder import Candidates, Logits, Tokens
-from edgeformer.runtime.device_decoder import SHORTEST, DevicePrompts, next_power_of_two
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.parts import Provider
+from edgeformer.runtime.caches.static_cache import StaticCache
 from edgeformer.runtime.engine.row_decoder import MASK_STEP, RowDecoder
-from edgeformer.runtime.pinned_memory import HostMemory
-from edgeformer.runtime.static_cache import StaticCache
-from edgeformer.runtime.static_decoder import new_static_cache
+from edgeformer.runtime.sessions.buffer import Buffer
+from edgeformer.runtime.sessions.pinned_memory import HostMemory
+from edgeformer.runtime.steps.decoder import Candidates, Logits, Tokens
+from edgeformer.runtime.steps.device_decoder import SHORTEST, DevicePrompts, next_power_of_two
+from edgeformer.runtime.steps.static_decoder import new_static_cache
 
 
 @dataclass

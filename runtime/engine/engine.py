@@ -11,9 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime.causal_lm import CausalLM
-from edgeformer.runtime.encoder import Encoder, Pair
-from edgeformer.runtime.encoder_decoder import Source
 from edgeformer.runtime.engine.causal_service import CausalService
 from edgeformer.runtime.engine.scheduler import Scheduler
 from edgeformer.runtime.engine.seq2seq_service import Seq2SeqService
@@ -22,11 +19,14 @@ from edgeformer.runtime.engine.statistics import EngineStatistics
 from edgeformer.runtime.engine.stream import EngineStream
 from edgeformer.runtime.engine.texts import TextScheduler, WaitingText
 from edgeformer.runtime.engine.worker import Turns, Worker
-from edgeformer.runtime.generation_config import GenerationConfig
-from edgeformer.runtime.logits_processors import LogitsProcessor
-from edgeformer.runtime.model import Text
+from edgeformer.runtime.generation.generation_config import GenerationConfig
+from edgeformer.runtime.generation.sampling.logits_processors import LogitsProcessor
 from edgeformer.runtime.request_values import count, flag, is_list, seconds, shown
-from edgeformer.runtime.seq2seq import Seq2SeqLM
+from edgeformer.runtime.tasks.causal_lm import CausalLM
+from edgeformer.runtime.tasks.encoder import Encoder, Pair
+from edgeformer.runtime.tasks.encoder_decoder import Source
+from edgeformer.runtime.tasks.model import Text
+from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
 
 MOST_ROWS = 4096
 """Rows of an engine at most: each takes memory before there is a request, and no CPU runs a batch so large."""

@@ -4,10 +4,10 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
-from edgeformer.runtime.decoder import Candidates, Logits
 from edgeformer.runtime.engine.row_drafts import RowDrafts
 from edgeformer.runtime.engine.stream import EngineStream
-from edgeformer.runtime.generate import Row
+from edgeformer.runtime.generation.generate import Row
+from edgeformer.runtime.steps.decoder import Candidates, Logits
 
 
 @dataclass(eq=False)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.runtime.adapters import AdaptedSession, Tensors, read_adapter
-from edgeformer.runtime.causal_lm import CausalLM
+from edgeformer.runtime.steps.adapters import AdaptedSession, Tensors, read_adapter
+from edgeformer.runtime.tasks.causal_lm import CausalLM
 
 
 class RowAdapters:

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.contract import LOGITS_START
-from edgeformer.manifest import Manifest
-from edgeformer.manifest_parts import Provider
-from edgeformer.runtime.decoder import LAST, Candidates, Logits, Tokens, bind_input, bind_output
+from edgeformer.contract.tensors import LOGITS_START
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.parts import Provider
+from edgeformer.runtime.caches.static_cache import StaticCache
 from edgeformer.runtime.engine.row_adapters import RowAdapters
-from edgeformer.runtime.session import cache_dtype
-from edgeformer.runtime.static_cache import StaticCache
-from edgeformer.runtime.static_decoder import StaticDecoder, layer_windows
+from edgeformer.runtime.sessions.session import cache_dtype
+from edgeformer.runtime.steps.decoder import LAST, Candidates, Logits, Tokens, bind_input, bind_output
+from edgeformer.runtime.steps.static_decoder import StaticDecoder, layer_windows
 
 MOST_BINDINGS = 256
 """Bindings of steps that are kept; one takes 31 kB, and 0.6 ms to make, at 30 layers (measured)."""

@@ -10,10 +10,9 @@ so that between steps a row holds what it would hold without drafts.
 import time
 from collections.abc import Callable
 
-from edgeformer.runtime.decoder import Decoder
-from edgeformer.runtime.generate import Row
-from edgeformer.runtime.generation_config import GenerationConfig
-from edgeformer.runtime.speculation import (
+from edgeformer.runtime.generation.generate import Row
+from edgeformer.runtime.generation.generation_config import GenerationConfig
+from edgeformer.runtime.generation.speculation import (
     Drafter,
     DraftLength,
     ForcedTokens,
@@ -21,6 +20,7 @@ from edgeformer.runtime.speculation import (
     SpeculationStatistics,
     forced_length,
 )
+from edgeformer.runtime.steps.decoder import Decoder
 
 CATCHING_UP = 16
 """Tokens that a draft model is told one by one, so that it runs them together with its draft: those of a verification,

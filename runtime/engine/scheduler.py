@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Sequence
 from threading import Condition
 
-from edgeformer.runtime.decoder import Candidates, Logits
 from edgeformer.runtime.engine.request import EngineRequest
 from edgeformer.runtime.engine.row_drafts import RowDrafts
 from edgeformer.runtime.engine.service import Service
 from edgeformer.runtime.engine.statistics import EngineStatistics
 from edgeformer.runtime.engine.waiting import EngineBusyError, WaitingRequests
-from edgeformer.runtime.generate import candidate_count
+from edgeformer.runtime.generation.generate import candidate_count
+from edgeformer.runtime.steps.decoder import Candidates, Logits
 
 
 class Scheduler:

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime.engine.cross_rows import CrossRows
+from edgeformer.runtime.caches.cross_rows import CrossRows
 from edgeformer.runtime.engine.request import EngineRequest
 from edgeformer.runtime.engine.service import Service, Wake
 from edgeformer.runtime.engine.stream import EngineStream
-from edgeformer.runtime.generation_config import GenerationConfig, GenerationOptions
-from edgeformer.runtime.seq2seq import Seq2SeqLM
-from edgeformer.runtime.seq2seq_requests import new_row, source_tokens
+from edgeformer.runtime.generation.generation_config import GenerationConfig, GenerationOptions
+from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
+from edgeformer.runtime.tasks.seq2seq_requests import new_row, source_tokens
 
 
 class Seq2SeqService(Service):

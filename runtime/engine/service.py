@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 
 from edgeformer.errors import RequestError
-from edgeformer.manifest import Manifest
-from edgeformer.manifest_parts import Provider
-from edgeformer.runtime.causal_lm import CausalLM
-from edgeformer.runtime.cuda_machine import free_gpu_memory
-from edgeformer.runtime.decoder import Logits
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.parts import Provider
+from edgeformer.runtime.caches.static_cache import available_memory
 from edgeformer.runtime.engine.device_row_decoder import DeviceRowDecoder
 from edgeformer.runtime.engine.request import EngineRequest
 from edgeformer.runtime.engine.row_decoder import RowDecoder
-from edgeformer.runtime.model import Model
-from edgeformer.runtime.session import cache_dtype, onnxruntime
-from edgeformer.runtime.static_cache import available_memory
+from edgeformer.runtime.sessions.cuda_machine import free_gpu_memory
+from edgeformer.runtime.sessions.session import cache_dtype, onnxruntime
+from edgeformer.runtime.steps.decoder import Logits
+from edgeformer.runtime.tasks.causal_lm import CausalLM
+from edgeformer.runtime.tasks.model import Model
 
 Wake = Callable[[], None]
 """Tells the engine's thread that a stream was cancelled."""

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator
 from threading import Condition, RLock
 
-from edgeformer.runtime.generate import Generation, Row, TokenEvent
+from edgeformer.runtime.generation.generate import Generation, Row, TokenEvent
 from edgeformer.runtime.request_values import functions, seconds
-from edgeformer.runtime.streaming import TextStream
+from edgeformer.runtime.text.streaming import TextStream
 
 
 class EngineStream(Iterator[str]):

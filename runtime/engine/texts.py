@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from threading import Condition
 from typing import Any
 
-from edgeformer.runtime.encoder import BATCH, Encoded, Encoder
 from edgeformer.runtime.engine.statistics import EngineStatistics
 from edgeformer.runtime.engine.waiting import EngineBusyError
+from edgeformer.runtime.tasks.encoder import BATCH, Encoded, Encoder
 
 MOST_PADDING = 2
 """Texts run together with the one that waits longest if neither is more than this many times as long as the other."""

@@ -17,7 +17,7 @@ from edgeformer.batch.prompts import find_column, prompt_of
 from edgeformer.batch.storage import Folder
 from edgeformer.batch.verbs import Runner, choose_verb, row_seed
 from edgeformer.errors import BundleError, RequestError
-from edgeformer.manifest import Manifest
+from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime import load
 
 

@@ -17,9 +17,9 @@ from edgeformer.batch.storage import Folder
 from edgeformer.batch.verbs import choose_verb
 from edgeformer.errors import RequestError
 from edgeformer.export import export_model
-from edgeformer.manifest import Manifest
+from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime import load
-from edgeformer.runtime.evaluation import score_text
+from edgeformer.runtime.measure.evaluation import score_text
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 SIZES = {

@@ -10,7 +10,7 @@ from edits import Edit
 
 from edgeformer.export import export_model
 
-# tools/verification/clients runs the clients; the folders of tools/ are packages.
+# tools/verification/client_programs runs the clients; the folders of tools/ are packages.
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
 SIZES = {

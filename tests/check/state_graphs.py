@@ -12,10 +12,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edgeformer.clients.files import write_files
-from edgeformer.contract import decoder_inputs, present_names
-from edgeformer.deployment import ANYWHERE
-from edgeformer.manifest import Manifest
+from edgeformer.client_files.files import write_files
+from edgeformer.contract.tensors import decoder_inputs, present_names
+from edgeformer.manifest.deployment import ANYWHERE
+from edgeformer.manifest.manifest import Manifest
 
 VOCABULARY = 131
 

@@ -13,8 +13,8 @@ from verification.clients.client import EXAMPLES, ClientError
 from verification.clients.programs import NodeClient
 
 from edgeformer.check import check
-from edgeformer.check.clients import genai_keys as keys
-from edgeformer.check.clients import transformers_js_types as types
+from edgeformer.check.client_rules import genai_keys as keys
+from edgeformer.check.client_rules import transformers_js_types as types
 from edgeformer.runtime import load
 
 DECODERS = ["llama", "qwen3", "gemma2", "gpt2", "falcon", "static", "dynamic", "int4", "bf16", "int8 cache", "lfm2"]

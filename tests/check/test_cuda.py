@@ -13,7 +13,7 @@ from edgeformer.check.cuda.audit import audit_graph
 from edgeformer.check.cuda.kernel_table import Kernel, kernel_table
 from edgeformer.cli.main import cli
 from edgeformer.export import export_model
-from edgeformer.manifest_parts import Precision
+from edgeformer.manifest.parts import Precision
 
 GRAPH = "onnx/model.onnx"
 

@@ -3,7 +3,7 @@
 import pytest
 
 from edgeformer.check import check
-from edgeformer.check.clients import CLIENTS
+from edgeformer.check.client_rules import CLIENTS
 from edgeformer.check.folder import read_folder
 from edgeformer.check.kernel_rules import SENTENCES, genai_library
 

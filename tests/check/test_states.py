@@ -12,10 +12,10 @@ from state_graphs import state_bundle
 from verification.clients.programs import NodeClient
 
 from edgeformer.check import check
-from edgeformer.clients.genai import genai_config, genai_obstacle
-from edgeformer.clients.transformers_js import with_transformers_js_config
-from edgeformer.contract import CacheGeometry, ConvState, KeyValueState, RecurrentState
-from edgeformer.manifest import Manifest
+from edgeformer.client_files.genai import genai_config, genai_obstacle
+from edgeformer.client_files.transformers_js import with_transformers_js_config
+from edgeformer.contract.tensors import CacheGeometry, ConvState, KeyValueState, RecurrentState
+from edgeformer.manifest.manifest import Manifest
 
 GENAI, NODE = "onnxruntime-genai", "transformers.js-node"
 

@@ -1,6 +1,6 @@
 """The command `edgeformer bench`: its tables, its JSON, its plot, its errors.
 
-The figures are tested with `edgeformer.runtime.benchmarking`.
+The figures are tested with `edgeformer.runtime.measure.benchmarking`.
 """
 
 import importlib
@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from edgeformer.cli.main import cli
-from edgeformer.runtime import benchmarking as package
-from edgeformer.runtime.benchmarking import machine, measure
-from edgeformer.runtime.benchmarking.result import (
+from edgeformer.runtime.measure import benchmarking as package
+from edgeformer.runtime.measure.benchmarking import machine, measure
+from edgeformer.runtime.measure.benchmarking.result import (
     BenchmarkResult,
     Cost,
     Kernels,
@@ -23,7 +23,7 @@ from edgeformer.runtime.benchmarking.result import (
     Spread,
     Workload,
 )
-from edgeformer.runtime.kernel_report import KernelReport
+from edgeformer.runtime.sessions.kernel_report import KernelReport
 
 MB = 10**6
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -5,8 +5,8 @@ import json
 from click.testing import CliRunner
 
 from edgeformer.cli.main import cli
-from edgeformer.manifest import Manifest
-from edgeformer.quantization import QuantizationOverrides, make_quantization
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.quantization import QuantizationOverrides, make_quantization
 
 
 def run(*arguments):

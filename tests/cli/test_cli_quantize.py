@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
+from edgeformer.checkpoints.source import find_model
 from edgeformer.cli.main import cli
 from edgeformer.export import verify
-from edgeformer.manifest import Manifest
-from edgeformer.manifest_parts import sha256
-from edgeformer.quantization import QuantizationOverrides, make_quantization
-from edgeformer.source import find_model
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.parts import sha256
+from edgeformer.manifest.quantization import QuantizationOverrides, make_quantization
 
 
 def run(*arguments):

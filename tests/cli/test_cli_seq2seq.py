@@ -16,7 +16,7 @@ from speech_model import speech_model
 
 from edgeformer.cli.main import cli
 from edgeformer.runtime import SpeechConfig, load
-from edgeformer.runtime.speech import subtitles
+from edgeformer.runtime.tasks.speech import subtitles
 
 SPECIAL = {
     "t5": ["<pad>", "</s>", "<unk>"],

@@ -1,6 +1,6 @@
 """The command `edgeformer eval`: its tables, its JSON, its errors.
 
-The scores are tested with `edgeformer.runtime.evaluation.exact_match`.
+The scores are tested with `edgeformer.runtime.measure.evaluation.exact_match`.
 """
 
 import json
@@ -15,11 +15,11 @@ import pytest
 from click.testing import CliRunner
 
 from edgeformer.cli.main import cli
-from edgeformer.manifest import Manifest
+from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime import load
-from edgeformer.runtime.evaluation.exact_match import evaluate
-from edgeformer.runtime.evaluation.perplexity import score_text
-from edgeformer.runtime.evaluation.questions import preset_questions, read_questions
+from edgeformer.runtime.measure.evaluation.exact_match import evaluate
+from edgeformer.runtime.measure.evaluation.perplexity import score_text
+from edgeformer.runtime.measure.evaluation.questions import preset_questions, read_questions
 
 TEXT = "Once upon a time, there was a dog. 12 + 30 = 42."
 
@@ -194,7 +194,7 @@ def test_a_bundle_without_problems(foreign, problems):
 
 
 def test_presets_with_problems_of_their_own_are_not_compared(tiny_llama_bundle, others, monkeypatch):
-    from edgeformer.runtime.evaluation import questions as questions
+    from edgeformer.runtime.measure.evaluation import questions as questions
 
     files = iter(["first.jsonl", "second.jsonl"])
     monkeypatch.setattr(questions, "preset_questions", lambda manifest: next(files))

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from edgeformer.cli.main import cli
 from edgeformer.export import export_model
-from edgeformer.runtime.benchmarking import machine
+from edgeformer.runtime.measure.benchmarking import machine
 
 SIZES = {
     "vocab_size": 131, "hidden_size": 64, "num_hidden_layers": 3, "num_heads": 8, "head_dim": 16, "state_size": 12,

@@ -8,9 +8,9 @@ from torch import Tensor
 from edgeformer.export.capture import capture_graph
 from edgeformer.export.lower.lowering import Lowered, lower_captured
 from edgeformer.export.lower.options import LoweringOptions
-from edgeformer.graph_specs import GraphSpec
-from edgeformer.manifest_parts import Arithmetic
-from edgeformer.model_spec import ModelSpec
+from edgeformer.manifest.parts import Arithmetic
+from edgeformer.models.graph_specs import GraphSpec
+from edgeformer.models.model_spec import ModelSpec
 
 
 def build_graph(

@@ -22,14 +22,14 @@ from build_graph import build_graph
 from onnx import GraphProto, NodeProto, helper, numpy_helper
 from torch import Tensor
 
+from edgeformer.checkpoints.weights import Weights
 from edgeformer.config import DecoderConfig, LinearScaling, NormConfig, RotaryConfig
 from edgeformer.export.bundle.writer import GraphWriter
 from edgeformer.export.lower import lowering_options_of
 from edgeformer.families import read_model_config
-from edgeformer.manifest import Manifest
-from edgeformer.model_spec import model_spec_of
+from edgeformer.manifest.manifest import Manifest
 from edgeformer.models import model_constants
-from edgeformer.weights import Weights
+from edgeformer.models.model_spec import model_spec_of
 
 Parameters = dict[str, Tensor]
 Kind = Literal["config", "weights", "graph"]

@@ -13,8 +13,8 @@ from edgeformer.export.adapters.opened_model import Provenance
 from edgeformer.export.alignment_heads import read_alignment
 from edgeformer.export.parity.verify import open_subject, verify_graph
 from edgeformer.families import read_model_config
-from edgeformer.graph_specs import ALIGNMENT_GRAPH
-from edgeformer.manifest_parts import SpecialTokens
+from edgeformer.manifest.parts import SpecialTokens
+from edgeformer.models.graph_specs import ALIGNMENT_GRAPH
 
 HEADS = [[1, 3], [0, 2], [1, 0]]
 

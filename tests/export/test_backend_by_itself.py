@@ -12,7 +12,7 @@ from edgeformer.cli.main import cli
 from edgeformer.errors import ConfigError, EdgeformerError
 from edgeformer.export import export_model
 from edgeformer.families import load_family, read_model_config
-from edgeformer.manifest import Manifest
+from edgeformer.manifest.manifest import Manifest
 
 HINT = "transformers' own module may be tried instead: --backend transformers"
 

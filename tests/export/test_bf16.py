@@ -11,7 +11,7 @@ from edgeformer.errors import BundleError, ExportError, ParityError, RequestErro
 from edgeformer.export import export_model, pipeline, verify
 from edgeformer.export.parity.locate import locator as locate
 from edgeformer.export.parity.verify import open_subject
-from edgeformer.manifest import Manifest
+from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime import load
 
 TEXT = [1, 17, 40, 99, 5, 64]

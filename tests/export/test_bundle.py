@@ -17,8 +17,8 @@ from edgeformer.errors import BundleError, ExportError
 from edgeformer.export import export_model, verify
 from edgeformer.export.bundle import writer as bundle_module
 from edgeformer.export.bundle.staging import staged
-from edgeformer.manifest import FILE_NAME
-from edgeformer.manifest_parts import sha256
+from edgeformer.manifest.manifest import FILE_NAME
+from edgeformer.manifest.parts import sha256
 from edgeformer.runtime import load
 
 KILLS = 12
@@ -272,10 +272,10 @@ def test_a_bundle_of_hard_links_is_refused_by_verify_alone(llama_bundle, tmp_pat
 def test_stored_weights_are_those_of_the_checkpoint(llama_bundle, llama_folder):
     import torch
 
+    from edgeformer.checkpoints.source import open_source
     from edgeformer.export.bundle.stored_weights import StoredWeights
-    from edgeformer.manifest import Manifest
-    from edgeformer.model_spec import model_spec_of
-    from edgeformer.source import open_source
+    from edgeformer.manifest.manifest import Manifest
+    from edgeformer.models.model_spec import model_spec_of
 
     manifest = Manifest.read(llama_bundle)
     stored = StoredWeights(llama_bundle, manifest, model_spec_of(manifest.model))

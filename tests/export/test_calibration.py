@@ -11,6 +11,8 @@ import pytest
 import torch
 from test_verify_quantized import Stored
 
+from edgeformer.checkpoints.source import open_source
+from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.errors import ExportError
 from edgeformer.export import export_model, export_module
 from edgeformer.export.bundle.stored_weights import StoredWeights
@@ -25,18 +27,16 @@ from edgeformer.export.quantize.gptq import REACH, costs_of, error_compensation,
 from edgeformer.export.quantize.rounding import SEARCHED, ranges_of_least_cost, round_blocks
 from edgeformer.export.reference.reference import Reference
 from edgeformer.families import read_model_config
-from edgeformer.manifest import Manifest
-from edgeformer.model_spec import model_spec_of
-from edgeformer.quantization import (
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.quantization import (
     CalibrationText,
     QuantizationOverrides,
     WeightFormat,
     make_quantization,
     prefill_quantization,
 )
-from edgeformer.runtime.tokenizer import Tokenizer
-from edgeformer.source import open_source
-from edgeformer.weights import RandomWeights
+from edgeformer.models.model_spec import model_spec_of
+from edgeformer.runtime.text.tokenizer import Tokenizer
 
 FORMATS = [
     WeightFormat(bits=4, block=32, rounding="gptq"),

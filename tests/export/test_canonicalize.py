@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from edgeformer import ops
-from edgeformer.contract import CacheGeometry, past_names
+from edgeformer.contract.tensors import CacheGeometry, past_names
 from edgeformer.export.capture.trace import capture
 from edgeformer.export.graph.function_bodies import decompose_all
 from edgeformer.export.passes import (
@@ -24,7 +24,7 @@ from edgeformer.export.passes import (
     transpose_weights,
     widen_rotary,
 )
-from edgeformer.model_spec import ModelSpec
+from edgeformer.models.model_spec import ModelSpec
 
 LAYERS, HEADS, KV_HEADS, WIDTH, TURNING = 2, 4, 2, 16, 8
 CACHE = CacheGeometry.of_attention(num_layers=LAYERS, num_kv_heads=KV_HEADS, head_dim=WIDTH)

@@ -8,13 +8,13 @@ import torch
 from torch.export import ExportedProgram
 from torch.onnx._internal.fx.passes.type_promotion import InsertTypePromotion
 
+from edgeformer.checkpoints.source import open_source
+from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.export.capture import torch_export
 from edgeformer.export.capture import trace as capture_module
 from edgeformer.export.graph.canonical import OPS
 from edgeformer.export.graph.tensors import StreamedTensor
-from edgeformer.model_spec import model_spec_of
-from edgeformer.source import open_source
-from edgeformer.weights import RandomWeights
+from edgeformer.models.model_spec import model_spec_of
 
 SIZES = {
     "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4,

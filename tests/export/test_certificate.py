@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 import matplotlib
 import pytest
 
-from edgeformer import schema
+from edgeformer.documents import schema
 from edgeformer.errors import ExportError
 from edgeformer.export.parity.certificate import page as certificate
 from edgeformer.export.parity.certificate.page import figure, paragraph, plots, summary, worst_check, write_certificate

@@ -11,20 +11,20 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgeformer.clients.transformers_js import with_transformers_js_config
-from edgeformer.deployment import DEPLOYMENTS, LARGEST_ARRAY
-from edgeformer.deployment import OPERATORS_FILE as OPERATORS
+from edgeformer.checkpoints.source import find_model, open_source
+from edgeformer.client_files.transformers_js import with_transformers_js_config
 from edgeformer.errors import BundleError, ExportError, RequestError
 from edgeformer.export import export_model
 from edgeformer.export.bundle.ort_format import LARGEST, convert_to_ort, load_onnx
 from edgeformer.export.parity import open_subject, verify
 from edgeformer.export.parity.locate.locator import locate
-from edgeformer.manifest import Manifest
-from edgeformer.manifest_parts import FileEntry, sha256
-from edgeformer.quantization import QuantizationOverrides, WeightFormat, make_quantization
+from edgeformer.manifest.deployment import DEPLOYMENTS, LARGEST_ARRAY
+from edgeformer.manifest.deployment import OPERATORS_FILE as OPERATORS
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.parts import FileEntry, sha256
+from edgeformer.manifest.quantization import QuantizationOverrides, WeightFormat, make_quantization
 from edgeformer.runtime import load
-from edgeformer.runtime.prepack import optimize
-from edgeformer.source import find_model, open_source
+from edgeformer.runtime.measure.prepack import optimize
 
 TARGETS = ("server", "desktop", "web", "mobile")
 MODELS = ("tiny-llama", "tiny-embed", "tiny-translate")

@@ -10,7 +10,7 @@ import pytest
 
 from edgeformer.errors import ExportError
 from edgeformer.export.bundle import staging
-from edgeformer.manifest import FILE_NAME
+from edgeformer.manifest.manifest import FILE_NAME
 
 PROGRAM = """
 import sys

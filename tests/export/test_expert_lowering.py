@@ -11,12 +11,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "families"))
 
 from op_set_kinds import attention, block, expert, experts, model, rotary, routed
 
+from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.export.capture.trace import capture
 from edgeformer.export.lower import LoweringOptions, lower
 from edgeformer.export.passes import expected_changes
-from edgeformer.model_spec import model_spec_of
-from edgeformer.quantization import make_quantization
-from edgeformer.weights import RandomWeights
+from edgeformer.manifest.quantization import make_quantization
+from edgeformer.models.model_spec import model_spec_of
 
 
 def lowered(config, dtype=torch.float32, **options):

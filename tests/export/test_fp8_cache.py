@@ -12,10 +12,10 @@ import torch
 from click.testing import CliRunner
 from onnx import TensorProto, numpy_helper
 
-from edgeformer import schema
-from edgeformer.cache_scales import CacheScales
 from edgeformer.check import check
+from edgeformer.checkpoints.source import open_source
 from edgeformer.cli.main import cli
+from edgeformer.documents import schema
 from edgeformer.errors import ConfigError, ExportError, ParityError, RequestError
 from edgeformer.export import export_model
 from edgeformer.export.adapters.opened_bundle import open_subject
@@ -30,13 +30,14 @@ from edgeformer.export.parity.verify import verify_graph
 from edgeformer.export.progress import no_progress
 from edgeformer.export.reference.quantized_caches import RoundedCaches, fake_quantize_cache
 from edgeformer.export.reference.reference import Reference
-from edgeformer.manifest import Manifest
-from edgeformer.model_spec import model_spec_of
-from edgeformer.runtime import Engine, causal_lm, load
-from edgeformer.runtime.device_decoder import CapturedSteps, DeviceDecoder
-from edgeformer.runtime.narrow_floats import FLOAT8, FLOAT8_NUMBERS
-from edgeformer.runtime.session import open_session
-from edgeformer.source import open_source
+from edgeformer.manifest.cache_scales import CacheScales
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.models.model_spec import model_spec_of
+from edgeformer.runtime import Engine, load
+from edgeformer.runtime.sessions.narrow_floats import FLOAT8, FLOAT8_NUMBERS
+from edgeformer.runtime.sessions.session import open_session
+from edgeformer.runtime.steps.device_decoder import CapturedSteps, DeviceDecoder
+from edgeformer.runtime.tasks import causal_lm
 
 FP8 = {"cache_precision": "fp8", "provider": "cuda", "precision": "fp16"}
 NUMBERS, SCALES, CLIPPED = (

@@ -6,13 +6,13 @@ import onnxruntime as ort
 import pytest
 from build_graph import build_graph
 
+from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.export.lower import LoweringOptions
 from edgeformer.export.lower import ort as op_set
 from edgeformer.export.lower.ort.fuse_gemms import fuse_gemms
 from edgeformer.families import read_model_config
-from edgeformer.model_spec import model_spec_of
-from edgeformer.quantization import QuantizationOverrides, make_quantization, prefill_quantization
-from edgeformer.weights import RandomWeights
+from edgeformer.manifest.quantization import QuantizationOverrides, make_quantization, prefill_quantization
+from edgeformer.models.model_spec import model_spec_of
 
 LLAMA = {
     "model_type": "llama", "vocab_size": 31, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,

@@ -12,13 +12,13 @@ import pytest
 import torch
 from build_graph import build_graph
 
+from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.config import DecoderConfig
 from edgeformer.export import export_model
 from edgeformer.export.bundle.writer import GraphWriter
 from edgeformer.export.parity import verify_graph
-from edgeformer.manifest import Manifest
-from edgeformer.model_spec import model_spec_of
-from edgeformer.weights import RandomWeights
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.models.model_spec import model_spec_of
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import onnx_ir as ir
 import pytest
 from onnx import helper
 
+from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.export.capture import capture_graph
 from edgeformer.export.graph.canonical import DOMAIN, INPUTS, OPS, canonical_inputs, translation_table
 from edgeformer.export.graph.editing import canonical_nodes
@@ -14,9 +15,8 @@ from edgeformer.export.lower import LoweringOptions, lower_captured
 from edgeformer.export.lower.contrib import ATTENTION_INPUTS, attention_input, attention_inputs
 from edgeformer.export.passes import pack_qkv, transpose_weights
 from edgeformer.families import read_model_config
-from edgeformer.model_spec import model_spec_of
-from edgeformer.quantization import make_quantization
-from edgeformer.weights import RandomWeights
+from edgeformer.manifest.quantization import make_quantization
+from edgeformer.models.model_spec import model_spec_of
 
 SIZES = {
     "vocab_size": 31, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4,

@@ -12,9 +12,10 @@ import torch
 from click.testing import CliRunner
 from onnx import numpy_helper
 
-from edgeformer import ops, schema
-from edgeformer.cache_scales import CacheScales
+from edgeformer import ops
+from edgeformer.checkpoints.source import open_source
 from edgeformer.cli.main import cli
+from edgeformer.documents import schema
 from edgeformer.errors import BundleError, ConfigError, ExportError
 from edgeformer.export import export_model, verify
 from edgeformer.export.calibrate import caches as cache_calibration
@@ -25,10 +26,10 @@ from edgeformer.export.parity.verify import open_subject, verify_graph
 from edgeformer.export.reference import quantized_caches as caches
 from edgeformer.export.reference.quantized_caches import CacheEntrance, RoundedCaches, fake_quantize_cache
 from edgeformer.export.reference.reference import Reference
-from edgeformer.manifest import Manifest
-from edgeformer.model_spec import model_spec_of
+from edgeformer.manifest.cache_scales import CacheScales
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.models.model_spec import model_spec_of
 from edgeformer.runtime import load
-from edgeformer.source import open_source
 
 VIEW = "onnx/model_prefill.onnx"
 NUMBERS = "int8 cache, integers: beyond rounding"

@@ -20,6 +20,7 @@ import torch
 from build_graph import build_graph
 from faults import BELOW_FP16, FAULTS, mutable_config, plant, setting
 
+from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.config import DecoderConfig
 from edgeformer.errors import BundleError
 from edgeformer.export.bundle.writer import GraphWriter
@@ -30,11 +31,10 @@ from edgeformer.export.parity.locate import cut_graph
 from edgeformer.export.parity.locate import locator as locate_module
 from edgeformer.export.parity.locate.locator import FLOOR, Locator, describe, locate
 from edgeformer.export.parity.locate.node_values import NodeValues
-from edgeformer.manifest import SCHEMA_VERSION, Manifest
-from edgeformer.manifest_parts import SpecialTokens
-from edgeformer.model_spec import model_spec_of
+from edgeformer.manifest.manifest import SCHEMA_VERSION, Manifest
+from edgeformer.manifest.parts import SpecialTokens
 from edgeformer.models import Decoder, model_constants
-from edgeformer.weights import RandomWeights
+from edgeformer.models.model_spec import model_spec_of
 
 FAULT = {fault.name: fault for fault in FAULTS}
 

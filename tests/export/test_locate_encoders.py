@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 from verification.false_positive_rate import export_random
 from verification.random_models import random_encoder, random_seq2seq
 
+from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.config import (
     AttentionConfig,
     AudioStem,
@@ -44,8 +45,7 @@ from edgeformer.export.graph.editing import canonical_nodes
 from edgeformer.export.lower import ort as lower_ort
 from edgeformer.export.parity.locate.locator import FLOOR, Locator, describe
 from edgeformer.export.reference.reference import CastWeights, Reference
-from edgeformer.model_spec import model_spec_of
-from edgeformer.weights import RandomWeights
+from edgeformer.models.model_spec import model_spec_of
 
 RMS_NORM = NormConfig(eps=1e-6)
 LAYER_NORM = NormConfig(kind="layer_norm", eps=1e-5, bias=True)

@@ -10,16 +10,16 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgeformer.clients.transformers_js import with_transformers_js_config
-from edgeformer.contract import merged_input_names, merged_output_names
+from edgeformer.client_files.transformers_js import with_transformers_js_config
+from edgeformer.contract.tensors import merged_input_names, merged_output_names
 from edgeformer.errors import BundleError
 from edgeformer.export import export_model, verify
 from edgeformer.export.graph.outlining import inline_functions
 from edgeformer.export.parity.float_products import replace_integer_products
 from edgeformer.export.parity.verify import open_subject, verify_graph
-from edgeformer.graph_specs import DECODER_GRAPH, ENCODER_GRAPH, MERGED_GRAPH
-from edgeformer.quantization import QuantizationOverrides, make_quantization
-from edgeformer.runtime.prepacked_graphs import opened_graphs
+from edgeformer.manifest.quantization import QuantizationOverrides, make_quantization
+from edgeformer.models.graph_specs import DECODER_GRAPH, ENCODER_GRAPH, MERGED_GRAPH
+from edgeformer.runtime.sessions.prepacked.prepacked_graphs import opened_graphs
 
 TOKENS = {"vocab_size": 97, "decoder_start_token_id": 0, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": 1}
 BART = TOKENS | {

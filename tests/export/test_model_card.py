@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tokenizers
 
-from edgeformer.clients.model_card import first_line, model_card
+from edgeformer.client_files.model_card import first_line, model_card
 from edgeformer.config import MaskedLMHead
 from edgeformer.export import export_model
 from edgeformer.runtime import load
@@ -162,7 +162,7 @@ def test_whisper_in_onnxruntime_alone_writes_what_ours_writes(bundles, monkeypat
     model = load(bundles["whisper"])
     assert model.manifest.precision == "fp16"
     # A spectrogram of zeros, which no sound has.
-    monkeypatch.setattr("edgeformer.runtime.encoder_decoder.log_mel", lambda *_: np.zeros((8, 100), np.float32))
+    monkeypatch.setattr("edgeformer.runtime.tasks.encoder_decoder.log_mel", lambda *_: np.zeros((8, 100), np.float32))
     assert plain(bundles["whisper"]) == f"{greedy(model, np.zeros(9, np.float32), 2)}\n"
 
 

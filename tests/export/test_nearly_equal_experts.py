@@ -12,9 +12,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 from op_set_kinds import experts, routed
 from verification.false_positive_rate import export_random, verify_one
 
+from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.export.parity import verify_graph
-from edgeformer.model_spec import model_spec_of
-from edgeformer.weights import RandomWeights
+from edgeformer.models.model_spec import model_spec_of
 
 MODEL = routed(*[experts({}, count=16, used=4)] * 3)
 

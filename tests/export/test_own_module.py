@@ -24,7 +24,7 @@ from edgeformer.export import export_module, verify, verify_module
 from edgeformer.export.adapters.own_module import ModuleWeights, module_spec
 from edgeformer.export.parity import tolerances
 from edgeformer.export.parity.locate.locator import describe, locate
-from edgeformer.manifest import Manifest
+from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime import load
 
 ROOT = Path(__file__).parent.parent.parent

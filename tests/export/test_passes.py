@@ -12,8 +12,9 @@ import onnxruntime as ort
 import pytest
 import torch
 
+from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.config import DecoderConfig
-from edgeformer.contract import LOGITS_START
+from edgeformer.contract.tensors import LOGITS_START
 from edgeformer.errors import ExportError
 from edgeformer.export.capture.trace import capture
 from edgeformer.export.graph.editing import streamed
@@ -31,11 +32,10 @@ from edgeformer.export.passes import (
 )
 from edgeformer.export.quantize.quantized_tensor import QuantizedTensor
 from edgeformer.families import read_model_config
-from edgeformer.manifest_parts import ScaledOutputs
-from edgeformer.model_spec import model_spec_of
+from edgeformer.manifest.parts import ScaledOutputs
+from edgeformer.manifest.quantization import QuantizationOverrides, make_quantization
 from edgeformer.models import Decoder
-from edgeformer.quantization import QuantizationOverrides, make_quantization
-from edgeformer.weights import RandomWeights
+from edgeformer.models.model_spec import model_spec_of
 
 LAYERS = 2
 NORMS = ("attention_norm", "feed_forward_norm")

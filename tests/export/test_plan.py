@@ -7,14 +7,14 @@ from typing import get_type_hints
 
 import pytest
 
+from edgeformer.checkpoints.source import open_source
 from edgeformer.errors import ExportError
 from edgeformer.export import ExportOptions, export_model
 from edgeformer.export.adapters.own_module import ModuleDescription
 from edgeformer.export.api import ModuleKeywords
 from edgeformer.export.options import ModuleOptionKeywords, OptionKeywords, with_changes
 from edgeformer.export.plan import ExportPlan, make_plan
-from edgeformer.quantization import QuantizationOverrides, make_quantization
-from edgeformer.source import open_source
+from edgeformer.manifest.quantization import QuantizationOverrides, make_quantization
 
 FROM_CHECKPOINTS = {"context_length", "pooling", "normalize", "backend", "merge_adapter", "adapters", "allow_pickle"}
 """Options that a module of the user's own does not have."""

@@ -18,7 +18,7 @@ from edgeformer.export.graph.outlining import inline_functions
 from edgeformer.export.parity.verify import open_subject, verify_graph
 from edgeformer.export.passes import PassReport
 from edgeformer.export.prefill_graph import measure_crossover
-from edgeformer.manifest import Manifest
+from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime import load
 
 VIEW = "onnx/model_prefill.onnx"

@@ -17,8 +17,11 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from safetensors.torch import load_file, save_file
 
-from edgeformer import expert_weights, schema
+from edgeformer.checkpoints import expert_weights
+from edgeformer.checkpoints.source import open_source
+from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.config import DecoderConfig
+from edgeformer.documents import schema
 from edgeformer.errors import ConfigError, ExportError
 from edgeformer.export import export_model, verify
 from edgeformer.export.bundle.stored_weights import StoredWeights
@@ -31,17 +34,15 @@ from edgeformer.export.quantize import rounding
 from edgeformer.export.quantize.quantized_tensor import QuantizedMatrix, QuantizedTensor, by_matrix, dequantized
 from edgeformer.export.quantize.rounding import pack, round_blocks, unpack
 from edgeformer.families import read_model_config
-from edgeformer.manifest import Manifest
-from edgeformer.model_spec import model_spec_of
-from edgeformer.quantization import (
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.quantization import (
     Quantization,
     QuantizationOverrides,
     QuantizationRule,
     WeightFormat,
     make_quantization,
 )
-from edgeformer.source import open_source
-from edgeformer.weights import RandomWeights
+from edgeformer.models.model_spec import model_spec_of
 
 FORMATS = [
     WeightFormat(bits=bits, block=block, symmetric=symmetric)

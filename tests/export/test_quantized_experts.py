@@ -17,6 +17,7 @@ from op_set_kinds import GROUPED, expert, experts, routed
 from op_set_models import relative_error
 from verification.false_positive_rate import export_random
 
+from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.errors import ExportError
 from edgeformer.export.bundle.stored_weights import StoredWeights
 from edgeformer.export.graph.tensors import StreamedTensor, TensorSource
@@ -26,10 +27,9 @@ from edgeformer.export.quantize.quantized_experts import QuantizedExperts
 from edgeformer.export.quantize.quantized_tensor import by_matrix
 from edgeformer.export.reference.reference import references
 from edgeformer.layers.experts import StackedFeedForward
-from edgeformer.model_spec import model_spec_of
-from edgeformer.quantization import QuantizationOverrides, WeightFormat, make_quantization
-from edgeformer.runtime.session import open_session
-from edgeformer.weights import RandomWeights
+from edgeformer.manifest.quantization import QuantizationOverrides, WeightFormat, make_quantization
+from edgeformer.models.model_spec import model_spec_of
+from edgeformer.runtime.sessions.session import open_session
 
 NETWORK = expert(intermediate_size=64)
 OF_GPT_OSS = expert(intermediate_size=64, bias=True, beta=1.702, limit=0.5, up_offset=1.0)
@@ -100,7 +100,7 @@ def test_a_quantized_bundle_is_at_parity(name, precision, tmp_path):
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int4"])
 def test_large_stacks_are_exported_and_verified_expert_by_expert(precision, tmp_path, monkeypatch):
-    monkeypatch.setattr("edgeformer.expert_weights.LARGE", 100)
+    monkeypatch.setattr("edgeformer.checkpoints.expert_weights.LARGE", 100)
     report = verified("softmax", exported("softmax", tmp_path, precision))
     assert report.passed, report.describe()
 

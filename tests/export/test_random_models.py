@@ -16,12 +16,12 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 from verification.false_positive_rate import export_random, verify_one
 from verification.random_models import random_encoder, random_model, random_seq2seq
 
-from edgeformer import schema
-from edgeformer.accounting import account
+from edgeformer.checkpoints.weights import RandomWeights, parameter_shapes
 from edgeformer.config import ModelConfig, PoolingHead
+from edgeformer.documents import schema
 from edgeformer.export.parity.locate.locator import locate
-from edgeformer.model_spec import model_spec_of
-from edgeformer.weights import RandomWeights, parameter_shapes
+from edgeformer.manifest.accounting import account
+from edgeformer.models.model_spec import model_spec_of
 
 SEEDS = range(24)
 ENCODERS, PAIRS = (20, 313, 252, 223, 246, 332), (68, 86, 84, 126)

@@ -6,13 +6,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from edgeformer import ops
-from edgeformer.contract import CacheGeometry
+from edgeformer.checkpoints.weights import RandomWeights
+from edgeformer.contract.tensors import CacheGeometry
 from edgeformer.export.parity.figures import Errors, log_softmax, margins, relative_rmse, worst_of
 from edgeformer.export.reference.reference import CastWeights, Reference
 from edgeformer.families import read_model_config
-from edgeformer.model_spec import ModelSpec, model_spec_of
 from edgeformer.models import Decoder, model_constants
-from edgeformer.weights import RandomWeights
+from edgeformer.models.model_spec import ModelSpec, model_spec_of
 
 ROPES = {
     "default": {"rope_type": "default", "rope_theta": 10000.0},

@@ -13,7 +13,7 @@ from test_wrong_blocks import model as one_block
 from verification.false_positive_rate import export_random
 
 from edgeformer import ops
-from edgeformer.accounting import account
+from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.config import QKNormConfig, ShawConfig
 from edgeformer.errors import ConfigError, ExportError
 from edgeformer.export.lower import LoweringOptions, lower
@@ -21,11 +21,11 @@ from edgeformer.export.options import ExportOptions
 from edgeformer.export.passes import fold_rotary, pack_qkv, transpose_weights
 from edgeformer.export.passes.expected_changes import expected_changes
 from edgeformer.export.plan import make_plan
-from edgeformer.manifest import Manifest
-from edgeformer.model_spec import model_spec_of
+from edgeformer.manifest.accounting import account
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.models.model_spec import model_spec_of
 from edgeformer.runtime import load
-from edgeformer.runtime.session import open_session
-from edgeformer.weights import RandomWeights
+from edgeformer.runtime.sessions.session import open_session
 
 WINDOW = 6
 MASKS = [

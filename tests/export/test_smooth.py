@@ -19,8 +19,8 @@ from edgeformer.export.calibrate.text import read_calibration
 from edgeformer.export.parity.locate.locator import locate
 from edgeformer.export.parity.verify import open_subject
 from edgeformer.export.reference.reference import Reference
-from edgeformer.manifest import Manifest
-from edgeformer.quantization import QuantizationOverrides, SmoothedNorm, make_quantization
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.quantization import QuantizationOverrides, SmoothedNorm, make_quantization
 
 PER_TOKEN = make_quantization("int8", QuantizationOverrides(activations="per_token"))
 GPT2 = {"model_type": "gpt2", "vocab_size": 97, "n_embd": 64, "n_layer": 1, "n_head": 4, "n_positions": 64}

@@ -11,8 +11,8 @@ from edgeformer.export.bundle.stored_weights import StoredWeights
 from edgeformer.export.parity.report import Check
 from edgeformer.export.reference.reference import Reference
 from edgeformer.export.reference.summation_orders import run_in_summation_orders
-from edgeformer.manifest import Manifest
-from edgeformer.model_spec import model_spec_of
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.models.model_spec import model_spec_of
 
 parity = import_module("edgeformer.export.parity.verify")  # the package has a function of this name
 

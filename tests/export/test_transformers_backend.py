@@ -28,13 +28,13 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
 from checkpoints.tiny_transformers import CONTEXT, WINDOW, tiny_config
 
-import edgeformer.source
+import edgeformer.checkpoints.source
 from edgeformer.cli.main import cli
 from edgeformer.errors import ConfigError, ExportError, MissingDependencyError, WeightsError
 from edgeformer.export import export_model, verify
 from edgeformer.export.adapters.from_transformers import plan_patches
 from edgeformer.export.adapters.transformers_proof import prove
-from edgeformer.manifest import Manifest
+from edgeformer.manifest.manifest import Manifest
 from edgeformer.transformers_backend import transformers_shim
 from edgeformer.transformers_backend.attention import AttentionPatch
 from edgeformer.transformers_backend.hf_module import build
@@ -468,9 +468,9 @@ def test_tensors_that_do_not_fit_are_reported_together(folders, tmp_path):
 def test_a_preset_without_checkpoint_is_refused(tmp_path, monkeypatch):
     noise = tmp_path / "presets" / "noise"
     noise.mkdir(parents=True)
-    shutil.copyfile(edgeformer.source.PRESETS / "tiny-llama" / "config.json", noise / "config.json")
+    shutil.copyfile(edgeformer.checkpoints.source.PRESETS / "tiny-llama" / "config.json", noise / "config.json")
     (noise / "preset.json").write_text('{"description": "to try the tools", "random_weights": 7}')
-    monkeypatch.setattr(edgeformer.source, "PRESETS", noise.parent)
+    monkeypatch.setattr(edgeformer.checkpoints.source, "PRESETS", noise.parent)
     with pytest.raises(ConfigError, match="preset noise has no checkpoint"):
         export_model("noise", tmp_path / "bundle", backend="transformers")
 

@@ -17,9 +17,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
 from checkpoints.tiny_transformers import CONTEXT, tiny_config
 
+from edgeformer.checkpoints.expert_weights import read_expert
 from edgeformer.config import FeedForwardConfig
 from edgeformer.errors import ExportError, WeightsError
-from edgeformer.expert_weights import read_expert
 from edgeformer.export import export_model
 from edgeformer.export.adapters.from_transformers import plan_patches
 from edgeformer.export.adapters.transformers_proof import prove

@@ -2,7 +2,7 @@
 
 import json
 
-from edgeformer.clients.transformers_js import with_transformers_js_config
+from edgeformer.client_files.transformers_js import with_transformers_js_config
 from edgeformer.runtime import load
 
 

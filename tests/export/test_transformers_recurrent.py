@@ -15,7 +15,7 @@ from checkpoints.tiny_transformers import CONTEXT, tiny_config
 from plain_onnxruntime import run as run_plain
 
 from edgeformer import ops
-from edgeformer.contract import ConvState, KeyValueState, RecurrentState
+from edgeformer.contract.tensors import ConvState, KeyValueState, RecurrentState
 from edgeformer.errors import ExportError
 from edgeformer.export import export_model
 from edgeformer.export.adapters.from_transformers import plan_patches

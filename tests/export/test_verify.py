@@ -13,10 +13,10 @@ import pytest
 
 from edgeformer.errors import BundleError
 from edgeformer.export import export_model, verify
-from edgeformer.manifest import FILE_NAME, Manifest
-from edgeformer.manifest_parts import sha256
+from edgeformer.manifest.manifest import FILE_NAME, Manifest
+from edgeformer.manifest.parts import sha256
 from edgeformer.runtime import load
-from edgeformer.runtime.decoder import Decoder
+from edgeformer.runtime.steps.decoder import Decoder
 
 
 def test_a_full_verification_runs_every_way_of_feeding_and_every_language(tiny_llama_bundle):

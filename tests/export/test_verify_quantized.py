@@ -13,16 +13,16 @@ from onnx import helper
 from test_genai import genai_greedy, ours_greedy
 from torch import nn
 
+from edgeformer.checkpoints.source import open_source
 from edgeformer.errors import BundleError
 from edgeformer.export import export_model, export_module, verify, verify_module
 from edgeformer.export.graph.outlining import inline_functions
 from edgeformer.export.parity.verify import open_subject, verify_graph
 from edgeformer.export.reference import reference
 from edgeformer.export.reference.quantized_activations import fake_quantize_activations
-from edgeformer.manifest import Manifest
-from edgeformer.quantization import QuantizationOverrides, make_quantization
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.quantization import QuantizationOverrides, make_quantization
 from edgeformer.runtime import load
-from edgeformer.source import open_source
 
 SIZES = {
     "vocab_size": 97, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,

@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 from verification import false_positive_rate
 from verification.false_positive_rate import export_random
 
+from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.config import (
     AttentionConfig,
     BlockConfig,
@@ -28,8 +29,7 @@ from edgeformer.export.parity import verify_graph
 from edgeformer.export.parity.judge import Judge
 from edgeformer.export.parity.locate.locator import locate
 from edgeformer.export.plan import make_plan
-from edgeformer.model_spec import model_spec_of
-from edgeformer.weights import RandomWeights
+from edgeformer.models.model_spec import model_spec_of
 
 RMS_NORM = NormConfig(eps=1e-5)
 ATTENTION = AttentionConfig(

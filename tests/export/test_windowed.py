@@ -9,10 +9,10 @@ import torch
 import transformers
 
 from edgeformer.export import export_model, verify
-from edgeformer.manifest import Manifest
-from edgeformer.manifest_parts import sha256
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.parts import sha256
 from edgeformer.runtime import load
-from edgeformer.runtime.session import open_session
+from edgeformer.runtime.sessions.session import open_session
 
 WINDOW, CONTEXT = 12, 128
 VIEW = "onnx/model_windowed.onnx"

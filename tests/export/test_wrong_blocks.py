@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
 from verification.false_positive_rate import export_random
 
+from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.config import (
     AlibiConfig,
     AltUpConfig,
@@ -33,8 +34,7 @@ from edgeformer.config import (
     T5BiasConfig,
 )
 from edgeformer.export.parity import verify_graph
-from edgeformer.model_spec import model_spec_of
-from edgeformer.weights import RandomWeights
+from edgeformer.models.model_spec import model_spec_of
 
 ROTARY = RotaryConfig(rotary_dim=16, base=1e4, interleaved=False, scaling=None)
 LAYER_NORM = NormConfig(kind="layer_norm", eps=1e-5, bias=True)

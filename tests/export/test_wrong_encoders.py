@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
 from verification.false_positive_rate import export_random
 
+from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.config import (
     AttentionConfig,
     AudioStem,
@@ -39,8 +40,7 @@ from edgeformer.config import (
     T5BiasConfig,
 )
 from edgeformer.export.parity import verify_graph
-from edgeformer.model_spec import model_spec_of
-from edgeformer.weights import RandomWeights
+from edgeformer.models.model_spec import model_spec_of
 
 LAYER_NORM = NormConfig(kind="layer_norm", eps=1e-5, bias=True)
 ROTARY = RotaryConfig(rotary_dim=8, base=1e4, interleaved=False, scaling=None)

@@ -14,6 +14,7 @@ from onnx import GraphProto
 from test_locate import nodes_of, suspects, write_bundle
 from torch import Tensor
 
+from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.config import (
     AttentionConfig,
     BlockConfig,
@@ -28,8 +29,7 @@ from edgeformer.config import (
 )
 from edgeformer.export.parity import verify_graph
 from edgeformer.export.parity.locate.locator import Locator, describe
-from edgeformer.model_spec import model_spec_of
-from edgeformer.weights import RandomWeights
+from edgeformer.models.model_spec import model_spec_of
 
 NORM = NormConfig(eps=1e-5)
 ATTENTION = AttentionConfig(

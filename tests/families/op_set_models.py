@@ -24,6 +24,7 @@ from op_set_client import (
 from rows import FAMILIES
 from seq2seq_rows import FAMILIES as PAIRS
 
+from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.config import (
     ClassificationHead,
     EncoderConfig,
@@ -36,8 +37,7 @@ from edgeformer.export.capture.trace import capture
 from edgeformer.export.lower import LoweringOptions, lower
 from edgeformer.export.reference.reference import CastWeights, Reference
 from edgeformer.families import read_model_config
-from edgeformer.model_spec import model_spec_of
-from edgeformer.weights import RandomWeights
+from edgeformer.models.model_spec import model_spec_of
 
 TARGETS = {
     "ort": LoweringOptions(),

@@ -14,12 +14,12 @@ from op_set_models import ENCODERS, FAMILIES, PAIRS, family_config
 
 from edgeformer.check.cuda.audit import audit_graph
 from edgeformer.check.cuda.kernel_table import kernel_table
+from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.export.capture.trace import capture
 from edgeformer.export.lower import LoweringOptions, lower
 from edgeformer.export.reference.reference import CastWeights
-from edgeformer.model_spec import model_spec_of
-from edgeformer.quantization import make_quantization
-from edgeformer.weights import RandomWeights
+from edgeformer.manifest.quantization import make_quantization
+from edgeformer.models.model_spec import model_spec_of
 
 LOWERINGS = {
     "ort": LoweringOptions(provider="cuda"),

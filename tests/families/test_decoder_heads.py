@@ -6,9 +6,9 @@ import pytest
 import torch
 import transformers
 
+from edgeformer.checkpoints.source import open_source
 from edgeformer.errors import WeightsError
 from edgeformer.export import export_model
-from edgeformer.source import open_source
 
 ROTARY = {
     "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,

@@ -25,14 +25,14 @@ import transformers
 from encoder_rows import ANSWER, ENCODERS, MASKED, TEXT, TOKEN, VOCABULARY
 from safetensors.torch import load_file, save_file
 
+from edgeformer.checkpoints.source import open_source
 from edgeformer.config import EncoderConfig, LearnedPositions
 from edgeformer.errors import WeightsError
 from edgeformer.export import export_model
 from edgeformer.export.reference.reference import Reference
 from edgeformer.families import family_names, load_family
 from edgeformer.families._layers import vary_attention
-from edgeformer.model_spec import model_spec_of
-from edgeformer.source import open_source
+from edgeformer.models.model_spec import model_spec_of
 
 LENGTHS = (24, 9, 1)
 EAGER, LIMITS = 1e-6, {"fp32": 1e-5, "fp16": 5e-3}

@@ -10,12 +10,12 @@ import transformers
 from encoder_rows import ENCODERS
 from huggingface_hub.errors import StrictDataclassFieldValidationError
 
-from edgeformer.accounting import account
+from edgeformer.checkpoints.source import FoundModel, lacks_family
+from edgeformer.checkpoints.weights import parameter_shapes
 from edgeformer.config import ClassificationHead, MaskedLMHead
 from edgeformer.errors import ConfigError
 from edgeformer.families import REFUSED, has_family, read_model_config
-from edgeformer.source import FoundModel, lacks_family
-from edgeformer.weights import parameter_shapes
+from edgeformer.manifest.accounting import account
 
 
 def read(family, context_length=None, **options):

@@ -11,14 +11,14 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 
+from edgeformer.checkpoints.source import PRESETS, open_source
 from edgeformer.config import EncoderConfig, Seq2SeqConfig
 from edgeformer.errors import WeightsError
 from edgeformer.export import export_model
 from edgeformer.export.reference.reference import Reference
 from edgeformer.families._layers import vary_attention
-from edgeformer.model_spec import model_spec_of
+from edgeformer.models.model_spec import model_spec_of
 from edgeformer.runtime import load
-from edgeformer.source import PRESETS, open_source
 
 SIZES = {
     "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 3, "num_heads": 4, "relative_attention_num_buckets": 8,

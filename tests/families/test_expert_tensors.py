@@ -10,12 +10,12 @@ from op_set_kinds import expert, experts, routed
 from safetensors.torch import save_file
 
 import edgeformer
+from edgeformer.checkpoints.expert_weights import FirstOf, LazyWeights, read_expert
+from edgeformer.checkpoints.weights import CheckpointWeights, RandomWeights
 from edgeformer.errors import WeightsError
-from edgeformer.expert_weights import FirstOf, LazyWeights, read_expert
 from edgeformer.export.graph.tensors import StreamedTensor, TensorSource, interleave
 from edgeformer.families import load_family
 from edgeformer.families._family import Packed
-from edgeformer.weights import CheckpointWeights, RandomWeights
 
 CONFIG = routed(experts({"bias": True}, expert(bias=True), count=3))
 PREFIX = "blocks.0.feed_forward.experts"
@@ -131,7 +131,7 @@ class OneByOne(dict):
 
 
 def test_large_stacks_are_written_expert_by_expert(monkeypatch):
-    monkeypatch.setattr("edgeformer.expert_weights.LARGE", 10)
+    monkeypatch.setattr("edgeformer.checkpoints.expert_weights.LARGE", 10)
     given = {name: torch.randn(3, 4, 5) for name in ("gate", "up")}
     tensors = [
         StreamedTensor(name, ir.DataType.FLOAT, ir.Shape([3, 4, 5]), TensorSource((name,)), OneByOne(given))

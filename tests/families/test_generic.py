@@ -11,6 +11,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from edgeformer.checkpoints.source import open_source
+from edgeformer.checkpoints.weights import RandomWeights, parameter_shapes
 from edgeformer.config import (
     AttentionConfig,
     BlockConfig,
@@ -28,8 +30,6 @@ from edgeformer.errors import ConfigError, WeightsError
 from edgeformer.export import export_model
 from edgeformer.models import Decoder, model_constants
 from edgeformer.runtime import load
-from edgeformer.source import open_source
-from edgeformer.weights import RandomWeights, parameter_shapes
 
 LAYER_NORM = NormConfig(kind="layer_norm", eps=1e-5, bias=True)
 RMS_NORM = NormConfig(eps=1e-6)

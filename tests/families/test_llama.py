@@ -11,10 +11,10 @@ import transformers
 from safetensors.torch import load_file, save_file
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from edgeformer.checkpoints.source import open_source
 from edgeformer.errors import ConfigError, WeightsError
 from edgeformer.families import family_names, read_model_config
 from edgeformer.layers.position import rotary_frequencies
-from edgeformer.source import open_source
 
 BASE = {
     "model_type": "llama", "vocab_size": 100, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,

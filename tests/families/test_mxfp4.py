@@ -12,12 +12,12 @@ from rows import FAMILIES, VOCABULARY
 from safetensors.torch import load_file, save_file
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from edgeformer import mxfp4
+from edgeformer.checkpoints import mxfp4
+from edgeformer.checkpoints.expert_weights import read_expert
+from edgeformer.checkpoints.weights import CheckpointWeights
 from edgeformer.errors import WeightsError
-from edgeformer.expert_weights import read_expert
 from edgeformer.export import export_model
 from edgeformer.families import read_model_config
-from edgeformer.weights import CheckpointWeights
 
 SIZES = FAMILIES["gpt_oss"].sizes | {"intermediate_size": 96, "hidden_size": 64}
 PREFIX = "model.layers.{}.mlp.experts"

@@ -19,6 +19,8 @@ from safetensors.torch import load_file, save_file
 from test_parity import GREEDY, LENGTHS, PROMPT, STEPS, relative_error
 from wrapper_rows import MODELS, VOCABULARY
 
+from edgeformer.checkpoints.source import open_source
+from edgeformer.checkpoints.weights import parameter_shapes
 from edgeformer.cli.main import cli
 from edgeformer.errors import ConfigError, WeightsError
 from edgeformer.export import export_model, verify
@@ -26,10 +28,8 @@ from edgeformer.export.reference.reference import Reference
 from edgeformer.families import family_names, read_model_config, text_config
 from edgeformer.families._nested import text_defaults
 from edgeformer.families._wrappers import SAME_ON_TEXT, WRAPPERS
-from edgeformer.manifest import Manifest
-from edgeformer.model_spec import model_spec_of
-from edgeformer.source import open_source
-from edgeformer.weights import parameter_shapes
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.models.model_spec import model_spec_of
 
 CASES = [(kind, name) for kind, models in MODELS.items() for name in models]
 EXPORTED = [

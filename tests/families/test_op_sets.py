@@ -34,11 +34,11 @@ from op_set_rules import OPSETS, assert_domains, check, foreign_ops
 
 from edgeformer.check.cuda.audit import audit_graph
 from edgeformer.check.cuda.kernel_table import kernel_table
+from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.config import DecoderConfig
 from edgeformer.export.lower import LoweringOptions, lower
 from edgeformer.export.passes import fold_rotary, fuse_skip_norm, pack_qkv, transpose_weights
 from edgeformer.families import family_names
-from edgeformer.weights import RandomWeights
 
 LIMITS = {torch.float32: 1e-5, torch.float16: 5e-3}
 NAMES = [*FAMILIES, *PAIRS, *ENCODERS, *KINDS]

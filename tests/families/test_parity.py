@@ -19,10 +19,10 @@ import torch
 import transformers
 from rows import DISTINCT, FAMILIES, VOCABULARY
 
+from edgeformer.checkpoints.weights import parameter_shapes
 from edgeformer.config import DecoderConfig
 from edgeformer.export import export_model, verify
 from edgeformer.families import family_names, load_family
-from edgeformer.weights import parameter_shapes
 
 PROMPT, STEPS, LENGTHS = 24, 32, (24, 9, 1)
 GREEDY = 24

@@ -11,12 +11,12 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file
 
+from edgeformer.checkpoints.source import PRESETS, find_model, open_source
+from edgeformer.checkpoints.tensor_files import open_tensors
 from edgeformer.cli.main import cli
 from edgeformer.errors import WeightsError
 from edgeformer.export import export_model, verify
 from edgeformer.export.pipeline import CERTIFICATE
-from edgeformer.source import PRESETS, find_model, open_source
-from edgeformer.tensor_files import open_tensors
 
 
 @pytest.fixture

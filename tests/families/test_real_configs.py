@@ -18,9 +18,9 @@ import transformers
 from huggingface_hub.errors import StrictDataclassError
 from rows import FAMILIES
 
+from edgeformer.checkpoints.weights import parameter_shapes
 from edgeformer.errors import ConfigError
 from edgeformer.families import read_model_config
-from edgeformer.weights import parameter_shapes
 
 FOLDER = Path(__file__).with_name("real_configs")
 

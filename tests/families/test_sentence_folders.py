@@ -12,6 +12,8 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
+from edgeformer.checkpoints.sentence_transformers import LEGACY_MODES, read_prompts
+from edgeformer.checkpoints.source import PRESETS, open_source
 from edgeformer.config import EncoderConfig
 from edgeformer.errors import ConfigError, ExportError, RequestError, WeightsError
 from edgeformer.export import export_model, verify
@@ -19,8 +21,6 @@ from edgeformer.families import read_model_config
 from edgeformer.families._layers import bidirectional
 from edgeformer.models import build_model
 from edgeformer.runtime import Engine, load
-from edgeformer.sentence_transformers import LEGACY_MODES, read_prompts
-from edgeformer.source import PRESETS, open_source
 
 MODES = list(LEGACY_MODES.values())
 TEXTS = ["The cat sleeps.", "A man reads a long book about the sea, and then he goes home.", "Yes", ""]

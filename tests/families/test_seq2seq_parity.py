@@ -19,14 +19,14 @@ from safetensors.torch import load_file, save_file
 from seq2seq_rows import FAMILIES, START, T5GEMMA_SIZES
 from torch import nn
 
+from edgeformer.checkpoints.source import open_source
+from edgeformer.checkpoints.weights import RandomWeights, parameter_shapes
 from edgeformer.config import Seq2SeqConfig
 from edgeformer.export import export_model
 from edgeformer.export.reference.reference import Reference
 from edgeformer.families import family_names, load_family
-from edgeformer.model_spec import model_spec_of
-from edgeformer.source import open_source
+from edgeformer.models.model_spec import model_spec_of
 from edgeformer.transformers_backend.float64 import computing_in_float64
-from edgeformer.weights import RandomWeights, parameter_shapes
 
 SOURCES, TARGETS, TOTAL, PROMPT = (21, 10, 1), (9, 4, 1), 15, 9
 GREEDY = 14

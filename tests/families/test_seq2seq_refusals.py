@@ -12,9 +12,9 @@ import transformers
 from huggingface_hub.errors import StrictDataclassFieldValidationError
 from seq2seq_rows import FAMILIES, T5GEMMA_SIZES
 
+from edgeformer.checkpoints.weights import parameter_shapes
 from edgeformer.errors import ConfigError
 from edgeformer.families import read_model_config
-from edgeformer.weights import parameter_shapes
 
 
 def read(family, context_length=None, **options):

@@ -10,10 +10,10 @@ from rows import FAMILIES
 from safetensors.torch import load_file, save_file
 from seq2seq_rows import FAMILIES as SEQ2SEQ
 
+from edgeformer.checkpoints.source import open_source
 from edgeformer.errors import WeightsError
 from edgeformer.export.reference.reference import Reference
-from edgeformer.model_spec import model_spec_of
-from edgeformer.source import open_source
+from edgeformer.models.model_spec import model_spec_of
 from edgeformer.transformers_backend.float64 import computing_in_float64
 
 MASK = torch.ones(1, 1, 4, 4, dtype=torch.bool).tril()

@@ -101,8 +101,8 @@ def test_it_is_the_positions_that_tell_the_order(trained, held_out, tmp_path):
     """Without the encoder's positions the same weights fail, which shows that the test above can fail."""
     from safetensors.torch import load_file
 
-    from edgeformer import model_spec as model_specs
     from edgeformer.export.reference.reference import Reference
+    from edgeformer.models import model_spec as model_specs
 
     config = read_model_config(CONFIG)[1]
     weights = load_file(trained / "model.safetensors")

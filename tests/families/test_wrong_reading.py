@@ -10,12 +10,12 @@ import torch
 import transformers
 from rows import FAMILIES, VOCABULARY
 
+from edgeformer.checkpoints.source import find_model
+from edgeformer.checkpoints.weights import CheckpointWeights
 from edgeformer.config import ExpertsConfig
 from edgeformer.export.reference.reference import Reference
 from edgeformer.families import read_model_config
-from edgeformer.model_spec import model_spec_of
-from edgeformer.source import find_model
-from edgeformer.weights import CheckpointWeights
+from edgeformer.models.model_spec import model_spec_of
 
 TOKENS = torch.randint(0, VOCABULARY, (2, 21), generator=torch.Generator().manual_seed(3))
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from edgeformer import schema
 from edgeformer.config import DecoderConfig
-from edgeformer.contract import CacheGeometry
+from edgeformer.contract.tensors import CacheGeometry
+from edgeformer.documents import schema
 from edgeformer.errors import ConfigError
 from edgeformer.families import read_model_config
-from edgeformer.manifest_parts import FileEntry
+from edgeformer.manifest.parts import FileEntry
 
 REAL = Path(__file__).parent / "real_configs"
 LLAMA = json.loads((REAL.parents[2] / "edgeformer" / "presets" / "tiny-llama" / "config.json").read_text())

@@ -11,6 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.config import (
     AttentionConfig,
     BlockConfig,
@@ -22,7 +23,6 @@ from edgeformer.config import (
 )
 from edgeformer.layers import Attention, Cache, Context
 from edgeformer.models import Decoder, Encoder, build_model, model_constants
-from edgeformer.weights import RandomWeights
 
 Module = TypeVar("Module", bound=nn.Module)
 

@@ -22,9 +22,9 @@ from study_notes import (
     tensor,
 )
 
-from edgeformer.accounting import account
 from edgeformer.config import NormConfig, QKNormConfig, RandomBlocks
 from edgeformer.layers import Attention
+from edgeformer.manifest.accounting import account
 
 EYE = torch.eye(6, dtype=torch.float64)
 

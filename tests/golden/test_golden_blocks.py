@@ -16,10 +16,10 @@ from study_notes import (
     tensor,
 )
 
-from edgeformer import schema
-from edgeformer.accounting import account
 from edgeformer.config import DecoderConfig, FeedForwardConfig, RotaryConfig, SinusoidalPositions
+from edgeformer.documents import schema
 from edgeformer.layers import Block
+from edgeformer.manifest.accounting import account
 
 X = torch.randn(1, 6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
 

@@ -25,7 +25,6 @@ from study_notes import (
 )
 
 from edgeformer import ops
-from edgeformer.accounting import account
 from edgeformer.config import (
     CrossAttentionConfig,
     FeedForwardConfig,
@@ -35,6 +34,7 @@ from edgeformer.config import (
     SinusoidalPositions,
 )
 from edgeformer.layers import Block, CrossAttention
+from edgeformer.manifest.accounting import account
 
 I_LOVE_AI = tensor([1.0, 0.5, -1.0, 0.3], [0.8, -0.2, 0.3, 0.7], [0.1, 0.9, -0.4, 0.5])
 EYE = torch.eye(6, dtype=torch.float64)

@@ -4,9 +4,9 @@ import pytest
 import torch
 from study_notes import as_printed, attention_config, block_config, given, model_config, seeded, tensor
 
-from edgeformer.accounting import account
 from edgeformer.config import FeedForwardConfig
 from edgeformer.layers import FeedForward
+from edgeformer.manifest.accounting import account
 from edgeformer.ops.activation import activate
 
 X = tensor(-2.0, -0.5, 0.0, 0.5, 2.0)

@@ -7,10 +7,10 @@ import pytest
 import torch
 from study_notes import attention_config, block_config, given, model_config, tensor
 
-from edgeformer.accounting import account
 from edgeformer.config import NormConfig
 from edgeformer.errors import ConfigError
 from edgeformer.layers import make_norm
+from edgeformer.manifest.accounting import account
 
 X = tensor(1, 7, 1, 7)
 

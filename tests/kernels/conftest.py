@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from build_kernels import build, compiler, install_into, what_is_missing
 
-from edgeformer.runtime import kernels
+from edgeformer.runtime.sessions import kernels
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from onnx.helper import (
 from test_mat_mul_n_bits import session_of
 
 from edgeformer.export.lower.ort.kernel_nodes import ATTENTION
-from edgeformer.runtime.session import onnxruntime_errors
+from edgeformer.runtime.sessions.session import onnxruntime_errors
 
 HEADS, KV_HEADS, HEAD_DIM, POSITIONS = 6, 2, 32, 160
 INTEGERS = ("seqlens_k", "total_sequence_length")

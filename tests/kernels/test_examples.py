@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgeformer.export import export_model
-from edgeformer.manifest import Manifest
+from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime import load
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))  # the folders of tools/ are packages

@@ -10,7 +10,7 @@ from test_mat_mul_n_bits import random_weights, session_of
 
 from edgeformer.export.lower.ort.kernel_functions import gated_function
 from edgeformer.export.lower.ort.kernel_nodes import LAYER_NORM, POST_LAYER_NORM, PRODUCT, RMS_NORM
-from edgeformer.runtime.session import onnxruntime_errors
+from edgeformer.runtime.sessions.session import onnxruntime_errors
 
 ROUNDED = ir.AttrInt64("accuracy_level", 4)
 OPSETS = [make_opsetid(domain, version) for domain, version in (("", 20), ("edgeformer", 1), ("com.microsoft", 1))]

@@ -8,8 +8,9 @@ from test_mat_mul_n_bits import session_of
 from edgeformer.export import export_model
 from edgeformer.export.lower.contrib import INT8_CACHE
 from edgeformer.export.lower.ort.kernel_nodes import INT8_ATTENTION
-from edgeformer.runtime import load, session
-from edgeformer.runtime.session import onnxruntime_errors
+from edgeformer.runtime import load
+from edgeformer.runtime.sessions import session
+from edgeformer.runtime.sessions.session import onnxruntime_errors
 
 CHANNELS = (1, KV_HEADS, 1, HEAD_DIM)
 SOME_VARIANTS = ("packed and rotated", "window", "bias and sinks")

@@ -18,7 +18,7 @@ from onnx.helper import (
 )
 from onnx.numpy_helper import from_array
 
-from edgeformer.runtime.session import onnxruntime_errors
+from edgeformer.runtime.sessions.session import onnxruntime_errors
 
 FORMAL = ["A", "B", "scales", "zero_points"]
 ATTRIBUTES = ["K", "N", "bits", "block_size"]

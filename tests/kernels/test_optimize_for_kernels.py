@@ -10,10 +10,13 @@ from test_mat_mul_n_bits import random_weights
 
 from edgeformer.errors import BundleError
 from edgeformer.export import export_model, verify
-from edgeformer.manifest import Manifest
-from edgeformer.runtime import kernels, load, prepack, prepacked_graphs, prepacked_record
-from edgeformer.runtime.kernels import BODIES, Library, choose_kernels
-from edgeformer.runtime.stored_panels import store_panels
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.runtime import load
+from edgeformer.runtime.measure import prepack
+from edgeformer.runtime.sessions import kernels
+from edgeformer.runtime.sessions.kernels import BODIES, Library, choose_kernels
+from edgeformer.runtime.sessions.prepacked import prepacked_graphs, prepacked_record
+from edgeformer.runtime.sessions.prepacked.stored_panels import store_panels
 
 TOKENS = list(range(5, 45))
 PAGE = 4096

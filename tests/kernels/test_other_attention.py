@@ -9,7 +9,7 @@ from test_cached_attention import HEAD_DIM, HEADS, INTEGERS, KV_HEADS, PLAIN, in
 from test_mat_mul_n_bits import session_of
 
 from edgeformer.export.lower.ort.kernel_nodes import SHARED_ATTENTION, SOURCE_ATTENTION
-from edgeformer.runtime.session import onnxruntime_errors
+from edgeformer.runtime.sessions.session import onnxruntime_errors
 
 LOWEST = ir.AttrFloat32("mask_filter_value", float(np.finfo(np.float32).min))
 

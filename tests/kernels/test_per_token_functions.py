@@ -13,11 +13,11 @@ from edgeformer.export.graph.outlining import inline_functions
 from edgeformer.export.lower import ort as op_set
 from edgeformer.export.lower.ort.kernel_functions import call_kernels
 from edgeformer.export.lower.ort.per_token_functions import call_per_token_kernels
-from edgeformer.graph_specs import ENCODER_GRAPH, GRAPH
-from edgeformer.quantization import QuantizationOverrides, make_quantization
-from edgeformer.runtime import kernels
-from edgeformer.runtime.graph_functions import function_calls
-from edgeformer.runtime.session import onnxruntime_errors
+from edgeformer.manifest.quantization import QuantizationOverrides, make_quantization
+from edgeformer.models.graph_specs import ENCODER_GRAPH, GRAPH
+from edgeformer.runtime.sessions import kernels
+from edgeformer.runtime.sessions.graph_functions import function_calls
+from edgeformer.runtime.sessions.session import onnxruntime_errors
 
 PER_TOKEN = make_quantization("int8", QuantizationOverrides(activations="per_token"))
 LLAMA = {

@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from test_mat_mul_n_bits import graph_of, product, random_weights, session_of
 
 from edgeformer.export.graph import canonical
-from edgeformer.runtime.session import onnxruntime_errors
+from edgeformer.runtime.sessions.session import onnxruntime_errors
 
 SIZES = {"N": 64, "K": 256, "bits": 4, "block_size": 32}
 

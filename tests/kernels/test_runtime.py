@@ -15,11 +15,12 @@ from click.testing import CliRunner
 from edgeformer.cli.main import cli
 from edgeformer.errors import BundleError, RequestError
 from edgeformer.export import export_model
-from edgeformer.manifest import Manifest
-from edgeformer.runtime import benchmark, kernels, load, session
-from edgeformer.runtime.kernel_report import report_kernels
-from edgeformer.runtime.kernels import KernelChoice, Library, choose_kernels
-from edgeformer.runtime.session import open_session
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.runtime import benchmark, load
+from edgeformer.runtime.sessions import kernels, session
+from edgeformer.runtime.sessions.kernel_report import report_kernels
+from edgeformer.runtime.sessions.kernels import KernelChoice, Library, choose_kernels
+from edgeformer.runtime.sessions.session import open_session
 
 TOKENS = list(range(5, 45))
 

@@ -14,7 +14,7 @@ from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_te
 from onnx.numpy_helper import from_array
 from test_mat_mul_n_bits import graph_of, random_weights, resident_files, session_of
 
-from edgeformer.runtime.session import onnxruntime_errors
+from edgeformer.runtime.sessions.session import onnxruntime_errors
 
 SIZES = {"N": 70, "K": 520, "bits": 4, "block_size": 32}
 UNCHANGED, MISSING = -1, 0

@@ -11,7 +11,7 @@ from edgeformer.cli.main import cli
 from edgeformer.errors import ParityError
 from edgeformer.export import export_model, verify
 from edgeformer.export.parity.certificate.page import verdict
-from edgeformer.runtime import kernels
+from edgeformer.runtime.sessions import kernels
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,9 @@ from test_mat_mul_n_bits import session_of
 from edgeformer.export import export_model
 from edgeformer.export.lower.contrib import INT8_CACHE
 from edgeformer.export.lower.ort.kernel_nodes import ATTENTION, INT8_ATTENTION
-from edgeformer.runtime import load, session
-from edgeformer.runtime.session import onnxruntime_errors
+from edgeformer.runtime import load
+from edgeformer.runtime.sessions import session
+from edgeformer.runtime.sessions.session import onnxruntime_errors
 
 WINDOW, EVICTS = 8, {"sliding_window_cache": 1}
 KINDS = {

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from edgeformer import schema
-from edgeformer.accounting import account
+from edgeformer.checkpoints.weights import parameter_shapes
 from edgeformer.config import (
     AttentionConfig,
     BlockConfig,
@@ -19,9 +18,10 @@ from edgeformer.config import (
     NormConfig,
     RotaryConfig,
 )
+from edgeformer.documents import schema
 from edgeformer.errors import ConfigError
 from edgeformer.layers.latent import LatentProjections
-from edgeformer.weights import parameter_shapes
+from edgeformer.manifest.accounting import account
 
 HEADS, HEAD_DIM, HIDDEN = 3, 16, 24
 NORM = NormConfig(eps=1e-6)

@@ -5,11 +5,11 @@ import torch
 from torch import nn
 from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextAttention, Qwen3NextConfig
 
-from edgeformer.accounting import account
+from edgeformer.checkpoints.weights import parameter_shapes
 from edgeformer.config import AttentionConfig, BlockConfig, DecoderConfig, FeedForwardConfig, NormConfig, QKNormConfig
 from edgeformer.layers import Attention, Context
+from edgeformer.manifest.accounting import account
 from edgeformer.transformers_backend.float64 import computing_in_float64
-from edgeformer.weights import parameter_shapes
 
 HIDDEN, HEADS, HEAD_DIM, LENGTH = 24, 4, 6, 7
 NORM = NormConfig(eps=1e-5, offset=1.0)

@@ -16,12 +16,12 @@ from transformers.models.mamba2.modeling_mamba2 import Mamba2Config, Mamba2Mixer
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5GatedDeltaNet, Qwen3_5TextConfig
 from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextConfig, Qwen3NextGatedDeltaNet
 
-from edgeformer.accounting import recurrent_weights
 from edgeformer.config import DeltaNetConfig, StateSpaceConfig
 from edgeformer.errors import ConfigError
 from edgeformer.layers import Context
 from edgeformer.layers.delta_net import DeltaNet
 from edgeformer.layers.state_space import StateSpace
+from edgeformer.manifest.accounting import recurrent_weights
 from edgeformer.transformers_backend.float64 import computing_in_float64
 
 HIDDEN, D64 = 24, torch.float64

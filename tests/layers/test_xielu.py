@@ -5,10 +5,10 @@ import torch
 from transformers.activations import ACT2CLS
 
 from edgeformer.config import FeedForwardConfig
+from edgeformer.documents.schema import from_json
 from edgeformer.errors import ConfigError
 from edgeformer.layers import FeedForward
 from edgeformer.layers.feed_forward import XIELU
-from edgeformer.schema import from_json
 
 X = torch.linspace(-6, 6, 4001, dtype=torch.float64)  # 0 is among them, and a step is larger than eps
 

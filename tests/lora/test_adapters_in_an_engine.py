@@ -8,8 +8,8 @@ from click.testing import CliRunner
 from edgeformer.cli.main import cli
 from edgeformer.errors import RequestError
 from edgeformer.runtime import CausalLM, Engine, load_causal_lm
-from edgeformer.runtime.engine.held_rows import HeldRows
-from edgeformer.server.served import load_models
+from edgeformer.runtime.prefixes.held_rows import HeldRows
+from edgeformer.server.service.served import load_models
 
 PROMPTS = [[5, 9, 41, 7, 100], [3, 4], [77, 20, 11], [5, 9, 41, 7, 100], [9] * 20, [64, 65, 66, 67]]
 NAMES = [None, "polite", "brief", "polite", None, "brief"]

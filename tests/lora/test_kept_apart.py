@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from lora.peft_adapters import make_adapter
 
+from edgeformer.checkpoints.source import open_source
+from edgeformer.checkpoints.weights import CheckpointWeights
 from edgeformer.errors import BundleError, ConfigError, ExportError, RequestError
 from edgeformer.export import export_model, verify
 from edgeformer.export.adapter_graph import ADAPTER_GRAPH
 from edgeformer.export.parity.verify import verify_graph
 from edgeformer.lora.adapter_tensors import Update
-from edgeformer.manifest import Manifest
-from edgeformer.model_spec import model_spec_of
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.models.model_spec import model_spec_of
 from edgeformer.runtime import load_causal_lm
-from edgeformer.source import open_source
-from edgeformer.weights import CheckpointWeights
 
 PROMPT = [5, 9, 41, 7, 100]
 

@@ -8,15 +8,15 @@ import torch
 from lora.peft_adapters import adapted_outputs, make_adapter
 from safetensors.torch import load_file, save_file
 
+from edgeformer.checkpoints.merged_source import merge_adapter
+from edgeformer.checkpoints.source import open_source
 from edgeformer.errors import ConfigError, ExportError, WeightsError
 from edgeformer.export import export_model, verify
 from edgeformer.export.parity import find_checkpoint
 from edgeformer.export.reference.reference import Reference
 from edgeformer.lora.adapter_tensors import LoraAdapter
-from edgeformer.lora.merged_source import merge_adapter
-from edgeformer.manifest import Manifest
-from edgeformer.model_spec import model_spec_of
-from edgeformer.source import open_source
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.models.model_spec import model_spec_of
 
 CAUSAL, ENCODER, SEQ2SEQ = "AutoModelForCausalLM", "AutoModel", "AutoModelForSeq2SeqLM"
 SIZES = {

@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from edgeformer.runtime.tokenizer import Tokenizer
+from edgeformer.runtime.text.tokenizer import Tokenizer
 
 
 class Capturing:

@@ -9,8 +9,8 @@ import torch
 import transformers
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime.beam_search import BeamSearch, Hypothesis, beam_search
-from edgeformer.runtime.logits_rules import Rules
+from edgeformer.runtime.generation.beam_search import BeamSearch, Hypothesis, beam_search
+from edgeformer.runtime.generation.sampling.logits_rules import Rules
 
 VOCAB = 97
 PAD, START, EOS, OTHER_EOS = 0, 0, 2, 9

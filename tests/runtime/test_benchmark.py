@@ -18,25 +18,25 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from edgeformer.accounting import account
 from edgeformer.errors import BundleError, RequestError
 from edgeformer.export import export_model
-from edgeformer.manifest import Manifest
-from edgeformer.manifest_parts import FileEntry, PrefillGraph
-from edgeformer.quantization import prefill_quantization
+from edgeformer.manifest.accounting import account
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.parts import FileEntry, PrefillGraph
+from edgeformer.manifest.quantization import prefill_quantization
 from edgeformer.runtime import load
-from edgeformer.runtime.benchmarking import benchmark, machine, measure, startup, workloads
-from edgeformer.runtime.benchmarking import profile as profile_module
-from edgeformer.runtime.benchmarking.costs import Costs
-from edgeformer.runtime.benchmarking.machine import Machine, matmul_graph
-from edgeformer.runtime.benchmarking.profile import _kernels, measure_profile
-from edgeformer.runtime.benchmarking.result import Cost, Phase, Roofs, Spread
-from edgeformer.runtime.benchmarking.startup import measure_loading
-from edgeformer.runtime.benchmarking.workloads import Request, plan, run
-from edgeformer.runtime.decoder import Decoder
-from edgeformer.runtime.encoder import Encoder
-from edgeformer.runtime.session import profiled, session_options
-from edgeformer.runtime.static_decoder import StaticDecoder
+from edgeformer.runtime.measure.benchmarking import benchmark, machine, measure, startup, workloads
+from edgeformer.runtime.measure.benchmarking import profile as profile_module
+from edgeformer.runtime.measure.benchmarking.costs import Costs
+from edgeformer.runtime.measure.benchmarking.machine import Machine, matmul_graph
+from edgeformer.runtime.measure.benchmarking.profile import _kernels, measure_profile
+from edgeformer.runtime.measure.benchmarking.result import Cost, Phase, Roofs, Spread
+from edgeformer.runtime.measure.benchmarking.startup import measure_loading
+from edgeformer.runtime.measure.benchmarking.workloads import Request, plan, run
+from edgeformer.runtime.sessions.session import profiled, session_options
+from edgeformer.runtime.steps.decoder import Decoder
+from edgeformer.runtime.steps.static_decoder import StaticDecoder
+from edgeformer.runtime.tasks.encoder import Encoder
 
 TABLES = {"fp32": "c = MatMul (a, b)", "int8": "c = com.microsoft.DynamicQuantizeMatMul (a, b, s)"}
 BERT = {
@@ -380,7 +380,7 @@ def test_a_process_that_fails_is_an_error(tmp_path):
 def test_the_benchmark_imports_neither_torch_nor_onnx(tiny_llama_bundle):
     code = f"""
 import sys
-from edgeformer.runtime.benchmarking import benchmark, measure, startup
+from edgeformer.runtime.measure.benchmarking import benchmark, measure, startup
 measure.measure_memory = lambda *_: None
 measure.measure_loading = lambda *_: startup.Loading(imports=1.0, load=1.0)
 result = benchmark({str(tiny_llama_bundle)!r}, prompts=[8], new_tokens=2, rounds=1, threads=1)

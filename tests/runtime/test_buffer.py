@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime.buffer import Buffer
+from edgeformer.runtime.sessions.buffer import Buffer
 
 ROWS, SHAPE = 3, (3, 2, 4)
 DTYPES = [(np.float32, TensorProto.FLOAT), (np.float16, TensorProto.FLOAT16)]
@@ -108,6 +108,6 @@ def test_memory_that_there_is_none_of_is_one_sentence(monkeypatch):
         raise MemoryError("std::bad_alloc")
 
     fake = SimpleNamespace(OrtValue=SimpleNamespace(ortvalue_from_shape_and_type=fail))
-    monkeypatch.setattr("edgeformer.runtime.buffer.onnxruntime", lambda: fake)
+    monkeypatch.setattr("edgeformer.runtime.sessions.buffer.onnxruntime", lambda: fake)
     with pytest.raises(RequestError, match=r"a cache of 3 x 2 x 4 numbers cannot be allocated: std::bad_alloc"):
         Buffer(SHAPE, np.float32, "cpu")

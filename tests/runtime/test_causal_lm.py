@@ -10,13 +10,13 @@ import numpy as np
 import onnx
 import pytest
 
-from edgeformer.contract import LOGITS_START
+from edgeformer.contract.tensors import LOGITS_START
 from edgeformer.errors import RequestError
-from edgeformer.manifest import Manifest
-from edgeformer.manifest_parts import sha256
-from edgeformer.runtime import decoder as decoders
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.parts import sha256
 from edgeformer.runtime import load
-from edgeformer.runtime.static_cache import StaticCache
+from edgeformer.runtime.caches.static_cache import StaticCache
+from edgeformer.runtime.steps import decoder as decoders
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ import tracemalloc
 import pytest
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime import chat_template
-from edgeformer.runtime.chat_template import ChatTemplate
+from edgeformer.runtime.text import chat_template
+from edgeformer.runtime.text.chat_template import ChatTemplate
 
 HELLO = [{"role": "user", "content": "hello"}]
 DOUBLED = "{% set x = namespace(n='aa') %}{% for i in range(60) %}{% set x.n = BODY %}{% endfor %}{{ x.n }}"

@@ -15,10 +15,10 @@ import pytest
 from edgeformer.cli import info
 from edgeformer.errors import RequestError
 from edgeformer.export import export_model
-from edgeformer.manifest import Manifest
-from edgeformer.runtime import cuda_machine as probed
-from edgeformer.runtime import session
-from edgeformer.runtime.session import choose_provider
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.runtime.sessions import cuda_machine as probed
+from edgeformer.runtime.sessions import session
+from edgeformer.runtime.sessions.session import choose_provider
 
 ROOT = Path(__file__).parents[2]
 WHEEL = os.environ.get("EDGEFORMER_ONNXRUNTIME_GPU")

@@ -9,9 +9,9 @@ import pytest
 from edgeformer.errors import RequestError
 from edgeformer.export import export_model
 from edgeformer.runtime import CudaOptions, load
-from edgeformer.runtime import session as sessions
-from edgeformer.runtime.cuda_options import execution_providers
-from edgeformer.runtime.session import open_session
+from edgeformer.runtime.sessions import session as sessions
+from edgeformer.runtime.sessions.cuda_options import execution_providers
+from edgeformer.runtime.sessions.session import open_session
 
 CPU = "CPUExecutionProvider"
 

@@ -12,10 +12,12 @@ import small_models
 
 from edgeformer.errors import RequestError
 from edgeformer.export import export_model
-from edgeformer.runtime import causal_lm, encoder_decoder, load
-from edgeformer.runtime.decoder import Decoder
-from edgeformer.runtime.device_decoder import CapturedSteps, DeviceDecoder
-from edgeformer.runtime.device_logits import (
+from edgeformer.runtime import load
+from edgeformer.runtime.caches.static_cache import StaticCache
+from edgeformer.runtime.sessions.session import graph_run
+from edgeformer.runtime.steps.decoder import Decoder
+from edgeformer.runtime.steps.device_decoder import CapturedSteps, DeviceDecoder
+from edgeformer.runtime.steps.device_logits import (
     MOST_CANDIDATES,
     DeviceLogits,
     all_graph,
@@ -23,9 +25,8 @@ from edgeformer.runtime.device_logits import (
     device_logits,
     row_graph,
 )
-from edgeformer.runtime.session import graph_run
-from edgeformer.runtime.static_cache import StaticCache
-from edgeformer.runtime.static_decoder import StaticDecoder
+from edgeformer.runtime.steps.static_decoder import StaticDecoder
+from edgeformer.runtime.tasks import causal_lm, encoder_decoder
 
 KINDS = {
     "grouped": ("qwen3", {}, {}),
@@ -191,7 +192,7 @@ def test_prompts_in_pieces_come_to_the_same_logits(grouped, on_a_device):
 
 
 def test_logits_of_a_large_vocabulary_are_made_in_shorter_pieces(grouped, on_a_device, monkeypatch):
-    monkeypatch.setattr("edgeformer.runtime.device_decoder.CHUNK_BYTES", 131 * 4 * 9)
+    monkeypatch.setattr("edgeformer.runtime.steps.device_decoder.CHUNK_BYTES", 131 * 4 * 9)
     # As a graph of an earlier version, which has no optional input.
     monkeypatch.setattr(grouped.session, "get_overridable_initializers", lambda: [])
     decoder, lengths = on_a_device(grouped).new_decoder(1, 60), []

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from edgeformer.errors import RequestError
 from edgeformer.runtime import GenerationConfig, load_causal_lm
-from edgeformer.runtime.dry import Dry, DryPenalty
+from edgeformer.runtime.generation.sampling.dry import Dry, DryPenalty
 
 
 def expected_penalties(tokens, breakers, options):

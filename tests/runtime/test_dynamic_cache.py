@@ -12,10 +12,10 @@ import tokenizers
 from edgeformer.errors import RequestError
 from edgeformer.export import export_model
 from edgeformer.runtime import load
-from edgeformer.runtime.dynamic_cache import DynamicCache
-from edgeformer.runtime.dynamic_decoder import DynamicDecoder
-from edgeformer.runtime.session import choose_provider
-from edgeformer.runtime.static_decoder import StaticDecoder
+from edgeformer.runtime.caches.dynamic_cache import DynamicCache
+from edgeformer.runtime.sessions.session import choose_provider
+from edgeformer.runtime.steps.dynamic_decoder import DynamicDecoder
+from edgeformer.runtime.steps.static_decoder import StaticDecoder
 
 FORMS = [(ops, cache) for ops in ("standard", "portable") for cache in ("dynamic", "static")]
 VOCABULARY = 97
@@ -280,9 +280,9 @@ def test_standard_ops_have_float32_kernels_on_cuda(model, monkeypatch):
     standard = [model("llama", ops, cache).manifest for ops, cache in FORMS]
     ort = model("llama").manifest
     providers = SimpleNamespace(get_available_providers=lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"])
-    monkeypatch.setattr("edgeformer.runtime.session.onnxruntime", lambda: providers)
-    monkeypatch.setattr("edgeformer.runtime.session.driver", lambda: SimpleNamespace(absent=False))
-    monkeypatch.setattr("edgeformer.runtime.session.cuda_machine", lambda ort: SimpleNamespace(problem=None))
+    monkeypatch.setattr("edgeformer.runtime.sessions.session.onnxruntime", lambda: providers)
+    monkeypatch.setattr("edgeformer.runtime.sessions.session.driver", lambda: SimpleNamespace(absent=False))
+    monkeypatch.setattr("edgeformer.runtime.sessions.session.cuda_machine", lambda ort: SimpleNamespace(problem=None))
     for manifest in standard:
         assert (manifest.precision, manifest.provider) == ("fp32", "cpu")
         assert choose_provider("auto", manifest) == choose_provider("cuda", manifest) == "cuda"

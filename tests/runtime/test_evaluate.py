@@ -15,15 +15,15 @@ import tokenizers
 import torch
 import transformers
 
+from edgeformer.checkpoints.source import PRESETS
 from edgeformer.config import ClassificationHead
 from edgeformer.errors import RequestError
 from edgeformer.export import export_model
 from edgeformer.runtime import load
-from edgeformer.runtime.evaluation.exact_match import evaluate
-from edgeformer.runtime.evaluation.perplexity import perplexity, score_text, surprise, windows
-from edgeformer.runtime.evaluation.questions import Question, choose, preset_questions, read_questions
-from edgeformer.runtime.evaluation.scores import wilson
-from edgeformer.source import PRESETS
+from edgeformer.runtime.measure.evaluation.exact_match import evaluate
+from edgeformer.runtime.measure.evaluation.perplexity import perplexity, score_text, surprise, windows
+from edgeformer.runtime.measure.evaluation.questions import Question, choose, preset_questions, read_questions
+from edgeformer.runtime.measure.evaluation.scores import wilson
 
 CLOSE = 1e-5  # relative, of sums of float32 log-probabilities
 

@@ -9,7 +9,7 @@ import pytest
 
 import edgeformer.runtime as runtime
 from edgeformer.errors import EdgeformerError
-from edgeformer.manifest import Manifest
+from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime import CudaOptions, Engine, GenerationConfig, load
 
 VALUES = {

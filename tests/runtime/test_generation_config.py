@@ -6,20 +6,20 @@ from dataclasses import fields, replace
 import pytest
 import transformers
 
-from edgeformer.errors import BundleError, ConfigError, RequestError
-from edgeformer.generation_fields import (
+from edgeformer.checkpoints.source import find_model
+from edgeformer.config.generation_fields import (
     GENERATION_FIELDS,
     UNSUPPORTED,
     WITHOUT_EFFECT_ON_TOKENS,
 )
+from edgeformer.errors import BundleError, ConfigError, RequestError
 from edgeformer.runtime import GenerationConfig, load_causal_lm
-from edgeformer.runtime.beam_search import BeamSearch
-from edgeformer.runtime.dry import Dry
-from edgeformer.runtime.generation_config import GenerationOptions
-from edgeformer.runtime.logits_rules import Rules
-from edgeformer.runtime.sampling import Sampling
-from edgeformer.runtime.structured_output import StructuredOutput
-from edgeformer.source import find_model
+from edgeformer.runtime.generation.beam_search import BeamSearch
+from edgeformer.runtime.generation.generation_config import GenerationOptions
+from edgeformer.runtime.generation.sampling.dry import Dry
+from edgeformer.runtime.generation.sampling.logits_rules import Rules
+from edgeformer.runtime.generation.sampling.sampling import Sampling
+from edgeformer.runtime.generation.sampling.structured_output import StructuredOutput
 
 
 @pytest.fixture(scope="module")

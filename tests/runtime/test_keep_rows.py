@@ -6,10 +6,10 @@ from small_models import KINDS, T5, TEXT
 
 from edgeformer.export import export_model
 from edgeformer.runtime import load
-from edgeformer.runtime.encoder_outputs import EncoderOutputs
-from edgeformer.runtime.generate import run_rows
-from edgeformer.runtime.static_cache import StaticCache
-from edgeformer.runtime.static_decoder import StaticDecoder
+from edgeformer.runtime.caches.encoder_outputs import EncoderOutputs
+from edgeformer.runtime.caches.static_cache import StaticCache
+from edgeformer.runtime.generation.generate import run_rows
+from edgeformer.runtime.steps.static_decoder import StaticDecoder
 
 NEW_TOKENS = (3, 14, 9, 1, 20, 5, 12, 2)
 PROMPTS = [np.random.default_rng(row).integers(2, 130, 2 + 3 * (row % 4)).tolist() for row in range(len(NEW_TOKENS))]
@@ -88,7 +88,7 @@ def of_sources(model):
         return step(self, tokens, active)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("edgeformer.runtime.rows.end_tokens", lambda config, manifest: eos)
+        patch.setattr("edgeformer.runtime.generation.rows.end_tokens", lambda config, manifest: eos)
         patch.setattr(StaticDecoder, "decode_one_token", watched)
         together = [each.token_ids for each in model.generate(sources, max_new_tokens=12)]
     return together, [until(tokens, eos) for tokens in single], kept

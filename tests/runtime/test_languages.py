@@ -15,8 +15,8 @@ from tokenizers import models, pre_tokenizers, processors
 from edgeformer.errors import RequestError
 from edgeformer.export import export_model
 from edgeformer.runtime import load
-from edgeformer.runtime.languages import plan_translation
-from edgeformer.runtime.tokenizer import Tokenizer
+from edgeformer.runtime.text.languages import plan_translation
+from edgeformer.runtime.text.tokenizer import Tokenizer
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 END = 2

@@ -24,9 +24,9 @@ def test_a_loader_refuses_bundles_of_another_task(tiny_llama_bundle, loader, tas
 
 def test_the_facades_offer_one_object_under_each_name(tiny_llama_bundle):
     from edgeformer.check import check
-    from edgeformer.quantization import Quantization
-    from edgeformer.runtime.benchmarking import benchmark
-    from edgeformer.runtime.prepack import optimize
+    from edgeformer.manifest.quantization import Quantization
+    from edgeformer.runtime.measure.benchmarking import benchmark
+    from edgeformer.runtime.measure.prepack import optimize
 
     assert (runtime.benchmark, runtime.optimize) == (benchmark, optimize)
     assert edgeformer.Manifest is runtime.Manifest is Manifest
@@ -44,4 +44,4 @@ def test_the_top_facade_imports_nothing_before_it_is_asked():
     code = "import sys, edgeformer; print(sorted(name for name in sys.modules if name.startswith('edgeformer')))"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     loaded = done.stdout.strip()
-    assert "edgeformer.manifest" not in loaded and "edgeformer.errors" not in loaded
+    assert "edgeformer.manifest.manifest" not in loaded and "edgeformer.errors" not in loaded

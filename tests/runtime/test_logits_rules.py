@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from transformers.generation import logits_process
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime.logits_rules import Rules
+from edgeformer.runtime.generation.sampling.logits_rules import Rules
 
 VOCAB = 23
 EOS = frozenset({2, 5})

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from edgeformer.config import AttentionConfig, BlockConfig, DecoderConfig, FeedForwardConfig, NormConfig, RotaryConfig
-from edgeformer.contract import CacheGeometry
+from edgeformer.contract.tensors import CacheGeometry
 from edgeformer.errors import BundleError
-from edgeformer.manifest import FILE_NAME, SCHEMA_VERSION, Manifest
-from edgeformer.manifest_parts import FileEntry, SpecialTokens, StoredWeight
+from edgeformer.manifest.manifest import FILE_NAME, SCHEMA_VERSION, Manifest
+from edgeformer.manifest.parts import FileEntry, SpecialTokens, StoredWeight
 
 CONTENTS = {"model.onnx": b"graph" * 10, "model.onnx.data": b"\x00" * 4096, "tokenizer.json": "{é}".encode()}
 

@@ -5,10 +5,17 @@ import onnx
 import pytest
 import torch
 
-from edgeformer.contract import CacheGeometry
-from edgeformer.runtime.narrow_floats import BFLOAT16, FLOAT8, FLOAT8_MIDDLES, FLOAT8_NUMBERS, numbers_of, stored
-from edgeformer.runtime.session import onnxruntime
-from edgeformer.runtime.static_cache import StaticCache
+from edgeformer.contract.tensors import CacheGeometry
+from edgeformer.runtime.caches.static_cache import StaticCache
+from edgeformer.runtime.sessions.narrow_floats import (
+    BFLOAT16,
+    FLOAT8,
+    FLOAT8_MIDDLES,
+    FLOAT8_NUMBERS,
+    numbers_of,
+    stored,
+)
+from edgeformer.runtime.sessions.session import onnxruntime
 
 SPECIAL = [0.0, -0.0, 1.0, 1.00390625, 1.01171875, np.inf, -np.inf, np.nan, 3.3e38, 1e-40, np.finfo("f").max]
 

@@ -12,10 +12,12 @@ from click.testing import CliRunner
 from edgeformer.cli.main import cli
 from edgeformer.errors import BundleError, ParityError, RequestError
 from edgeformer.export import export_model, verify
-from edgeformer.manifest import Manifest
-from edgeformer.runtime import load, prepack, prepacked_graphs, prepacked_record
-from edgeformer.runtime import session as sessions
-from edgeformer.runtime.kernels import BODIES
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.runtime import load
+from edgeformer.runtime.measure import prepack
+from edgeformer.runtime.sessions import session as sessions
+from edgeformer.runtime.sessions.kernels import BODIES
+from edgeformer.runtime.sessions.prepacked import prepacked_graphs, prepacked_record
 
 T5 = {
     "vocab_size": 97, "d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 1, "num_heads": 4,

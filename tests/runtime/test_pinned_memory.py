@@ -8,7 +8,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from edgeformer.runtime.pinned_memory import HOST_ACCESSIBLE, NVIDIA, HostMemory, pinned
+from edgeformer.runtime.sessions.pinned_memory import HOST_ACCESSIBLE, NVIDIA, HostMemory, pinned
 
 
 class Session:

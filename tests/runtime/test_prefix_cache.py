@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from edgeformer.contract import CacheGeometry, ConvState, KeyValueState
+from edgeformer.contract.tensors import CacheGeometry, ConvState, KeyValueState
 from edgeformer.errors import RequestError
-from edgeformer.runtime.dynamic_cache import DynamicCache
-from edgeformer.runtime.prefix_cache import SHORTEST, PrefixCache
-from edgeformer.runtime.static_cache import StaticCache
+from edgeformer.runtime.caches.dynamic_cache import DynamicCache
+from edgeformer.runtime.caches.static_cache import StaticCache
+from edgeformer.runtime.prefixes.prefix_cache import SHORTEST, PrefixCache
 
 CAPACITY = 64
 ATTENTION = KeyValueState(num_kv_heads=2, head_dim=3)

@@ -7,7 +7,7 @@ import pytest
 
 from edgeformer.errors import RequestError
 from edgeformer.runtime import GenerationConfig, load, load_causal_lm
-from edgeformer.runtime.sampling import Sampling, distribution
+from edgeformer.runtime.generation.sampling.sampling import Sampling, distribution
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
-from edgeformer.runtime.buffer import Buffer
-from edgeformer.runtime.narrow_floats import BFLOAT16, FLOAT8
-from edgeformer.runtime.row_copies import (
+from edgeformer.runtime.caches.row_copies import (
     Kind,
     RowCopies,
     copy_graph,
@@ -14,6 +12,8 @@ from edgeformer.runtime.row_copies import (
     read_graph,
     write_row_graph,
 )
+from edgeformer.runtime.sessions.buffer import Buffer
+from edgeformer.runtime.sessions.narrow_floats import BFLOAT16, FLOAT8
 
 SHAPES = {
     np.float32: (4, 2, 9, 3),
@@ -65,7 +65,7 @@ def test_a_row_is_written_as_far_as_there_are_tokens(copies, tokens):
 @pytest.mark.parametrize("copies", ["device"], indirect=True)
 @pytest.mark.parametrize("group_bytes", [1, 2**28])
 def test_rows_take_the_places_of_others(copies, group_bytes, monkeypatch):
-    monkeypatch.setattr("edgeformer.runtime.row_copies.GROUP_BYTES", group_bytes)
+    monkeypatch.setattr("edgeformer.runtime.caches.row_copies.GROUP_BYTES", group_bytes)
     made, arrays = copies
     before = [array.copy() for array in arrays]
     parents = np.array([1, 0, 1])  # a row is read after it was written

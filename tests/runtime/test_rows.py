@@ -8,9 +8,9 @@ import torch
 
 from edgeformer.errors import RequestError
 from edgeformer.runtime import GenerationConfig, TokenEvent, TokenLogprobs, load_causal_lm
-from edgeformer.runtime.decoder import Decoder
-from edgeformer.runtime.generate import Row
-from edgeformer.runtime.token_logprobs import token_logprobs
+from edgeformer.runtime.generation.generate import Row
+from edgeformer.runtime.generation.sampling.token_logprobs import token_logprobs
+from edgeformer.runtime.steps.decoder import Decoder
 
 PROMPT = "Once upon a time"
 

@@ -18,10 +18,10 @@ from transformers.generation.logits_process import (
 )
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime.generate import Row
-from edgeformer.runtime.generation_config import GenerationConfig
-from edgeformer.runtime.logits_rules import penalise
-from edgeformer.runtime.sampling import Sampler, Sampling, distribution, exclude_top_choices
+from edgeformer.runtime.generation.generate import Row
+from edgeformer.runtime.generation.generation_config import GenerationConfig
+from edgeformer.runtime.generation.sampling.logits_rules import penalise
+from edgeformer.runtime.generation.sampling.sampling import Sampler, Sampling, distribution, exclude_top_choices
 
 # transformers compares the sum of the dropped tail with 1 - p, this package that of the kept head with p: they agree to
 # the rounding of float64.

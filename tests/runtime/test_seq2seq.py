@@ -17,12 +17,12 @@ import tokenizers
 import torch
 import transformers
 
-from edgeformer.contract import CacheGeometry, past_names, present_names
+from edgeformer.checkpoints.source import find_model
+from edgeformer.contract.tensors import CacheGeometry, past_names, present_names
 from edgeformer.errors import RequestError
 from edgeformer.export import export_model
 from edgeformer.runtime import Seq2SeqLM, load
-from edgeformer.runtime.static_cache import StaticCache
-from edgeformer.source import find_model
+from edgeformer.runtime.caches.static_cache import StaticCache
 
 VOCABULARY = 97
 CONTEXT = 48

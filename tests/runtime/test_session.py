@@ -14,9 +14,10 @@ import onnxruntime as ort
 import pytest
 
 from edgeformer.errors import MissingDependencyError, RequestError
-from edgeformer.runtime import load, session
-from edgeformer.runtime.int8_saturation import GRAPH
-from edgeformer.runtime.session import TILED_ATTENTION_OFF, choose_threads, open_session, session_options
+from edgeformer.runtime import load
+from edgeformer.runtime.sessions import session
+from edgeformer.runtime.sessions.int8_saturation import GRAPH
+from edgeformer.runtime.sessions.session import TILED_ATTENTION_OFF, choose_threads, open_session, session_options
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
@@ -133,7 +134,7 @@ def test_threads_that_have_nothing_to_do_sleep():
 
 @pytest.mark.parametrize("threads", [0, -1, 10_000, True, 1.0, "2"])
 def test_threads_are_as_many_as_there_are_cores_at_most(threads, tiny_llama_bundle, monkeypatch):
-    monkeypatch.setattr("edgeformer.runtime.session.usable_cores", lambda: 3)
+    monkeypatch.setattr("edgeformer.runtime.sessions.session.usable_cores", lambda: 3)
     with pytest.raises(RequestError, match=rf"^threads is {threads!r}; it must be a number from 1 to 3, the cores"):
         load(tiny_llama_bundle, threads=threads)
     assert [choose_threads(each) for each in (1, 3, None)] == [1, 3, 3]

@@ -8,7 +8,7 @@ import pytest
 
 from edgeformer.errors import RequestError
 from edgeformer.runtime import load
-from edgeformer.runtime.session_file import LARGEST_HEADER
+from edgeformer.runtime.prefixes.session_file import LARGEST_HEADER
 
 QUESTION = {"role": "user", "content": "What is 345 + 278?"}
 OPENING = [{"role": "user", "content": "Tell me a story about a dog and a little cat."}]

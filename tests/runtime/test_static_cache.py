@@ -7,13 +7,13 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from edgeformer.accounting import cache_element_bytes
-from edgeformer.contract import CacheGeometry
+from edgeformer.contract.tensors import CacheGeometry
 from edgeformer.errors import BundleError, RequestError
 from edgeformer.export import export_model
+from edgeformer.manifest.accounting import cache_element_bytes
 from edgeformer.runtime import load
-from edgeformer.runtime.benchmarking.costs import Costs
-from edgeformer.runtime.static_cache import StaticCache
+from edgeformer.runtime.caches.static_cache import StaticCache
+from edgeformer.runtime.measure.benchmarking.costs import Costs
 
 PROMPTS = [np.random.default_rng(row).integers(3, 130, length).tolist() for row, length in enumerate((23, 9, 14))]
 

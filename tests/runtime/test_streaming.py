@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgeformer.runtime.streaming import TextStream
+from edgeformer.runtime.text.streaming import TextStream
 
 UNKNOWN = 100_000
 """A token id beyond the vocabulary, as models with padded vocabularies can emit."""

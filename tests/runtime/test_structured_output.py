@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from edgeformer.errors import RequestError
-from edgeformer.manifest import Manifest
-from edgeformer.runtime import GenerationConfig, load_causal_lm, structured_output
-from edgeformer.runtime.structured_output import StructuredOutput
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.runtime import GenerationConfig, load_causal_lm
+from edgeformer.runtime.generation.sampling import structured_output
+from edgeformer.runtime.generation.sampling.structured_output import StructuredOutput
 
 TOOL = Path(__file__).parents[2] / "tools" / "verification" / "structured_outputs.py"
 

@@ -8,8 +8,8 @@ import torch
 from transformers.generation.logits_process import WhisperTimeStampLogitsProcessor
 from transformers.models.whisper.generation_whisper import WhisperGenerationMixin
 
-from edgeformer.runtime.speech import Segment, subtitles
-from edgeformer.runtime.speech.timestamps import TimestampRules, divide
+from edgeformer.runtime.tasks.speech import Segment, subtitles
+from edgeformer.runtime.tasks.speech.timestamps import TimestampRules, divide
 
 FIRST, END, VOCABULARY = 40, 30, 90
 PROMPT = [31, 32, 33]

@@ -4,7 +4,7 @@ import pytest
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models
 
-from edgeformer.runtime.token_bytes import vocabulary_bytes
+from edgeformer.runtime.text.token_bytes import vocabulary_bytes
 
 TEXTS = ["The dog sat.", "é 你好 👍🏽", "a\nb\tc  d", "“quoted” ½"]
 

@@ -7,9 +7,9 @@ import pytest
 import tokenizers
 from transformers import PreTrainedTokenizerFast
 
-import edgeformer.runtime.chat_template
+import edgeformer.runtime.text.chat_template
 from edgeformer.errors import BundleError, RequestError
-from edgeformer.runtime.tokenizer import Tokenizer
+from edgeformer.runtime.text.tokenizer import Tokenizer
 
 CHAT = [
     {"role": "system", "content": "Be brief."},
@@ -115,7 +115,7 @@ def _transformers(folder, messages, tokenize):
 )
 def test_chats_are_laid_out_as_by_transformers(folder, monkeypatch, template):
     fixed = type("Fixed", (datetime,), {"now": classmethod(lambda cls: datetime(2024, 2, 29))})
-    monkeypatch.setattr(edgeformer.runtime.chat_template, "datetime", fixed)
+    monkeypatch.setattr(edgeformer.runtime.text.chat_template, "datetime", fixed)
     monkeypatch.setattr("transformers.utils.chat_template_utils.datetime", fixed)
     path = folder({"bos_token": "<|begin|>", "eos_token": "<|end|>", "pad_token": None, "chat_template": template})
     tokenizer = Tokenizer(path)
@@ -126,7 +126,7 @@ def test_chats_are_laid_out_as_by_transformers(folder, monkeypatch, template):
 
 def test_the_date_of_a_template_is_that_of_today(folder, monkeypatch):
     fixed = type("Fixed", (datetime,), {"now": classmethod(lambda cls: datetime(2024, 2, 29))})
-    monkeypatch.setattr(edgeformer.runtime.chat_template, "datetime", fixed)
+    monkeypatch.setattr(edgeformer.runtime.text.chat_template, "datetime", fixed)
     assert Tokenizer(folder(template="{{ strftime_now('%Y-%m-%d') }}")).render_chat(CHAT) == "2024-02-29"
 
 

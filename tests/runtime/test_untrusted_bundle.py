@@ -10,11 +10,13 @@ import onnx
 import pytest
 
 from edgeformer.check import check
+from edgeformer.checkpoints.source import PRESETS
+from edgeformer.checkpoints.tensor_files import open_tensors
 from edgeformer.errors import BundleError, RequestError, WeightsError
-from edgeformer.manifest import FILE_NAME
-from edgeformer.runtime import load, session, tokenizer
-from edgeformer.source import PRESETS
-from edgeformer.tensor_files import open_tensors
+from edgeformer.manifest.manifest import FILE_NAME
+from edgeformer.runtime import load
+from edgeformer.runtime.sessions import session
+from edgeformer.runtime.text import tokenizer
 
 
 @pytest.fixture
@@ -144,7 +146,7 @@ def test_a_template_that_is_no_text_is_refused(tiny_llama_bundle, tmp_path):
     bundle = shutil.copytree(tiny_llama_bundle, tmp_path / "bundle")
     (bundle / "chat_template.jinja").write_bytes(b"\xff")
     with pytest.raises(BundleError, match=r"chat_template\.jinja cannot be read: it is not UTF-8"):
-        from edgeformer.runtime.tokenizer import Tokenizer
+        from edgeformer.runtime.text.tokenizer import Tokenizer
 
         Tokenizer(bundle)
     (bundle / "chat_template.jinja").unlink()

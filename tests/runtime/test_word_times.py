@@ -20,10 +20,10 @@ from transformers.models.whisper.tokenization_whisper import _combine_tokens_int
 
 from edgeformer.errors import BundleError, RequestError
 from edgeformer.export import export_model
-from edgeformer.manifest import Manifest
+from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime import SpeechConfig, load
-from edgeformer.runtime.audio import SAMPLE_RATE, Spectrogram, log_mel
-from edgeformer.runtime.speech.words import _positions, token_times, words_of
+from edgeformer.runtime.sound.audio import SAMPLE_RATE, Spectrogram, log_mel
+from edgeformer.runtime.tasks.speech.words import _positions, token_times, words_of
 
 EXTRACTOR = WhisperFeatureExtractor(feature_size=8, chunk_length=1)
 HEADS = [[1, 3], [0, 2], [1, 0]]

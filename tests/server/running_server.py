@@ -12,9 +12,9 @@ from pathlib import Path
 import httpx2
 import openai
 
-from edgeformer.server.options import ServerOptions
-from edgeformer.server.run import DrainingServer, listen, url_of
-from edgeformer.server.served import ServedModels, load_models
+from edgeformer.server.http.run import DrainingServer, listen, url_of
+from edgeformer.server.service.options import ServerOptions
+from edgeformer.server.service.served import ServedModels, load_models
 
 TEMPLATE = """\
 {%- if tools %}

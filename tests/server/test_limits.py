@@ -16,10 +16,10 @@ import pytest
 from running_server import running
 
 from edgeformer.errors import RequestError
-from edgeformer.server.answers import Wakes
-from edgeformer.server.options import ServerOptions, read_api_key
-from edgeformer.server.records import LOG
-from edgeformer.server.run import listen
+from edgeformer.server.http.run import listen
+from edgeformer.server.service.answers import Wakes
+from edgeformer.server.service.options import ServerOptions, read_api_key
+from edgeformer.server.service.records import LOG
 
 QUESTION = [{"role": "user", "content": "What is 345 + 278?"}]
 TALE = {"prompt": "Once upon a time", "max_tokens": 900, "min_tokens": 900, "stream": True}

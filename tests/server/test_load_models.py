@@ -3,7 +3,7 @@
 import pytest
 
 from edgeformer.errors import RequestError
-from edgeformer.server import served
+from edgeformer.server.service import served
 
 
 def test_two_folders_of_one_name_are_refused():

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from running_server import running
 
+from edgeformer.checkpoints.source import PRESETS
 from edgeformer.export import export_model
 from edgeformer.runtime import Engine, load
-from edgeformer.source import PRESETS
 
 QUERY = "Where does the cat sleep?"
 DOCUMENTS = ["The dog barks.", "The cat sleeps in the sun.", "Birds sing. " * 40, "A cat."]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from edgeformer.server.tool_formats import FORMATS, ToolCallReader, recognise
+from edgeformer.server.schema.tool_formats import FORMATS, ToolCallReader, recognise
 
 HERMES, MISTRAL, LLAMA3 = FORMATS
 

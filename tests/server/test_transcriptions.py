@@ -15,9 +15,9 @@ from speech_model import speech_model
 
 from edgeformer.export import export_model
 from edgeformer.runtime import SpeechConfig, load
-from edgeformer.runtime.audio import SAMPLE_RATE
-from edgeformer.runtime.speech import subtitles
-from edgeformer.server import transcriptions as server_transcriptions
+from edgeformer.runtime.sound.audio import SAMPLE_RATE
+from edgeformer.runtime.tasks.speech import subtitles
+from edgeformer.server.endpoints import transcriptions as server_transcriptions
 
 WORDS = 100
 NAMES = ["endoftext", "startoftranscript", "en", "de", "fr", "translate", "transcribe", "notimestamps"]

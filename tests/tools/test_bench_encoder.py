@@ -89,7 +89,9 @@ def test_a_round_runs_once_at_least_and_counts_with_its_median(monkeypatch):
 @pytest.fixture
 def _no_kernels(monkeypatch):
     monkeypatch.delenv("EDGEFORMER_KERNELS", raising=False)
-    monkeypatch.setattr("edgeformer.runtime.kernels.find_library", lambda: "edgeformer-kernels is not installed")
+    monkeypatch.setattr(
+        "edgeformer.runtime.sessions.kernels.find_library", lambda: "edgeformer-kernels is not installed"
+    )
 
 
 @pytest.mark.usefixtures("_no_kernels")

@@ -11,7 +11,7 @@ from benchmarks.bench_decode import Run
 from click.testing import CliRunner
 from onnx import helper, numpy_helper
 
-from edgeformer.runtime import kernels
+from edgeformer.runtime.sessions import kernels
 
 OPTIONS = ["--prompt", "8", "--new", "4", "--rounds", "1", "--threads", "1"]
 

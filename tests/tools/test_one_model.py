@@ -7,7 +7,7 @@ import pytest
 from reliability import one_model
 
 from edgeformer.runtime import CausalLM
-from edgeformer.runtime.tokenizer import Tokenizer
+from edgeformer.runtime.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")

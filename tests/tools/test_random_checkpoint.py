@@ -8,9 +8,9 @@ from checkpoints import random_checkpoint
 from click.testing import CliRunner
 from safetensors import safe_open
 
+from edgeformer.checkpoints.source import open_source
+from edgeformer.checkpoints.weights import CheckpointWeights, RandomWeights
 from edgeformer.families import read_model_config
-from edgeformer.source import open_source
-from edgeformer.weights import CheckpointWeights, RandomWeights
 
 
 def run(*arguments):
@@ -71,7 +71,7 @@ def test_a_large_checkpoint_comes_in_shards_with_an_index(tmp_path, monkeypatch)
 
 
 def test_the_named_geometries_have_the_sizes_of_their_models():
-    from edgeformer.accounting import account
+    from edgeformer.manifest.accounting import account
 
     sizes = {
         name: account(read_model_config(hf_config)[1]).parameters
@@ -96,7 +96,7 @@ def test_every_expert_is_a_tensor_of_its_own(tmp_path, monkeypatch):
 
 
 def test_a_tokenizer_is_copied(tmp_path, monkeypatch):
-    from edgeformer.source import PRESETS
+    from edgeformer.checkpoints.source import PRESETS
 
     vocabulary = json.loads((PRESETS / "tiny-llama/config.json").read_text())["vocab_size"]
     monkeypatch.setitem(random_checkpoint.GEOMETRIES["tiny"], "vocab_size", vocabulary)
@@ -105,7 +105,7 @@ def test_a_tokenizer_is_copied(tmp_path, monkeypatch):
 
 
 def test_a_tokenizer_with_more_tokens_than_embeddings_is_refused(tmp_path, monkeypatch):
-    from edgeformer.source import PRESETS
+    from edgeformer.checkpoints.source import PRESETS
 
     monkeypatch.setitem(random_checkpoint.GEOMETRIES["tiny"], "vocab_size", 100)
     result = run("tiny", "--output", tmp_path / "text", "--tokenizer", PRESETS / "tiny-llama")

@@ -32,8 +32,8 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from edgeformer import ops
+from edgeformer.checkpoints.source import open_source
 from edgeformer.families import read_model_config
-from edgeformer.source import open_source
 
 SMALL = tiny_llama.CONFIG | {
     "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,

@@ -16,8 +16,8 @@ from verification.clients.chromium import open_chromium
 from verification.clients.client import EXAMPLES, TIMEOUT, Places
 from verification.clients.programs import with_modules
 
-from edgeformer.deployment import DEPLOYMENTS
 from edgeformer.export import export_model
+from edgeformer.manifest.deployment import DEPLOYMENTS
 from edgeformer.runtime import load
 
 PROMPTS = ("Once upon a time", "470 + 119 =")

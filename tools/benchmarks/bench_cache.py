@@ -24,11 +24,11 @@ import click
 import numpy as np
 from rich.table import Table
 
-from edgeformer.accounting import cache_element_bytes
 from edgeformer.export import export_model
-from edgeformer.manifest_parts import Precision
+from edgeformer.manifest.accounting import cache_element_bytes
+from edgeformer.manifest.parts import Precision
 from edgeformer.runtime import CausalLM, load
-from edgeformer.runtime.session import usable_cores
+from edgeformer.runtime.sessions.session import usable_cores
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
 

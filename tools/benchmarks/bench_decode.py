@@ -5,7 +5,7 @@
 Three contenders continue the same prompt greedily, on the CPU, with the same number of threads, in alternation
 (interleave.py):
 
-- edgeformer: the loop of `edgeformer run`, `edgeformer.runtime.generate.run_rows`;
+- edgeformer: the loop of `edgeformer run`, `edgeformer.runtime.generation.generate.run_rows`;
 - bare: the least that an onnxruntime client can do: bind the cache once, run the whole prompt at once, and take an
   argmax after each step. It shares edgeformer's session, because two sessions of one graph differ in speed by several
   percent (by where their memory was allocated), which is more than the loops differ;
@@ -30,10 +30,10 @@ import numpy as np
 from rich.table import Table
 
 from edgeformer.runtime import CausalLM, load
-from edgeformer.runtime.generate import Row, run_rows
-from edgeformer.runtime.sampling import Sampling
-from edgeformer.runtime.session import usable_cores
-from edgeformer.runtime.streaming import TextStream
+from edgeformer.runtime.generation.generate import Row, run_rows
+from edgeformer.runtime.generation.sampling.sampling import Sampling
+from edgeformer.runtime.sessions.session import usable_cores
+from edgeformer.runtime.text.streaming import TextStream
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
 

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from edgeformer.quantization import QuantizationOverrides, make_quantization
+from edgeformer.manifest.quantization import QuantizationOverrides, make_quantization
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
 

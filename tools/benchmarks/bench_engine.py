@@ -27,8 +27,8 @@ import numpy as np
 from rich.table import Table
 
 from edgeformer.runtime import CausalLM, Engine, load_causal_lm
-from edgeformer.runtime.generate import run_rows
-from edgeformer.runtime.session import cache_dtype, usable_cores
+from edgeformer.runtime.generation.generate import run_rows
+from edgeformer.runtime.sessions.session import cache_dtype, usable_cores
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
 

@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from edgeformer.errors import EdgeformerError
-from edgeformer.manifest_parts import Precision
+from edgeformer.manifest.parts import Precision
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
 

@@ -29,8 +29,8 @@ import onnx
 from rich.table import Table
 
 from edgeformer.runtime import CausalLM, load
-from edgeformer.runtime.kernels import SWITCH, find_library
-from edgeformer.runtime.session import usable_cores
+from edgeformer.runtime.sessions.kernels import SWITCH, find_library
+from edgeformer.runtime.sessions.session import usable_cores
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
 

@@ -25,7 +25,7 @@ from rich.table import Table
 
 from edgeformer.export import export_model
 from edgeformer.runtime import CausalLM, load
-from edgeformer.runtime.session import usable_cores
+from edgeformer.runtime.sessions.session import usable_cores
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
 

@@ -25,9 +25,9 @@ import numpy as np
 from rich.table import Table
 
 from edgeformer.export import export_model
-from edgeformer.manifest_parts import Precision
+from edgeformer.manifest.parts import Precision
 from edgeformer.runtime import Engine, load_causal_lm
-from edgeformer.runtime.session import usable_cores
+from edgeformer.runtime.sessions.session import usable_cores
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
 

@@ -35,8 +35,8 @@ import click
 import numpy as np
 from rich.table import Table
 
-from edgeformer.manifest_parts import Precision
-from edgeformer.quantization import Activations, QuantizationOverrides, make_quantization
+from edgeformer.manifest.parts import Precision
+from edgeformer.manifest.quantization import Activations, QuantizationOverrides, make_quantization
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
 

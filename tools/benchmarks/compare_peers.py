@@ -45,7 +45,7 @@ import click
 import numpy as np
 from rich.console import Console
 
-from edgeformer.runtime.session import usable_cores
+from edgeformer.runtime.sessions.session import usable_cores
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
 

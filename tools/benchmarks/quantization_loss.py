@@ -35,11 +35,12 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from edgeformer.checkpoints.source import ModelSource, open_source
 from edgeformer.export import export_model
 from edgeformer.export.adapters.opened_bundle import open_subject
 from edgeformer.export.parity.twin import let_the_cpu_run, write_twin
 from edgeformer.export.progress import no_progress
-from edgeformer.quantization import (
+from edgeformer.manifest.quantization import (
     MATRICES,
     VOCABULARY,
     Quantization,
@@ -50,8 +51,7 @@ from edgeformer.quantization import (
     make_quantization,
 )
 from edgeformer.runtime import load
-from edgeformer.runtime.session import usable_cores
-from edgeformer.source import ModelSource, open_source
+from edgeformer.runtime.sessions.session import usable_cores
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from edgeformer.json_document import read_object
+from edgeformer.documents.json_document import read_object
 
 
 def byte_tokenizer(vocab_size: int) -> Tokenizer:

@@ -20,8 +20,8 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
+from edgeformer.checkpoints.weights import RandomWeights, Shapes, parameter_shapes
 from edgeformer.families import Family, read_model_config
-from edgeformer.weights import RandomWeights, Shapes, parameter_shapes
 
 SHARD_BYTES = 1_000_000_000
 

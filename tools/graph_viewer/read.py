@@ -7,7 +7,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from edgeformer.errors import BundleError
-from edgeformer.manifest import FILE_NAME, Manifest
+from edgeformer.manifest.manifest import FILE_NAME, Manifest
 
 
 def find_graph(path: Path, name: str | None = None) -> Path:

@@ -10,7 +10,7 @@ from torch import nn
 
 from edgeformer.config import ModelConfig
 from edgeformer.families import Family, read_model_config
-from edgeformer.runtime.evaluation.questions import Question
+from edgeformer.runtime.measure.evaluation.questions import Question
 from presets.training import Loss, Options
 
 __all__ = ["Question", "Recipe"]

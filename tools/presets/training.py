@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.config import ModelConfig
 from edgeformer.errors import EdgeformerError
 from edgeformer.models import build_model, model_constants
-from edgeformer.weights import RandomWeights
 from presets.differentiable import differentiable_ops
 
 DTYPE = torch.bfloat16

@@ -87,7 +87,14 @@ def main(
 ) -> None:
     """Feed edgeformer files with seeded faults."""
     warnings.simplefilter("ignore")
-    for module in ("torch", "onnx", "onnxruntime", "edgeformer.export", "edgeformer.runtime", "edgeformer.model_spec"):
+    for module in (
+        "torch",
+        "onnx",
+        "onnxruntime",
+        "edgeformer.export",
+        "edgeformer.runtime",
+        "edgeformer.models.model_spec",
+    ):
         importlib.import_module(module)  # once, and not in every process
     for preset in PRESETS:
         if not (bundles / preset).is_dir():

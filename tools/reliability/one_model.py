@@ -30,7 +30,8 @@ from typing import Any, cast
 import click
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime import CausalLM, Encoder, Engine, Seq2SeqLM, load, session
+from edgeformer.runtime import CausalLM, Encoder, Engine, Seq2SeqLM, load
+from edgeformer.runtime.sessions import session
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))  # the folders of tools/ are packages

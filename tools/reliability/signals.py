@@ -123,8 +123,8 @@ def half(folder: Path, leftovers: bool = False) -> str:
     if not (folder / "tiny-llama").is_dir():
         return "the bundle that was there is gone"
     from edgeformer.errors import BundleError
-    from edgeformer.manifest import Manifest
-    from edgeformer.manifest_parts import sha256
+    from edgeformer.manifest.manifest import Manifest
+    from edgeformer.manifest.parts import sha256
 
     for path in folder.iterdir():
         if path.name == "cache":

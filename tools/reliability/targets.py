@@ -137,7 +137,7 @@ def _template(bundles: Path, folder: Path, draw: random.Random) -> Callable[[], 
     linked(bundles / "tiny-llama", folder)
     content = mutate_template((folder / "chat_template.jinja").read_bytes(), draw)
     replace_file(folder, "chat_template.jinja", content)
-    from edgeformer.runtime.tokenizer import Tokenizer
+    from edgeformer.runtime.text.tokenizer import Tokenizer
 
     return lambda: Tokenizer(folder).encode_chat([{"role": "user", "content": "hello"}])
 
@@ -161,11 +161,11 @@ def _configs() -> list[dict[str, Any]]:
 
 def plan(folder: Path) -> None:
     """Do what an export does before it reads weights: read the config, count, and lay out the model."""
-    from edgeformer.accounting import account
+    from edgeformer.checkpoints.source import open_source
     from edgeformer.export.options import ExportOptions
     from edgeformer.export.plan import make_plan
-    from edgeformer.model_spec import model_spec_of
-    from edgeformer.source import open_source
+    from edgeformer.manifest.accounting import account
+    from edgeformer.models.model_spec import model_spec_of
 
     source = open_source(folder)
     account(source.config)
@@ -201,7 +201,7 @@ def _weights(bundles: Path, folder: Path, draw: random.Random) -> Callable[[], A
         (folder / "model.safetensors.index.json").write_bytes(mutate_document(json.dumps(index).encode(), draw))
 
     def read() -> None:
-        from edgeformer.source import open_source
+        from edgeformer.checkpoints.source import open_source
 
         weights = open_source(folder).weights()
         for name in weights:

@@ -21,13 +21,13 @@ from rich.progress import track
 from rich.table import Table
 from torch import Tensor
 
+from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS
 from edgeformer.export.parity.figures import Errors
 from edgeformer.export.parity.tolerances import UNIT_ROUNDOFF
 from edgeformer.export.reference.reference import CastWeights, Reference
-from edgeformer.manifest_parts import Precision
-from edgeformer.model_spec import model_spec_of
-from edgeformer.weights import RandomWeights
+from edgeformer.manifest.parts import Precision
+from edgeformer.models.model_spec import model_spec_of
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
 

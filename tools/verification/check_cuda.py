@@ -46,9 +46,9 @@ from edgeformer.check import check
 from edgeformer.errors import EdgeformerError
 from edgeformer.export import export_model
 from edgeformer.export.parity import verify
-from edgeformer.manifest_parts import Arithmetic, CachePrecision, Precision, Provider
-from edgeformer.runtime.cuda_machine import driver
-from edgeformer.runtime.session import onnxruntime, open_session
+from edgeformer.manifest.parts import Arithmetic, CachePrecision, Precision, Provider
+from edgeformer.runtime.sessions.cuda_machine import driver
+from edgeformer.runtime.sessions.session import onnxruntime, open_session
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
 

@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from edgeformer.config import Seq2SeqConfig
-from edgeformer.manifest import Manifest
+from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime import load
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages

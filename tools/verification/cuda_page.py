@@ -23,8 +23,8 @@ from edgeformer.check.cuda.kernel_table import Kernel, kernel_table
 from edgeformer.check.cuda.typed_nodes import typed_nodes
 from edgeformer.errors import ExportError
 from edgeformer.export.lower import LoweringOptions
-from edgeformer.manifest_parts import Precision
-from edgeformer.quantization import make_quantization
+from edgeformer.manifest.parts import Precision
+from edgeformer.manifest.quantization import make_quantization
 from verification.op_set_tables.blocks import BLOCKS, Block
 from verification.op_set_tables.lowering import lowered
 from verification.op_set_tables.page import with_part

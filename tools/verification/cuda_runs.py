@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from edgeformer.errors import RequestError
-from edgeformer.manifest_parts import Provider
+from edgeformer.manifest.parts import Provider
 from edgeformer.runtime import CudaOptions, Engine, load, load_causal_lm
-from edgeformer.runtime.causal_lm import CausalLM
-from edgeformer.runtime.device_decoder import SHORTEST
-from edgeformer.runtime.session import profiled
+from edgeformer.runtime.sessions.session import profiled
+from edgeformer.runtime.steps.device_decoder import SHORTEST
+from edgeformer.runtime.tasks.causal_lm import CausalLM
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
 

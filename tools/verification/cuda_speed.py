@@ -18,10 +18,10 @@ import numpy as np
 import torch
 
 from edgeformer.export import export_model
-from edgeformer.manifest import Manifest
-from edgeformer.manifest_parts import Precision, Provider
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.parts import Precision, Provider
 from edgeformer.runtime import CudaOptions, load_causal_lm
-from edgeformer.runtime.benchmarking.costs import Costs
+from edgeformer.runtime.measure.benchmarking.costs import Costs
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
 

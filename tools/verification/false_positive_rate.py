@@ -25,8 +25,10 @@ from rich.progress import track
 from rich.table import Table
 from torch import Tensor
 
-from edgeformer import __version__, schema
+from edgeformer import __version__
+from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.config import ModelConfig
+from edgeformer.documents import schema
 from edgeformer.export.adapters.opened_model import OpenedModel, Provenance
 from edgeformer.export.options import ExportOptions, VerifyMode
 from edgeformer.export.parity import Report, verify_graph
@@ -34,9 +36,8 @@ from edgeformer.export.parity.tolerances import LIMITS
 from edgeformer.export.pipeline import ExportResult, run_export
 from edgeformer.export.plan import make_plan
 from edgeformer.export.progress import no_progress
-from edgeformer.manifest_parts import Precision, SpecialTokens
-from edgeformer.model_spec import ModelSpec, model_spec_of
-from edgeformer.weights import RandomWeights
+from edgeformer.manifest.parts import Precision, SpecialTokens
+from edgeformer.models.model_spec import ModelSpec, model_spec_of
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
 

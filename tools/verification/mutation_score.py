@@ -17,12 +17,12 @@ import click
 from rich.console import Console
 from rich.progress import track
 
+from edgeformer.checkpoints.weights import RandomWeights, Weights
 from edgeformer.errors import BundleError
 from edgeformer.export.parity import verify_graph
 from edgeformer.export.parity.locate.locator import locate
-from edgeformer.manifest import Manifest
-from edgeformer.model_spec import model_spec_of
-from edgeformer.weights import RandomWeights, Weights
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.models.model_spec import model_spec_of
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests" / "export")]  # the folders of tools/ are packages

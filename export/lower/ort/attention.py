@@ -14,7 +14,6 @@ that the kernel does not take is refused then.
 import numpy as np
 import onnx_ir as ir
 
-from edgeformer.cache_scales import CacheScales
 from edgeformer.errors import ExportError
 from edgeformer.export.graph.builder import NodeBuilder, replace_node
 from edgeformer.export.graph.canonical import DOMAIN, canonical_inputs
@@ -25,7 +24,8 @@ from edgeformer.export.graph.provenance import NodeOrigin
 from edgeformer.export.lower.contrib import CONTRIB, FP8_CACHE, INT8_CACHE, attention_inputs
 from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.lower.ort.scaled_query import scale_query
-from edgeformer.manifest_parts import CachePrecision
+from edgeformer.manifest.cache_scales import CacheScales
+from edgeformer.manifest.parts import CachePrecision
 
 LENGTHS_ORIGIN = NodeOrigin(
     f"{DOMAIN}::GroupQueryAttention", "emitted by lower/ort for the lengths that attention reads"

@@ -18,7 +18,7 @@ from edgeformer.export.graph.tensors import TORCH_DTYPES
 from edgeformer.export.lower.contrib import CONTRIB
 from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.lower.ort.scaled_query import scale_query
-from edgeformer.manifest_parts import Provider
+from edgeformer.manifest.parts import Provider
 
 MASK_ORIGIN = NodeOrigin(f"{DOMAIN}::CrossAttention", "emitted by lower/ort for the mask that cross-attention reads")
 

@@ -37,8 +37,8 @@ from edgeformer.export.lower.contrib import CONTRIB
 from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.lower.ort.quantized import INT8_ACTIVATIONS
 from edgeformer.export.quantize.quantized_experts import QuantizedExperts
-from edgeformer.manifest_parts import Provider
-from edgeformer.quantization import Quantization, WeightFormat
+from edgeformer.manifest.parts import Provider
+from edgeformer.manifest.quantization import Quantization, WeightFormat
 
 UNGATED = {"relu": "relu", "silu": "silu", "gelu_tanh": "gelu", "identity": "identity"}
 """Names of the kernel for activations of networks without a gate; its gelu is the one by tanh."""

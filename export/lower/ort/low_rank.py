@@ -26,7 +26,7 @@ from edgeformer.export.lower.contrib import CONTRIB
 from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.quantize.quantized_tensor import QuantizedTensor
 from edgeformer.lora.adapter_tensors import Update
-from edgeformer.manifest_parts import StoredWeight
+from edgeformer.manifest.parts import StoredWeight
 
 A, B = "lora_A", "lora_B"
 

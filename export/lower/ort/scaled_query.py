@@ -7,8 +7,8 @@ the kernel, in the weights of their projection where that is exact:
 
 Requires float32, that nothing else reads the projection or its weights, and that no digit is lost: the scale is a power
 of two, or the weights are stored as integers, whose scales are rounded anyway, and there is no bias. Elsewhere a Mul
-scales the query. With this and the kernel that sessions choose (runtime/session.py), attention in a decode step is 1.5
-to 2.7 times as fast.
+scales the query. With this and the kernel that sessions choose (runtime/sessions/session.py), attention in a decode
+step is 1.5 to 2.7 times as fast.
 """
 
 from collections.abc import Sequence

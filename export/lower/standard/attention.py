@@ -15,7 +15,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from edgeformer.contract import CacheForm
+from edgeformer.contract.tensors import CacheForm
 from edgeformer.export.graph import cache_forms
 from edgeformer.export.graph.attention_bodies import length_of, split_packed, visible_keys
 from edgeformer.export.graph.builder import NodeBuilder, replace_node

@@ -16,7 +16,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
-from edgeformer import schema
+from edgeformer.documents import schema
 from edgeformer.errors import ExportError, shown
 from edgeformer.export.parity.certificate import plots
 from edgeformer.export.parity.certificate.drawing import Picture

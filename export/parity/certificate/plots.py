@@ -35,7 +35,7 @@ PLURALS = {
     "key": "keys", "value": "values", "conv": "inputs of convolutions", "recurrent": "recurrent states",
     "ssm": "state spaces",
 }  # fmt: skip
-"""Titles of the tensors that layers keep, by the names in `edgeformer.contract`."""
+"""Titles of the tensors that layers keep, by the names in `edgeformer.contract.tensors`."""
 MOST_POINTS = 300
 """Points of a line: the page cannot show more of them apart."""
 

@@ -15,8 +15,8 @@ import onnx
 from onnx.helper import make_tensor_value_info, np_dtype_to_tensor_dtype
 
 from edgeformer.export.parity.locate.node_feeds import Array
-from edgeformer.manifest_parts import Provider
-from edgeformer.runtime.session import onnxruntime, onnxruntime_errors, usable_cores
+from edgeformer.manifest.parts import Provider
+from edgeformer.runtime.sessions.session import onnxruntime, onnxruntime_errors, usable_cores
 
 COMPUTED = "/computed"
 """Suffix of the computed outputs, whose names belong to the values that are fed instead."""

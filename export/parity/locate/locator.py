@@ -28,10 +28,10 @@ from edgeformer.export.parity.locate.node_feeds import Array
 from edgeformer.export.parity.locate.node_values import Expected, NodeValues, difference
 from edgeformer.export.parity.trials.smoothing import smoothed_as_stored
 from edgeformer.export.progress import Progress
-from edgeformer.manifest import Manifest
-from edgeformer.manifest_parts import Arithmetic, Provider
-from edgeformer.model_spec import ModelSpec
-from edgeformer.runtime.session import onnxruntime, onnxruntime_errors
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.parts import Arithmetic, Provider
+from edgeformer.models.model_spec import ModelSpec
+from edgeformer.runtime.sessions.session import onnxruntime, onnxruntime_errors
 
 __all__ = ["Localisation", "Locator", "Suspect", "describe", "locate"]
 

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from edgeformer.config import EncoderConfig
 from edgeformer.export.lower import LoweringOptions
-from edgeformer.graph_specs import GraphSpec
-from edgeformer.model_spec import ModelSpec
+from edgeformer.models.graph_specs import GraphSpec
+from edgeformer.models.model_spec import ModelSpec
 
 Array = NDArray[Any]
 

@@ -28,10 +28,10 @@ from edgeformer.export.graph.tensors import TORCH_PRECISIONS, StreamedTensor
 from edgeformer.export.lower import LoweringOptions, lower_captured
 from edgeformer.export.parity.locate.node_feeds import Array, Feed, make_feeds
 from edgeformer.export.quantize.quantized_tensor import quantized_once
-from edgeformer.graph_specs import GraphSpec
-from edgeformer.manifest_parts import Arithmetic
-from edgeformer.model_spec import ModelSpec
-from edgeformer.runtime.session import CACHE_DTYPES
+from edgeformer.manifest.parts import Arithmetic
+from edgeformer.models.graph_specs import GraphSpec
+from edgeformer.models.model_spec import ModelSpec
+from edgeformer.runtime.sessions.session import CACHE_DTYPES
 
 Compute = Callable[[list[Array | None]], list[Array]]
 

@@ -13,11 +13,11 @@ from edgeformer.export.parity.trials.decoder import DecoderTrial
 from edgeformer.export.parity.trials.protocol import Setup
 from edgeformer.lora.adapted_spec import with_updates
 from edgeformer.lora.adapter_tensors import Update
-from edgeformer.manifest_parts import BundledAdapter
-from edgeformer.quantization import WeightFormat
-from edgeformer.runtime.adapters import AdaptedSession, read_adapter
-from edgeformer.runtime.kernels import BODIES, KernelChoice
-from edgeformer.runtime.session import open_session
+from edgeformer.manifest.parts import BundledAdapter
+from edgeformer.manifest.quantization import WeightFormat
+from edgeformer.runtime.sessions.kernels import BODIES, KernelChoice
+from edgeformer.runtime.sessions.session import open_session
+from edgeformer.runtime.steps.adapters import AdaptedSession, read_adapter
 
 Updates = Mapping[str, Mapping[str, Update]]
 

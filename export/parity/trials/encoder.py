@@ -14,7 +14,7 @@ from edgeformer.export.parity.figures import worst_of
 from edgeformer.export.parity.samples import random_tokens
 from edgeformer.export.parity.trials.protocol import Array, Outputs, Row, Setup, Trial
 from edgeformer.export.reference.reference import Reference
-from edgeformer.runtime.encoder_outputs import pad_right
+from edgeformer.runtime.caches.encoder_outputs import pad_right
 
 MORE_TEXTS, SHORT = 12, 12
 """Number of further texts, and tokens of each, for a model that computes one vector per text: eager's error of only a

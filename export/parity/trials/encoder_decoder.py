@@ -27,11 +27,11 @@ from edgeformer.export.parity.locate.cut_graph import ELEMENT_TYPES
 from edgeformer.export.parity.samples import random_tokens
 from edgeformer.export.parity.trials.protocol import Array, Outputs, Row, Setup, TextTrial, first_tokens, row_of
 from edgeformer.export.reference.reference import Reference
-from edgeformer.manifest_parts import AlignmentHead
-from edgeformer.runtime.alignment import cross_attentions
-from edgeformer.runtime.encoder_outputs import EncoderOutputs, pad_right
-from edgeformer.runtime.narrow_floats import numbers_of, stored
-from edgeformer.runtime.session import CACHE_DTYPES
+from edgeformer.manifest.parts import AlignmentHead
+from edgeformer.runtime.caches.encoder_outputs import EncoderOutputs, pad_right
+from edgeformer.runtime.sessions.narrow_floats import numbers_of, stored
+from edgeformer.runtime.sessions.session import CACHE_DTYPES
+from edgeformer.runtime.tasks.speech.alignment import cross_attentions
 
 ALIGNMENT = "alignment"
 """The weights of the alignment heads, among the vectors of a row."""

@@ -14,8 +14,8 @@ from edgeformer.export.parity.report import Check
 from edgeformer.export.parity.samples import random_tokens
 from edgeformer.export.parity.trials.protocol import Setup, Trial
 from edgeformer.export.parity.trials.quantized_weights import judge_weights
-from edgeformer.runtime.decoder import PrefillSession
-from edgeformer.runtime.session import open_session
+from edgeformer.runtime.sessions.session import open_session
+from edgeformer.runtime.steps.decoder import PrefillSession
 
 ROWS, LENGTH = 3, 48
 """Rows of a batch, and tokens of each."""

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgeformer.contract import CacheGeometry
+from edgeformer.contract.tensors import CacheGeometry
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS, to_numpy
 from edgeformer.export.options import VerifyMode
 from edgeformer.export.parity import feeding
@@ -28,12 +28,12 @@ from edgeformer.export.parity.trials.references import References
 from edgeformer.export.progress import Progress
 from edgeformer.export.reference.reference import Reference
 from edgeformer.layers import LayerCache
-from edgeformer.manifest import Manifest
-from edgeformer.manifest_parts import Provider
-from edgeformer.model_spec import ModelSpec
-from edgeformer.quantization import WeightFormat
-from edgeformer.runtime.decoder import Decoder
-from edgeformer.runtime.kernels import BODIES, KernelChoice
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.parts import Provider
+from edgeformer.manifest.quantization import WeightFormat
+from edgeformer.models.model_spec import ModelSpec
+from edgeformer.runtime.sessions.kernels import BODIES, KernelChoice
+from edgeformer.runtime.steps.decoder import Decoder
 
 Array = NDArray[Any]
 

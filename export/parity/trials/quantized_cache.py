@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 from torch import Tensor
 
-from edgeformer.cache_scales import LARGEST, CacheScales
 from edgeformer.export.bundle.ort_format import load_onnx
 from edgeformer.export.graph.outlining import inline_functions
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS, to_numpy
@@ -31,9 +30,10 @@ from edgeformer.export.parity.report import Check
 from edgeformer.export.parity.samples import random_tokens
 from edgeformer.export.reference.quantized_caches import CacheEntrance, Rotation, dequantized, tensors
 from edgeformer.export.reference.reference import CastWeights, Reference
-from edgeformer.manifest import Manifest
-from edgeformer.manifest_parts import CachePrecision
-from edgeformer.model_spec import ModelSpec
+from edgeformer.manifest.cache_scales import LARGEST, CacheScales
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.parts import CachePrecision
+from edgeformer.models.model_spec import ModelSpec
 
 LENGTH = 48
 """Tokens of a text."""

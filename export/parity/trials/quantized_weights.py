@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from edgeformer.expert_weights import read_expert, read_rows, row_slices
+from edgeformer.checkpoints.expert_weights import read_expert, read_rows, row_slices
 from edgeformer.export.bundle.stored_weights import StoredWeights
 from edgeformer.export.parity.report import Check
 from edgeformer.export.quantize.gptq import REACH
 from edgeformer.export.quantize.rounding import SEARCHED
-from edgeformer.quantization import WeightFormat
+from edgeformer.manifest.quantization import WeightFormat
 
 BLOCK_ERROR_LIMIT = 1.01
 """Limit of a block's RMS error over that of rounding: 1, and 1 % for float16 scales and float32 arithmetic."""

@@ -8,10 +8,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgeformer.cache_scales import CacheScales
 from edgeformer.export.reference.reference import Reference, references
-from edgeformer.model_spec import ModelSpec
-from edgeformer.quantization import WeightFormat
+from edgeformer.manifest.cache_scales import CacheScales
+from edgeformer.manifest.quantization import WeightFormat
+from edgeformer.models.model_spec import ModelSpec
 
 T = TypeVar("T")
 

@@ -14,9 +14,9 @@ from edgeformer.export.calibrate.text import sizes_of
 from edgeformer.export.parity.report import Check
 from edgeformer.export.parity.samples import random_tokens
 from edgeformer.export.reference.reference import Reference
-from edgeformer.manifest import Manifest
-from edgeformer.model_spec import ModelSpec
-from edgeformer.quantization import SmoothedNorm
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.quantization import SmoothedNorm
+from edgeformer.models.model_spec import ModelSpec
 
 TOKENS = 32
 """Random tokens that both models run."""

@@ -1,5 +1,5 @@
 // What the library says of itself, for programs that have to know before they register it. It calls nothing of
-// onnxruntime. Python reads it by ctypes (runtime/kernels.py).
+// onnxruntime. Python reads it by ctypes (runtime/sessions/kernels.py).
 
 #include <string>
 

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime import Engine, load, static_cache
+from edgeformer.runtime import Engine, load
+from edgeformer.runtime.caches import static_cache
+from edgeformer.runtime.caches.row_copies import RowCopies
 from edgeformer.runtime.engine import service
 from edgeformer.runtime.engine.device_row_decoder import DeviceRowDecoder
-from edgeformer.runtime.row_copies import RowCopies
 
 WAIT = 60  # seconds, for what takes milliseconds
 START = np.random.default_rng(9).integers(3, 129, 40).tolist()

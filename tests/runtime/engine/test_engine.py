@@ -8,7 +8,7 @@ import pytest
 
 from edgeformer.errors import RequestError
 from edgeformer.runtime import Engine, EngineBusyError, GenerationConfig, load
-from edgeformer.runtime.streaming import TextStream
+from edgeformer.runtime.text.streaming import TextStream
 
 PROMPTS = ["Once upon a time, there was a dog", "a", "12 + 30 = ", "The old bear walked to the river. " * 40]
 SOURCES = [

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from edgeformer.runtime import Engine
-from edgeformer.runtime.engine.held_rows import HeldRow, HeldRows
 from edgeformer.runtime.engine.row_decoder import RowDecoder
+from edgeformer.runtime.prefixes.held_rows import HeldRow, HeldRows
 
 WAIT = 120  # seconds, for what takes milliseconds
 NEW = {"max_new_tokens": 9, "ignore_eos": True, "logprobs": True}

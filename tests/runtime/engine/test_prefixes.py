@@ -8,8 +8,8 @@ import pytest
 from edgeformer.errors import RequestError
 from edgeformer.runtime import Engine, load
 from edgeformer.runtime.engine.causal_service import CausalService
-from edgeformer.runtime.engine.held_rows import HeldRows
-from edgeformer.runtime.prefix_cache import PrefixCache
+from edgeformer.runtime.prefixes.held_rows import HeldRows
+from edgeformer.runtime.prefixes.prefix_cache import PrefixCache
 
 WAIT = 60  # seconds, for what takes milliseconds
 NEW = {"max_new_tokens": 8, "ignore_eos": True, "logprobs": True}

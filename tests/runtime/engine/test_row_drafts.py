@@ -8,7 +8,7 @@ from edgeformer.errors import RequestError
 from edgeformer.runtime import Engine, load
 from edgeformer.runtime.engine import causal_service
 from edgeformer.runtime.engine.row_drafts import RowDrafts
-from edgeformer.runtime.speculation import DraftLength
+from edgeformer.runtime.generation.speculation import DraftLength
 
 COPY = "The old bear walked to the river. The old bear walked to the river. The old bear walked"
 DRAFTS = {"prompt_lookup_num_tokens": 8, "max_matching_ngram_size": 1}

@@ -5,8 +5,8 @@ from forms_of_cache import CONTEXT, KINDS, TEXT, VOCABULARY, Lengths
 
 from edgeformer.export import export_model
 from edgeformer.runtime import load
-from edgeformer.runtime.generate import run_rows
-from edgeformer.runtime.speculation import SpeculationStatistics, SpeculativeDecoder
+from edgeformer.runtime.generation.generate import run_rows
+from edgeformer.runtime.generation.speculation import SpeculationStatistics, SpeculativeDecoder
 
 
 @pytest.fixture(scope="package")

@@ -8,9 +8,10 @@ import pytest
 from forms_of_cache import CONTEXT, VOCABULARY, Lengths
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime import load, load_causal_lm, loading
-from edgeformer.runtime.generate import run_rows
-from edgeformer.runtime.speculation import DraftLength, DraftModel, SpeculationStatistics, SpeculativeDecoder
+from edgeformer.runtime import load, load_causal_lm
+from edgeformer.runtime.generation.generate import run_rows
+from edgeformer.runtime.generation.speculation import DraftLength, DraftModel, SpeculationStatistics, SpeculativeDecoder
+from edgeformer.runtime.tasks import loading
 
 NEW = 40
 

@@ -6,8 +6,8 @@ import pytest
 from forms_of_cache import Lengths
 
 from edgeformer.runtime import load
-from edgeformer.runtime.generate import run_rows
-from edgeformer.runtime.speculation import (
+from edgeformer.runtime.generation.generate import run_rows
+from edgeformer.runtime.generation.speculation import (
     DraftLength,
     ForcedTokens,
     SpeculationStatistics,
@@ -82,7 +82,7 @@ def test_generate_drafts_for_one_row_with_structured_output(model, monkeypatch):
 
 def test_a_search_in_a_thread_forces_the_same(model, monkeypatch):
     expected = run(model, [4])
-    monkeypatch.setattr("edgeformer.runtime.structured_output.OVERLAP_FROM", 1)
+    monkeypatch.setattr("edgeformer.runtime.generation.sampling.structured_output.OVERLAP_FROM", 1)
     found = run(model, [4])
     assert found.token_ids == expected.token_ids
     assert found.speculation.accepted == expected.speculation.accepted

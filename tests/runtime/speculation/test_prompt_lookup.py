@@ -6,8 +6,8 @@ import pytest
 from edgeformer.errors import RequestError
 from edgeformer.export import export_model
 from edgeformer.runtime import GenerationConfig, load_causal_lm, load_seq2seq
-from edgeformer.runtime.speculation import DraftLength, PromptLookup
-from edgeformer.runtime.speculation.draft_length import EARNED, FIRST_CREDIT
+from edgeformer.runtime.generation.speculation import DraftLength, PromptLookup
+from edgeformer.runtime.generation.speculation.draft_length import EARNED, FIRST_CREDIT
 
 COPY = "The old bear walked to the river. The old bear walked to the river. The old bear walked"
 

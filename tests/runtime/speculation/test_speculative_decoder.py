@@ -6,7 +6,7 @@ from forms_of_cache import CONTEXT, KINDS, VOCABULARY
 
 from edgeformer.errors import RequestError
 from edgeformer.runtime import GenerationConfig
-from edgeformer.runtime.speculation import SpeculativeDecoder
+from edgeformer.runtime.generation.speculation import SpeculativeDecoder
 
 NEW = 40
 LENGTHS = [3, 1, 6, 0, 2]

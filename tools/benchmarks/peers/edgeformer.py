@@ -6,9 +6,9 @@ from typing import Any
 
 from benchmarks.peers.generation import Generate, Generation, timed
 from edgeformer.runtime import load as load_bundle
-from edgeformer.runtime.generate import Row, run_rows
-from edgeformer.runtime.kernels import Library, find_library
-from edgeformer.runtime.sampling import Sampling
+from edgeformer.runtime.generation.generate import Row, run_rows
+from edgeformer.runtime.generation.sampling.sampling import Sampling
+from edgeformer.runtime.sessions.kernels import Library, find_library
 
 BUNDLE = "bundle"
 """Name of the bundle inside the folder; an export creates its own folder."""
@@ -24,7 +24,7 @@ def convert(checkpoint: Path, folder: Path, precision: Any) -> None:
     integers.
     """
     from edgeformer.export import export_model  # here, because what runs a bundle has no torch
-    from edgeformer.quantization import CALIBRATED, QuantizationOverrides, make_quantization
+    from edgeformer.manifest.quantization import CALIBRATED, QuantizationOverrides, make_quantization
 
     if precision == "fp32":
         export_model(checkpoint, folder / BUNDLE, precision=precision, verify=None)

@@ -10,8 +10,8 @@ from edgeformer.errors import ExportError
 from edgeformer.export.graph.canonical import DOMAIN
 from edgeformer.export.lower import Lowered, LoweringOptions
 from edgeformer.export.passes import PassReport
-from edgeformer.manifest_parts import Precision
-from edgeformer.runtime.session import CACHE_DTYPES
+from edgeformer.manifest.parts import Precision
+from edgeformer.runtime.sessions.session import CACHE_DTYPES
 from verification.op_set_tables.blocks import Block
 from verification.op_set_tables.lowering import captured, lowered
 from verification.op_set_tables.trial import expected, tried

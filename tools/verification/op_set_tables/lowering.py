@@ -4,14 +4,14 @@ from functools import cache
 
 import onnx_ir as ir
 
+from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.config import ModelConfig
 from edgeformer.export.capture.trace import capture
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS
 from edgeformer.export.lower import Lowered, LoweringOptions, lower_captured
-from edgeformer.graph_specs import GraphSpec
-from edgeformer.manifest_parts import Precision
-from edgeformer.model_spec import model_spec_of
-from edgeformer.weights import RandomWeights
+from edgeformer.manifest.parts import Precision
+from edgeformer.models.graph_specs import GraphSpec
+from edgeformer.models.model_spec import model_spec_of
 
 
 @cache

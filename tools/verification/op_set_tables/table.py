@@ -4,9 +4,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from edgeformer.contract import CacheForm
+from edgeformer.contract.tensors import CacheForm
 from edgeformer.export.lower import LoweringOptions
-from edgeformer.manifest_parts import Precision
+from edgeformer.manifest.parts import Precision
 from verification.op_set_tables.blocks import BLOCKS, Block
 from verification.op_set_tables.finding import LEGEND, Found, find
 

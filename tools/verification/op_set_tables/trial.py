@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from edgeformer.config import ModelConfig
 from edgeformer.export.lower import LoweringOptions
-from edgeformer.graph_specs import GraphSpec
-from edgeformer.manifest_parts import Precision, Provider
-from edgeformer.runtime.session import CACHE_DTYPES, onnxruntime, onnxruntime_errors
+from edgeformer.manifest.parts import Precision, Provider
+from edgeformer.models.graph_specs import GraphSpec
+from edgeformer.runtime.sessions.session import CACHE_DTYPES, onnxruntime, onnxruntime_errors
 from verification.op_set_tables.lowering import captured, lowered
 
 PROVIDERS: dict[Provider, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}

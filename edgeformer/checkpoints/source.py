@@ -1,0 +1,376 @@
+"""Find a model by `--model`: the name of a preset, a folder, or a Hugging Face Hub id.
+
+Names of presets take precedence: `edgeformer export --model tiny-llama` makes a folder of that name, and the same
+command must find the same model again. `./tiny-llama` always means the folder.
+"""
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgeformer.checkpoints.sentence_transformers import (
+    check_modality,
+    choose_pooling,
+    read_max_length,
+    read_score,
+    transformer_folder,
+)
+from edgeformer.checkpoints.weight_map import read_weight_map
+from edgeformer.config import ClassificationHead, DecoderConfig, EncoderConfig, LearnedPositions, ModelConfig, Pooling
+from edgeformer.config.generation_fields import GENERATION_FIELDS, SPEECH_FIELDS, unsupported_fields
+from edgeformer.documents.json_document import parse, read_object
+from edgeformer.errors import ConfigError, EdgeformerError, WeightsError, require
+from edgeformer.families import REFUSED, Family, has_family, load_family, read_model_config, text_config
+from edgeformer.manifest.parts import SpecialTokens, sha256
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from edgeformer.lora.merged_adapter import MergedAdapter
+
+CONTEXT_FIELDS = (
+    "max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "seq_length", "n_ctx",
+)  # fmt: skip
+"""Names of the number of positions in config.json; they depend on the family."""
+
+SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+PRESETS = Path(__file__).parents[1] / "presets"
+
+# Patterns of the files that are downloaded from a hub repository: configs first, weights when they are needed. A star
+# also matches slashes, so that 1_Pooling/config.json is downloaded.
+HUB_CONFIGS = ["*.json", "*.jinja"]
+HUB_WEIGHTS = ["*.safetensors"]
+HUB_PICKLES = ["*pytorch_model*.bin"]
+
+
+POOLED_LAYERS = {f"pooler.layers.*.{name}": f"pooler.layers.*.{name}" for name in ("linear", "residual")}
+"""Names of the tensors behind the pooling, which a checkpoint keeps in folders of their own (`CheckpointWeights`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundModel:
+    """A folder with a config.json, of a known model family or not.
+
+    Attributes:
+        name: default name of the bundle.
+        origin: description of where the model comes from, for people.
+        folder: the folder.
+        modules: of a model of sentence-transformers, the folder with its modules.json, which may hold `folder`.
+        hf_config: contents of config.json.
+        random_weights: seed of a preset without trained weights; None with a checkpoint.
+        hub_id: hub repository to download the weights from; None for local models.
+        text_model_of: model_type of the whole model where `hf_config` is that of the text model inside it.
+        allow_pickle: whether pickled weights are read where there are no safetensors.
+    """
+
+    name: str
+    origin: str
+    folder: Path
+    modules: Path
+    hf_config: dict[str, Any]
+    random_weights: int | None = None
+    hub_id: str | None = None
+    text_model_of: str | None = None
+    allow_pickle: bool = False
+
+    def fetch_weights(self) -> None:
+        """Download the weights into the folder, unless they are in it. Raises WeightsError."""
+        if self.hub_id is not None:
+            _download(self.hub_id, HUB_WEIGHTS)
+            if self.allow_pickle and not all(any(folder.glob("*.safetensors")) for folder in self.weight_folders):
+                _download(self.hub_id, HUB_PICKLES)
+
+    def pickled_weights(self) -> dict[str, str]:
+        """Return the SHA-256 of each pickle that the weights are read from, by its path in the folder of the model."""
+        from edgeformer.checkpoints.tensor_files import pickled_files
+
+        if not self.allow_pickle:
+            return {}
+        files = [path for folder in self.weight_folders for path in pickled_files(folder)]
+        return {path.relative_to(self.modules).as_posix(): sha256(path) for path in files}
+
+    @property
+    def weight_folders(self) -> tuple[Path, ...]:
+        """The folders with weights."""
+        return (self.folder,)
+
+    def special_tokens(self) -> SpecialTokens:
+        """Return the token ids from generation_config.json, and those that it does not name from config.json."""
+        generation = self._generation_config()
+        found = {
+            name: value
+            for fields in (self.hf_config, generation or {})  # the second overrides
+            for name, value in fields.items()
+            if value is not None and name in SPECIAL_TOKENS
+        }
+        eos = found.get("eos_token_id", [])
+        return SpecialTokens(
+            eos=tuple(eos if isinstance(eos, list) else [eos]),
+            bos=found.get("bos_token_id"),
+            pad=found.get("pad_token_id"),
+        )
+
+    def generation_defaults(self) -> dict[str, Any]:
+        """Return the defaults of generation of an encoder-decoder, with the keys of generation_config.json.
+
+        That file replaces what config.json says of generation whole, as in transformers 5; only the first token, and
+        what config.json says of single tasks, are read there in any case. Raises ConfigError for fields that change
+        what is generated and that the runtime does not have.
+        """
+        generation = self._generation_config()
+        if generation is None:
+            generation = dict(self.hf_config)
+            if generation.get("force_bos_token_to_be_generated"):  # of the first BART
+                generation["forced_bos_token_id"] = generation.get("bos_token_id")
+        lacking = unsupported_fields(generation)
+        if lacking:
+            raise ConfigError(
+                f"{self.origin} generates with {lacking}, which the runtime does not have, and which would change what "
+                "is generated. Take it out of generation_config.json, or of config.json, where there is no such file."
+            )
+        kept = {name: self.hf_config.get(name) for name in ("decoder_start_token_id", "task_specific_params")}
+        found = kept | {name: value for name, value in generation.items() if value is not None}
+        return {name: found[name] for name in (*GENERATION_FIELDS, *SPEECH_FIELDS) if found.get(name) is not None}
+
+    def _generation_config(self) -> dict[str, Any] | None:
+        path = self.folder / "generation_config.json"
+        return read_object(path) if path.is_file() else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSource(FoundModel):
+    """A model of a known family, which can be exported; its weights are not read yet.
+
+    merged: the adapter that is merged into the weights when they are read (`edgeformer.lora.merged_adapter`).
+    pooled_layers: the folders with the weights of the layers behind the pooling.
+    """
+
+    family: Family
+    config: ModelConfig
+    merged: "MergedAdapter | None" = None
+    pooled_layers: tuple[Path, ...] = ()
+
+    @property
+    def weight_folders(self) -> tuple[Path, ...]:
+        """The folders with weights."""
+        return (self.folder, *self.pooled_layers)
+
+    def weights(self) -> Mapping[str, "Tensor"]:
+        """Return a mapping from parameter name to tensor that reads each tensor on access; download it first.
+
+        Raises WeightsError if the checkpoint does not fit the config.
+        """
+        from edgeformer.checkpoints.weights import CheckpointWeights, RandomWeights
+
+        if self.random_weights is not None:
+            return RandomWeights(self.config, self.random_weights)
+        self.fetch_weights()
+        return CheckpointWeights(
+            self.folder, self.family, self.config, self.merged, self.pooled_layers, self.allow_pickle
+        )
+
+
+def preset_names() -> list[str]:
+    """Return the names of the models that come with edgeformer."""
+    return sorted(path.name for path in PRESETS.iterdir() if (path / "config.json").is_file())
+
+
+def open_source(
+    model: str | Path | FoundModel,
+    context_length: int | None = None,
+    pooling: Pooling | None = None,
+    normalize: bool | None = None,
+) -> ModelSource:
+    """Find a model of a known family and read its config.
+
+    Args:
+        model: preset, folder or hub id, or what `find_model` found for one.
+        context_length: positions that the graph supports. None: all that the model has, or max_seq_length of a model
+            of sentence-transformers.
+        pooling: replace the head of an encoder by a sentence embedding, made of its states in this way.
+            None: the pooling of a sentence-transformers folder, otherwise the head of config.json.
+        normalize: whether the sentence embedding has L2 norm 1. None: as the sentence-transformers folder says,
+            otherwise False.
+
+    Raises:
+        ConfigError: there is no such model, or its config is not supported.
+        WeightsError: the hub does not provide it.
+    """
+    found = find_text_model(model if isinstance(model, FoundModel) else find_model(model))
+    pooled = choose_pooling(found.modules, pooling, normalize)
+    if pooled is None:
+        family, config = read_model_config(found.hf_config, context_length)
+        family = replace(family, nested=found.text_model_of is not None)
+        config = _with_score(found, _with_stored_positions(found, family, config))
+        return ModelSource(**vars(found), family=family, config=config)
+    alone = None if lacks_family(found) else load_family(found.hf_config["model_type"]).encoder_class
+    plain = found.hf_config | {"architectures": None if alone is None else [alone]}
+    family, config = read_model_config(plain, context_length)
+    if isinstance(config, DecoderConfig):  # as Qwen3-Embedding: the states of a causal model
+        family, config = family.without_head(), EncoderConfig.of_decoder(config)
+    if not isinstance(config, EncoderConfig):
+        raise ConfigError(
+            f"{found.origin} is an encoder-decoder ({found.hf_config['model_type']}), whose encoder edgeformer does "
+            "not export by itself, so there are no states to pool. Leave pooling out, and remove modules.json from "
+            "its folder, to export what config.json describes."
+        )
+    check_modality(found.folder)
+    longest = read_max_length(found.folder) if context_length is None else None
+    length = min(config.context_length, longest or config.context_length)
+    if family.encoder_class is not None:  # positions that are relative have no last one
+        length = longest or config.context_length
+    config = replace(config, head=pooled.head, context_length=length)
+    family = replace(family, tensors={**family.tensors, **POOLED_LAYERS})
+    return ModelSource(**vars(found), family=family, config=config, pooled_layers=pooled.layers)
+
+
+def _with_score(found: FoundModel, config: ModelConfig) -> ModelConfig:
+    """Return a config whose classes of texts are scored as a cross-encoder of sentence-transformers scores them."""
+    if not isinstance(config, EncoderConfig) or not isinstance(config.head, ClassificationHead):
+        return config
+    return replace(config, head=replace(config.head, score=read_score(found.modules, found.hf_config)))
+
+
+def _with_stored_positions(found: FoundModel, family: Family, config: ModelConfig) -> ModelConfig:
+    """Return a config whose sinusoidal positions are read from the checkpoint by the stacks for which it has a table.
+
+    Whether it has one is known from its weights alone, which are downloaded for that.
+    """
+    if not family.stored_positions or found.random_weights is not None:
+        return config
+    found.fetch_weights()
+    stored, prefix = _stored_names(found), family.optional_prefix
+    rows = found.hf_config.get("max_position_embeddings") or config.output_stack.context_length
+    for half, tensor in family.stored_positions.items():
+        if tensor in stored or tensor.removeprefix(prefix) in stored:
+            stack = replace(getattr(config, half), position_embedding=LearnedPositions(rows=rows))
+            config = replace(config, **{half: stack})
+    return config
+
+
+def find_text_model(found: FoundModel) -> FoundModel:
+    """Return the text model inside a model of several, with its own config.json; another model as it is.
+
+    Raises ConfigError for fields that belong neither to the text model nor to another modality.
+    """
+    if text_config(found.hf_config) is None:
+        return found
+    text = text_config(found.hf_config, _stored_names(found))
+    assert text is not None
+    return replace(found, hf_config=text, text_model_of=found.hf_config["model_type"])
+
+
+def lacks_family(found: FoundModel) -> bool:
+    """Return whether a model is of one type, there is no family of it, and another backend may export it.
+
+    The text model inside a model of several is read by a family only.
+    """
+    model_type = found.hf_config.get("model_type")
+    if not isinstance(model_type, str) or model_type in REFUSED or has_family(model_type):
+        return False
+    return text_config(found.hf_config) is None
+
+
+def find_model(model: str | Path, allow_pickle: bool = False) -> FoundModel:
+    """Find a model, of a known family or not. Raises ConfigError or WeightsError that says where it was searched.
+
+    allow_pickle: whether its weights may be a pickle (see `edgeformer.checkpoints.tensor_files`).
+    """
+    return replace(_find_model(model), allow_pickle=allow_pickle)
+
+
+def _find_model(model: str | Path) -> FoundModel:
+    text = str(model)
+    if text in preset_names():
+        return _open_folder(PRESETS / text, text, f"preset {text}")
+    path = Path(text).expanduser()
+    if os.path.isdir(path):
+        return _open_folder(path, path.resolve().name, f"folder {path.name}")
+    looks_like_path = (
+        isinstance(model, Path) or path.is_absolute() or text.startswith((".", "~")) or text.count("/") > 1
+    )
+    if os.path.exists(path):
+        raise ConfigError(f"{path} is a file; --model takes a preset, a model folder, or a hub id.")
+    if looks_like_path or "/" not in text:
+        raise ConfigError(
+            f"there is no model {text!r}: no preset of that name (presets: {', '.join(preset_names())}), and no folder "
+            f"{path.absolute()}. For a model of the Hugging Face Hub give its whole id, as in "
+            "HuggingFaceTB/SmolLM2-135M."
+        )
+    folder = _download(text, HUB_CONFIGS)
+    return _open_folder(folder, text.split("/")[1], f"hub {text}", hub_id=text)
+
+
+def _open_folder(folder: Path, name: str, origin: str, hub_id: str | None = None) -> FoundModel:
+    modules, folder = folder, transformer_folder(folder)
+    if not os.path.isfile(folder / "config.json"):  # also of a name that no file can have
+        raise ConfigError(f"{folder} has no config.json; a model folder has one beside its safetensors files.")
+    hf_config = read_object(folder / "config.json")
+    preset_file = folder / "preset.json"
+    random_weights = read_object(preset_file).get("random_weights") if preset_file.is_file() else None
+    return FoundModel(
+        name=name, origin=origin, folder=folder, modules=modules, hf_config=hf_config, random_weights=random_weights,
+        hub_id=hub_id,
+    )  # fmt: skip
+
+
+def cached_folder(hub_id: str) -> Path | None:
+    """Return the folder of a hub repository in the local cache, or None; nothing is downloaded."""
+    hub = require("huggingface_hub", "export")
+    try:
+        return Path(hub.snapshot_download(hub_id, allow_patterns=HUB_CONFIGS + HUB_WEIGHTS, local_files_only=True))
+    except (OSError, ValueError):  # not there, or no id of a repository
+        return None
+
+
+def _download(hub_id: str, patterns: list[str]) -> Path:
+    """Return a folder with files of a hub repository, from the local cache or downloaded. Raises WeightsError.
+
+    huggingface_hub draws progress bars of its own.
+    """
+    hub = require("huggingface_hub", "export")
+    errors = require("huggingface_hub.errors", "export")
+    try:
+        return Path(hub.snapshot_download(hub_id, allow_patterns=patterns))
+    except errors.GatedRepoError:
+        raise WeightsError(
+            f"{hub_id} is gated: accept its licence on its page of the hub, then log in with: hf auth login"
+        ) from None
+    except errors.RepositoryNotFoundError:
+        raise WeightsError(
+            f"the hub has no model {hub_id!r}, or it is private (log in with: hf auth login). Check the spelling."
+        ) from None
+    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, OSError) as error:
+        raise WeightsError(
+            f"{hub_id} is not in the local cache, and the hub cannot be reached ({type(error).__name__}). Check the "
+            f"network and HF_HUB_OFFLINE, or download it elsewhere (hf download {hub_id} --local-dir DIR) and give "
+            "that folder to --model."
+        ) from error
+    except errors.HfHubHTTPError as error:
+        raise EdgeformerError(f"the hub refused {hub_id}: {error}") from error
+
+
+def _stored_names(found: FoundModel) -> set[str]:
+    """Return the names of all tensors of a checkpoint, as far as its files are there; reads headers, or pickles.
+
+    A file begins with the length of its header, which is JSON. A damaged file has no names here: opening the weights
+    reports it.
+    """
+    folder, index = found.folder, found.folder / "model.safetensors.index.json"
+    if index.is_file():
+        return set(read_weight_map(index))
+    if found.allow_pickle and not any(folder.glob("*.safetensors")):
+        from edgeformer.checkpoints.tensor_files import open_tensors
+
+        return set(open_tensors(folder, allow_pickle=True))
+    names: set[str] = set()
+    for path in folder.glob("*.safetensors"):
+        with path.open("rb") as file, suppress(ValueError):
+            length = int.from_bytes(file.read(8), "little")
+            header = parse(file.read(min(length, path.stat().st_size)))
+            names |= set(header if isinstance(header, dict) else ())
+    return names

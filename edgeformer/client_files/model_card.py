@@ -1,0 +1,198 @@
+"""The model card of a bundle, README.md: what it is, its sizes, how to run it. model_card.md.jinja has its words."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from edgeformer.client_files.genai import genai_obstacle
+from edgeformer.config import (
+    AudioStem,
+    ClassificationHead,
+    DecoderConfig,
+    EncoderConfig,
+    MaskedLMHead,
+    PoolingHead,
+    QuestionAnsweringHead,
+    Seq2SeqConfig,
+    StackConfig,
+)
+from edgeformer.contract.tensors import past_names
+from edgeformer.manifest.accounting import account, cache_element_bytes
+from edgeformer.manifest.deployment import DEPLOYMENTS, OPERATORS_FILE
+from edgeformer.manifest.manifest import Manifest
+
+TEMPLATE = Path(__file__).with_suffix(".md.jinja")
+BERT_MASK = "[MASK]"
+"""The token that BERT's tokenizer has for a masked word."""
+SLOTS = 16
+"""Tokens that the buffer of a static cache in an example has room for."""
+
+
+def model_card(manifest: Manifest, parity: str, folder: Path | None = None) -> str:
+    """Return the model card of a bundle.
+
+    parity: a paragraph about its verification. folder: has its tokenizer and config.json.
+    """
+    config = manifest.model
+    is_static = manifest.cache_form == "static"
+    slots = min(SLOTS, manifest.context_length) if is_static else 0
+    values: dict[str, Any] = {
+        "manifest": manifest,
+        "deployment": DEPLOYMENTS[manifest.deployment],
+        "parity": parity,
+        "sizes": _sizes(manifest),
+        "first_line": first_line(manifest, ".", folder),
+        "slots": slots,
+        "first_state": next(iter(past_names(manifest.cache)), ""),
+        "empty_cache": f"an empty cache with room for {slots} tokens" if is_static else "an empty cache",
+        "cache_dtype": 'np.float16 if tensor.type == "tensor(float16)" else np.float32',
+        "numpy_lacks": _type_that_numpy_lacks(manifest),
+        "genai_obstacle": genai_obstacle(manifest.cache),
+        "transformers_js_where": _transformers_js_where(manifest),
+        "operators": OPERATORS_FILE,
+    }
+    if manifest.cache_scales is not None:
+        values["cache_dtype"] = "np.int8"
+    if isinstance(config, Seq2SeqConfig):
+        values |= _seq2seq_values(manifest, config)
+    elif isinstance(config, EncoderConfig):
+        values |= _encoder_values(config, _mask_token(folder))
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(values)
+
+
+def _type_that_numpy_lacks(manifest: Manifest) -> str | None:
+    """Return the type of a decoder's cache if numpy has none like it."""
+    if manifest.cache_scales is not None:
+        return "float8e4m3fn" if manifest.cache_scales.precision == "fp8" else None
+    return "bfloat16" if manifest.arithmetic == "bf16" else None
+
+
+def first_line(manifest: Manifest, shown: str | Path, folder: Path | None) -> str:
+    """Return a command to try a bundle with. shown: how it names the folder. folder: has its tokenizer and config."""
+    name = shlex.quote(str(shown))
+    match manifest.model:
+        case EncoderConfig(head=None | PoolingHead()):
+            return f'edgeformer embed {name} "A cat sleeps." "A kitten naps." "Stocks fell."'
+        case EncoderConfig(head=MaskedLMHead()):
+            return f'edgeformer run {name} "The capital of France is {_mask_token(folder)}."'
+        case EncoderConfig(head=QuestionAnsweringHead()):
+            return f'edgeformer run {name} "A cat sleeps." --question "Who sleeps?"'
+        case Seq2SeqConfig(encoder=EncoderConfig(audio=AudioStem())):
+            return f"edgeformer run {name} recording.wav"
+        case Seq2SeqConfig():
+            return f'edgeformer run {name} "{_translation_prefix(folder)}The woman sees the dog."'
+        case _:
+            return f'edgeformer run {name} "Once upon a time, there was a little girl"'
+
+
+def _seq2seq_values(manifest: Manifest, config: Seq2SeqConfig) -> dict[str, Any]:
+    use = 'print(model.generate("A text to translate or to shorten.", num_beams=4).text)'
+    if config.encoder.audio is not None:
+        use = 'print(model.transcribe("recording.wav"))'
+    bos, pad = manifest.tokens.bos, manifest.tokens.pad
+    start = manifest.generation.get("decoder_start_token_id", (pad or 0) if bos is None else bos)
+    return {"python_use": use, "audio": config.encoder.audio, "start": start}
+
+
+def _encoder_values(config: EncoderConfig, mask: str) -> dict[str, Any]:
+    match config.head:
+        case MaskedLMHead():
+            use = f'print(model.fill_mask("The capital of France is {mask}."))'
+            task, call = "fill-mask", f'"The capital of France is {mask}."'
+        case ClassificationHead():
+            use = 'print(model.classify("I like it."))'
+            task, call = "text-classification", '"I like it."'
+        case QuestionAnsweringHead():
+            use = 'print(model.answer("Who sleeps?", "A cat sleeps."))'
+            task, call = "question-answering", '"Who sleeps?", "A cat sleeps."'
+        case head:
+            use = 'print(model.embed(["A cat sleeps.", "A kitten naps."]).shape)'
+            task, call = "feature-extraction", f'["A cat sleeps.", "A kitten naps."]{_pooled(head)}'
+    return {"python_use": use, "javascript_task": task, "javascript_call": call}
+
+
+def _transformers_js_where(manifest: Manifest) -> str:
+    """Say where transformers.js finds the bundle; nothing where it cannot load it."""
+    deployment = DEPLOYMENTS[manifest.deployment]
+    is_seq2seq = manifest.task == "seq2seq-lm"
+    if (
+        "transformers.js" not in deployment.clients
+        or (manifest.model is None and manifest.backend is None)
+        or manifest.cache_form == "static"
+        or (manifest.cache.num_layers and not manifest.cache.elements_per_token)  # it counts tokens by keys
+        or (is_seq2seq and manifest.merged_graph is None)
+    ):
+        return ""
+    if is_seq2seq and deployment.shared_data:
+        return "in Node, since a browser does not find weights that several graphs share"
+    return "a browser names the path that the folder is served at"
+
+
+def _mask_token(folder: Path | None) -> str:
+    """Return the mask token of the tokenizer in a folder; BERT's, where it names none."""
+    token = _read_json(folder, "tokenizer_config.json").get("mask_token")
+    return (token.get("content") if isinstance(token, dict) else token) or BERT_MASK
+
+
+def _translation_prefix(folder: Path | None) -> str:
+    """Return the first prefix of a translation task in config.json, where models like T5 have some."""
+    tasks = _read_json(folder, "config.json").get("task_specific_params") or {}
+    prefixes = [task.get("prefix") for name, task in tasks.items() if name.startswith("translation")]
+    return next(filter(None, prefixes), "")
+
+
+def _read_json(folder: Path | None, name: str) -> dict[str, Any]:
+    path = None if folder is None else folder / name
+    return json.loads(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else {}
+
+
+def _pooled(head: PoolingHead | None) -> str:
+    """Return the options with which transformers.js pools states as the graph does."""
+    if head is None:
+        return ""
+    names = {"first": "cls", "mean": "mean", "last": "last_token"}
+    if head.layers or not isinstance(head.pooling, str) or head.pooling not in names:
+        return ', { pooling: "none" } /* a vector for every token: transformers.js does not pool as this model does */'
+    return f', {{ pooling: "{names[head.pooling]}", normalize: {str(head.normalize).lower()} }}'
+
+
+def _sizes(manifest: Manifest) -> dict[str, object]:
+    """Return the rows of the table of sizes; a module that is not ours tells less of itself."""
+    model, cache = manifest.model, manifest.cache
+    rows: dict[str, object] = {}
+    if isinstance(model, DecoderConfig):
+        rows["parameters"] = f"{account(model).parameters:,}"
+    match model:
+        case Seq2SeqConfig():
+            rows |= {"encoder": _stack(model.encoder), "decoder": _stack(model.decoder)}
+        case None:
+            rows["layers"] = cache.num_layers
+            if cache.key_value is not None:
+                rows["key-value heads / head size"] = f"{cache.key_value.num_kv_heads} / {cache.key_value.head_dim}"
+        case _:
+            rows["layers"] = _stack(model)
+    rows |= {"vocabulary": f"{manifest.vocab_size:,}", "context": f"{manifest.context_length:,} tokens"}
+    if cache.num_layers:
+        kind = "" if manifest.cache_scales is None else f", {manifest.cache_scales.precision}"
+        rows["cache"] = f"{cache.elements_per_token * cache_element_bytes(manifest):,} bytes a token{kind}"
+        if cache.recurrent:
+            rows["states of fixed size"] = f"{cache.size_in_bytes(cache_element_bytes(manifest), 1, 0):,} bytes a text"
+    return rows
+
+
+def _stack(config: StackConfig) -> str:
+    if not config.attentions:
+        return f"{len(config.blocks)} layers of {config.hidden_size}, without attention"
+    attention = config.attentions[0]
+    is_grouped = attention.num_kv_heads != attention.num_heads
+    grouped = f" ({attention.num_kv_heads} for keys and values)" if is_grouped else ""
+    return (
+        f"{len(config.blocks)} layers of {config.hidden_size}, {attention.num_heads} heads of "
+        f"{attention.head_dim}{grouped}"
+    )

@@ -1,0 +1,1 @@
+"""The names of tensors that exporter, runtime and clients share."""

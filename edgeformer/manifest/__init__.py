@@ -1,0 +1,1 @@
+"""The account that a bundle gives of itself: manifest, quantization, deployment, and what it costs."""

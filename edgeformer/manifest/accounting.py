@@ -1,0 +1,388 @@
+"""Costs of a model, computed from its config: parameters, bytes, bytes of the cache, FLOPs."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from edgeformer.config import (
+    AttentionConfig,
+    BlockConfig,
+    ClassificationHead,
+    CrossAttentionConfig,
+    DecoderConfig,
+    DeltaNetConfig,
+    DisentangledConfig,
+    EncoderConfig,
+    ExpertsConfig,
+    FeedForwardConfig,
+    LearnedPositions,
+    MaskedLMHead,
+    ModelConfig,
+    NormConfig,
+    PoolingHead,
+    QuestionAnsweringHead,
+    RecurrentConfig,
+    Seq2SeqConfig,
+    ShawConfig,
+    ShortConvConfig,
+    StackConfig,
+    StateSpaceConfig,
+    T5BiasConfig,
+    TransformerXLConfig,
+)
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.parts import Arithmetic
+
+ELEMENT_BYTES: dict[Arithmetic, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
+"""Bytes of one element."""
+
+
+def cache_element_bytes(manifest: Manifest) -> int:
+    """Return the bytes of one element in the cache of a bundle."""
+    return ELEMENT_BYTES[manifest.arithmetic] if manifest.cache_scales is None else 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceAccount:
+    """Costs of an encoder-decoder for every token of the source.
+
+    Attributes:
+        cache_bytes_per_token: bytes of the cross-attention keys and values of all layers of the decoder.
+        flops_per_token: FLOPs of the encoder and of those keys and values, without attention.
+        attention_flops_per_token: FLOPs of the encoder's attention, to multiply by the tokens of the source.
+        step_flops_per_token: FLOPs of cross-attention in one decode step.
+    """
+
+    cache_bytes_per_token: int
+    flops_per_token: int
+    attention_flops_per_token: int
+    step_flops_per_token: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """Costs of one model in one precision; those of an encoder-decoder are the decoder's, apart from `source`.
+
+    Attributes:
+        parameters: number of parameters, with a tied head or a shared embedding counted once.
+        bytes: bytes of the parameters by part; an audio stem belongs to the embedding.
+        cache_bytes_per_token: bytes of keys and values of all layers; 0 for an encoder.
+        state_bytes: bytes of the states of fixed size of all layers, for each text.
+        flops_per_token: multiplications and additions of the matrix products of one decode step, or of one token of an
+            encoder. Attention to other tokens, and what is computed once per text, are left out.
+        attention_flops_per_token: FLOPs to add for each token in the cache, or in the text of an encoder.
+        source: costs per token of the source of an encoder-decoder.
+    """
+
+    parameters: int
+    bytes: dict[str, int]
+    cache_bytes_per_token: int
+    flops_per_token: int
+    attention_flops_per_token: int
+    state_bytes: int = 0
+    source: SourceAccount | None = None
+
+    @property
+    def total_bytes(self) -> int:
+        """Return the bytes of all parameters."""
+        return sum(self.bytes.values())
+
+
+def account(config: ModelConfig, precision: Arithmetic = "fp32") -> Account:
+    """Return the costs of a model in a precision."""
+    parts, source, size = _parts(config), None, ELEMENT_BYTES[precision]
+    stack = config.output_stack
+    if isinstance(config, Seq2SeqConfig):
+        geometry = config.decoder.cross_geometry
+        assert geometry is not None
+        width = geometry.elements_per_token // (2 * geometry.num_layers)
+        # Every layer of the decoder projects each state of the encoder to keys and values, which its queries read.
+        across = config.decoder.blocks[0].cross_attention
+        assert across is not None
+        projections = 2 * geometry.num_layers * config.encoder.hidden_size * across.kv_heads * across.head_dim
+        source = SourceAccount(
+            cache_bytes_per_token=geometry.elements(1, 1) * size,
+            flops_per_token=2 * (_products(config.encoder) + projections),
+            attention_flops_per_token=2 * _scores(config.encoder),
+            step_flops_per_token=2 * 2 * geometry.num_layers * width,
+        )
+    return Account(
+        parameters=sum(parts.values()),
+        bytes={part: count * size for part, count in parts.items()},
+        cache_bytes_per_token=stack.cache_geometry.elements_per_token * size if isinstance(stack, DecoderConfig) else 0,
+        flops_per_token=2 * _products(stack),
+        attention_flops_per_token=2 * _scores(stack),
+        state_bytes=stack.cache_geometry.size_in_bytes(size, 1, 0) if isinstance(stack, DecoderConfig) else 0,
+        source=source,
+    )
+
+
+def last_token_flops(config: DecoderConfig) -> int:
+    """Return the part of `flops_per_token` that follows the last attention.
+
+    A prefill graph spends these on the last token only.
+    """
+    last, hidden = config.blocks[-1], config.hidden_size
+    output = 0 if last.attention is None else hidden * last.attention.output_size
+    return 2 * (output + _feed_forward_products(last.feed_forward, hidden) + _table(config))
+
+
+def _parts(config: ModelConfig) -> dict[str, int]:
+    """Return the number of parameters by part of the model."""
+    if isinstance(config, Seq2SeqConfig):
+        both = Counter(_parts(config.encoder))
+        both.update(_stack_parts(config.decoder, config.encoder.hidden_size))
+        both["embedding"] -= _table(config.decoder) * config.shared_embedding
+        return dict(both)
+    return _stack_parts(config)
+
+
+def _stack_parts(config: DecoderConfig | EncoderConfig, source_size: int = 0) -> dict[str, int]:
+    hidden, width = config.hidden_size, config.embedding_width
+    positions = config.position_embedding
+    rows = positions.rows if isinstance(positions, LearnedPositions) else 0
+    blocks = config.blocks[:1] if config.shared_blocks else config.blocks
+    attentions = [block.attention for block in blocks if block.attention is not None]
+    norms = sum(_block_norms(block, hidden) for block in blocks)
+    norms += _norm(config.final_norm, hidden) + _norm(config.embedding_norm, width)
+    tables = {
+        (attention.relative, attention.num_heads)
+        for attention in attentions
+        if isinstance(attention.relative, T5BiasConfig)
+    }
+    relations = {each.relative for each in attentions if isinstance(each.relative, DisentangledConfig)}
+    norms += sum(_norm(each.norm, hidden) for each in relations)
+    parts = {
+        "embedding": _table(config) + rows * width,
+        "attention": sum(_attention(attention, hidden) for attention in attentions)
+        + sum(relative.num_buckets * heads for relative, heads in tables)
+        + sum(2 * each.span * hidden for each in relations),
+        "feed_forward": sum(_feed_forward(block.feed_forward, hidden) for block in blocks),
+        "norms": norms,
+        "head": _head(config),
+    }
+    residual = sum(_residual(block, hidden) for block in blocks)
+    if residual:
+        parts["residual"] = residual
+    if isinstance(config, DecoderConfig):
+        parts["embedding"] += _per_layer_embedding(config) + _stream_projections(config)
+    recurrent = [block.recurrent for block in blocks if block.recurrent is not None]
+    if recurrent:
+        parts["recurrent"] = sum(recurrent_weights(each, hidden) for each in recurrent)
+    across = [block.cross_attention for block in blocks if block.cross_attention is not None]
+    if across:
+        parts["cross_attention"] = sum(_cross_attention(each, hidden, source_size) for each in across)
+    if isinstance(config, EncoderConfig):
+        biases = 2 * hidden if config.audio is not None else 0
+        projection = 0 if config.embedding_size is None else hidden * (width + 1)
+        parts["embedding"] += config.token_types * width + projection + _stem(config, 1) + biases
+    return parts
+
+
+def _table(config: StackConfig) -> int:
+    return config.vocab_size * config.embedding_width
+
+
+def _per_layer_embedding(config: DecoderConfig) -> int:
+    embedding = config.per_layer_embedding
+    if embedding is None:
+        return 0
+    width = len(config.blocks) * embedding.size
+    return (embedding.rows + config.hidden_size) * width + _norm(embedding.norm, embedding.size)
+
+
+def _stream_projections(config: DecoderConfig) -> int:
+    altup = config.blocks[0].altup
+    return 0 if altup is None else 2 * (altup.streams - 1) * config.hidden_size**2
+
+
+def _residual(block: BlockConfig, hidden: int) -> int:
+    """Return the number of weights of what a block adds to a plain residual stream."""
+    altup, count = block.altup, _residual_products(block, hidden) + block.output_scale
+    count += 0 if block.laurel_rank is None else _norm(block.norm, hidden)
+    count += 0 if block.layer_input is None else _norm(block.layer_input.norm, hidden)
+    return count + (0 if altup is None else _norm(block.norm, hidden) + hidden * altup.output_scale)
+
+
+def _residual_products(block: BlockConfig, hidden: int) -> int:
+    altup, count = block.altup, 0
+    count += 0 if block.laurel_rank is None else 2 * hidden * block.laurel_rank
+    count += 0 if block.layer_input is None else 2 * hidden * block.layer_input.size
+    return count + (0 if altup is None else altup.streams * (hidden + altup.streams**2 + altup.streams))
+
+
+def _stem(config: EncoderConfig, first: int) -> int:
+    """Return the number of weights of an audio stem's convolutions, with those of the first counted `first` times."""
+    if config.audio is None:
+        return 0
+    return 3 * config.hidden_size * (first * config.audio.mel_bins + config.hidden_size)
+
+
+def _norm(norm: NormConfig | None, size: int) -> int:
+    if norm is None:
+        return 0
+    statistics = 2 if norm.kind == "batch_norm" else 0
+    return size * (norm.weight + norm.bias + statistics)
+
+
+def _block_norms(block: BlockConfig, hidden: int) -> int:
+    branches = 1 + (block.cross_attention is not None) + (block.feed_forward is not None)
+    count = 0
+    if block.norm_placement != "output":
+        count += branches - block.branch_norms - (block.residual == "parallel_one_norm") - (not block.attention_norm)
+    if block.norm_placement in ("output", "sandwich"):
+        count += branches
+    return count * _norm(block.norm, hidden)
+
+
+def _attention(attention: AttentionConfig, hidden: int) -> int:
+    head_dim, qkv_bias = attention.head_dim, attention.qkv_bias
+    width, kv_width = attention.num_heads * head_dim, attention.num_kv_heads * head_dim
+    own, values = attention.shares is None, not attention.value_from_key
+    count = _projections(attention, hidden)
+    if attention.latent is not None:
+        latent = attention.latent
+        ranks = latent.rank + (latent.query_rank or 0)
+        count += _norm(latent.norm, ranks) + (ranks + latent.shared_dim) * latent.bias
+    count += (width + kv_width * (values + attention.key_bias) * own) * qkv_bias + hidden * attention.output_bias
+    count += attention.num_heads * attention.sinks + attention.output_size * qkv_bias * attention.output_gate
+    count += 3 * width * (hidden + qkv_bias) * attention.global_projections
+    count += _norm(attention.value_norm, head_dim)
+    if attention.qk_norm is not None:
+        norm, over = attention.qk_norm.norm, attention.qk_norm.over
+        keys = _norm(norm, head_dim if over == "head" else kv_width) * own
+        count += _norm(norm, head_dim if over == "head" else width) + keys
+    match attention.relative:
+        case ShawConfig(max_distance=reach, values=values):
+            count += (2 * reach + 1) * head_dim * (1 + values)
+        case TransformerXLConfig():
+            count += hidden * width + 2 * width
+        case DisentangledConfig(shared_projections=False) as relations:
+            count += width * (hidden + relations.key_bias) * relations.content_to_position
+            count += width * (hidden + 1) * relations.position_to_content
+    return count
+
+
+def _projections(attention: AttentionConfig, hidden: int) -> int:
+    """Return the number of weights in the matrices of queries, keys, values, gate and output, without biases."""
+    heads, head_dim, latent = attention.num_heads, attention.head_dim, attention.latent
+    gate = hidden * attention.output_size * attention.output_gate
+    if latent is None:
+        kv_heads = attention.num_kv_heads * (2 - attention.value_from_key) * (attention.shares is None)
+        return hidden * head_dim * (2 * heads + kv_heads) + gate
+    down = hidden * (latent.rank + latent.shared_dim + (latent.query_rank or 0))
+    keys_values = latent.rank * heads * (head_dim - latent.shared_dim + latent.value_dim)
+    queries = (latent.query_rank or hidden) * heads * head_dim
+    return down + queries + keys_values + gate + hidden * attention.output_size
+
+
+def _cross_attention(attention: CrossAttentionConfig, hidden: int, source_size: int) -> int:
+    width, kv_width = attention.num_heads * attention.head_dim, attention.kv_heads * attention.head_dim
+    biases = (width + kv_width * (1 + attention.key_bias)) * attention.qkv_bias + hidden * attention.output_bias
+    return 2 * (width * hidden + kv_width * source_size) + biases
+
+
+def recurrent_weights(recurrent: RecurrentConfig, hidden: int) -> int:
+    """Return the number of weights of a recurrent layer."""
+    match recurrent:
+        case ShortConvConfig(bias=bias):
+            biases, vectors = (bias, bias, bias), 0
+        case DeltaNetConfig():
+            biases, vectors = (False, False, False), 2 * recurrent.num_value_heads + recurrent.value_dim
+        case StateSpaceConfig():
+            biases = recurrent.input_bias, recurrent.conv_bias, recurrent.output_bias
+            vectors = 3 * recurrent.num_heads + recurrent.inner_size * (recurrent.norm_eps is not None)
+    sizes = recurrent.projected_size, recurrent.channels, hidden
+    count = sum(size * bias for size, bias in zip(sizes, biases, strict=True)) + vectors
+    return _recurrent_products(recurrent, hidden) + recurrent.channels * recurrent.kernel_size + count
+
+
+def _recurrent_products(recurrent: RecurrentConfig, hidden: int) -> int:
+    return hidden * (recurrent.projected_size + recurrent.inner_size)
+
+
+def _feed_forward(feed_forward: FeedForwardConfig | ExpertsConfig | None, hidden: int) -> int:
+    if feed_forward is None:
+        return 0
+    if isinstance(feed_forward, ExpertsConfig):
+        return _experts(feed_forward, hidden)
+    inner, inwards = feed_forward.intermediate_size, 1 + feed_forward.gated
+    return (inwards + 1) * hidden * inner + (inwards * inner + hidden) * feed_forward.bias
+
+
+def _experts(config: ExpertsConfig, hidden: int) -> int:
+    router, experts = config.router, config.num_experts
+    count = experts * (hidden + router.bias + router.choice_bias + router.expert_scale) + _norm(router.norm, hidden)
+    count += experts * _feed_forward(config.expert, hidden) + hidden * config.shared_gate
+    if config.shared is not None:
+        count += _feed_forward(config.shared, hidden)
+    return count + 4 * _norm(config.branch_norm, hidden)
+
+
+def _head(config: DecoderConfig | EncoderConfig) -> int:
+    hidden, vocab_size = config.hidden_size, config.vocab_size
+    if isinstance(config, DecoderConfig):
+        return _table(config) * (not config.tied_head) + vocab_size * config.head_bias
+    match config.head:
+        case MaskedLMHead() as head:
+            width, own_table = config.embedding_width, _table(config) * (not head.tied)
+            dense = width * (hidden + head.dense_bias) if head.activation is not None else 0
+            return dense + _norm(head.norm, width) + own_table + vocab_size * head.bias
+        case ClassificationHead() as head:
+            dense = hidden * (hidden + head.dense_bias) if head.dense is not None else 0
+            return dense + _norm(head.norm, hidden) + len(head.labels) * (hidden + head.bias)
+        case QuestionAnsweringHead():
+            return 2 * (hidden + 1)
+        case PoolingHead() as head:
+            return sum(
+                layer.size * (width * (1 + (layer.residual and width != layer.size)) + layer.bias)
+                for layer, width in zip(head.layers, head.widths(hidden), strict=False)
+            )
+        case _:
+            return 0
+
+
+def _products(config: DecoderConfig | EncoderConfig) -> int:
+    """Return the number of weights that a token is multiplied with: matrices without biases."""
+    hidden = config.hidden_size
+    count = sum(_block_products(block, hidden) for block in config.blocks)
+    if isinstance(config, DecoderConfig):
+        embedding = config.per_layer_embedding
+        inputs = 0 if embedding is None else hidden * len(config.blocks) * embedding.size
+        return count + _table(config) + inputs + _stream_projections(config)
+    count += 0 if config.embedding_size is None else hidden * config.embedding_size
+    count += _stem(config, 2)  # the second convolution halves the frames: two of the first make one token
+    match config.head:
+        case MaskedLMHead(activation=activation):
+            count += hidden * config.embedding_width * (activation is not None) + _table(config)
+        case ClassificationHead(pooling=None, dense=dense, labels=labels):
+            count += hidden * (hidden * (dense is not None) + len(labels))
+        case QuestionAnsweringHead():
+            count += 2 * hidden
+    return count
+
+
+def _block_products(block: BlockConfig, hidden: int) -> int:
+    attention, across = block.attention, block.cross_attention
+    count = 0 if block.recurrent is None else _recurrent_products(block.recurrent, hidden)
+    if attention is not None:
+        width = attention.num_heads * attention.head_dim
+        count += _projections(attention, hidden)
+        count += 2 * hidden * width * attention.global_projections  # keys and values; there are only few queries
+    if across is not None:
+        count += 2 * hidden * across.num_heads * across.head_dim
+    return count + _feed_forward_products(block.feed_forward, hidden) + _residual_products(block, hidden)
+
+
+def _feed_forward_products(feed_forward: FeedForwardConfig | ExpertsConfig | None, hidden: int) -> int:
+    if feed_forward is None:
+        return 0
+    if isinstance(feed_forward, FeedForwardConfig):
+        return (2 + feed_forward.gated) * hidden * feed_forward.intermediate_size
+    count = hidden * (feed_forward.num_experts + feed_forward.shared_gate)
+    count += feed_forward.experts_per_token * _feed_forward_products(feed_forward.expert, hidden)
+    return count + (0 if feed_forward.shared is None else _feed_forward_products(feed_forward.shared, hidden))
+
+
+def _scores(config: StackConfig) -> int:
+    """Return the multiplications of a query with one key, and of a softmax weight with its value, in all layers."""
+    return sum(2 * attention.num_heads * attention.head_dim for attention in config.attentions)

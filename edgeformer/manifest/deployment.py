@@ -1,0 +1,227 @@
+"""Deployments: where a bundle is to run, which options that proposes, and which files it has a use for.
+
+What a user asks for takes precedence over what a deployment proposes. A bundle for no particular deployment has every
+file.
+"""
+
+from dataclasses import dataclass, replace
+
+from edgeformer.config import EncoderConfig, ModelConfig, Seq2SeqConfig
+from edgeformer.errors import ExportError
+from edgeformer.manifest.parts import DeploymentName, OpSet, Precision, Prefill, PrefillChoice, Provider
+from edgeformer.manifest.quantization import (
+    DEFAULTS,
+    NO_OVERRIDES,
+    Activations,
+    Quantization,
+    QuantizationOverrides,
+    make_quantization,
+)
+
+LARGEST_ARRAY = 0x7FE00000
+"""Bytes of an array in Chrome, into which a page loads a file.
+
+Source: onnxruntime.ai/docs/tutorials/web/large-models.html
+"""
+
+OPERATORS_FILE = "required_operators_and_types.config"
+"""Lists the kernels that a reduced build of onnxruntime needs for graphs in ORT format."""
+
+READ_TODAY = ("generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+"""Files of a Hugging Face folder that clients of today read; older ones look for special tokens in one more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposal:
+    """Options for one kind of model. head, activations: as in `QuantizationOverrides`."""
+
+    precision: Precision
+    head: str | None = None
+    activations: Activations | None = None
+    prefill: Prefill | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment:
+    """A place where bundles run: the options that it proposes, and the files that it has a use for.
+
+    decoder, encoder, seq2seq: options proposed for models of that kind. cuda: the precision proposed for a GPU; None
+    where there can be none. block_kernels: its onnxruntime has kernels for products and gathers of matrices that are
+    quantized in blocks; without them gathers are made of primitive ops, and embeddings and heads quantize activations
+    per token as well. primitive_gathers: gathers are made of primitive ops in any case. shared_data: graphs may share
+    one file of weights. largest_data: bytes that a file of weights may have. ort_format: graphs are .ort files, which
+    contain their weights. windowed: models with windows get a windowed graph too. certificate: the bundle has the
+    report of its verification. clients: whose configs are written. copied_files: copied from the model's folder.
+    """
+
+    name: DeploymentName | None
+    decoder: Proposal
+    encoder: Proposal
+    seq2seq: Proposal
+    cuda: Precision | None = None
+    block_kernels: bool = True
+    primitive_gathers: bool = False
+    shared_data: bool = True
+    largest_data: int | None = None
+    ort_format: bool = False
+    windowed: bool = True
+    certificate: bool = True
+    clients: tuple[str, ...] = ("transformers.js", "onnxruntime-genai")
+    copied_files: tuple[str, ...] = (*READ_TODAY, "special_tokens_map.json")
+
+    def __str__(self) -> str:
+        """Describe what the deployment proposes for decoders, in a few words."""
+        proposal = self.decoder
+        parts = [proposal.precision, f"a head in {proposal.head}" if proposal.head else ""]
+        parts += ["activations per token" if proposal.activations == "per_token" else ""]
+        parts += [f"--prefill {proposal.prefill}" if proposal.prefill else "", ".ort files" if self.ort_format else ""]
+        return f"{self.name}: {', '.join(filter(None, parts))}"
+
+    def proposal(self, config: ModelConfig | None, ops: OpSet, provider: Provider) -> Proposal:
+        """Return what the deployment proposes for a kind of model and these kernels.
+
+        config: None for a decoder whose module is not ours. Raises ExportError where there is no such provider.
+        """
+        if provider == "cuda":
+            if self.cuda is None:
+                raise ExportError(
+                    f"the deployment {self.name} has no CUDA. Leave provider cuda out, or the deployment."
+                )
+            return Proposal(precision=self.cuda)
+        if ops != "ort":  # which alone has quantized products
+            return Proposal(precision="fp32")
+        match config:
+            case Seq2SeqConfig():
+                return self.seq2seq
+            case EncoderConfig():
+                return self.encoder
+            case _:
+                return self.decoder
+
+    def choose(
+        self,
+        config: ModelConfig | None,
+        *,
+        ops: OpSet = "ort",
+        provider: Provider = "cpu",
+        precision: Precision | None = None,
+        quantization: Quantization | QuantizationOverrides | None = None,
+        calibrated: bool = False,
+        prefill: PrefillChoice | None = None,
+    ) -> "Chosen":
+        """Return what a user asks for, completed by what the deployment proposes.
+
+        quantization: a whole config, or overrides of the default one. calibrated: a calibration text is given. What is
+        proposed for weights of one precision is left out with another. Raises ExportError for overrides of a precision
+        that is not quantized.
+        """
+        proposal = self.proposal(config, ops, provider)
+        precision = precision or proposal.precision
+        if prefill is None:
+            prefill = proposal.prefill if precision in DEFAULTS else None
+        if not isinstance(quantization, Quantization):
+            overrides = quantization or NO_OVERRIDES
+            if precision == proposal.precision:
+                overrides = _proposed(proposal, overrides)
+            if precision in DEFAULTS:
+                quantization = make_quantization(
+                    precision, overrides, calibrated=calibrated, everywhere=not self.block_kernels
+                )
+            elif overrides != NO_OVERRIDES:
+                raise ExportError(_not_quantized(precision))
+        elif precision not in DEFAULTS:
+            raise ExportError(_not_quantized(precision))
+        return Chosen(
+            precision=precision,
+            quantization=quantization if isinstance(quantization, Quantization) else None,
+            prefill=None if prefill == "none" else prefill,
+        )
+
+
+def _not_quantized(precision: Precision) -> str:
+    return (
+        f"a quantization config is for {' and '.join(DEFAULTS)}, and the precision is {precision}. Leave it out, or "
+        "choose one of these precisions."
+    )
+
+
+def _proposed(proposal: Proposal, overrides: QuantizationOverrides) -> QuantizationOverrides:
+    """Return the overrides, completed by what is proposed.
+
+    Per-token activations are not proposed where another block or zero points are asked for: they allow neither.
+    """
+    activations = overrides.activations
+    if activations is None and overrides.block is None and overrides.symmetric is None:
+        activations = proposal.activations
+    return replace(overrides, head=overrides.head or proposal.head, activations=activations)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """Precision, quantization and prefill graph of an export. quantization: None where weights are no integers."""
+
+    precision: Precision
+    quantization: Quantization | None
+    prefill: Prefill | None
+
+
+_PLAIN = Proposal(precision="fp32")
+_PER_TOKEN = Proposal(precision="int8", activations="per_token")
+
+ANYWHERE = Deployment(name=None, decoder=_PLAIN, encoder=_PLAIN, seq2seq=_PLAIN, cuda="fp32")
+"""No particular deployment: nothing is quantized that nobody asked to have quantized."""
+
+# A server has plenty of memory, and requests come in batches: int8 has a fortieth of int4's loss, and products of many
+# rows are fastest between integers.
+_SERVER = Deployment(
+    name="server",
+    decoder=Proposal(precision="int8", prefill="int8"),
+    encoder=_PER_TOKEN,
+    seq2seq=_PER_TOKEN,
+    cuda="fp16",
+)
+
+# A desktop has one user: the bytes that a token has to read bound its speed. An int8 head costs little and halves the
+# loss.
+_DESKTOP = Deployment(
+    name="desktop",
+    decoder=Proposal(precision="int4", head="int8", prefill="int8"),
+    encoder=_PER_TOKEN,
+    seq2seq=_PER_TOKEN,
+    cuda="fp16",
+)
+
+# onnxruntime's WebAssembly has no kernels for products in blocks (it dequantizes the whole matrix every time), and none
+# for gathers from them. It has products of int8 with int8.
+_WEB = Deployment(
+    name="web",
+    decoder=_PER_TOKEN,
+    encoder=_PER_TOKEN,
+    seq2seq=_PER_TOKEN,
+    block_kernels=False,
+    primitive_gathers=True,
+    shared_data=False,
+    largest_data=LARGEST_ARRAY,
+    windowed=False,
+    certificate=False,
+    clients=("transformers.js",),
+    copied_files=READ_TODAY,
+)
+
+# onnxruntime does not optimize an .ort file when it loads it, and on some processors per-token products need that.
+# Tensors of an .ort file cannot share bytes, so gathers read the tensors of the products.
+_MOBILE = Deployment(
+    name="mobile",
+    decoder=Proposal(precision="int4", head="int8"),
+    encoder=Proposal(precision="int8"),
+    seq2seq=Proposal(precision="int8"),
+    primitive_gathers=True,
+    ort_format=True,
+    windowed=False,
+    certificate=False,
+    clients=("onnxruntime-genai",),
+    copied_files=READ_TODAY,
+)
+
+DEPLOYMENTS: dict[str | None, Deployment] = {each.name: each for each in (ANYWHERE, _SERVER, _DESKTOP, _WEB, _MOBILE)}
+"""Deployments by name; None stands for no particular one."""

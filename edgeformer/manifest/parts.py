@@ -1,0 +1,245 @@
+"""The parts of a bundle's manifest: what it says of files, weights, graphs, adapters and prompts, and its choices."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from edgeformer.documents.schema import check
+from edgeformer.errors import ConfigError, shown
+from edgeformer.manifest.quantization import Quantization, WeightFormat
+
+Arithmetic = Literal["fp32", "fp16", "bf16"]
+"""Data type of activations, and of caches and weights that are not quantized."""
+Precision = Literal["fp32", "fp16", "bf16", "int8", "int4"]
+"""Data type of weights; int8 and int4 have a `Quantization`. `default_arithmetic` says what a graph computes in."""
+Prefill = Literal["int8"]
+PrefillChoice = Literal["int8", "none"]
+CachePrecision = Literal["int8", "fp8"]
+"""Data type of keys and values in a quantized cache; fp8 is float8e4m3fn."""
+Provider = Literal["cpu", "cuda"]
+OpSet = Literal["ort", "standard", "portable"]
+Task = Literal["causal-lm", "seq2seq-lm", "encoder"]
+DeploymentName = Literal["server", "desktop", "web", "mobile"]
+"""Where a bundle can be made to run; `edgeformer.manifest.deployment` says what each implies."""
+Backend = Literal["transformers"]
+"""Libraries whose own modules can be exported by module patching."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileEntry:
+    """Size and SHA-256 of one file."""
+
+    bytes: int
+    sha256: str
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file's content, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaledOutputs:
+    """A factor that a pass has folded into the weights of the first `outputs` outputs of a matrix product."""
+
+    outputs: int
+    factor: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredWeight:
+    """How one tensor of a graph was made from parameters.
+
+    Attributes:
+        parameters: names of the parameters, concatenated along the last axis of the tensor.
+        transposed: whether each parameter was transposed first.
+        scaled: a factor that was applied to the concatenated matrix.
+        quantized: the format in which the matrix is stored; None where it is not quantized.
+        part: which part of the quantized matrix the tensor is: integers, scales or zero_points.
+        columns: whether the matrix is quantized by columns instead of rows.
+        interleaved: the parameters [X, out, …] of X experts are joined along axis 1 instead, and their entries
+            alternate.
+    """
+
+    parameters: tuple[str, ...]
+    transposed: bool
+    scaled: ScaledOutputs | None = None
+    quantized: WeightFormat | None = None
+    part: str | None = None
+    columns: bool = False
+    interleaved: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefillGraph:
+    """The prefill graph: a second graph of a decoder, with weights in a format that is faster for many tokens.
+
+    It returns logits of the last token only, [B, 1, V], and shares the embedding and the head with the decode graph.
+
+    Attributes:
+        graph: path of the graph in the bundle.
+        from_tokens: number of tokens per run, over all rows, from which it is faster than the decode graph; measured
+            on the machine of the export.
+        quantization: the quantization config of its weights.
+    """
+
+    graph: str
+    from_tokens: int
+    quantization: Quantization
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignmentHead:
+    """A head of a speech model's cross-attention that reads the recording where a token is spoken."""
+
+    layer: int
+    head: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignmentGraph:
+    """The alignment graph of a speech model, over the weights of the decoder: the times of words come from it.
+
+    It has the decoder's inputs and outputs, but for the logits: instead of these it returns the weights of
+    cross-attention, float32 [B, heads, S, source length].
+
+    Attributes:
+        graph: path of the graph in the bundle.
+        heads: whose weights it returns, in order.
+        median_filter_width: positions of the recording whose median smooths a weight; an odd number.
+    """
+
+    graph: str
+    heads: tuple[AlignmentHead, ...]
+    median_filter_width: int
+
+    def __post_init__(self) -> None:
+        check(len(self.heads) > 0, self, "heads", "at least one")
+        odd = self.median_filter_width > 0 and self.median_filter_width % 2 == 1
+        check(odd, self, "median_filter_width", "a positive odd number")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecialTokens:
+    """Token ids that generation needs: each of `eos` ends a text; `bos` and `pad` may be absent."""
+
+    eos: tuple[int, ...]
+    bos: int | None
+    pad: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """Tensors of a checkpoint that its text model does not have: their modality, number, and parameters."""
+
+    modality: str
+    tensors: int
+    parameters: int
+
+    def __str__(self) -> str:
+        tensors = "1 tensor" if self.tensors == 1 else f"{self.tensors:,} tensors"
+        return f"{self.modality} ({tensors}, {self.parameters / 1e6:,.1f} M parameters)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextModelOf:
+    """The bigger model whose text model was exported, and what was left out of it.
+
+    Attributes:
+        model_type: the bigger model's.
+        left_out: by modality; empty where its checkpoint holds the text model alone.
+    """
+
+    model_type: str
+    left_out: tuple[LeftOut, ...]
+
+    def __str__(self) -> str:
+        parts = "; ".join(map(str, self.left_out)) or "nothing, for the checkpoint holds no more"
+        return f"text model of {self.model_type}; left out: {parts}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterOrigin:
+    """A LoRA adapter that a bundle was made with.
+
+    Attributes:
+        name: of its folder.
+        kind: what it is, for people, such as `LoRA of rank 8`.
+        base: the model that it was trained on, as its config names it.
+        config_sha256, weights_sha256: of adapter_config.json and adapter_model.safetensors.
+    """
+
+    name: str
+    kind: str
+    base: str | None
+    config_sha256: str
+    weights_sha256: str
+
+    def __str__(self) -> str:
+        trained_on = "" if self.base is None else f", trained on {self.base}"
+        return f"{self.name} ({self.kind}{trained_on})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterGraph:
+    """The graph that takes a LoRA adapter as inputs, over the weights of the decode graph.
+
+        y = W x + B (A x)      inputs SITE.lora_A [adapter_rows, in, rank] and SITE.lora_B [adapter_rows, rank, out]
+
+    The first axis is 1, for an adapter of all rows, or the batch. The ranks of the sites are free.
+
+    Attributes:
+        graph: path of the graph in the bundle.
+        sites: the adapted matrices by the name of their site, each with the parameters that it was joined from; B has
+            the factor of its first outputs already.
+    """
+
+    graph: str
+    sites: dict[str, StoredWeight]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BundledAdapter:
+    """A LoRA adapter of a bundle, kept apart from the weights.
+
+    Attributes:
+        name: by which requests choose it.
+        file: path in the bundle of a safetensors file with the inputs of the adapter graph, for one row.
+        origin: what it was made from.
+    """
+
+    name: str
+    file: str
+    origin: AdapterOrigin
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextPrompts:
+    """Texts that a sentence encoder was trained to find before others, such as `query: `.
+
+    Attributes:
+        by_name: each of them.
+        default: the name of the one that is used where none is named; None for none.
+    """
+
+    by_name: dict[str, str]
+    default: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.default is not None and self.default not in self.by_name:
+            known = ", ".join(self.by_name) or "none"
+            raise ConfigError(f"the default prompt {shown(self.default)} is none of the model's prompts: {known}.")
+
+
+def default_arithmetic(precision: Precision, provider: Provider) -> Arithmetic:
+    """Return the data type in which a graph computes where nobody chose one.
+
+    Graphs whose weights are stored in fewer bits compute in the fastest data type of the provider.
+    """
+    if precision in ("fp32", "fp16"):
+        return precision
+    if provider == "cpu":
+        return "fp32"
+    return "bf16" if precision == "bf16" else "fp16"

@@ -1,0 +1,276 @@
+"""The quantization config: which weights are stored as integers, and how. The manifest of a bundle keeps it.
+
+A weight [out, in] is cut along its inputs into blocks of `block` weights. Each block has one scale and, unless the
+format is symmetric, one zero point:
+
+    w ≈ scale · (integer − zero point)
+
+In a symmetric format no zero points are stored; they are all 2^(bits − 1), the middle of the integers' range.
+"""
+
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from itertools import groupby
+from typing import Literal, get_args
+
+from edgeformer.documents.schema import check
+from edgeformer.errors import ConfigError
+
+Bits = Literal[4, 8]
+Rounding = Literal["nearest", "mse", "gptq"]
+Activations = Literal["block", "per_token"]
+"""Inputs of a product that share an activation scale: those that a block of weights reads, or all of a token."""
+BLOCKS = (16, 32, 64, 128, 256)
+"""Weights in a block, as onnxruntime's MatMulNBits and GatherBlockQuantized take them."""
+
+VOCABULARY = ("*head.weight", "*embedding.weight")
+"""Patterns of the parameters that have one row per token of the vocabulary."""
+MATRICES = "*.weight"
+"""Pattern of the weights of linear layers and embeddings. Constant tables (rotary cosines) have other names."""
+SMALL_TABLES = ("*position_embedding.weight", "*token_type_embedding.weight", "*relative.*.weight")
+"""Patterns of small embeddings that are added to hidden states or scores; they are not quantized."""
+ROUTERS = ("*router.projection.weight", "*shared_gate.weight", "*altup.*.weight")
+"""Patterns of the layers that choose and weigh experts, or weigh residual streams; they are not quantized: they are
+small, and an error of theirs chooses other experts."""
+DECODER_MATRICES = "decoder.*.weight"
+"""Pattern of the decoder of an encoder-decoder, which reads one token per step."""
+CROSS_ATTENTION_KEYS_VALUES = ("decoder.*cross_attention.key.weight", "decoder.*cross_attention.value.weight")
+"""Patterns of the decoder's layers that read all encoder outputs at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightFormat:
+    """How the integers of a matrix are made.
+
+    block: weights that share a scale. None, for symmetric int8 only, is per-channel: one scale per output, and products
+    with such a matrix quantize their inputs to int8 with one scale per token.
+    rounding: `nearest` takes the scale from the largest weight of a block. `mse` searches the scale and integers of
+    least squared error. `gptq` minimizes the error of the products on the inputs of a calibration text.
+    """
+
+    bits: Bits
+    block: int | None
+    symmetric: bool = True
+    rounding: Rounding = "nearest"
+
+    def __post_init__(self) -> None:
+        per_channel = self.block is None and self.bits == 8 and self.symmetric
+        for name, choices in (("bits", get_args(Bits)), ("block", BLOCKS), ("rounding", get_args(Rounding))):
+            allowed = getattr(self, name) in choices or (name == "block" and per_channel)
+            check(allowed, self, name, f"one of {', '.join(map(str, choices))}")
+
+    @property
+    def zero(self) -> int:
+        """The zero point of a symmetric format."""
+        return 1 << (self.bits - 1)
+
+    def fitted(self, inputs: int) -> "WeightFormat | None":
+        """Return this format with the largest block up to its own that divides `inputs`, or None if no block does."""
+        if self.block is None:
+            return self
+        blocks = [block for block in BLOCKS if block <= self.block and inputs % block == 0]
+        return replace(self, block=blocks[-1]) if blocks else None
+
+    def bytes_of(self, outputs: int, inputs: int) -> int:
+        """Return the bytes of a weight [outputs, inputs], with float32 scales."""
+        blocks = inputs // (self.block or inputs)
+        zeros = 0 if self.symmetric else -(-blocks * self.bits // 8)
+        return outputs * (inputs * self.bits // 8 + 4 * blocks + zeros)
+
+    def __str__(self) -> str:
+        extras = [] if self.symmetric else ["asymmetric"]
+        extras += [self.rounding] if self.rounding != "nearest" else []
+        where = "per channel" if self.block is None else f"in blocks of {self.block}"
+        return ", ".join([f"int{self.bits} {where}", *extras])
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizationRule:
+    """The format of the parameters whose names match a shell pattern; None does not quantize them."""
+
+    pattern: str
+    format: WeightFormat | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationText:
+    """The calibration text: the name of its file, the number of tokens that were read, and the file's SHA-256."""
+
+    name: str
+    tokens: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmoothedNorm:
+    """A norm whose channels were divided by powers of two that multiply the columns of the layers that read it.
+
+    parameters: the norm's weight [K] and its bias [K], if it has one. readers: the weights [N, K] of those layers.
+    """
+
+    parameters: tuple[str, ...]
+    readers: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Smoothing:
+    """The norms that were smoothed before quantization, and the text that their factors were chosen on."""
+
+    norms: tuple[SmoothedNorm, ...]
+    text: CalibrationText
+
+    def __str__(self) -> str:
+        return f"{len(self.norms)} norms, by {self.text.tokens:,} tokens of {self.text.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantization:
+    """The quantization config: the first rule that matches a matrix's name decides; others are not quantized.
+
+    calibration: the text of `gptq`, None before it is known and where no rule needs it. A `gptq` matrix that the text
+    does not reach in a linear layer is rounded by `mse`, and so are experts.
+    """
+
+    rules: tuple[QuantizationRule, ...]
+    calibration: CalibrationText | None = None
+
+    def format_of(self, parameter: str, *, gathered: bool = False) -> WeightFormat | None:
+        """Return the format of a parameter (`blocks.0.attention.query.weight`), or None if it is not quantized.
+
+        gathered: an embedding gather reads its rows, or it is one of several experts. That cannot be per-channel, so
+            such rules are skipped.
+        """
+        fits = (rule.format for rule in self.rules if fnmatchcase(parameter, rule.pattern))
+        return next((form for form in fits if not (gathered and form is not None and form.block is None)), None)
+
+    @property
+    def per_token(self) -> bool:
+        """Whether any rule quantizes the inputs of products per token."""
+        return any(rule.format is not None and rule.format.block is None for rule in self.rules)
+
+    @property
+    def needs_calibration(self) -> bool:
+        """Whether any rule needs a calibration text."""
+        return any(rule.format is not None and rule.format.rounding == "gptq" for rule in self.rules)
+
+    def __str__(self) -> str:
+        shown: list[str] = []
+        others = True
+        for form, rules in groupby(self.rules, lambda rule: rule.format):
+            patterns = [rule.pattern for rule in rules if rule.pattern not in (*SMALL_TABLES, *ROUTERS)]
+            if MATRICES in patterns:
+                # A second rule for all matrices is reached only by embedding gathers, which skip per-channel rules.
+                shown.append(str(form) if others else f"embedding gathers {form}")
+                others = False
+            elif patterns:
+                shown.append(f"{', '.join(patterns)} {form or 'not quantized'}")
+        if self.calibration is not None:
+            shown.append(f"calibrated with {self.calibration.tokens:,} tokens of {self.calibration.name}")
+        return "; ".join(shown)
+
+
+DEFAULTS: dict[str, WeightFormat] = {
+    "int4": WeightFormat(bits=4, block=32, rounding="mse"),
+    "int8": WeightFormat(bits=8, block=128),
+}
+"""Formats by precision, without a calibration text."""
+CALIBRATED = {name: replace(form, block=128, rounding="gptq") for name, form in DEFAULTS.items()}
+"""Formats by precision, with a calibration text: blocks of 128 then lose no more than blocks of 32 without one, and
+are faster (docs/explanation/quantization.md)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizationOverrides:
+    """The fields that a user sets instead of the defaults of a precision. None and () override nothing.
+
+    block, symmetric, rounding: fields of `WeightFormat`, for all quantized matrices. activations: int8 only, how the
+    inputs of products are quantized. head: the precision of the head and the embeddings (`fp32`, `int8`, `int4`).
+    keep: shell patterns of parameter names that are not quantized.
+    """
+
+    block: int | None = None
+    symmetric: bool | None = None
+    rounding: Rounding | None = None
+    activations: Activations | None = None
+    head: str | None = None
+    keep: tuple[str, ...] = ()
+
+
+NO_OVERRIDES = QuantizationOverrides()
+
+
+def make_quantization(
+    precision: str,
+    overrides: QuantizationOverrides = NO_OVERRIDES,
+    *,
+    calibrated: bool = False,
+    everywhere: bool = False,
+) -> Quantization:
+    """Return the quantization config of a precision, `int4` or `int8`.
+
+    calibrated: a calibration text is given. Rounding is then `gptq` unless it is overridden, and the defaults are those
+    of CALIBRATED. everywhere: dynamic per-token activation quantization includes embeddings, heads and all of the
+    decoder of an encoder-decoder, for runtimes that have no kernels for blocks. Otherwise these stay in blocks, except
+    for the cross-attention layers that read all encoder outputs at once.
+
+    Raises ConfigError for a combination that no kernel computes.
+    """
+    per_token = overrides.activations == "per_token"
+    if overrides.activations not in (None, *get_args(Activations)):
+        allowed = ", ".join(get_args(Activations))
+        raise ConfigError(f"activations is {overrides.activations!r}; it must be one of {allowed}.")
+    if per_token and (precision != "int8" or overrides.symmetric is False):
+        raise ConfigError(
+            "dynamic per-token activation quantization needs symmetric int8 weights. Choose the precision int8 "
+            "without zero points, or leave activations out."
+        )
+    chosen = _weight_format(precision, overrides, calibrated)
+    rules: list[tuple[str, WeightFormat | None]] = [
+        (pattern, None) for pattern in (*overrides.keep, *SMALL_TABLES, *ROUTERS)
+    ]
+    if overrides.head is not None or (per_token and not everywhere):
+        head = _weight_format(overrides.head or precision, overrides, calibrated)
+        rules += [(pattern, head) for pattern in VOCABULARY]
+    if per_token:
+        assert chosen is not None
+        per_channel = replace(chosen, block=None)
+        if not everywhere:
+            rules += [*((pattern, per_channel) for pattern in CROSS_ATTENTION_KEYS_VALUES), (DECODER_MATRICES, chosen)]
+        rules.append((MATRICES, per_channel))
+    if not (per_token and everywhere):
+        # This rule is last because embedding gathers skip per-channel rules: it gives them their format.
+        rules.append((MATRICES, chosen))
+    return Quantization(rules=tuple(QuantizationRule(pattern=pattern, format=form) for pattern, form in rules))
+
+
+def _weight_format(precision: str, overrides: QuantizationOverrides, calibrated: bool) -> WeightFormat | None:
+    """Return the format of matrices of a precision, None for `fp32`."""
+    if precision == "fp32":
+        return None
+    if precision not in DEFAULTS:
+        raise ConfigError(f"the precision of weights is {precision!r}; it must be one of fp32, {', '.join(DEFAULTS)}.")
+    rounding = overrides.rounding or ("gptq" if calibrated else None)
+    form = (CALIBRATED if rounding == "gptq" else DEFAULTS)[precision]
+    return WeightFormat(
+        bits=form.bits,
+        block=form.block if overrides.block is None else overrides.block,
+        symmetric=form.symmetric if overrides.symmetric is None else overrides.symmetric,
+        rounding=rounding or form.rounding,
+    )
+
+
+def prefill_quantization(quantization: Quantization | None, calibration: CalibrationText | None = None) -> Quantization:
+    """Return the config of a prefill graph beside a decode graph of the given config: int8, per-channel and per-token.
+
+    It shares the embedding and the head with the decode graph, and does not quantize what that one does not.
+    calibration: the text to round its own matrices with, if there is one.
+    """
+    rules = () if quantization is None else quantization.rules
+    shared = [
+        QuantizationRule(pattern=pattern, format=None if quantization is None else quantization.format_of(pattern))
+        for pattern in VOCABULARY
+    ]
+    kept = [rule for rule in rules if rule.format is None]
+    per_token = WeightFormat(bits=8, block=None, rounding="nearest" if calibration is None else "gptq")
+    own = QuantizationRule(pattern=MATRICES, format=per_token)
+    return Quantization(rules=(*kept, *shared, own, *rules), calibration=calibration)

@@ -1,0 +1,171 @@
+"""The graphs that a model is exported as: the part of the module that each traces, and its inputs and outputs.
+
+A decoder or an encoder is one graph. An encoder-decoder is two graphs over the same weights: the encoder also returns
+the cross-attention keys and values of every layer of the decoder, and the decoder takes these as inputs. All graphs
+return logits in float32, so that clients need no half-precision type for sampling.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from edgeformer.config import (
+    ClassificationHead,
+    DecoderConfig,
+    EncoderConfig,
+    MaskedLMHead,
+    PoolingHead,
+    QuestionAnsweringHead,
+    Seq2SeqConfig,
+    StackConfig,
+)
+from edgeformer.contract.tensors import (
+    CacheGeometry,
+    TensorSpec,
+    audio_inputs,
+    decoder_inputs,
+    output_names,
+    present_names,
+    seq2seq_decoder_inputs,
+    text_inputs,
+)
+
+GRAPH = "onnx/model.onnx"
+ENCODER_GRAPH = "onnx/encoder_model.onnx"
+DECODER_GRAPH = "onnx/decoder_model.onnx"
+MERGED_GRAPH = "onnx/decoder_model_merged.onnx"
+ALIGNMENT_GRAPH = "onnx/decoder_model_alignment.onnx"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphSpec:
+    """One graph of a model.
+
+    Attributes:
+        file: path of the graph in the bundle.
+        inputs: names and dimensions of the inputs, in order.
+        outputs: names of the outputs, in order.
+        wrap: class of a module with exactly these inputs and outputs, made of the given module and `caches`.
+        caches: geometries of the caches among the inputs, in order.
+        stack: the config of the blocks in the graph; None for modules that are not edgeformer's.
+    """
+
+    file: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[str, ...]
+    wrap: "type[_Graph]"
+    caches: tuple[CacheGeometry, ...] = ()
+    stack: StackConfig | None = None
+
+    def module(self, model: nn.Module) -> nn.Module:
+        """Return a module with the inputs and outputs of the graph, whose attribute `model` is the given module."""
+        return self.wrap(model, self.caches)
+
+
+def decoder_graph(cache: CacheGeometry, config: DecoderConfig | None = None) -> GraphSpec:
+    """Return the graph of a causal language model; `config` is None for modules that are not edgeformer's."""
+    return GraphSpec(
+        file=GRAPH,
+        inputs=tuple(decoder_inputs(cache)),
+        outputs=tuple(output_names(cache)),
+        wrap=_DecoderGraph,
+        caches=(cache,),
+        stack=config,
+    )
+
+
+def encoder_graph(config: EncoderConfig) -> GraphSpec:
+    """Return the graph of an encoder without a decoder."""
+    names: dict[type | None, list[str]] = {
+        MaskedLMHead: ["logits"], ClassificationHead: ["logits"], QuestionAnsweringHead: ["logits"],
+        PoolingHead: ["sentence_embedding"], type(None): [],
+    }  # fmt: skip
+    return GraphSpec(
+        file=GRAPH,
+        inputs=_encoder_inputs(config, "sequence_length"),
+        outputs=("last_hidden_state", *names[type(config.head)]),
+        wrap=_EncoderGraph,
+        stack=config,
+    )
+
+
+def seq2seq_graphs(config: Seq2SeqConfig) -> tuple[GraphSpec, GraphSpec]:
+    """Return the graphs of an encoder-decoder: the encoder's and the decoder's."""
+    source = config.decoder.cross_geometry
+    assert source is not None
+    return (
+        GraphSpec(
+            file=ENCODER_GRAPH,
+            inputs=_encoder_inputs(config.encoder, "source_length"),
+            outputs=("last_hidden_state", *present_names(source, "encoder.")),
+            wrap=_Seq2SeqEncoderGraph,
+            stack=config.encoder,
+        ),
+        GraphSpec(
+            file=DECODER_GRAPH,
+            inputs=tuple(seq2seq_decoder_inputs(config.decoder.cache_geometry, source)),
+            outputs=("logits", *present_names(config.decoder.cache_geometry, "decoder.")),
+            wrap=_Seq2SeqDecoderGraph,
+            caches=(config.decoder.cache_geometry, source),
+            stack=config.decoder,
+        ),
+    )
+
+
+def _encoder_inputs(config: EncoderConfig, length: str) -> tuple[TensorSpec, ...]:
+    if config.audio is not None:
+        return tuple(audio_inputs(config.audio.mel_bins, 2 * config.context_length))
+    return tuple(text_inputs(length, config.token_types > 1))
+
+
+class _Graph(nn.Module):
+    """Base of wrappers: holds the module as `model`, a prefix that names in the graph do not have.
+
+    Args:
+        caches: geometries of the caches among the inputs, in order.
+    """
+
+    def __init__(self, model: nn.Module, caches: tuple[CacheGeometry, ...]):
+        super().__init__()
+        self.model = model
+        self.caches = caches
+
+
+class _DecoderGraph(_Graph):
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, *caches: Tensor) -> tuple[Tensor, ...]:
+        (geometry,) = self.caches
+        logits, presents = self.model(input_ids, attention_mask, geometry.by_layer(caches))
+        return logits.float(), *_flat(presents)
+
+
+class _EncoderGraph(_Graph):
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        states, *rest = self.model(*inputs)
+        return states.float(), *(each.float() for each in rest)
+
+
+class _Seq2SeqEncoderGraph(_Graph):
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        states, encoder_caches = self.model.encode(*inputs)  # type: ignore[operator]
+        return states.float(), *_flat(encoder_caches)
+
+
+class _Seq2SeqDecoderGraph(_Graph):
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, source_mask: Tensor, *caches: Tensor
+    ) -> tuple[Tensor, ...]:
+        geometry, source = self.caches
+        own = len(geometry.tensors())
+        logits, presents = self.model.decode(  # type: ignore[operator]
+            input_ids,
+            attention_mask,
+            source_mask,
+            geometry.by_layer(caches[:own]),
+            source.by_layer(caches[own:]),
+        )
+        return logits.float(), *_flat(presents)
+
+
+def _flat(caches: Iterable[Iterable[Tensor]]) -> list[Tensor]:
+    return [part for cache in caches for part in cache]

@@ -1,0 +1,170 @@
+"""The route /v1/chat/completions."""
+
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from edgeformer.runtime import Generation, TokenEvent
+from edgeformer.server.schema.bodies import ChatBody
+from edgeformer.server.schema.tool_formats import Call, ToolCallReader
+from edgeformer.server.service.answers import Answers, Progress, unless_gone
+from edgeformer.server.service.config_of_body import configs
+from edgeformer.server.service.generating import FINISH_REASONS, EventStream, keep_text, submit, usage
+from edgeformer.server.service.logprobs import chat_logprobs
+from edgeformer.server.service.prompts import ChatPrompt, chat_prompt, check_length
+from edgeformer.server.service.records import Record
+from edgeformer.server.service.served import ServedModel
+from edgeformer.server.service.state import body_of, record_of, state_of
+
+
+@dataclass
+class Choice:
+    """One answer of a chat: its text and calls so far."""
+
+    reader: ToolCallReader | None
+    one_call: bool
+    text: str = ""
+    calls: list[Call] = field(default_factory=list)
+    events: list[TokenEvent] = field(default_factory=list)
+    finish_reason: str | None = None
+
+    def advance(self, progress: Progress, spelled: Sequence[str]) -> tuple[str, list[Call]]:
+        """Take new tokens, with the text of each; return new text and calls."""
+        text = "".join(spelled)
+        calls: list[Call] = []
+        if self.reader is not None:
+            text, calls = self.reader.push(text)
+            if progress.result is not None:
+                rest, more = self.reader.finish()
+                text, calls = text + rest, calls + more
+        if self.one_call:
+            calls = calls[: 1 - len(self.calls)]
+        self.text += text
+        self.calls += calls
+        self.events += progress.tokens
+        if progress.result is not None:
+            self.finish_reason = self._finish_reason(progress.result)
+        return text, calls
+
+    def _finish_reason(self, result: Generation) -> str:
+        return "tool_calls" if self.calls else FINISH_REASONS[result.finish_reason]
+
+
+@dataclass
+class Chat:
+    """A chat that is being answered."""
+
+    served: ServedModel
+    body: ChatBody
+    prompt: ChatPrompt
+    answers: Answers
+    record: Record
+    choices: list[Choice]
+    id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    async def changes(self) -> AsyncIterator[tuple[Progress, str, list[Call]]]:
+        """Yield what comes, with its new text and calls, until all choices have ended."""
+        async for progress in self.answers.progress():
+            text, calls = self.choices[progress.choice].advance(progress, self._spelled(progress.tokens))
+            yield progress, text, calls
+
+    def _spelled(self, tokens: Sequence[TokenEvent]) -> list[str]:
+        """Return the text of each token. Where calls are read, the special token that opens one is spelled, too."""
+        format = self.prompt.tool_format
+        opening = None
+        if format is not None:
+            opening = self.served.tokenizer.backend.token_to_id(format.opening)
+        return [format.opening if format and each.token_id == opening and not each.text else each.text or ""
+                for each in tokens]  # fmt: skip
+
+    async def collect(self) -> dict[str, Any]:
+        """Return the whole answer."""
+        async for _ in self.changes():
+            pass
+        return self._envelope("chat.completion") | {
+            "choices": [self._choice(index, choice) for index, choice in enumerate(self.choices)],
+            "usage": usage(self.record),
+        }
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        calls = [call.as_json() for call in choice.calls]
+        message: dict[str, Any] = {"role": "assistant", "content": choice.text or (None if calls else "")}
+        if calls:
+            message["tool_calls"] = calls
+        logprobs = chat_logprobs(self.served, choice.events) if self.body.logprobs else None
+        return {
+            "index": index,
+            "message": message | {"refusal": None},
+            "logprobs": logprobs,
+            "finish_reason": choice.finish_reason,
+        }
+
+    async def chunks(self) -> AsyncIterator[dict[str, Any]]:
+        """Yield the events of a stream."""
+        for index in range(len(self.choices)):
+            yield self._chunk(index, {"role": "assistant", "content": ""})
+        async for progress, text, calls in self.changes():
+            choice = self.choices[progress.choice]
+            logprobs = chat_logprobs(self.served, progress.tokens) if self.body.logprobs else None
+            if text or (logprobs and progress.tokens):
+                yield self._chunk(progress.choice, {"content": text}, logprobs)
+            first = len(choice.calls) - len(calls)
+            for place, call in enumerate(calls, first):
+                yield self._chunk(progress.choice, {"tool_calls": [{"index": place} | call.as_json()]})
+            if progress.result is not None:
+                yield self._chunk(progress.choice, {}, finish_reason=choice.finish_reason)
+        if self._includes_usage:
+            yield self._envelope("chat.completion.chunk") | {"choices": [], "usage": usage(self.record)}
+
+    @property
+    def _includes_usage(self) -> bool:
+        return self.body.stream_options is not None and self.body.stream_options.include_usage
+
+    def _chunk(
+        self, index: int, delta: dict[str, Any], logprobs: Any = None, finish_reason: str | None = None
+    ) -> dict[str, Any]:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
+        usage_field = {"usage": None} if self._includes_usage else {}
+        return self._envelope("chat.completion.chunk") | {"choices": [choice]} | usage_field
+
+    def _envelope(self, kind: str) -> dict[str, Any]:
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.served.name}
+
+
+async def begin_chat(request: Request, body: ChatBody, param: str) -> Chat:
+    """Submit a conversation to its model. param: the field that has it, for errors."""
+    state, record = state_of(request), record_of(request)
+    served = state.models.find(body.model)
+    served.require("causal-lm")
+    prompt = await state.in_thread(chat_prompt, served, body)
+    check_length(served, prompt.tokens, state.options.max_prompt_tokens, param)
+    wanted = configs(served, body, state.options, len(prompt.tokens), prompt.json_schema)
+    keep_text(state, record, "prompt", [message.model_dump(exclude_none=True) for message in body.messages])
+    answers = await submit(request, served, [prompt.tokens], wanted)
+    format = prompt.tool_format
+    choices = [
+        Choice(
+            None if format is None else ToolCallReader(format, forced=prompt.forced),
+            one_call=body.parallel_tool_calls is False,
+        )
+        for _ in wanted
+    ]
+    return Chat(served, body, prompt, answers, record, choices)
+
+
+async def chat_completions(request: Request) -> Response:
+    """Answer a conversation."""
+    body = await body_of(request, ChatBody)
+    chat = await begin_chat(request, body, "messages")
+    if body.stream:
+        return EventStream(request, chat.answers, chat.chunks())
+    with chat.answers:
+        answer = await unless_gone(request, chat.collect())
+    keep_text(state_of(request), chat.record, "answer", [choice.text for choice in chat.choices])
+    return JSONResponse(answer)

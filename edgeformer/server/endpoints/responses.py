@@ -1,0 +1,169 @@
+"""The route /v1/responses: a chat whose answer is a list of items, messages and calls, with an event for each change.
+
+Nothing is stored: a request has the whole conversation.
+"""
+
+import secrets
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from edgeformer.server.endpoints.chat import Chat, begin_chat
+from edgeformer.server.schema.response_bodies import ResponseBody
+from edgeformer.server.schema.tool_formats import Call
+from edgeformer.server.service.answers import unless_gone
+from edgeformer.server.service.generating import EventStream, keep_text
+from edgeformer.server.service.state import body_of, record_of, state_of
+
+Event = dict[str, Any]
+
+
+@dataclass
+class Output:
+    """The items of an answer so far. Its methods yield an event for each change, without a number yet."""
+
+    items: list[dict[str, Any]] = field(default_factory=list)
+    _open: bool = False  # whether the last item is a message that grows
+
+    def add_text(self, piece: str) -> Iterator[Event]:
+        """Append text to the message that is being written, or begin one."""
+        if not self._open:
+            self._open = True
+            yield self._begin(
+                {"type": "message", "id": f"msg_{secrets.token_hex(12)}", "role": "assistant", "content": []}
+            )
+            part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+            self.items[-1]["content"] = [part]
+            yield self._change("content_part.added", content_index=0, part=dict(part))
+        self.items[-1]["content"][0]["text"] += piece
+        yield self._change("output_text.delta", content_index=0, delta=piece, logprobs=[])
+
+    def add_call(self, call: Call) -> Iterator[Event]:
+        """Append a call, which is whole."""
+        yield from self.end_message("completed")
+        item = {"type": "function_call", "id": f"fc_{secrets.token_hex(12)}", "call_id": call.id, "name": call.name}
+        yield self._begin(item | {"arguments": ""})
+        self.items[-1]["arguments"] = call.arguments
+        yield self._change("function_call_arguments.delta", delta=call.arguments)
+        yield self._change("function_call_arguments.done", arguments=call.arguments)
+        yield self._end("completed")
+
+    def end_message(self, status: str) -> Iterator[Event]:
+        """End the message that is being written, if there is one."""
+        if not self._open:
+            return
+        self._open = False
+        [part] = self.items[-1]["content"]
+        yield self._change("output_text.done", content_index=0, text=part["text"], logprobs=[])
+        yield self._change("content_part.done", content_index=0, part=part)
+        yield self._end(status)
+
+    def _begin(self, item: dict[str, Any]) -> Event:
+        item["status"] = "in_progress"
+        self.items.append(item)
+        return {"type": "response.output_item.added", "output_index": len(self.items) - 1, "item": dict(item)}
+
+    def _change(self, name: str, **fields: Any) -> Event:
+        place = {"item_id": self.items[-1]["id"], "output_index": len(self.items) - 1}
+        return {"type": f"response.{name}"} | place | fields
+
+    def _end(self, status: str) -> Event:
+        self.items[-1]["status"] = status
+        return {"type": "response.output_item.done", "output_index": len(self.items) - 1, "item": self.items[-1]}
+
+
+@dataclass
+class Responding:
+    """A request that is being answered."""
+
+    body: ResponseBody
+    chat: Chat
+    output: Output = field(default_factory=Output)
+    id: str = field(default_factory=lambda: f"resp_{secrets.token_hex(12)}")
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    async def events(self) -> AsyncIterator[Event]:
+        """Yield all events with their numbers; the last one has the whole answer."""
+        number = 0
+        async for event in self._events():
+            yield event | {"sequence_number": number}
+            number += 1
+
+    async def _events(self) -> AsyncIterator[Event]:
+        for name in ("created", "in_progress"):
+            yield {"type": f"response.{name}", "response": self.response("in_progress")}
+        async for _, text, calls in self.chat.changes():
+            for event in self.output.add_text(text) if text else ():
+                yield event
+            for call in calls:
+                for event in self.output.add_call(call):
+                    yield event
+        status = "incomplete" if self.chat.choices[0].finish_reason == "length" else "completed"
+        for event in self.output.end_message(status):
+            yield event
+        yield {"type": f"response.{status}", "response": self.response(status)}
+
+    async def collect(self) -> dict[str, Any]:
+        """Return the whole answer."""
+        async for event in self.events():
+            last = event
+        response: dict[str, Any] = last["response"]
+        return response
+
+    def response(self, status: str) -> dict[str, Any]:
+        """Return the answer as it is now; status: of it."""
+        body, ended = self.body, status != "in_progress"
+        text = body.text.model_dump(by_alias=True, exclude_none=True) if body.text is not None else {}
+        choice = body.tool_choice
+        return {
+            "id": self.id,
+            "object": "response",
+            "created_at": self.created,
+            "completed_at": int(time.time()) if status == "completed" else None,
+            "status": status,
+            "background": False,
+            "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "metadata": {},
+            "model": self.chat.served.name,
+            "output": self.output.items if ended else [],
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "previous_response_id": None,
+            "store": False,
+            "temperature": body.temperature,
+            "text": {"format": {"type": "text"}} | text,
+            "tool_choice": "auto" if choice is None else choice if isinstance(choice, str) else choice.model_dump(),
+            "tools": [tool.model_dump() for tool in body.tools or ()],
+            "top_p": body.top_p,
+            "truncation": "disabled",
+            "usage": self._usage() if ended else None,
+        }
+
+    def _usage(self) -> dict[str, Any]:
+        record = self.chat.record
+        return {
+            "input_tokens": record.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": record.cached_tokens, "cache_write_tokens": 0},
+            "output_tokens": record.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": record.prompt_tokens + record.completion_tokens,
+        }
+
+
+async def responses(request: Request) -> Response:
+    """Answer a conversation with items; nothing is stored."""
+    body = await body_of(request, ResponseBody)
+    responding = Responding(body, await begin_chat(request, body.as_chat(), "input"))
+    answers = responding.chat.answers
+    if body.stream:
+        return EventStream(request, answers, responding.events(), named=True)
+    with answers:
+        answer = await unless_gone(request, responding.collect())
+    keep_text(state_of(request), record_of(request), "answer", [responding.chat.choices[0].text])
+    return JSONResponse(answer)

@@ -1,0 +1,114 @@
+"""Routes that return at once or compute no new text: /v1/models, /v1/embeddings, /tokenize, /detokenize."""
+
+import asyncio
+import base64
+import functools
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from edgeformer.errors import RequestError
+from edgeformer.runtime import Encoder
+from edgeformer.runtime.tasks.encoder import first_dimensions
+from edgeformer.server.schema.api_errors import ApiError
+from edgeformer.server.schema.bodies import DetokenizeBody, EmbeddingBody, TokenizeBody
+from edgeformer.server.service.answers import unless_gone
+from edgeformer.server.service.prompts import as_template_message, check_length, text_prompts
+from edgeformer.server.service.served import ServedModel
+from edgeformer.server.service.state import body_of, record_of, state_of
+
+MAX_TEXTS = 2048
+"""Texts of a request for embeddings at most, as in OpenAI's API."""
+
+
+def _entry(served: ServedModel) -> dict[str, Any]:
+    return {
+        "id": served.name,
+        "object": "model",
+        "created": served.created,
+        "owned_by": "edgeformer",
+        "task": served.task,
+        "context_length": served.context_length,
+        **({} if served.adapter is None else {"parent": served.name.removesuffix(f":{served.adapter}")}),
+    }
+
+
+async def list_models(request: Request) -> Response:
+    """List the models of the server."""
+    return JSONResponse({"object": "list", "data": [_entry(served) for served in state_of(request).models]})
+
+
+async def show_model(request: Request) -> Response:
+    """Show one model."""
+    return JSONResponse(_entry(state_of(request).models.find(request.path_params["name"])))
+
+
+async def embeddings(request: Request) -> Response:
+    """Return a vector for each text."""
+    state, record = state_of(request), record_of(request)
+    body = await body_of(request, EmbeddingBody)
+    served = state.models.find(body.model)
+    served.require("encoder")
+    assert isinstance(served.model, Encoder)
+    prompted = served.model.with_prompt(body.input)
+    tokens = await state.in_thread(text_prompts, served, prompted, "input", MAX_TEXTS)
+    for each in tokens:
+        check_length(served, each, state.options.max_prompt_tokens, "input")
+    record.model = served.name
+    record.prompt_tokens = sum(map(len, tokens))
+    futures = await state.in_thread(served.engine.submit_texts, tokens)
+    vectors = await unless_gone(request, all_of(futures))
+    if body.dimensions is not None:
+        try:
+            vectors = first_dimensions(vectors, body.dimensions)
+        except RequestError as error:
+            raise ApiError(400, str(error), param="dimensions") from None
+        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)  # as OpenAI's are
+    written = _as_base64 if body.encoding_format == "base64" else _as_list
+    data = [{"object": "embedding", "index": i, "embedding": written(vector)} for i, vector in enumerate(vectors)]
+    usage = {"prompt_tokens": record.prompt_tokens, "total_tokens": record.prompt_tokens}
+    return JSONResponse({"object": "list", "data": data, "model": served.name, "usage": usage})
+
+
+async def all_of(futures: "list[Future[Any]]") -> Any:
+    """Return the results of futures as one array; where this is cancelled, what has not begun is run no more."""
+    return np.stack(await asyncio.gather(*map(asyncio.wrap_future, futures)))
+
+
+def _as_base64(vector: Any) -> str:
+    return base64.b64encode(np.asarray(vector, "<f4").tobytes()).decode()
+
+
+def _as_list(vector: Any) -> list[float]:
+    values: list[float] = np.asarray(vector, np.float32).tolist()
+    return values
+
+
+async def tokenize(request: Request) -> Response:
+    """Return the token ids of a text, or of a conversation with the start of its answer."""
+    state = state_of(request)
+    body = await body_of(request, TokenizeBody)
+    served = state.models.find(body.model)
+    if (body.prompt is None) == (body.messages is None):
+        raise ApiError(400, "give either prompt or messages.", param="prompt")
+    if body.messages is not None:
+        messages = [as_template_message(message) for message in body.messages]
+        tokens = await state.in_thread(served.tokenizer.encode_chat, messages)
+    else:
+        encode = functools.partial(served.tokenizer.encode, add_special_tokens=body.add_special_tokens)
+        tokens = await state.in_thread(encode, body.prompt)
+    return JSONResponse({"tokens": tokens, "count": len(tokens), "max_model_len": served.context_length})
+
+
+async def detokenize(request: Request) -> Response:
+    """Return the text of token ids, without special tokens."""
+    state = state_of(request)
+    body = await body_of(request, DetokenizeBody)
+    served = state.models.find(body.model)
+    size = served.model.manifest.vocab_size
+    if any(token >= size for token in body.tokens):
+        raise ApiError(400, f"tokens has ids outside 0 to {size - 1}, the model's vocabulary.", param="tokens")
+    return JSONResponse({"prompt": await state.in_thread(served.tokenizer.decode, body.tokens)})

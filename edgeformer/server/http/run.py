@@ -1,0 +1,96 @@
+"""Run the server with uvicorn until SIGTERM or SIGINT: stop accepting, finish what runs, cancel what takes too long."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from edgeformer.errors import RequestError
+from edgeformer.server.http.app import create_app
+from edgeformer.server.service.options import ServerOptions
+from edgeformer.server.service.records import LOG, log_to_stderr
+from edgeformer.server.service.served import ServedModels, load_models
+from edgeformer.server.service.state import State
+
+LAST_SECONDS = 5
+"""Time that requests have to say so after they were cancelled, before their connections are cut."""
+
+
+def serve(
+    bundles: Sequence[str | Path],
+    options: ServerOptions,
+    provider: Any = "auto",
+    threads: int | None = None,
+    engine_options: Mapping[str, Any] | None = None,
+    draft: str | Path | None = None,
+) -> None:
+    """Serve bundles until SIGTERM or SIGINT; return when all running requests have ended.
+
+    provider, threads, engine_options, draft: as of `load_models`. Raises RequestError where it cannot listen, and for
+    what cannot be served.
+    """
+    log_to_stderr()
+    with listen(options) as listener:
+        models = load_models(bundles, provider, threads, engine_options, draft)
+        # uvicorn raises the signal again when it has drained; this exit is no failure.
+        previous = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        try:
+            server = DrainingServer(models, options)
+            url = url_of(listener)
+            names = ", ".join(served.name for served in models)
+            LOG.info(f"serving {names} at {url}", extra={"fields": {"url": url}})
+            with contextlib.suppress(KeyboardInterrupt):
+                server.run(sockets=[listener])
+        finally:
+            signal.signal(signal.SIGTERM, previous)
+            models.close(drain=False)
+    LOG.info("stopped")
+
+
+class DrainingServer(uvicorn.Server):
+    """uvicorn's server, which cancels what still runs `drain_seconds` after it was told to stop."""
+
+    def __init__(self, models: ServedModels, options: ServerOptions):
+        app = create_app(models, options)
+        # Without a lifespan, nothing of the application runs before or after its requests.
+        config = uvicorn.Config(
+            app, log_config=None, access_log=False, server_header=False, date_header=False, lifespan="off", ws="none",
+            timeout_graceful_shutdown=int(options.drain_seconds) + LAST_SECONDS,
+        )  # fmt: skip
+        super().__init__(config)
+        self._state: State = app.state.edgeformer
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop accepting, wait for running requests, then cancel them."""
+        self._state.draining = True
+        LOG.info("draining", extra={"fields": {"running": len(self._state.running)}})
+        timer = asyncio.get_running_loop().call_later(self._state.options.drain_seconds, self._state.cancel_running)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            timer.cancel()
+            self._state.close()
+
+
+def url_of(listener: socket.socket) -> str:
+    """Return the URL of a socket that listens."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def listen(options: ServerOptions) -> socket.socket:
+    """Return a socket that listens. Raises RequestError where that is not possible."""
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    try:
+        options.host.encode("idna")  # as `bind` does, after a socket was opened, which it would leave open
+        return socket.create_server((options.host, options.port), family=family, backlog=2048)
+    except (OSError, OverflowError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise RequestError(
+            f"port {options.port} of {options.host} cannot be listened at: {reason}. Choose another with --port."
+        ) from None

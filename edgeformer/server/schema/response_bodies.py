@@ -1,0 +1,167 @@
+"""The request of /v1/responses, and the chat that it stands for."""
+
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from edgeformer.server.schema.api_errors import ApiError
+from edgeformer.server.schema.bodies import (
+    Body,
+    CalledFunction,
+    ChatBody,
+    ChatMessage,
+    Function,
+    JsonSchema,
+    ModelBody,
+    NamedFunction,
+    NamedTool,
+    ResponseFormat,
+    StreamOptions,
+    ToolCall,
+    ToolDefinition,
+)
+
+
+class Returned(Body):
+    """A part of a conversation. Clients send back what they were given, whose other fields change nothing."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class TextPart(Returned):
+    """A part of a message's content; there is only text."""
+
+    type: Literal["input_text", "output_text"]
+    text: str
+
+
+class Item(Returned):
+    """A message, a call of a function, or what the function returned."""
+
+    type: Literal["message", "function_call", "function_call_output"] = "message"
+    role: Literal["system", "developer", "user", "assistant"] | None = None
+    content: str | list[TextPart] | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: str | list[TextPart] | None = None
+
+
+class FunctionTool(Function):
+    """A function that the model may call."""
+
+    type: Literal["function"]
+
+
+class NamedFunctionTool(NamedFunction):
+    """The function that has to be called."""
+
+    type: Literal["function"]
+
+
+class TextFormat(Body):
+    """The form of the answer: any text, any JSON object, or what follows a schema. strict: ignored; it is followed."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class TextOptions(Body):
+    """Options of the text of an answer."""
+
+    format: TextFormat | None = None
+
+
+class ResponseBody(ModelBody):
+    """The request of /v1/responses."""
+
+    input: str | list[Item] = Field(min_length=1)
+    instructions: str | None = None
+    max_output_tokens: int | None = Field(None, ge=1)
+    temperature: float | None = Field(None, ge=0)
+    top_p: float | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    text: TextOptions | None = None
+    tools: list[FunctionTool] | None = Field(None, max_length=128)
+    tool_choice: Literal["none", "auto", "required"] | NamedFunctionTool | None = None
+    parallel_tool_calls: bool | None = None
+
+    def as_chat(self) -> ChatBody:
+        """Return the same request as one of /v1/chat/completions. Raises ApiError for items that lack a field."""
+        choice = self.tool_choice
+        if isinstance(choice, NamedFunctionTool):
+            named: Any = NamedTool(type="function", function=NamedFunction(name=choice.name))
+        else:
+            named = choice
+        fields: dict[str, Any] = {
+            "model": self.model,
+            "messages": _messages(self),
+            "max_completion_tokens": self.max_output_tokens,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "stream": self.stream,
+            "response_format": _response_format(self.text),
+            "tools": [
+                ToolDefinition(type="function", function=Function(**tool.model_dump(exclude={"type"})))
+                for tool in self.tools or ()
+            ],
+            "tool_choice": named,
+            "parallel_tool_calls": self.parallel_tool_calls,
+        }
+        return ChatBody(**fields)
+
+
+def _messages(body: ResponseBody) -> list[ChatMessage]:
+    messages: list[ChatMessage] = []
+    if body.instructions is not None:
+        messages.append(ChatMessage(role="system", content=body.instructions))
+    items = [Item(role="user", content=body.input)] if isinstance(body.input, str) else body.input
+    for place, item in enumerate(items):
+        where = f"input.{place}"
+        if item.type == "message":
+            _require(where, role=item.role, content=item.content)
+            assert item.role is not None
+            messages.append(ChatMessage(role=item.role, content=_text(item.content)))
+        elif item.type == "function_call":
+            _require(where, call_id=item.call_id, name=item.name, arguments=item.arguments)
+            messages = _with_call(messages, item)
+        else:
+            _require(where, call_id=item.call_id, output=item.output)
+            messages.append(ChatMessage(role="tool", content=_text(item.output), tool_call_id=item.call_id))
+    return messages
+
+
+def _with_call(messages: list[ChatMessage], item: Item) -> list[ChatMessage]:
+    """Return messages with a further call; calls and text of one turn are one message."""
+    call = ToolCall(id=str(item.call_id), function=CalledFunction(name=str(item.name), arguments=str(item.arguments)))
+    if messages and messages[-1].role == "assistant":
+        *messages, last = messages
+        calls = [*(last.tool_calls or ()), call]
+        return [*messages, ChatMessage(role="assistant", content=last.content, tool_calls=calls)]
+    return [*messages, ChatMessage(role="assistant", tool_calls=[call])]
+
+
+def _text(content: str | list[TextPart] | None) -> str:
+    return content if isinstance(content, str) else "".join(part.text for part in content or ())
+
+
+def _require(where: str, **fields: Any) -> None:
+    for name, value in fields.items():
+        if value is None:
+            raise ApiError(400, f"{where}.{name}: Field required.", code="invalid_type", param=f"{where}.{name}")
+
+
+def _response_format(text: TextOptions | None) -> ResponseFormat | None:
+    wanted = None if text is None else text.format
+    if wanted is None:
+        return None
+    if wanted.type != "json_schema":
+        return ResponseFormat(type=wanted.type)
+    if wanted.schema_ is None:
+        message = "text.format.type is json_schema, but text.format.schema is missing."
+        raise ApiError(400, message, param="text.format.schema")
+    return ResponseFormat(type="json_schema", json_schema=JsonSchema(schema=wanted.schema_))

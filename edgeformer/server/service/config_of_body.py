@@ -1,0 +1,107 @@
+"""The generation config of a request, and its choices."""
+
+from typing import Any
+
+from edgeformer.errors import RequestError
+from edgeformer.runtime import CausalLM, GenerationConfig, Seq2SeqLM
+from edgeformer.server.schema.api_errors import ApiError
+from edgeformer.server.schema.bodies import ChatBody, CompletionBody, GenerationBody
+from edgeformer.server.service.answers import param_of
+from edgeformer.server.service.options import ServerOptions
+from edgeformer.server.service.served import ServedModel
+
+SAME_NAME = (
+    "top_p", "top_k", "min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+    "ignore_eos", "prompt_lookup_num_tokens",
+)  # fmt: skip
+"""Fields of requests that are fields of `GenerationConfig` by the same name."""
+
+SEED_BITS = 63
+"""Negative seeds, which OpenAI's API allows, are taken modulo 2 to this power."""
+
+
+def configs(
+    served: ServedModel,
+    body: GenerationBody,
+    options: ServerOptions,
+    prompt_tokens: int,
+    json_schema: dict[str, Any] | None = None,
+) -> list[GenerationConfig]:
+    """Return the config of each choice of a request: they differ in the seed alone.
+
+    prompt_tokens: of its longest prompt; the server's own limit of new tokens is lowered to what the context leaves.
+    json_schema: what the answer has to follow, or None.
+
+    Raises ApiError, naming the field, for a value that the runtime refuses.
+    """
+    count = body.n or 1
+    if count > options.max_choices:
+        raise ApiError(400, f"n is {count}; {options.max_choices} choices are allowed.", param="n")
+    given = _options(served, body, count)
+    if given["max_new_tokens"] is None and options.default_max_tokens is not None:
+        room = served.context_length - prompt_tokens
+        given["max_new_tokens"] = max(1, min(options.default_max_tokens, room))
+    if json_schema is not None:
+        given["json_schema"] = json_schema
+    assert isinstance(served.model, CausalLM | Seq2SeqLM)
+    own = served.model.generation_config
+    seed = given.pop("seed", None)
+    try:
+        config = own.override(given)
+        return [config.override({} if seed is None else {"seed": seed + choice}) for choice in range(count)]
+    except RequestError as error:
+        raise ApiError(400, str(error), param=param_of(error, list(type(body).model_fields))) from None
+
+
+def _options(served: ServedModel, body: GenerationBody, count: int) -> dict[str, Any]:
+    """Return the fields of a request as options of the runtime, those alone that it has."""
+    given: dict[str, Any] = {
+        name: value for name in SAME_NAME if (value := getattr(body, name)) is not None and value is not False
+    }
+    given["max_new_tokens"] = _max_tokens(body)
+    if body.stop:
+        given["stop"] = body.stop
+    if body.min_tokens is not None:
+        given["min_new_tokens"] = body.min_tokens
+    if body.seed is not None:
+        given["seed"] = body.seed % 2**SEED_BITS
+    if body.temperature is not None:
+        given["temperature"] = body.temperature
+    elif body.top_p is not None or count > 1:
+        given["temperature"] = 1.0  # what OpenAI's API has; without it, these fields would change nothing
+    if body.logit_bias:
+        given["logit_bias"] = _biases(body.logit_bias)
+    if isinstance(served.model, Seq2SeqLM):
+        given["num_beams"] = 1  # no token of a beam is final before the search ends
+    return given | _logprobs(body)
+
+
+def _max_tokens(body: GenerationBody) -> int | None:
+    if not isinstance(body, ChatBody) or body.max_completion_tokens is None:
+        return body.max_tokens
+    if body.max_tokens not in (None, body.max_completion_tokens):
+        message = "max_tokens and max_completion_tokens differ; give max_completion_tokens alone."
+        raise ApiError(400, message, param="max_tokens")
+    return body.max_completion_tokens
+
+
+def _biases(given: dict[str, float]) -> dict[int, float]:
+    biases = {}
+    for token, bias in given.items():
+        if not token.isdecimal() or not token.isascii():
+            raise ApiError(400, f"logit_bias has the key {token[:40]!r}; keys are token ids.", param="logit_bias")
+        if not -100 <= bias <= 100:
+            raise ApiError(400, f"logit_bias of token {token} is {bias}; it must be -100 to 100.", param="logit_bias")
+        biases[int(token)] = bias
+    return biases
+
+
+def _logprobs(body: GenerationBody) -> dict[str, Any]:
+    if isinstance(body, CompletionBody):
+        return {} if body.logprobs is None else {"logprobs": True, "top_logprobs": body.logprobs}
+    assert isinstance(body, ChatBody)
+    if not body.logprobs:
+        if body.top_logprobs:
+            raise ApiError(400, "top_logprobs needs logprobs to be true.", param="top_logprobs")
+        return {}
+    return {"logprobs": True, "top_logprobs": body.top_logprobs or 0}

@@ -1,0 +1,161 @@
+"""The models of a server: each a bundle with an engine of its own, chosen by its name."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from edgeformer.errors import RequestError
+from edgeformer.manifest.parts import Task
+from edgeformer.runtime import CausalLM, Encoder, Engine, Seq2SeqLM, load
+from edgeformer.runtime.text.tokenizer import Tokenizer
+from edgeformer.server.schema.api_errors import ApiError
+from edgeformer.server.schema.tool_formats import ToolFormat, recognise
+
+ROUTES: dict[Task, str] = {
+    "causal-lm": "/v1/chat/completions, /v1/responses or /v1/completions",
+    "seq2seq-lm": "/v1/completions",
+    "encoder": "/v1/embeddings",
+}
+"""Where requests to a model of each task go, for errors."""
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model and the engine that computes it. name: what requests call it. created: seconds since 1970.
+
+    adapter: the LoRA adapter that its requests run with, over the engine of the model without one.
+    """
+
+    name: str
+    model: CausalLM | Seq2SeqLM | Encoder
+    engine: Engine
+    adapter: str | None = None
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def task(self) -> Task:
+        """The task of its bundle."""
+        return self.model.manifest.task
+
+    @property
+    def context_length(self) -> int:
+        """Tokens of a prompt and its answer at most."""
+        return self.model.manifest.context_length
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Its tokenizer. Raises RequestError for a bundle without one."""
+        return self.model.require_tokenizer()
+
+    def spelled(self, token: int) -> bytes:
+        """Return the bytes of a token; nothing for an id that the tokenizer does not use."""
+        vocabulary = self.tokenizer.vocabulary
+        return vocabulary[token] if token < len(vocabulary) else b""
+
+    @property
+    def is_speech(self) -> bool:
+        """Whether it is a speech model."""
+        return isinstance(self.model, Seq2SeqLM) and self.model.is_speech
+
+    @cached_property
+    def tool_format(self) -> ToolFormat | None:
+        """The format of tool calls that its chat template asks for, or None."""
+        return recognise(self.tokenizer.chat_template or "")
+
+    def require(self, *tasks: Task) -> None:
+        """Raise ApiError unless the model has one of these tasks."""
+        if self.task not in tasks or self.is_speech:
+            raise self._wrong_route()
+
+    def require_speech(self) -> None:
+        """Raise ApiError unless it is a speech model."""
+        if not self.is_speech:
+            raise self._wrong_route()
+
+    def require_ranking(self) -> Encoder:
+        """Return the model. Raises ApiError unless it is a cross-encoder that gives one score to a pair of texts."""
+        if not isinstance(self.model, Encoder) or not self.model.ranks:
+            raise self._wrong_route()
+        return self.model
+
+    def _wrong_route(self) -> ApiError:
+        route = "/v1/audio/transcriptions" if self.is_speech else ROUTES[self.task]
+        if isinstance(self.model, Encoder) and self.model.ranks:
+            route = "/v1/rerank or /v1/embeddings"
+        message = f"the model {self.name!r} is not for this route; it answers at {route}."
+        return ApiError(400, message, code="wrong_model", param="model")
+
+
+class ServedModels:
+    """All models of a server, by name. The first one answers requests that name none."""
+
+    def __init__(self, models: Iterable[ServedModel]):
+        self._models = {model.name: model for model in models}
+
+    def __iter__(self) -> Any:
+        return iter(self._models.values())
+
+    @property
+    def bases(self) -> list[ServedModel]:
+        """The models without an adapter: one for each engine."""
+        return [served for served in self if served.adapter is None]
+
+    def find(self, name: str | None) -> ServedModel:
+        """Return the model of a request. Raises ApiError with status 404 for a name that none has."""
+        if name is None:
+            return next(iter(self._models.values()))
+        if name not in self._models:
+            message = f"there is no model {name!r} here; there is {', '.join(self._models)}."
+            raise ApiError(404, message, code="model_not_found", param="model")
+        return self._models[name]
+
+    def close(self, drain: bool) -> None:
+        """Close all engines. drain: finish what runs, instead of cancelling it."""
+        for served in self.bases:
+            served.engine.close(drain=drain)
+
+
+def load_models(
+    bundles: Sequence[str | Path],
+    provider: Any = "auto",
+    threads: int | None = None,
+    engine_options: Mapping[str, Any] | None = None,
+    draft: str | Path | None = None,
+) -> ServedModels:
+    """Open bundles and start an engine for each; a model has the name of its folder.
+
+    On the CPU each adapter of a bundle is a model, too, over the same engine: `FOLDER:ADAPTER`.
+
+    engine_options: keywords of `Engine`. draft: bundle of a smaller model with the same tokenizer, which drafts tokens
+    of requests that run alone; for a single bundle. Raises RequestError for two folders of one name, for a draft model
+    of several bundles, and what `load` raises.
+    """
+    folders = [Path(bundle) for bundle in bundles]
+    names = [folder.resolve().name for folder in folders]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise RequestError(f"two bundles are called {twice[0]}; requests could not choose. Rename one of the folders.")
+    if not folders:
+        raise RequestError("there is no bundle to serve; give the folder of one.")
+    if draft is not None and len(folders) > 1:
+        raise RequestError(
+            "a draft model drafts for one bundle, and several are to be served. Serve that one by itself."
+        )
+    models = [load(folder, provider, threads, draft=draft) for folder in folders]
+    options = dict(engine_options or {})
+    served = [ServedModel(name, model, Engine(model, **options)) for name, model in zip(names, models, strict=True)]
+    return ServedModels([*served, *(adapted for each in served for adapted in _with_adapters(each))])
+
+
+def _with_adapters(served: ServedModel) -> list[ServedModel]:
+    """Return a model with each adapter of its bundle."""
+    model = served.model
+    # An engine runs adapters on the CPU.
+    adapters = model.adapters if isinstance(model, CausalLM) and model.provider == "cpu" else ()
+    return [
+        ServedModel(f"{served.name}:{adapter}", served.model, served.engine, adapter, served.created)
+        for adapter in adapters
+    ]

@@ -1,0 +1,65 @@
+"""The state of a server, which its routes share, and the record of the request at hand."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+
+from edgeformer.server.schema.bodies import Body, read_body
+from edgeformer.server.service.answers import Answers, Wakes
+from edgeformer.server.service.metrics import Metrics
+from edgeformer.server.service.options import ServerOptions
+from edgeformer.server.service.records import Record
+from edgeformer.server.service.served import ServedModels
+
+_Body = TypeVar("_Body", bound=Body)
+_Result = TypeVar("_Result")
+
+TEXT_THREADS = 4
+"""Threads that render templates and tokenize, so that a long prompt holds up no other request."""
+
+
+@dataclass
+class State:
+    """The state of a server. draining: no more requests are taken. running: answers that are being generated."""
+
+    models: ServedModels
+    options: ServerOptions
+    metrics: Metrics
+    draining: bool = False
+    running: set[Answers] = field(default_factory=set)
+    wakes: Wakes = field(default_factory=Wakes)
+    threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(TEXT_THREADS, "edgeformer-text"))
+
+    def cancel_running(self) -> None:
+        """Cancel all answers that are being generated."""
+        for answers in list(self.running):
+            answers.cancel()
+
+    def close(self) -> None:
+        """Let the threads end."""
+        self.threads.shutdown(wait=False, cancel_futures=True)
+
+    async def in_thread(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
+        """Return the result of a function that runs beside the loop, as tokenizing does."""
+        return await asyncio.get_running_loop().run_in_executor(self.threads, function, *arguments)
+
+
+def state_of(request: Request) -> State:
+    """Return the state of the server that has a request."""
+    state: State = request.app.state.edgeformer
+    return state
+
+
+def record_of(request: Request) -> Record:
+    """Return the record of a request, which the outermost middleware makes."""
+    record: Record = request.scope["edgeformer.record"]
+    return record
+
+
+async def body_of(request: Request, kind: type[_Body]) -> _Body:
+    """Return the body of a request. Raises ApiError for one that is wrong."""
+    return await state_of(request).in_thread(read_body, kind, await request.body())

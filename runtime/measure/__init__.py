@@ -1,0 +1,1 @@
+"""Tools over a runtime: speed and memory (`benchmarking`), scores (`evaluation`), prepacking (`optimize`)."""

@@ -1,0 +1,110 @@
+"""Compute what a token must cost, from the manifest: FLOPs of matrix products, and bytes of weights and cache read.
+
+Weights count as a session holds them: the bytes of their file (twice those of bf16, which are widened to float32 when
+they are loaded), times the fraction of the parameters that are factors of products. The other parameters are gathered,
+one row per token (an embedding table that is not also the head), or small (norms, biases). This is exact where all
+weights are stored in one format. A prefill graph has its factors in a file of its own, except the head, which is read
+once, and runs what follows its last attention for the last token of a chunk only, as does a decode graph that can
+return the logits of the last token alone. Activations are not counted, nor reads and copies of an implementation beyond
+the minimum.
+"""
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Seq2SeqConfig
+from edgeformer.manifest.accounting import account, cache_element_bytes, last_token_flops
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.runtime.measure.benchmarking.result import Cost
+from edgeformer.runtime.steps.decoder import PREFILL_CHUNK
+
+
+class Costs:
+    """The costs of one bundle; None for a user's own module, of which the manifest does not know the parts.
+
+    last_logits: whether runs of prompts over the decode graph compute the logits of their last token alone.
+    """
+
+    def __init__(self, manifest: Manifest, last_logits: bool = False):
+        self._last_logits = last_logits
+        self._model = manifest.model
+        self._element_bytes = cache_element_bytes(manifest)
+        self._file_bytes = _weights_bytes(manifest, manifest.graph)
+        self._prefill = manifest.prefill
+        self._prefill_bytes = 0 if self._prefill is None else _weights_bytes(manifest, self._prefill.graph)
+
+    def prefill(self, tokens: int, batch_size: int) -> Cost | None:
+        """Return the cost of one token of a prompt, of a source, or of an encoder's text."""
+        match self._model:
+            case DecoderConfig() as config:
+                return self._prompt(config, tokens)
+            case Seq2SeqConfig() as config:
+                source = account(config).source
+                assert source is not None
+                flops, attention = source.flops_per_token, source.attention_flops_per_token
+                return self._texts(config, flops, attention, tokens, batch_size)
+            case EncoderConfig() as config:
+                own = account(config)
+                return self._texts(config, own.flops_per_token, own.attention_flops_per_token, tokens, batch_size)
+            case _:
+                return None
+
+    def decode(self, tokens: int, batch_size: int, new_tokens: int) -> Cost | None:
+        """Return the cost of one new token halfway through decoding; rows share one read of the weights."""
+        length = tokens + new_tokens // 2
+        match self._model:
+            case DecoderConfig() as config:
+                weights = self._read(config, account(config).flops_per_token)
+                flops = account(config).flops_per_token + _attention(config, [length])
+                return Cost(flops=flops, bytes=weights / batch_size + self._cache(config, length))
+            case Seq2SeqConfig(decoder=config):
+                own = account(self._model)
+                geometry = config.cross_geometry
+                assert own.source is not None and geometry is not None
+                written = 1 + new_tokens // 2
+                flops = own.flops_per_token + _attention(config, [written]) + own.source.step_flops_per_token * tokens
+                weights = self._read(self._model, own.flops_per_token)
+                cache = self._cache(config, written) + geometry.elements(1, tokens) * self._element_bytes
+                return Cost(flops=flops, bytes=weights / batch_size + cache)
+            case _:
+                return None
+
+    def _prompt(self, config: DecoderConfig, tokens: int) -> Cost:
+        """Return the cost of one token of a prompt; rows run one by one, and each chunk reads weights and cache."""
+        ends = [min(end, tokens) for end in range(PREFILL_CHUNK, tokens + PREFILL_CHUNK, PREFILL_CHUNK)]
+        own = account(config)
+        weights, products = self._read(config, own.flops_per_token) * len(ends), float(own.flops_per_token)
+        over_prefill = self._prefill is not None and tokens >= self._prefill.from_tokens
+        if over_prefill:
+            weights = self._prefill_bytes * len(ends)
+        if over_prefill or self._last_logits:
+            products -= last_token_flops(config) * (1 - len(ends) / tokens)
+        cache = sum(self._cache(config, end) for end in ends)
+        flops = products + _attention(config, range(1, tokens + 1))
+        return Cost(flops=flops, bytes=(weights + cache) / tokens)
+
+    def _texts(self, config: ModelConfig, flops: int, attention: int, tokens: int, batch_size: int) -> Cost:
+        """Return the cost of one token of a batch in one run, where every token attends to its whole text."""
+        return Cost(flops=flops + attention * tokens, bytes=self._read(config, flops) / (batch_size * tokens))
+
+    def _read(self, config: ModelConfig, flops_per_token: int) -> float:
+        """Return the bytes of the weights that a token is multiplied with; each weight takes two operations."""
+        return self._file_bytes * min(1.0, flops_per_token / 2 / account(config).parameters)
+
+    def _cache(self, config: DecoderConfig, length: int) -> int:
+        return config.cache_geometry.size_in_bytes(self._element_bytes, 1, length, config.cache_windows)
+
+
+def _attention(config: DecoderConfig, lengths: Sequence[int]) -> float:
+    """Return the FLOPs of attention per token, a mean over past `lengths`, each limited to the layer's window."""
+    seen = fmean(min(window or length, length) for window in config.windows for length in lengths)
+    return account(config).attention_flops_per_token * seen
+
+
+def _weights_bytes(manifest: Manifest, graph: str) -> int:
+    """Return the bytes of memory of the weights in a graph's file."""
+    own = f"{graph}_data"
+    if own not in manifest.files:
+        own = next(name for name in manifest.files if name.endswith(".onnx_data"))
+    widened = manifest.precision == "bf16" and manifest.arithmetic == "fp32"
+    return manifest.files[own].bytes * (2 if widened else 1)

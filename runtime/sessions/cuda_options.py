@@ -1,0 +1,69 @@
+"""Options of onnxruntime's CUDA provider that users choose, and the list of providers that a session is opened with."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+from edgeformer.errors import RequestError
+from edgeformer.manifest.parts import Provider
+from edgeformer.runtime.request_values import count, flag, shown
+
+ArenaStrategy = Literal["kNextPowerOfTwo", "kSameAsRequested"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CudaOptions:
+    """Options of the CUDA provider, under onnxruntime's names; they have no effect on the CPU.
+
+    use_tf32: multiply float32 by TF32, which rounds factors to 10 bits of mantissa. It is off here (onnxruntime's own
+        default is on), and always in verification. Graphs in fp16 and bf16 do not change.
+    gpu_mem_limit: bytes of GPU memory for the arena of each session: weights and activations. Caches of requests are
+        not in it. None for no limit. A session that would take more fails with an error.
+    arena_extend_strategy: `kNextPowerOfTwo` doubles what the arena takes from the device, which is onnxruntime's
+        default; `kSameAsRequested` takes no more than is needed.
+    enable_cuda_graph: capture the kernels of a decode step once, and replay them in later steps: for decoder-only
+        models with a static cache. One thread at a time may use such a model, and while its first step of a shape
+        runs, no other thread may allocate memory of the GPU. The caches of finished requests are kept.
+
+    Source: onnxruntime.ai/docs/execution-providers/CUDA-ExecutionProvider.html. Raises RequestError for other values.
+    """
+
+    use_tf32: bool = False
+    gpu_mem_limit: int | None = None
+    arena_extend_strategy: ArenaStrategy = "kNextPowerOfTwo"
+    enable_cuda_graph: bool = False
+
+    def __post_init__(self) -> None:
+        flag("use_tf32", self.use_tf32)
+        flag("enable_cuda_graph", self.enable_cuda_graph)
+        if self.gpu_mem_limit is not None:
+            count("gpu_mem_limit", self.gpu_mem_limit, most=2**63 - 1)
+        known = get_args(ArenaStrategy)
+        if not isinstance(self.arena_extend_strategy, str) or self.arena_extend_strategy not in known:
+            given = shown(self.arena_extend_strategy)
+            raise RequestError(f"arena_extend_strategy is {given}; it must be {' or '.join(known)}.")
+
+
+def checked(cuda: Any) -> CudaOptions:
+    """Return the options, or the defaults for None. Raises RequestError for anything else."""
+    if cuda is None:
+        return CudaOptions()
+    if not isinstance(cuda, CudaOptions):
+        raise RequestError(f"cuda is {shown(cuda)}; it must be a CudaOptions, or None for its defaults.")
+    return cuda
+
+
+def without_graphs(cuda: CudaOptions) -> CudaOptions:
+    """Return the options of a session whose runs are not captured."""
+    return replace(cuda, enable_cuda_graph=False)
+
+
+def execution_providers(provider: Provider, cuda: CudaOptions) -> list[Any]:
+    """Return the `providers` of an `onnxruntime.InferenceSession`, the first one first."""
+    if provider == "cpu":
+        return ["CPUExecutionProvider"]
+    options = {"use_tf32": str(int(cuda.use_tf32)), "arena_extend_strategy": cuda.arena_extend_strategy}
+    if cuda.gpu_mem_limit is not None:
+        options["gpu_mem_limit"] = str(cuda.gpu_mem_limit)
+    if cuda.enable_cuda_graph:
+        options["enable_cuda_graph"] = "1"
+    return [("CUDAExecutionProvider", options), "CPUExecutionProvider"]

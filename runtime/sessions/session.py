@@ -1,0 +1,387 @@
+"""Open onnxruntime sessions with explicit threads, provider and options."""
+
+import os
+import platform
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from contextvars import ContextVar
+from functools import cache
+from itertools import count as counted
+from pathlib import Path
+from threading import Lock
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from edgeformer.errors import BundleError, MissingDependencyError, RequestError, require
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.parts import Arithmetic, CachePrecision, Provider
+from edgeformer.runtime.sessions.cuda_machine import cuda_machine, driver, has_gpu_files
+from edgeformer.runtime.sessions.cuda_options import CudaOptions, execution_providers
+from edgeformer.runtime.sessions.int8_saturation import products_saturate
+from edgeformer.runtime.sessions.kernels import BODIES, KernelChoice
+from edgeformer.runtime.sessions.narrow_floats import BFLOAT16, FLOAT8
+
+ProviderChoice = Literal["auto", "cpu", "cuda"]
+
+CACHE_DTYPES: dict[Arithmetic, type[np.generic]] = {"fp32": np.float32, "fp16": np.float16, "bf16": BFLOAT16}
+"""Element type of a cache that is not quantized, by the arithmetic of the bundle; see `narrow_floats`."""
+
+QUANTIZED_DTYPES: dict[CachePrecision, type[np.generic]] = {"int8": np.int8, "fp8": FLOAT8}
+"""Element type of a cache that is quantized."""
+
+OLDEST = (1, 30)
+"""The oldest onnxruntime with which bundles of all kinds pass verification; 1.29 frees IOBinding outputs on rebind."""
+
+TILED_ATTENTION_OFF = "ORT_GQA_DISABLE_FLASH_ATTENTION"
+"""The environment variable that onnxruntime's GroupQueryAttention reads when a session is opened."""
+
+BESIDE = "a small graph of edgeformer beside the model's"
+"""The name of graphs that copy and choose on a device, in errors."""
+
+_PROFILED: ContextVar[tuple[Path, list[Any]] | None] = ContextVar("profiled sessions", default=None)
+
+_ENVIRONMENT = Lock()
+"""The environment belongs to all threads of the process, so sessions are opened one after the other."""
+
+
+class SessionSettings(NamedTuple):
+    """The arguments of `load` that its sessions are opened with; it says what each means."""
+
+    provider: ProviderChoice = "auto"
+    threads: int | None = None
+    kernels: bool = True
+    cuda: CudaOptions | None = None
+
+
+def cache_dtype(manifest: Manifest) -> type[np.generic]:
+    """Return the element type of the decoder's self-attention cache."""
+    scales = manifest.cache_scales
+    return CACHE_DTYPES[manifest.arithmetic] if scales is None else QUANTIZED_DTYPES[scales.precision]
+
+
+def onnxruntime() -> Any:
+    """Import onnxruntime.
+
+    It comes in two packages (CPU and CUDA), so edgeformer depends on neither. Raises MissingDependencyError, which says
+    how to install it, if it is missing or older than OLDEST.
+    """
+    # onnxruntime reads this when it is imported; a value that the user has set stays.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    module = require("onnxruntime", "cpu")
+    if tuple(map(int, module.__version__.split(".")[:2])) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise MissingDependencyError(
+            f"this runtime needs onnxruntime {oldest} or newer, and {module.__version__} is installed. Install one "
+            f"with: pip install 'onnxruntime>={oldest}' (onnxruntime-gpu for CUDA). Without edgeformer a bundle may "
+            "run in an older one; docs/reference/clients.md says in which."
+        )
+    return module
+
+
+@contextmanager
+def _without_tiled_attention() -> Iterator[None]:
+    """Switch onnxruntime's tiled attention off, on x86, for sessions opened in this context.
+
+    The tiled kernel takes 1.5 to 2.7 times as long for one query, and 1 to 1.3 times for a chunk of a prompt (measured
+    on x86), because only the other one uses AVX kernels. It saves memory where long prompts run at once, which this
+    runtime does not do, but other code in the process may. A value that the user has set stays.
+    """
+    with _ENVIRONMENT:
+        off = TILED_ATTENTION_OFF not in os.environ and platform.machine() in ("x86_64", "AMD64")
+        if off:
+            os.environ[TILED_ATTENTION_OFF] = "1"
+        try:
+            yield
+        finally:
+            if off:
+                del os.environ[TILED_ATTENTION_OFF]
+
+
+@contextmanager
+def profiled(folder: Path) -> Iterator[list[Any]]:
+    """Profile the sessions that this thread opens in this context; yield the list of them, in order.
+
+    `session.end_profiling()` then returns the path of a file in `folder`, with one event per kernel run, as JSON.
+    """
+    sessions: list[Any] = []
+    token = _PROFILED.set((folder, sessions))
+    try:
+        yield sessions
+    finally:
+        _PROFILED.reset(token)
+
+
+def onnxruntime_errors() -> tuple[type[Exception], ...]:
+    """Return the exception types that onnxruntime raises; they have no common base class.
+
+    A message that cites bytes of a graph, which need not be UTF-8, becomes a UnicodeDecodeError.
+    """
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    own = [kind for kind in vars(state).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+    return (RuntimeError, UnicodeDecodeError, *own)
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use, by its affinity and the CPU quota of its cgroup."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota_file = Path("/sys/fs/cgroup/cpu.max")
+    if quota_file.is_file():
+        quota, period = quota_file.read_text().split()
+        if quota != "max":
+            cores = min(cores, max(1, int(quota) // int(period)))
+    return cores
+
+
+def choose_threads(threads: int | None) -> int:
+    """Return the number of threads of a session: all usable cores for None.
+
+    Raises RequestError for a number that is not between 1 and the usable cores. onnxruntime takes 0 and less for its
+    own choice, and threads beyond the cores spin against each other: 10,000 stop a machine for minutes.
+    """
+    cores = usable_cores()
+    if threads is None:
+        return cores
+    if type(threads) is not int or not 1 <= threads <= cores:
+        raise RequestError(
+            f"threads is {threads!r}; it must be a number from 1 to {cores}, the cores that this process may use, or "
+            "None for all of them."
+        )
+    return threads
+
+
+def choose_provider(choice: ProviderChoice, manifest: Manifest) -> Provider:
+    """Resolve `auto`, and refuse a provider that does not work here instead of falling back to a slower one.
+
+    `auto` is the CPU where onnxruntime has no CUDA, where there is no GPU at all, and for a bundle that does not run on
+    one; it warns of the latter two, and of a GPU that onnxruntime cannot use. Raises RequestError if onnxruntime has no
+    CUDA, if the driver or a library is missing or too old, or if the bundle does not run on CUDA.
+    """
+    if not isinstance(choice, str) or choice not in ("auto", "cpu", "cuda"):
+        raise RequestError(f"provider is {choice!r}; it must be auto, cpu or cuda.")
+    ort = onnxruntime()
+    available = ort.get_available_providers()
+    has_cuda = "CUDAExecutionProvider" in available
+    # onnxruntime's own attention op has no float32 kernel for CUDA; ONNX's has.
+    runs_on_cuda = manifest.arithmetic != "fp32" or manifest.provider == "cuda" or manifest.ops != "ort"
+    if choice == "auto":
+        because = _why_the_cpu(ort, has_cuda, runs_on_cuda)
+        choice = "cuda" if because is None else "cpu"
+    if choice == "cuda":
+        if not has_cuda:
+            raise RequestError(
+                "provider cuda was asked for, and the installed onnxruntime has no CUDAExecutionProvider (it has "
+                f"{', '.join(available)}). Install it with: pip install 'edgeformer[gpu]', or use provider cpu."
+            )
+        if not runs_on_cuda:
+            raise RequestError(
+                "this bundle is fp32 for the CPU, and its attention has no float32 CUDA kernel. Export it with "
+                "--precision fp16, with --provider cuda or with --ops standard."
+            )
+        machine = cuda_machine(ort)
+        if machine.problem is not None:
+            raise RequestError(f"provider cuda cannot start: {machine}. {_sentence(machine.problem)} {ON_THE_CPU}")
+    elif manifest.arithmetic == "bf16":
+        raise RequestError(
+            f"this bundle computes in bfloat16, for which onnxruntime {ort.__version__} has no kernels of products and "
+            "attention on the CPU. Use provider cuda, or export it without --provider cuda: bf16 weights are then "
+            "computed with in float32."
+        )
+    elif manifest.provider == "cuda" and manifest.cache_scales is not None and manifest.cache_scales.precision == "fp8":
+        raise RequestError(
+            f"this bundle caches keys and values as float8, for which onnxruntime {ort.__version__} has attention on "
+            "CUDA alone. Use provider cuda, or export it with --cache-precision int8 or without that option."
+        )
+    return choice
+
+
+ON_THE_CPU = "To run without a GPU, use provider cpu."
+
+
+def _why_the_cpu(ort: Any, has_cuda: bool, runs_on_cuda: bool) -> str | None:
+    """Return why `auto` is the CPU, after a warning where that may surprise; None if it is CUDA."""
+    if not has_cuda:
+        reason, told = "the installed onnxruntime is for the CPU", has_gpu_files()
+        advice = "To use the GPU of this machine: pip uninstall onnxruntime, then pip install 'edgeformer[gpu]'"
+    elif not runs_on_cuda:
+        reason, told = "this bundle is fp32 for the CPU", not driver().absent
+        advice = "To use the GPU of this machine, export it with --provider cuda"
+    elif driver().absent:
+        reason, told = driver().problem or "", True
+        advice = "To run without this warning, use provider cpu"
+    else:
+        return None
+    if told:
+        warnings.warn(f"provider auto is the CPU: {reason}. {advice}.", stacklevel=5)
+    return reason
+
+
+def _sentence(clause: str) -> str:
+    return f"{clause[:1].upper()}{clause[1:]}."
+
+
+def session_options(threads: int) -> Any:
+    """Return the options that all sessions share; onnxruntime's warnings, meant for authors of graphs, are off.
+
+    Between runs, threads spin for 1 ms, which bridges the Python code between two steps. onnxruntime's default of 40 ms
+    keeps the cores from the next session: after a prompt, the first steps took 1.5 times as long (measured).
+    """
+    ort = onnxruntime()
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.spin_duration_us", "1000")
+    if products_saturate(ort):
+        options.add_session_config_entry("session.x64quantprecision", "1")
+    return options
+
+
+@cache
+def _graph_session(base: Any) -> Any:
+    """Return the class of sessions, whose errors name the graph: onnxruntime, imported late, has the base class.
+
+    A run in a fork of the process that opened a session of several threads would wait for threads that no fork has.
+    uncaptured: options of a run that gives none.
+    """
+
+    class GraphSession(base):  # type: ignore[misc]
+        def __init__(self, name: str, has_threads: bool, uncaptured: Any, *arguments: Any, **options: Any) -> None:
+            self._graph = name
+            self._has_threads = has_threads
+            self._uncaptured = uncaptured
+            self._graphs = counted(1)
+            self._process = os.getpid()
+            super().__init__(*arguments, **options)
+
+        def new_graph_run(self) -> Any:
+            """Return options of runs that capture a CUDA graph of their own the first time, and replay it later."""
+            return graph_run(next(self._graphs))
+
+        def run(self, names: Any, feeds: Any, options: Any = None) -> Any:
+            if self._has_threads and os.getpid() != self._process:
+                raise _fork_error(self._graph)
+            with _named_errors(self._graph):
+                return super().run(names, feeds, options or self._uncaptured)
+
+        def run_with_iobinding(self, binding: Any, options: Any = None) -> None:
+            if self._has_threads and os.getpid() != self._process:
+                raise _fork_error(self._graph)
+            # A context manager would take as long as all else that Python does in a decode step.
+            try:
+                self._sess.run_with_iobinding(binding._iobinding, options or self._uncaptured)
+            except onnxruntime_errors() as error:
+                raise _run_error(self._graph, error) from error
+
+    return GraphSession
+
+
+def graph_session(name: str, has_threads: bool, model: bytes, options: Any, providers: list[Any]) -> Any:
+    """Return a session of a model in memory, which errors call by a name. has_threads: whether a fork lacks any."""
+    with _named_errors(name):
+        kind = _graph_session(onnxruntime().InferenceSession)
+        return kind(name, has_threads, None, model, options, providers=providers, enable_fallback=0)
+
+
+@contextmanager
+def _named_errors(graph: str) -> Iterator[None]:
+    kinds: tuple[type[Exception], ...] = (*onnxruntime_errors(), ValueError)
+    try:
+        yield
+    except kinds as error:
+        raise _run_error(graph, error) from error
+
+
+def _fork_error(graph: str) -> RequestError:
+    return RequestError(
+        f"{graph} was loaded before this process was forked, and a fork has none of its threads. Load the model in the "
+        "new process, start that by multiprocessing's method spawn, or load the model with threads=1."
+    )
+
+
+def _run_error(graph: str, error: Exception) -> BundleError:
+    if graph == BESIDE:  # which no bundle has
+        return BundleError(f"onnxruntime cannot run {graph}: {error}")
+    return BundleError(f"onnxruntime cannot run {graph}: {error} Check the bundle with: edgeformer verify")
+
+
+NO_GRAPH = -1
+"""The number of a CUDA graph by which onnxruntime neither captures nor replays one."""
+
+
+def graph_run(graph: int) -> Any:
+    """Return options of runs of a CUDA graph, by its number in the session."""
+    options = onnxruntime().RunOptions()
+    options.add_run_config_entry("gpu_graph_id", str(graph))
+    return options
+
+
+def check_tensors(session: Any, graph: str, inputs: Iterable[str], outputs: Iterable[str]) -> None:
+    """Raise BundleError for a graph without one of the inputs and outputs that the manifest implies."""
+    for what, needed, has in (("input", inputs, session.get_inputs()), ("output", outputs, session.get_outputs())):
+        lacking = sorted(set(needed) - {each.name for each in has})
+        if lacking:
+            raise BundleError(
+                f"{graph} has no {what} {', '.join(lacking[:5])}, which its manifest implies. Export the model again."
+            )
+
+
+def open_session(
+    graph: Path,
+    provider: Provider,
+    threads: int | None = None,
+    *,
+    prepack: bool = True,
+    kernels: KernelChoice = BODIES,
+    cuda: CudaOptions | None = None,
+) -> Any:
+    """Open an `onnxruntime.InferenceSession`, whose runs raise BundleError where onnxruntime cannot run the graph.
+
+    threads: None for all usable cores. prepack: rearrange weights for speed, which takes a copy of them in memory;
+    without it they stay mapped to their file. kernels: edgeformer's own, for functions of the graph. cuda: options of
+    the CUDA provider; None for the defaults, by which verification runs: no TF32. Raises BundleError for a graph that
+    onnxruntime cannot load, and RequestError for a number of threads that `choose_threads` refuses, or if CUDA cannot
+    start.
+    """
+    ort, chosen = onnxruntime(), choose_threads(threads)
+    options = session_options(chosen)
+    if not prepack:
+        options.add_session_config_entry("session.disable_prepacking", "1")
+    profiling = _PROFILED.get()
+    if profiling is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(profiling[0] / f"session-{len(profiling[1])}")
+    chosen_cuda = cuda or CudaOptions()
+    uncaptured = graph_run(NO_GRAPH) if chosen_cuda.enable_cuda_graph and provider == "cuda" else None
+    providers = execution_providers(provider, chosen_cuda)
+    try:
+        # onnxruntime prints libraries that it cannot load to stdout, which is for our results.
+        with redirect_stdout(sys.stderr), _without_tiled_attention():
+            kernels.register(options, Path(graph))
+            if provider == "cuda":
+                ort.preload_dlls()
+            kind = _graph_session(ort.InferenceSession)
+            has_threads = chosen > 1 or provider == "cuda"  # of onnxruntime, or of our kernels
+            session = kind(
+                str(graph), has_threads, uncaptured, str(graph), options, providers=providers, enable_fallback=0
+            )
+    except onnxruntime_errors() as error:
+        if uncaptured is not None and "graph capture" in str(error):
+            raise RequestError(
+                f"CUDA graphs cannot capture {graph}: onnxruntime computes some of its nodes on the CPU, or it has "
+                "branches. Load it without enable_cuda_graph. Graphs of --ops ort in fp16, bf16, int8 and int4 can be "
+                "captured, but for some recurrent layers; edgeformer check --provider cuda lists the nodes."
+            ) from error
+        here = f" On this machine {cuda_machine(ort)}." if provider == "cuda" else ""
+        raise BundleError(f"onnxruntime cannot load {graph}: {error}{here}") from error
+    if provider == "cuda" and "CUDAExecutionProvider" not in session.get_providers():
+        raise RequestError(
+            f"onnxruntime could not start its CUDAExecutionProvider; its log above says why. On this machine "
+            f"{cuda_machine(ort)}. {ON_THE_CPU}"
+        )
+    if profiling is not None:
+        profiling[1].append(session)
+    return session

@@ -1,0 +1,1 @@
+"""Recordings: files to samples, and samples to the features that a speech model reads."""

@@ -1,0 +1,370 @@
+"""Generate with a decoder-only language model."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Unpack, cast, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeformer.errors import RequestError
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.runtime import request_values
+from edgeformer.runtime.caches.encoder_outputs import check_length
+from edgeformer.runtime.generation.generate import (
+    DEFAULT_NEW_TOKENS,
+    Generation,
+    GenerationStream,
+    Row,
+    Steps,
+    run_rows,
+    run_to_end,
+)
+from edgeformer.runtime.generation.generation_config import GenerationConfig, GenerationOptions
+from edgeformer.runtime.generation.rows import (
+    drafts_tokens,
+    make_row,
+    prefill_samples,
+    run_from_prefix,
+    with_drafts,
+    with_forced_tokens,
+    with_prompt_lookup,
+)
+from edgeformer.runtime.generation.sampling.logits_processors import LogitsProcessor
+from edgeformer.runtime.generation.speculation import DraftLength, DraftModel, check_same_tokens
+from edgeformer.runtime.prefixes.prefix_cache import PrefixCache
+from edgeformer.runtime.prefixes.session_file import read_session, write_session
+from edgeformer.runtime.sessions.session import SessionSettings
+from edgeformer.runtime.steps.adapters import AdaptedSession, Tensors, adapter_names, check_adapter, read_adapter
+from edgeformer.runtime.steps.decoder import Decoder, PrefillSession
+from edgeformer.runtime.steps.device_decoder import CapturedSteps
+from edgeformer.runtime.steps.new_decoder import new_decoder
+from edgeformer.runtime.tasks.model import Model, Text, is_batch
+from edgeformer.runtime.text.tokenizer import Message
+
+PREFIX_BYTES = 256 * 2**20
+"""Bytes of conversations that `chat` keeps: 5,800 tokens at SmolLM2-135M's geometry in float32."""
+
+
+class CausalLM(Model):
+    """A decoder-only language model.
+
+    Where the bundle has a prefill graph, the CPU runs prompts over it, and steps of enough rows: `prefill_session`.
+    prefix_cache: what `chat` keeps of its conversations; a `max_bytes` of 0 keeps nothing more.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, settings: SessionSettings):
+        super().__init__(folder, manifest, settings)
+        self._adapters: dict[str, Tensors] = {}
+        self.prefix_cache = PrefixCache(PREFIX_BYTES)
+        self.draft: CausalLM | None = None
+        self._captured = CapturedSteps(manifest.context_length) if self.captures else None
+        self.prefill_session: PrefillSession | None = None
+        if manifest.prefill is not None and self.provider == "cpu":
+            session = self._open_graph(manifest.prefill.graph)
+            self.prefill_session = PrefillSession(session, manifest.prefill.from_tokens)
+
+    def use_draft(self, draft: "CausalLM | None") -> None:
+        """Let another model draft tokens for requests of one prompt that ask for no prompt lookup; None for no model.
+
+        Raises RequestError for a model with another tokenizer, and for anything but a decoder-only model.
+        """
+        if draft is not None:
+            if not isinstance(draft, CausalLM):
+                raise RequestError(
+                    f"draft is {request_values.shown(draft)}; it must be a decoder-only model, as load returns it."
+                )
+            sizes = self.manifest.vocab_size, draft.manifest.vocab_size
+            check_same_tokens(self.tokenizer, draft.tokenizer, sizes)
+        self.draft = draft
+
+    @cached_property
+    def generation_config(self) -> GenerationConfig:
+        """The config of a call that gives none: greedy, without rules.
+
+        For the sampling that the model's makers recommend, give `GenerationConfig.from_folder(checkpoint)`.
+        """
+        return GenerationConfig()
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The names of the LoRA adapters of the bundle."""
+        return tuple(adapter_names(self.manifest))
+
+    @cached_property
+    def adapter_session(self) -> Any:
+        """The session of the graph that takes adapters, opened when it is first needed. Raises RequestError if none."""
+        if self.manifest.adapter_graph is None:
+            raise RequestError("the bundle has no adapters. Export it with --adapter NAME=DIR.")
+        return self._open_graph(self.manifest.adapter_graph.graph)
+
+    def new_decoder(self, batch_size: int, capacity: int, adapter: str | None = None) -> Decoder:
+        """Return a decoder with an empty cache for `batch_size` rows of up to `capacity` tokens, to run by hand.
+
+        adapter: name of the LoRA adapter of all rows. Raises RequestError for one that the bundle does not have, for
+        numbers that are none, and for more tokens than the context has.
+        """
+        request_values.count("batch_size", batch_size, most=request_values.MOST_ROWS)
+        request_values.count("capacity", capacity, most=self.manifest.context_length)
+        session, prefill, captured = self.session, self.prefill_session, self._captured
+        if adapter is not None:
+            check_adapter(self.manifest, adapter)
+            if adapter not in self._adapters:
+                self._adapters[adapter] = read_adapter(self.folder, self.manifest, adapter)
+            tensors = self._adapters[adapter]
+            session, prefill, captured = AdaptedSession(self.adapter_session, tensors), None, None
+        return new_decoder(
+            session, self.manifest, batch_size, capacity, self.provider, prefill=prefill, captured=captured
+        )
+
+    def forward(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
+        """Return the logits after every token of one text: float32 [S, V].
+
+        Raises RequestError for more tokens than the context has.
+        """
+        tokens = self.encode(token_ids)
+        check_length(len(tokens), self.manifest.context_length, "the text")
+        return self.new_decoder(1, len(tokens)).prefill_all(0, tokens)
+
+    # A str is a Sequence[str] too, which mypy reports; the overload of one text comes first and wins.
+    @overload
+    def generate(  # type: ignore[overload-overlap]
+        self,
+        prompt: Text,
+        *,
+        config: GenerationConfig | None = None,
+        num_return_sequences: Literal[1] = 1,
+        adapter: str | None = None,
+        logits_processors: Sequence[LogitsProcessor] = (),
+        **options: Unpack[GenerationOptions],
+    ) -> Generation: ...
+
+    @overload
+    def generate(  # type: ignore[overload-overlap]
+        self,
+        prompt: Text,
+        *,
+        config: GenerationConfig | None = None,
+        num_return_sequences: int,
+        adapter: str | None = None,
+        logits_processors: Sequence[LogitsProcessor] = (),
+        **options: Unpack[GenerationOptions],
+    ) -> list[Generation]: ...
+
+    @overload
+    def generate(  # type: ignore[overload-overlap]
+        self,
+        prompt: Sequence[Text],
+        *,
+        config: GenerationConfig | None = None,
+        num_return_sequences: Literal[1] = 1,
+        adapter: str | None = None,
+        logits_processors: Sequence[LogitsProcessor] = (),
+        **options: Unpack[GenerationOptions],
+    ) -> list[Generation]: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: Sequence[Text],
+        *,
+        config: GenerationConfig | None = None,
+        num_return_sequences: int,
+        adapter: str | None = None,
+        logits_processors: Sequence[LogitsProcessor] = (),
+        **options: Unpack[GenerationOptions],
+    ) -> list[list[Generation]]: ...
+
+    def generate(
+        self,
+        prompt: Text | Sequence[Text],
+        *,
+        config: GenerationConfig | None = None,
+        num_return_sequences: int = 1,
+        adapter: str | None = None,
+        logits_processors: Sequence[LogitsProcessor] = (),
+        **options: Unpack[GenerationOptions],
+    ) -> Generation | list[Generation] | list[list[Generation]]:
+        """Continue one prompt, or a batch of prompts of any lengths.
+
+        prompt: a text, token ids, or a sequence of either; for a sequence, the result is a list. config: replaces the
+        model's own `generation_config`. num_return_sequences: samples of each prompt, which is run once for all of
+        them; above 1 the result of a prompt is a list, and sample i is what seed + i gives alone. adapter: the name of
+        a LoRA adapter of the bundle; None for the model alone. logits_processors:
+        functions that change logits before a token is chosen (see `LogitsProcessor`). options: fields of
+        `GenerationConfig`, which override those of the config. Without max_new_tokens there are 256 new tokens at most,
+        or what the context leaves.
+
+        Raises RequestError for a request that the model cannot serve, such as a prompt beyond its context.
+        """
+        chosen = self._config(config, options)
+        single = not is_batch(prompt)
+        prompts = cast(list[Text], [prompt] if single else prompt)
+        count = _samples(num_return_sequences, chosen)
+        rows, decoder = self._prepare(prompts, chosen, logits_processors, count, adapter)
+        first = prefill_samples(decoder, rows, count) if count > 1 else None
+        run_to_end(self._with_drafts(decoder, rows, chosen), rows, first)
+        found = [row.result() for row in rows]
+        results: list[Any] = found
+        if count > 1:
+            results = [found[start : start + count] for start in range(0, len(found), count)]
+        return results[0] if single else results
+
+    def stream(
+        self,
+        prompt: Text,
+        *,
+        config: GenerationConfig | None = None,
+        adapter: str | None = None,
+        logits_processors: Sequence[LogitsProcessor] = (),
+        **options: Unpack[GenerationOptions],
+    ) -> GenerationStream:
+        """Continue one prompt; return an iterator over pieces of text as they are generated.
+
+        Arguments and errors are those of `generate`.
+        """
+        chosen = self._config(config, options)
+        rows, decoder = self._prepare([prompt], chosen, logits_processors, adapter=adapter)
+        return GenerationStream(rows[0], run_rows(self._with_drafts(decoder, rows, chosen), rows))
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        allow_special: bool = False,
+        config: GenerationConfig | None = None,
+        adapter: str | None = None,
+        logits_processors: Sequence[LogitsProcessor] = (),
+        **options: Unpack[GenerationOptions],
+    ) -> GenerationStream:
+        """Answer a conversation, laid out by the model's chat template; return an iterator over pieces of text.
+
+        messages: dicts with `role` (system, user, assistant) and `content`. allow_special: whether a message that
+        spells a special token, such as `<|im_end|>`, becomes that token; otherwise it is text like any other. The other
+        arguments are those of `generate`. What the messages have in common with those of earlier calls is not read
+        again (`prefix_cache`). Raises RequestError for a model without a chat template.
+        """
+        prompt = self.require_tokenizer().encode_chat(messages, allow_special=allow_special)
+        chosen = self._config(config, options)
+        [row], decoder = self._prepare([prompt], chosen, logits_processors, adapter=adapter)
+        steps = self._with_drafts(decoder, [row], chosen, row.prompt)
+        return GenerationStream(row, run_from_prefix(self.prefix_cache, decoder, row, steps, adapter or ""))
+
+    def save_session(self, path: str | Path, messages: Sequence[Message] = ()) -> None:
+        """Write what `chat` kept of its last conversation to a file, so that the next process need not read it again.
+
+        messages: of that conversation, to be returned by `load_session`. The file replaces another one of this name
+        once it is complete. Raises RequestError if nothing was kept, or if the file cannot be written.
+        """
+        file = request_values.path("path", path, "file")
+        kept = self.prefix_cache.latest()
+        if kept is None:
+            raise RequestError("there is no session to save: no conversation was held, or prefix_cache keeps nothing.")
+        write_session(file, self.manifest, kept, messages)
+
+    def load_session(self, path: str | Path) -> list[Message]:
+        """Read what `save_session` wrote, so that `chat` goes on from there; return its messages.
+
+        Raises RequestError for a file of another bundle, and for one that is damaged or no session.
+        """
+        file = request_values.path("path", path, "file")
+        kept, messages = read_session(file, self.manifest, self.new_decoder(1, 1).cache)
+        self.prefix_cache.insert(kept)
+        return messages
+
+    def _config(self, config: GenerationConfig | None, options: GenerationOptions) -> GenerationConfig:
+        given: dict[str, Any] = dict(options)
+        chosen = self.generation_config.replaced_by(config).override(given)
+        if chosen.num_beams != 1:
+            raise RequestError("beam search is for encoder-decoders; use num_beams=1 with a decoder-only model.")
+        if chosen.max_new_tokens is not None and chosen.max_new_tokens < 1:
+            raise RequestError(f"max_new_tokens is {chosen.max_new_tokens}; it must be at least 1.")
+        chosen.rules.check(self.manifest.vocab_size)
+        return chosen
+
+    def new_row(
+        self,
+        prompt: Text,
+        *,
+        config: GenerationConfig | None = None,
+        logits_processors: Sequence[LogitsProcessor] = (),
+        **options: Unpack[GenerationOptions],
+    ) -> Row:
+        """Return the state of one request, to run by hand; arguments and errors are those of `generate`."""
+        return self._new_row(prompt, self._config(config, options), logits_processors)
+
+    def _new_row(
+        self, prompt: Text, config: GenerationConfig, processors: Sequence[LogitsProcessor], sample: int = 0
+    ) -> Row:
+        if config.stop:
+            self.require_tokenizer()
+        tokens = self.encode(prompt)
+        new = self._new_tokens(len(tokens), config)
+        return make_row(tokens, new, config, self.manifest, self.tokenizer, processors, sample)
+
+    def _prepare(
+        self,
+        prompts: Sequence[Text],
+        config: GenerationConfig,
+        processors: Sequence[LogitsProcessor],
+        samples: int = 1,
+        adapter: str | None = None,
+    ) -> tuple[list[Row], Decoder]:
+        """Return the rows of each prompt, one for each of its samples, and a decoder with room for all of them."""
+        rows = [self._new_row(prompt, config, processors, sample) for prompt in prompts for sample in range(samples)]
+        if not rows:
+            raise RequestError("there is no prompt in the batch; give at least one.")
+        capacity = max(len(row.prompt) + row.max_new_tokens for row in rows)
+        return rows, self.new_decoder(len(rows), capacity, adapter)
+
+    def _with_drafts(
+        self, decoder: Decoder, rows: Sequence[Row], config: GenerationConfig, text: Sequence[int] = ()
+    ) -> Steps:
+        """Return a decoder that drafts tokens: where the config asks for it, by the draft model, or of what is forced.
+
+        text: tokens that the decoder will have without its `prefill`.
+        """
+        if drafts_tokens(rows, config):
+            return with_prompt_lookup(decoder, rows[0], config, text)
+        if self.draft is None or not config.num_assistant_tokens or len(rows) > 1:
+            return with_forced_tokens(decoder, rows)
+        drafter = self.new_draft_model(decoder.cache.capacity)
+        drafter.extend(text)
+        return with_drafts(decoder, rows[0], drafter, DraftLength(config.num_assistant_tokens))
+
+    def new_draft_model(self, tokens: int) -> DraftModel:
+        """Return what drafts the tokens of a text of up to `tokens`; the model has a draft model."""
+        assert self.draft is not None
+        capacity = min(tokens, self.draft.manifest.context_length)
+        return DraftModel(self.draft.new_decoder(1, capacity), self.manifest.vocab_size)
+
+    def _new_tokens(self, prompt_length: int, config: GenerationConfig) -> int:
+        """Return how many tokens to generate at most after a prompt. Raises RequestError if they do not fit."""
+        context = self.manifest.context_length
+        room = context - prompt_length
+        if config.max_new_tokens is None and config.max_length is not None:
+            if config.max_length <= prompt_length:
+                raise RequestError(
+                    f"the prompt has {prompt_length} tokens, and max_length allows {config.max_length} with the new "
+                    "ones. Shorten the prompt or give max_new_tokens."
+                )
+            new = min(config.max_length - prompt_length, max(room, 1))
+        else:
+            new = min(DEFAULT_NEW_TOKENS, room) if config.max_new_tokens is None else config.max_new_tokens
+        if new > room or new < 1:
+            raise RequestError(
+                f"the prompt has {prompt_length} tokens and {max(new, 1)} more are to come, but the model's context "
+                f"is {context} tokens. Shorten the prompt or lower max_new_tokens."
+            )
+        return new
+
+
+def _samples(given: int, config: GenerationConfig) -> int:
+    """Return how many samples a prompt gets. Raises RequestError where more than one would be equal."""
+    samples = request_values.count("num_return_sequences", given, most=request_values.MOST_ROWS)
+    if samples > 1 and config.temperature == 0:
+        raise RequestError(
+            f"num_return_sequences is {samples}, but without a temperature all of them are the same; give one."
+        )
+    return samples

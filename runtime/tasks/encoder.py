@@ -1,0 +1,373 @@
+"""Embed texts, classify them, and fill masks with an encoder."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeGuard, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeformer.config import ClassificationHead, EncoderConfig, MaskedLMHead, PoolingHead, QuestionAnsweringHead
+from edgeformer.errors import RequestError
+from edgeformer.runtime.caches.encoder_outputs import check_length, pad_right
+from edgeformer.runtime.request_values import count, flag, is_list, shown, text_or_ids
+from edgeformer.runtime.tasks.cross_encoder import Ranked, best_documents, score_of
+from edgeformer.runtime.tasks.labels import Class, Filling, label_probabilities, softmax
+from edgeformer.runtime.tasks.model import Model, Text, is_batch
+from edgeformer.runtime.tasks.question_answering import ANSWER_TOKENS, Answer, best_answers, no_answer, read_windows
+from edgeformer.runtime.tasks.token_spans import AGGREGATIONS, Aggregation, Span, find_spans
+from edgeformer.runtime.text.text_prompts import choose_prompt
+
+Pair = tuple[str, str]
+"""Two texts that are encoded together: a question and its paragraph, a premise and a hypothesis."""
+
+Encoded = tuple[list[int], list[int]]
+"""Token ids and token types (0 or 1) of a text or a pair."""
+
+BATCH = 32
+"""Texts per run, unless the call says otherwise."""
+
+
+class Encoder(Model):
+    """An encoder. `embed` always works; `classify`, `answer` and `fill_mask` need a model with that head."""
+
+    @property
+    def config(self) -> EncoderConfig:
+        """The config of the model."""
+        config = self.manifest.model
+        assert isinstance(config, EncoderConfig)
+        return config
+
+    def run(self, texts: Sequence[Text | Pair], outputs: Sequence[str] | None = None) -> dict[str, NDArray[np.float32]]:
+        """Run texts as one batch, padded on the right; return the graph's outputs by name.
+
+        texts: texts, token ids, or pairs of texts. outputs: names of the outputs to return, None for all.
+        last_hidden_state is float32 [B, longest, E]; its values at padding mean nothing. Raises RequestError for an
+        unknown output and for texts beyond the model's context.
+        """
+        if not self.is_list(texts):
+            raise RequestError("run takes a list of texts. Give it one, of at least one text.")
+        return self._run([self.encode_text(text) for text in texts], outputs)
+
+    def _run(self, encoded: Sequence[Encoded], outputs: Sequence[str] | None) -> dict[str, NDArray[np.float32]]:
+        known = [output.name for output in self.session.get_outputs()]
+        if outputs is not None and not is_list(outputs):
+            raise RequestError(f"outputs is {shown(outputs)}; it must be a list of names, or None for all.")
+        names = known if outputs is None else list(outputs)
+        if not names:
+            raise RequestError(f"outputs is empty; name at least one of {', '.join(known)}, or give None for all.")
+        unknown = [name for name in names if not isinstance(name, str) or name not in known]
+        if unknown:
+            raise RequestError(f"there is no output {unknown[0]!r}; there are {', '.join(known)}.")
+        ids, mask = pad_right([ids for ids, _ in encoded], self.manifest.tokens.pad or 0)
+        feeds = {"input_ids": ids, "attention_mask": mask}
+        if self.config.token_types > 1:
+            feeds["token_type_ids"] = pad_right([types for _, types in encoded], 0)[0]
+        return dict(zip(names, self.session.run(names, feeds), strict=True))
+
+    def embed(
+        self,
+        texts: Text | Pair | Sequence[Text | Pair],
+        *,
+        batch_size: int = BATCH,
+        truncate: bool = True,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        dimensions: int | None = None,
+    ) -> NDArray[np.float32]:
+        """Return one vector for each text: float32 [N, E], or [E] for one text.
+
+        It is what the model pools itself (`sentence_embedding` of a sentence encoder), or else the mean of its last
+        hidden states over the text's tokens. Texts of similar length run together, `batch_size` at once; the order of
+        the results is that of the texts.
+
+        truncate: cut texts to the tokens that the model has positions for, or to its max_seq_length, as
+        sentence-transformers does; otherwise, and for token ids in any case, longer texts are a RequestError. prompt,
+        prompt_name: see `with_prompt`. dimensions: return the first numbers of each vector only, for models that were
+        trained so (Matryoshka, arXiv 2205.13147); they are not scaled again.
+        """
+        if dimensions is not None:
+            count("dimensions", dimensions, most=self._width())
+        prompted = self.with_prompt(texts, prompt, prompt_name)
+        vectors = self._by_length(prompted, batch_size, self.embed_encoded, truncate)
+        return vectors if dimensions is None else first_dimensions(vectors, dimensions)
+
+    def with_prompt(self, texts: Any, prompt: str | None = None, prompt_name: str | None = None) -> Any:
+        """Return texts with a prompt before each of them, as sentence-transformers embeds them.
+
+        prompt: that text. prompt_name: the name of one of the model's own prompts. Neither: the model's default prompt,
+        if it has one; pairs and token ids stay as they are then. Raises RequestError for an unknown name, for both at
+        once, and for a prompt before anything but a text.
+        """
+        chosen = choose_prompt(self.manifest.prompts, prompt, prompt_name)
+        if not chosen:
+            return texts
+        given = list(texts) if self.is_list(texts) else [texts]
+        requested = prompt is not None or prompt_name is not None
+        if requested and not all(isinstance(text, str) for text in given):
+            raise RequestError("a prompt goes before texts, and not before pairs or token ids.")
+        prompted = [f"{chosen}{text}" if isinstance(text, str) else text for text in given]
+        return prompted if self.is_list(texts) else prompted[0]
+
+    def embed_encoded(self, encoded: list[Encoded]) -> NDArray[np.float32]:
+        """Return the vectors of texts from `encode_text`, run as one batch: float32 [N, E]."""
+        return self._pooled(encoded) if isinstance(self.config.head, PoolingHead) else self._mean(encoded)
+
+    # A str is a Sequence[str] too, which mypy reports; the overload of one text comes first and wins.
+    @overload
+    def classify(self, texts: Text | Pair, *, batch_size: int = BATCH) -> list[Class]: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def classify(self, texts: Sequence[Text | Pair], *, batch_size: int = BATCH) -> list[list[Class]]: ...
+
+    def classify(
+        self, texts: Text | Pair | Sequence[Text | Pair], *, batch_size: int = BATCH
+    ) -> list[Class] | list[list[Class]]:
+        """Return all labels of a text with their probabilities, the likeliest first; for a list of texts, a list each.
+
+        A tuple of two texts is a pair. A model that labels tokens gives the likeliest `Class` of each token instead.
+        Raises RequestError for a model without classes and for texts beyond its context.
+        """
+        head = self.config.head
+        if not isinstance(head, ClassificationHead):
+            raise RequestError(f"this model has no classes. {self._abilities()}")
+        logits = self._by_length(texts, batch_size, self._token_logits if head.pooling is None else self._logits)
+        rows = [logits] if not self.is_list(texts) else list(logits)
+        if head.pooling is None:
+            found = [[label_probabilities(head.labels, token)[0] for token in row] for row in rows]
+        else:
+            found = [label_probabilities(head.labels, row, head.problem_type) for row in rows]
+        return found if self.is_list(texts) else found[0]
+
+    def spans(
+        self, texts: str | Sequence[str], *, aggregation: Aggregation = "simple", batch_size: int = BATCH
+    ) -> list[Span] | list[list[Span]]:
+        """Return the labelled spans of a text, in its order; for a list of texts, a list each.
+
+        Neighbouring tokens of one label are a span, as transformers' pipeline joins them; what is labelled O is none.
+        aggregation: what labels a word of several tokens: each token by itself (`simple`), its `first` token, the
+        `average` of all, or the token that is surest (`max`). Raises RequestError for a model that labels no tokens.
+        """
+        head = self.config.head
+        if not isinstance(head, ClassificationHead) or head.pooling is not None:
+            raise RequestError(f"this model labels no tokens. {self._abilities()}")
+        if aggregation not in AGGREGATIONS:
+            raise RequestError(f"aggregation is {shown(aggregation)}; it must be one of {', '.join(AGGREGATIONS)}.")
+        given = [text_or_ids("text", text) for text in (texts if self.is_list(texts) else [texts])]
+        if not all(isinstance(text, str) for text in given):
+            raise RequestError("spans are parts of texts, and not of token ids. Give texts.")
+        logits = self._by_length(given, batch_size, self._token_logits)
+        tokenizer = self.require_tokenizer()
+        found = [
+            find_spans(tokenizer, str(text), softmax(rows), head.labels, aggregation)
+            for text, rows in zip(given, logits, strict=True)
+        ]
+        return found if self.is_list(texts) else found[0]
+
+    def score(
+        self, pairs: Pair | Sequence[Pair], *, batch_size: int = BATCH, truncate: bool = True
+    ) -> NDArray[np.float32]:
+        """Return the scores that a cross-encoder gives to pairs of texts: float32 [N], or a number for one pair.
+
+        A model of several labels gives one score for each: [N, labels]. They are those of sentence-transformers'
+        CrossEncoder. truncate: cut long pairs to what the tokenizer allows, the longer text first. Raises RequestError
+        for a model without classes of texts, and for what is no pair.
+        """
+        self.require_scores()
+        for pair in pairs if self.is_list(pairs) else [pairs]:
+            _check_pair(pair)
+        return self._by_length(pairs, batch_size, self.score_encoded, truncate, self._longest_pair)
+
+    def encode_pair(self, pair: Pair, truncate: bool = True) -> Encoded:
+        """Return the token ids and types of a pair, as `score` runs it. Raises RequestError as it does."""
+        _check_pair(pair)
+        return self.encode_text(pair, truncate, self._longest_pair)
+
+    def score_encoded(self, encoded: list[Encoded]) -> NDArray[np.float32]:
+        """Return the scores of pairs from `encode_pair`, run as one batch, as `score` returns them."""
+        return score_of(self.require_scores(), self._logits(encoded))
+
+    @property
+    def ranks(self) -> bool:
+        """Whether the model gives one score to a pair of texts, so that `rank` works."""
+        head = self.config.head
+        return isinstance(head, ClassificationHead) and head.pooling is not None and len(head.labels) == 1
+
+    def require_scores(self) -> ClassificationHead:
+        """Return the head that scores pairs. Raises RequestError for a model without one."""
+        head = self.config.head
+        if not isinstance(head, ClassificationHead) or head.pooling is None:
+            raise RequestError(f"this model scores no pairs. {self._abilities()}")
+        return head
+
+    @property
+    def _longest_pair(self) -> int:
+        return min(self.config.context_length, self.require_tokenizer().max_length)
+
+    def rank(
+        self, query: str, documents: Sequence[str], *, top_k: int | None = None, batch_size: int = BATCH
+    ) -> list[Ranked]:
+        """Return documents by their scores as answers to a query, the best first, as CrossEncoder.rank does.
+
+        top_k: how many, None for all. Raises RequestError for a model that does not have exactly one label.
+        """
+        if not self.ranks:
+            raise RequestError(f"this model ranks nothing, since it does not give one score. {self._abilities()}")
+        if not is_list(documents):
+            raise RequestError(f"documents is {shown(documents)}; it must be a list of texts.")
+        most = len(documents) if top_k is None else count("top_k", top_k)
+        scores = self.score([(query, document) for document in documents], batch_size=batch_size)
+        return best_documents(documents, scores, most)
+
+    def answer(
+        self,
+        question: str,
+        context: str,
+        *,
+        top_k: int = 1,
+        max_answer_tokens: int = ANSWER_TOKENS,
+        allow_none: bool = False,
+        batch_size: int = BATCH,
+    ) -> list[Answer]:
+        """Return the top_k likeliest answers to a question among the spans of a context, best first.
+
+        A context longer than the model's is read in windows. max_answer_tokens: tokens of an answer at most.
+        allow_none: whether "the context has no answer" is one, an `Answer` without text. Raises RequestError for a
+        model that answers no questions, and for a question that leaves no room for a context.
+        """
+        if not isinstance(self.config.head, QuestionAnsweringHead):
+            raise RequestError(f"this model answers no questions. {self._abilities()}")
+        count("top_k", top_k)
+        count("max_answer_tokens", max_answer_tokens)
+        flag("allow_none", allow_none)
+        windows = read_windows(self.require_tokenizer(), question, context, self.config.context_length)
+        encoded = [(window.ids, window.type_ids) for window in windows]
+        pieces = _pieces(list(range(len(windows))), count("batch_size", batch_size))
+        logits = [row for piece in pieces for row in self._token_logits([encoded[index] for index in piece])]
+        found = best_answers(windows, logits, context, top_k, max_answer_tokens)
+        if allow_none:
+            found = sorted([*found, no_answer(windows, logits)], key=lambda each: -each.score)[:top_k]
+        return found
+
+    def fill_mask(self, text: Text, *, top_k: int = 5) -> list[Filling]:
+        """Return the top_k likeliest tokens for the one mask token of a text ([MASK] or <mask>), best first.
+
+        Raises RequestError for a model that fills no masks, and for a text without exactly one mask.
+        """
+        if not isinstance(self.config.head, MaskedLMHead):
+            raise RequestError(f"this model fills no masks. {self._abilities()}")
+        count("top_k", top_k)
+        tokenizer = self.require_tokenizer()
+        name = tokenizer.special_token("mask_token")
+        mask = None if name is None else tokenizer.backend.token_to_id(name)
+        if mask is None:
+            raise RequestError("the tokenizer of this model names no mask token, so there is nothing to fill.")
+        ids, _ = self.encode_text(text)
+        places = [place for place, token in enumerate(ids) if token == mask]
+        if len(places) != 1:
+            raise RequestError(f"the text has {len(places)} masks; give it one {name}.")
+        logits = self.run([ids], ["logits"])["logits"][0, places[0]]
+        probabilities = softmax(logits)
+        best = np.argsort(-logits, kind="stable")[:top_k].tolist()
+        return [
+            Filling(
+                token_id=token,
+                token=tokenizer.backend.decode([token], skip_special_tokens=False).strip(),
+                probability=float(probabilities[token]),
+                text=tokenizer.decode([*ids[: places[0]], token, *ids[places[0] + 1 :]]),
+            )
+            for token in best
+        ]
+
+    def encode_text(self, text: Text | Pair, truncate: bool = False, max_length: int | None = None) -> Encoded:
+        """Return the token ids and types of a text or a pair, as `embed` runs it. Raises RequestError as it does.
+
+        max_length: tokens to cut to, by default all that the model has positions for.
+        """
+        if _is_pair(text):
+            for part in text:
+                text_or_ids("text", part)
+        if truncate and (isinstance(text, str) or _is_pair(text)):
+            parts = [text_or_ids("text", text)] if isinstance(text, str) else text
+            ids, types = self.require_tokenizer().encode_truncated(parts, max_length or self.config.context_length)
+            self.encode(ids, "text")
+        elif _is_pair(text):
+            ids, types = self.require_tokenizer().encode_pair(*text)
+        else:
+            ids = self.encode(text, "text")  # type: ignore[arg-type]
+            types = [0] * len(ids)
+        check_length(len(ids), self.config.context_length, "the text")
+        return ids, types
+
+    @staticmethod
+    def is_list(texts: Text | Pair | Sequence[Text | Pair]) -> TypeGuard[Sequence[Text | Pair]]:
+        """Return whether the argument is several texts, and not one text or a pair."""
+        return is_batch(texts) and not _is_pair(texts)
+
+    def _by_length(
+        self,
+        texts: Any,
+        batch_size: int,
+        run: Callable[[list[Encoded]], Any],
+        truncate: bool = False,
+        max_length: int | None = None,
+    ) -> Any:
+        """Run texts in batches of similar lengths, so that little is padded; return results in the order of texts."""
+        count("batch_size", batch_size)
+        flag("truncate", truncate)
+        if not self.is_list(texts):
+            return run([self.encode_text(texts, truncate, max_length)])[0]
+        encoded = [self.encode_text(text, truncate, max_length) for text in texts]
+        order = sorted(range(len(encoded)), key=lambda index: len(encoded[index][0]))
+        results: list[Any] = [None] * len(encoded)
+        for batch in _pieces(order, batch_size):
+            for index, result in zip(batch, run([encoded[index] for index in batch]), strict=True):
+                results[index] = result
+        return np.stack(results) if len({np.shape(result) for result in results}) == 1 else results
+
+    def _pooled(self, encoded: list[Encoded]) -> NDArray[np.float32]:
+        return self._run(encoded, ["sentence_embedding"])["sentence_embedding"]
+
+    def _mean(self, encoded: list[Encoded]) -> NDArray[np.float32]:
+        states = self._run(encoded, ["last_hidden_state"])["last_hidden_state"]
+        return np.stack([row[: len(ids)].mean(0) for row, (ids, _) in zip(states, encoded, strict=True)])
+
+    def _logits(self, encoded: list[Encoded]) -> NDArray[np.float32]:
+        return self._run(encoded, ["logits"])["logits"]
+
+    def _token_logits(self, encoded: list[Encoded]) -> list[NDArray[np.float32]]:
+        return [row[: len(ids)] for row, (ids, _) in zip(self._logits(encoded), encoded, strict=True)]
+
+    def _width(self) -> int:
+        """Return the number of numbers in a vector of `embed`."""
+        head, size = self.config.head, self.config.hidden_size
+        return head.widths(size)[-1] if isinstance(head, PoolingHead) else size
+
+    def _abilities(self) -> str:
+        match self.config.head:
+            case MaskedLMHead():
+                return "It fills masks: fill_mask."
+            case ClassificationHead():
+                return "It classifies: classify."
+            case QuestionAnsweringHead():
+                return "It answers questions: answer."
+            case _:
+                return "It embeds: embed."
+
+
+def first_dimensions(vectors: NDArray[np.float32], dimensions: int) -> NDArray[np.float32]:
+    """Return the first numbers of vectors [N, E] or [E]. Raises RequestError for more than there are."""
+    return vectors[..., : count("dimensions", dimensions, most=vectors.shape[-1])]
+
+
+def _is_pair(text: Any) -> bool:
+    return isinstance(text, tuple) and len(text) == 2 and all(isinstance(part, str) for part in text)
+
+
+def _check_pair(pair: Any) -> None:
+    if not _is_pair(pair):
+        raise RequestError(f"{shown(pair)} is no pair; give a tuple of two texts, or a list of such.")
+
+
+def _pieces(items: list[int], size: int) -> Iterator[list[int]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

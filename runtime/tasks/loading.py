@@ -1,0 +1,114 @@
+"""Open a bundle: `load` for any task, and one loader for each task, whose result a type checker knows."""
+
+import warnings
+from pathlib import Path
+
+from edgeformer.errors import BundleError, RequestError
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.parts import Task
+from edgeformer.runtime import request_values
+from edgeformer.runtime.sessions.cuda_options import CudaOptions
+from edgeformer.runtime.sessions.session import ProviderChoice, SessionSettings
+from edgeformer.runtime.tasks.causal_lm import CausalLM
+from edgeformer.runtime.tasks.encoder import Encoder
+from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
+
+LOADERS: dict[Task, str] = {"causal-lm": "load_causal_lm", "seq2seq-lm": "load_seq2seq", "encoder": "load_encoder"}
+
+
+def load(
+    path: str | Path,
+    provider: ProviderChoice = "auto",
+    threads: int | None = None,
+    *,
+    kernels: bool = True,
+    cuda: CudaOptions | None = None,
+    draft: str | Path | None = None,
+) -> CausalLM | Seq2SeqLM | Encoder:
+    """Open the bundle in a folder; its task decides about the class.
+
+    provider: `auto` takes CUDA where onnxruntime has it, the bundle runs on it and there is a GPU, else the CPU; it
+    warns where it leaves a GPU, or finds none for a CUDA build. threads: None for all
+    usable cores. kernels: run edgeformer's own kernels on the CPU, where the package edgeformer-kernels is installed.
+    cuda: options of the CUDA provider, such as a limit of its memory; None for their defaults.
+    draft: bundle of a smaller decoder-only model with the same tokenizer, which drafts tokens for a decoder-only model.
+    Raises BundleError for a damaged folder (sizes are checked; `edgeformer verify` checks contents) and
+    RequestError for a provider that is not available, and for a draft model that does not fit.
+    """
+    manifest, folder = _open(path, None), request_values.path("path", path)
+    if draft is not None and manifest.task != "causal-lm":
+        raise RequestError(f"a draft model is for a decoder-only model; {folder} holds one for {manifest.task}.")
+    settings = SessionSettings(provider, threads, kernels, cuda)
+    match manifest.task:
+        case "causal-lm":
+            return load_causal_lm(path, provider, threads, kernels=kernels, cuda=cuda, draft=draft)
+        case "seq2seq-lm":
+            return Seq2SeqLM(folder, manifest, settings)
+        case "encoder":
+            return Encoder(folder, manifest, settings)
+
+
+def load_causal_lm(
+    path: str | Path,
+    provider: ProviderChoice = "auto",
+    threads: int | None = None,
+    *,
+    kernels: bool = True,
+    cuda: CudaOptions | None = None,
+    draft: str | Path | None = None,
+) -> CausalLM:
+    """Open the bundle of a decoder-only model, as `load` does. Raises BundleError for a bundle of another task."""
+    model = CausalLM(
+        request_values.path("path", path), _open(path, "causal-lm"), SessionSettings(provider, threads, kernels, cuda)
+    )
+    if draft is not None:
+        folder = request_values.path("draft", draft)
+        model.use_draft(load_causal_lm(folder, provider, threads, kernels=kernels, cuda=cuda))
+    return model
+
+
+def load_seq2seq(
+    path: str | Path,
+    provider: ProviderChoice = "auto",
+    threads: int | None = None,
+    *,
+    kernels: bool = True,
+    cuda: CudaOptions | None = None,
+) -> Seq2SeqLM:
+    """Open the bundle of an encoder-decoder, as `load` does. Raises BundleError for a bundle of another task."""
+    return Seq2SeqLM(
+        request_values.path("path", path), _open(path, "seq2seq-lm"), SessionSettings(provider, threads, kernels, cuda)
+    )
+
+
+def load_encoder(
+    path: str | Path,
+    provider: ProviderChoice = "auto",
+    threads: int | None = None,
+    *,
+    kernels: bool = True,
+    cuda: CudaOptions | None = None,
+) -> Encoder:
+    """Open the bundle of an encoder, as `load` does. Raises BundleError for a bundle of another task."""
+    return Encoder(
+        request_values.path("path", path), _open(path, "encoder"), SessionSettings(provider, threads, kernels, cuda)
+    )
+
+
+def _open(path: str | Path, task: Task | None) -> Manifest:
+    """Read and check the manifest of a bundle, and the sizes of its files; task: None for any."""
+    folder = request_values.path("path", path)
+    manifest = Manifest.read(folder)
+    if task is not None and manifest.task != task:
+        raise BundleError(
+            f"{folder} holds a model for the task {manifest.task}, not {task}; open it with "
+            f"{LOADERS[manifest.task]}, or with load."
+        )
+    manifest.check_sizes(folder)
+    if manifest.parity is not None and not manifest.certifies(folder):
+        warnings.warn(
+            f"the graph in {folder} is not the one that its parity certificate is about; it was changed after the "
+            "export. Check it with: edgeformer verify",
+            stacklevel=3,
+        )
+    return manifest

@@ -1,0 +1,89 @@
+"""The base class of models: manifest, provider, the session of the main graph, tokenizer."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from edgeformer.errors import RequestError
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.runtime.request_values import flag, is_list, text_or_ids
+from edgeformer.runtime.sessions.cuda_options import checked, without_graphs
+from edgeformer.runtime.sessions.kernel_report import KernelReport, report_kernels
+from edgeformer.runtime.sessions.kernels import choose_kernels
+from edgeformer.runtime.sessions.prepacked.prepacked_graphs import open_graph
+from edgeformer.runtime.sessions.session import SessionSettings, check_tensors, choose_provider
+from edgeformer.runtime.text.tokenizer import Tokenizer
+
+Text = str | Sequence[int]
+"""A text or its token ids."""
+
+
+class Model:
+    """A model from a bundle, made by `load`; several threads may call it at once, unless `captures`.
+
+    `Engine` runs the requests of threads together, which is faster. A process that is forked from this one can use the
+    model if it was loaded with threads=1; otherwise its calls raise RequestError.
+
+    provider: where it runs, cpu or cuda. captures: whether CUDA graphs replay its steps. tokenizer: None for a bundle
+    without one, which takes token ids only.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, settings: SessionSettings):
+        self.folder = folder
+        self.manifest = manifest
+        self.provider = choose_provider(settings.provider, manifest)
+        self._kernel_choice = choose_kernels(self.provider, flag("kernels", settings.kernels))
+        self._threads, self._cuda = settings.threads, checked(settings.cuda)
+        self.captures = self.provider == "cuda" and self._cuda.enable_cuda_graph
+        if self.captures and (manifest.task != "causal-lm" or manifest.cache_form == "dynamic"):
+            has = "a dynamic cache" if manifest.task == "causal-lm" else f"a model for {manifest.task}"
+            raise RequestError(
+                "enable_cuda_graph is for decoder-only models with a static cache, whose steps find everything at the "
+                f"same addresses; {folder} has {has}."
+            )
+        self.session: Any = self._open_graph(manifest.graphs[-1], self.captures)
+        if manifest.task != "encoder":
+            tensors = manifest.cache.tensors("" if manifest.encoder_graph is None else "decoder.")
+            inputs = ["input_ids", *(tensor.past for tensor in tensors)]
+            check_tensors(self.session, manifest.graphs[-1], inputs, ["logits", *(each.present for each in tensors)])
+        self.tokenizer = Tokenizer(folder) if "tokenizer.json" in manifest.files else None
+
+    def _open_graph(self, graph: str, captures: bool = False) -> Any:
+        """Open a session of a graph of the bundle, named by its path within the folder; captures: as CUDA graphs."""
+        cuda = self._cuda if captures else without_graphs(self._cuda)
+        return open_graph(self.folder, self.manifest, graph, self.provider, self._threads, self._kernel_choice, cuda)
+
+    @cached_property
+    def kernels(self) -> KernelReport:
+        """The report of what runs the graphs' functions: kernels of edgeformer-kernels, or their bodies, and why."""
+        return report_kernels(self.folder, self.manifest, self._kernel_choice)
+
+    def encode(self, text: Text, what: str = "prompt", vocab_size: int | None = None) -> list[int]:
+        """Return the token ids of a text, or given ids, checked against the vocabulary.
+
+        what: names the text in errors. vocab_size: None for the model's. Raises RequestError for anything but a text or
+        a list of whole numbers, for no tokens, and for ids outside the vocabulary.
+        """
+        checked = text_or_ids(what, text)
+        tokens = self.require_tokenizer().encode(checked) if isinstance(checked, str) else checked
+        vocab_size = vocab_size or self.manifest.vocab_size
+        if not tokens:
+            raise RequestError(f"the {what} is empty; give at least one token.")
+        if min(tokens) < 0 or max(tokens) >= vocab_size:
+            raise RequestError(f"the {what} has token ids outside 0 to {vocab_size - 1}, the model's vocabulary.")
+        return tokens
+
+    def require_tokenizer(self) -> Tokenizer:
+        """Return the tokenizer. Raises RequestError for a bundle without one."""
+        if self.tokenizer is None:
+            raise RequestError(
+                f"{self.folder} has no tokenizer.json, so it takes token ids, not text. To use text, put the model's "
+                "tokenizer.json beside its config.json and export again."
+            )
+        return self.tokenizer
+
+
+def is_batch(texts: Any) -> bool:
+    """Return whether the argument is a sequence of texts (or of token ids of each) and not one text."""
+    return is_list(texts) and len(texts) > 0 and (isinstance(texts[0], str) or is_list(texts[0]) or texts[0] is None)
