@@ -17,14 +17,9 @@ from torch import Tensor, nn
 from edgeformer.checkpoints.expert_weights import LazyWeights
 from edgeformer.checkpoints.source import ModelSource
 from edgeformer.checkpoints.tensor_files import open_tensors
-from edgeformer.config import (
-    DecoderConfig,
-    EncoderConfig,
-    ModelConfig,
-    PoolingHead,
-    Seq2SeqConfig,
-)
+from edgeformer.config import ModelConfig, StackConfig
 from edgeformer.errors import EdgeformerError, ExportError, MissingDependencyError
+from edgeformer.export.adapters.compared_kinds import COMPARED_KINDS
 from edgeformer.export.adapters.opened_model import Comparison
 from edgeformer.export.reference.reference import Reference
 from edgeformer.export.reference.weight_streaming import streaming_parameters
@@ -97,9 +92,10 @@ def _difference(source: ModelSource, weights: Mapping[str, Tensor]) -> float:
     inputs = _inputs(source)
     reference = Reference(model_spec_of(source.config), weights)
     with torch.no_grad():
-        ours = _run_ours(reference, source.config, inputs)
+        with reference.loaded():
+            ours = COMPARED_KINDS[source.config.task].ours(reference, source.config, inputs)
         with computing_in_float64(), streaming_parameters(theirs, stored, torch.float64):
-            expected = _run_theirs(theirs, source.config, inputs)
+            expected = _run_theirs(source, theirs, inputs)
     if not all(each.isfinite().all() for each in expected):
         lacking = ", ".join(stored.missing) or "nothing"
         raise NotComparedError(f"transformers computes no numbers with it (it has parameters more: {lacking})")
@@ -135,13 +131,7 @@ def _build(source: ModelSource) -> Any:
 
 def _class_name(source: ModelSource) -> str:
     """Return the name of transformers' class with the head that is exported."""
-    config = source.config
-    if isinstance(config, DecoderConfig):
-        return "AutoModelForCausalLM"
-    if isinstance(config, Seq2SeqConfig):
-        return "AutoModelForSeq2SeqLM" if config.encoder.audio is None else "AutoModelForSpeechSeq2Seq"
-    named: Any = source.hf_config.get("architectures") or []
-    return "AutoModel" if config.head is None or isinstance(config.head, PoolingHead) or not named else named[0]
+    return COMPARED_KINDS[source.config.task].class_name(source.config, source.hf_config.get("architectures") or [])
 
 
 class _Stored(LazyWeights):
@@ -218,22 +208,23 @@ def _place_embeddings(model: nn.Module, stored: Mapping[str, Tensor]) -> None:
 
 
 def _inputs(source: ModelSource) -> list[Tensor]:
-    """Return the inputs of the first half or of the whole model, [1, N], and for an encoder-decoder the target."""
-    config, generator = source.config, torch.Generator().manual_seed(0)
+    """Return the inputs of every stack of the model, [1, N] or a spectrogram; those of a decoder are its target."""
+    generator = torch.Generator().manual_seed(0)
     text = partial(_text, padding=source.hf_config.get("pad_token_id"), generator=generator)
-    if not isinstance(config, Seq2SeqConfig):
-        return [text(config)]
-    encoder = config.encoder
-    if encoder.audio is None:
-        return [text(encoder), text(config.decoder)]
+    recording = partial(_recording, config=source.config, generator=generator)
+    return [text(stack) if stack.audio is None else recording(stack) for stack in source.config.stacks.values()]
+
+
+def _recording(stack: StackConfig, config: ModelConfig, generator: torch.Generator) -> Tensor:
+    """Return a random spectrogram of as many frames as the encoder takes."""
+    assert stack.audio is not None
     parameters = sum(math.prod(shape) for shape in model_spec_of(config).parameter_shapes().values())
     if parameters > LONGEST_RECORDING:
         raise NotComparedError("a recording of 30 seconds would take minutes in a model of its size")
-    features = torch.randn(1, encoder.audio.mel_bins, 2 * encoder.context_length, generator=generator)
-    return [features.double(), text(config.decoder)]
+    return torch.randn(1, stack.audio.mel_bins, 2 * stack.context_length, generator=generator).double()
 
 
-def _text(stack: DecoderConfig | EncoderConfig, padding: int | None, generator: torch.Generator) -> Tensor:
+def _text(stack: StackConfig, padding: int | None, generator: torch.Generator) -> Tensor:
     """Return a random text [1, N] longer than the windows; padding tokens, which it lacks, have other positions."""
     windows = [each.window for each in stack.attentions if each.window is not None and each.window < LONGEST_WINDOW]
     length = min(max(windows, default=0) + TEXT, stack.context_length)
@@ -241,31 +232,9 @@ def _text(stack: DecoderConfig | EncoderConfig, padding: int | None, generator: 
     return tokens if not isinstance(padding, int) else tokens + (tokens >= padding)
 
 
-def _run_ours(reference: Reference, config: ModelConfig, inputs: list[Tensor]) -> list[Tensor]:
-    """Return the outputs of edgeformer's module that are compared."""
-    first, mask = inputs[0], torch.ones_like(inputs[0]) if inputs[0].dim() == 2 else None
-    with reference.loaded():
-        if isinstance(config, DecoderConfig):
-            return [reference.module(first, mask, reference.empty_caches(1))[0]]
-        if isinstance(config, EncoderConfig):
-            outputs = reference.module(first, mask, *([torch.zeros_like(first)] if config.token_types > 1 else []))
-            return [outputs[0] if config.head is None or isinstance(config.head, PoolingHead) else outputs[1]]
-        states, encoder_caches = reference.module.encode(*(each for each in (first, mask) if each is not None))
-        target, caches = inputs[1], reference.empty_caches(1)
-        source_mask = torch.ones(1, states.shape[1], dtype=torch.int64)
-        logits, _ = reference.module.decode(target, torch.ones_like(target), source_mask, caches, encoder_caches)
-        return [states, logits]
-
-
-def _run_theirs(model: Any, config: ModelConfig, inputs: list[Tensor]) -> list[Tensor]:
-    """Return the same outputs of transformers' module."""
+def _run_theirs(source: ModelSource, model: Any, inputs: list[Tensor]) -> list[Tensor]:
+    """Return the outputs of transformers' module that are compared. Raises NotComparedError."""
     try:
-        if isinstance(config, Seq2SeqConfig):
-            name = "input_ids" if config.encoder.audio is None else "input_features"
-            outputs = model(**{name: inputs[0]}, decoder_input_ids=inputs[1], use_cache=False, return_dict=True)
-            return [outputs.encoder_last_hidden_state, outputs.logits]
-        options = {"use_cache": False} if isinstance(config, DecoderConfig) else {}
-        outputs = model(input_ids=inputs[0], return_dict=True, **options)
-        return [outputs.last_hidden_state if getattr(outputs, "logits", None) is None else outputs.logits]
+        return COMPARED_KINDS[source.config.task].theirs(model, source.config, inputs)
     except Exception as error:  # code that is not ours may raise anything
         raise NotComparedError(f"transformers cannot run it ({type(error).__name__}: {error})") from error
