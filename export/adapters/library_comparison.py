@@ -1,12 +1,13 @@
 """Compare the module of a family with the one that transformers has for the same checkpoint, before it is exported.
 
 Graph and eager module are made of one reading of config.json; where that is wrong, both are wrong alike. So both
-modules run on one random text in float64 with the real weights, each parameter read while its layer runs. Where
+modules run on one random text in float64 with the real weights, and transformers' module has those that transformers
+itself reads from the folder (`from_pretrained`): a file, a name or a buffer that is read wrong shows, too. Where
 transformers is missing, or has no such module, the certificate says that nothing was compared, and why.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from edgeformer.checkpoints.expert_weights import LazyWeights
 from edgeformer.checkpoints.source import ModelSource
 from edgeformer.checkpoints.tensor_files import open_tensors
 from edgeformer.config import ModelConfig, StackConfig
@@ -26,7 +26,7 @@ from edgeformer.export.reference.weight_streaming import streaming_parameters
 from edgeformer.models.model_spec import model_spec_of
 
 if TYPE_CHECKING:
-    from edgeformer.transformers_backend.stored_tensors import StoredTensor
+    from edgeformer.transformers_backend.loaded_weights import LoadedWeights
 
 TOLERANCE = 5e-6
 """Largest difference of an output over the largest output. transformers rounds some tables to float32 when it makes
@@ -66,28 +66,31 @@ def compare_modules(source: ModelSource, weights: Mapping[str, Tensor]) -> Compa
         return Comparison(reason=str(error))
     try:
         with quietly():
-            difference = _difference(source, weights)
+            difference, hint = _difference(source, weights)
     except NotComparedError as reason:
         return Comparison(library=INSTALLED, reason=str(reason))
     if not difference <= TOLERANCE:
         raise ExportError(
             f"edgeformer's module of this {source.hf_config['model_type']} does not compute what {INSTALLED} computes "
             f"with the same checkpoint: outputs of a random text differ by {difference:.1e} of the largest, and "
-            f"{TOLERANCE:.0e} is allowed. Nothing was exported: please report it with the model's config.json. "
+            f"{TOLERANCE:.0e} is allowed.{hint} Nothing was exported: please report it with the model's config.json. "
             "--backend transformers exports a decoder as transformers has it; --no-verify compares nothing."
         )
     return Comparison(library=INSTALLED, difference=difference)
 
 
-def _difference(source: ModelSource, weights: Mapping[str, Tensor]) -> float:
-    """Run both modules on one text. Raises NotComparedError."""
+def _difference(source: ModelSource, weights: Mapping[str, Tensor]) -> tuple[float, str]:
+    """Run both modules on one text; return the largest difference, and a hint where it is too large.
+
+    Raises NotComparedError.
+    """
     from edgeformer.transformers_backend.float64 import computing_in_float64
 
     if source.text_model_of is not None:
         raise NotComparedError(f"the model is a part of a {source.text_model_of}")
     with computing_in_float64():  # so that its tables are computed in float64, too
         theirs = _build(source)
-    stored = _stored_tensors(source, theirs)
+    stored = _load(source, theirs)
     _place_embeddings(theirs, stored)
     inputs = _inputs(source)
     reference = Reference(model_spec_of(source.config), weights)
@@ -100,7 +103,8 @@ def _difference(source: ModelSource, weights: Mapping[str, Tensor]) -> float:
         lacking = ", ".join(stored.missing) or "nothing"
         raise NotComparedError(f"transformers computes no numbers with it (it has parameters more: {lacking})")
     pairs = [(mine.double(), other.double()) for mine, other in zip(ours, expected, strict=True)]
-    return max(float((mine - other).abs().max() / other.abs().max()) for mine, other in pairs)
+    worst = max(float((mine - other).abs().max() / other.abs().max()) for mine, other in pairs)
+    return worst, "" if worst <= TOLERANCE else _read_otherwise(source, theirs, stored)
 
 
 def _build(source: ModelSource) -> Any:
@@ -134,64 +138,38 @@ def _class_name(source: ModelSource) -> str:
     return COMPARED_KINDS[source.config.task].class_name(source.config, source.hf_config.get("architectures") or [])
 
 
-class _Stored(LazyWeights):
-    """The checkpoint by the names of transformers' module. What it lacks is NaN, so that no output may depend on it.
+def _load(source: ModelSource, model: Any) -> "LoadedWeights":
+    """Let transformers load a checkpoint, and place the buffers that are stored there. Raises NotComparedError."""
+    from edgeformer.transformers_backend.loaded_weights import load_weights
 
-    missing: the names of those parameters.
-    """
-
-    def __init__(self, files: Mapping[str, Any], found: Mapping[str, "StoredTensor"], model: nn.Module):
-        self._files, self._found = files, found
-        self._shapes = {name: each.shape for name, each in model.named_parameters(remove_duplicate=False)}
-        groups: dict[int, list[str]] = {}
-        for name, parameter in model.named_parameters(remove_duplicate=False):
-            groups.setdefault(id(parameter), []).append(name)
-        first = [(group, next((each for each in group if each in found), None)) for group in groups.values()]
-        self._names = {name: stored for group, stored in first for name in group}
-        missing = [group[0] for group in groups.values() if self._names[group[0]] is None]
-        # Marian and PEGASUS compute a table of positions that is not stored.
-        tables = {
-            name: getattr(model.get_submodule(name.rpartition(".")[0]), "create_weight", None) for name in missing
-        }
-        self._computed = {name: create() for name, create in tables.items() if create is not None}
-        self.missing = [name for name in missing if name not in self._computed]
-
-    def __getitem__(self, name: str) -> Tensor:
-        stored = self._names[name]
-        if name in self._computed:
-            return self._computed[name]
-        if stored is None:
-            return torch.full(self._shapes[name], torch.nan)
-        return self._found[stored].read(self._read)
-
-    def _read(self, name: str) -> Tensor:
-        tensor: Tensor = self._files[name].get_tensor(name)
-        return tensor
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
+    try:
+        loaded = load_weights(model, source.folder, source.allow_pickle)
+    except Exception as error:  # code that is not ours may raise anything
+        said = str(error).strip().splitlines() or [""]
+        raise NotComparedError(f"transformers cannot load it ({type(error).__name__}: {said[0][:300]})") from error
+    loaded.place_buffers(model)
+    return loaded
 
 
-def _stored_tensors(source: ModelSource, model: Any) -> _Stored:
-    """Open a checkpoint for transformers' module, whose stored buffers are read at once."""
+def _read_otherwise(source: ModelSource, model: Any, loaded: Mapping[str, Tensor]) -> str:
+    """Return a sentence that names tensors which transformers reads with other numbers than edgeformer does."""
     from edgeformer.transformers_backend.stored_tensors import stored_tensors
 
     files = open_tensors(source.folder, source.allow_pickle)
     empty = {name: torch.empty(files[name].get_slice(name).get_shape(), device="meta") for name in files}
     try:
-        stored = _Stored(files, found := stored_tensors(empty, model), model)
-        persistent = model.state_dict().keys()
-        for name, buffer in model.named_buffers():
-            if name in persistent and name in found:
-                value = found[name].read(stored._read).to(buffer.dtype)
-                owner, _, last = name.rpartition(".")
-                setattr(model.get_submodule(owner), last, value.reshape(buffer.shape))
-    except EdgeformerError as error:
-        raise NotComparedError(str(error)) from error
-    return stored
+        found = stored_tensors(empty, model)
+    except EdgeformerError:
+        return ""
+    names = [
+        each.origin
+        for name, each in found.items()
+        if each.conversion is None
+        and name in loaded
+        and not torch.equal(files[each.origin].get_tensor(each.origin).double(), loaded[name].double())
+    ]
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f" transformers reads other numbers than edgeformer in {', '.join(names[:3])}{more}." if names else ""
 
 
 def _place_embeddings(model: nn.Module, stored: Mapping[str, Tensor]) -> None:
