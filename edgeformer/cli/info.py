@@ -199,7 +199,7 @@ def _print_title(text: str) -> None:
 
 
 class Head(NamedTuple):
-    """What is said of the head of a stack: fields of JSON, and words behind a comma."""
+    """The description of the head of a stack: fields of JSON, and words behind a comma."""
 
     fields: Callable[[Any], dict[str, Any]]
     words: Callable[[Any], str]
@@ -221,7 +221,7 @@ HEADS: dict[type[StackConfig], Head] = {
         words=lambda config: "" if config.head is None else ENCODER_HEADS[config.head.kind],
     ),
 }
-"""What is said of heads, by the class of the stack."""
+"""The descriptions of heads, by the class of the stack."""
 
 
 def _described(config: StackConfig) -> str:

@@ -131,7 +131,7 @@ def _encoder_values(manifest: Manifest, config: EncoderConfig, folder: Path | No
 
 
 class Card(NamedTuple):
-    """What the card of one kind of model says.
+    """The sentences and values of the card of one kind of model.
 
     Attributes:
         first_line: a command to try a bundle with, of its name in a shell, its config, and the folder of its tokenizer.

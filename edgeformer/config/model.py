@@ -21,7 +21,7 @@ from edgeformer.documents.schema import check
 from edgeformer.errors import ConfigError
 
 Task = Literal["causal-lm", "seq2seq-lm", "encoder"]
-"""What a model does; the manifest stores it. Every config class has one, and what differs by kind is keyed by it."""
+"""The task of a model, which the manifest stores; it is the key of tables by kind. Every class of configs has one."""
 
 NO_CACHE = CacheGeometry(layers=())
 """The cache geometry of an encoder, which has no cache."""

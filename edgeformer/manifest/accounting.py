@@ -371,7 +371,7 @@ def _encoder_head_products(config: EncoderConfig) -> int:
 
 
 class HeadCount(NamedTuple):
-    """How the weights of a stack's head are counted: all of them, and those that every token is multiplied with."""
+    """Counts of the weights of a head: all of them, and those that every token is multiplied with."""
 
     weights: Callable[[Any], int]
     products: Callable[[Any], int]
@@ -381,7 +381,7 @@ HEADS: dict[type[StackConfig], HeadCount] = {
     DecoderConfig: HeadCount(_decoder_head, _table),
     EncoderConfig: HeadCount(_encoder_head, _encoder_head_products),
 }
-"""How heads are counted, by the class of the stack."""
+"""Counts of heads, by the class of the stack."""
 
 
 def _block_products(block: BlockConfig, hidden: int) -> int:

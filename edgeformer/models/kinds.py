@@ -21,7 +21,7 @@ from edgeformer.models.seq2seq import Seq2Seq
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """What is known of the modules of one kind of model.
+    """The modules of one kind of model: how they are built, exported and run.
 
     Attributes:
         build: makes the module of a config in a dtype.

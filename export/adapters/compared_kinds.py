@@ -13,7 +13,7 @@ from edgeformer.export.reference.reference import Reference
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedKind:
-    """What a comparison needs to know of one kind of model.
+    """The knowledge of a comparison about one kind of model.
 
     Attributes:
         class_name: returns the name of transformers' class with the head that is exported, of a config and the

@@ -30,7 +30,7 @@ KINDS: dict[Task, Kind] = {
     "seq2seq-lm": Kind(Seq2SeqLM, "load_seq2seq"),
     "encoder": Kind(Encoder, "load_encoder"),
 }
-"""What `load` makes of the bundles of every task."""
+"""The classes and loaders of the bundles of every task."""
 
 
 def load(
