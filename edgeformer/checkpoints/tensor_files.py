@@ -102,7 +102,9 @@ def open_tensors(folder: Path, allow_pickle: bool = False) -> dict[str, TensorFi
             raise WeightsError(f"{path} is not a whole safetensors file ({error}). Download it again.") from None
         for name in file.keys():  # noqa: SIM118 - safe_open is no mapping
             if name in stored and not _same(stored[name].get_tensor(name), file.get_tensor(name)):
-                said = f" {files.index.name} names {files.weight_map[name]}." if files.weight_map else ""
+                said = (
+                    f" {files.index.name} names {files.weight_map[name]}." if files.index and files.weight_map else ""
+                )
                 raise WeightsError(
                     f"{places[name]} and {path.name} both hold {name}, with different numbers, so that one of the two "
                     f"is left over from another save.{said} Download the folder again, or save the model anew."
