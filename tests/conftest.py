@@ -1,7 +1,5 @@
 """Fixtures shared by all tests: Hugging Face folders of seeded random models, and the bundles made from them."""
 
-import copy
-import functools
 import logging
 import os
 import signal
@@ -58,38 +56,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFixtures:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the kernels: one process is busy with them for minutes, and another would wait for it at the end."""
     items.sort(key=lambda item: not item.nodeid.startswith(KERNELS))
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_registry_of_torch():
-    """Build torch's registry of operators and its table of decompositions once a process.
-
-    torch.onnx.export builds both anew in every call, for 0.3 s and 0.06 s of CPU.
-    """
-    import torch
-    from torch.onnx._internal.exporter import _decomp
-    from torch.onnx._internal.exporter._registration import ONNXRegistry
-
-    build = functools.cache(ONNXRegistry.from_torchlib)
-
-    def copied(opset_version: int) -> ONNXRegistry:
-        registry = copy.copy(build(opset_version))
-        registry.functions = {op: list(found) for op, found in registry.functions.items()}
-        return registry
-
-    build_table = _decomp.create_onnx_friendly_decomposition_table
-    tables: dict[tuple[frozenset[Any], int], dict[Any, Any]] = {}
-
-    def table_of(ops: set[Any]) -> dict[Any, Any]:
-        key = (frozenset(ops), len(torch._C._dispatch_get_all_op_names()))  # the table has custom ops too
-        if key not in tables:
-            tables[key] = build_table(ops)
-        return dict(tables[key])
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(copied))
-        patch.setattr(_decomp, "create_onnx_friendly_decomposition_table", table_of)
-        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

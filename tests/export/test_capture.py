@@ -141,6 +141,23 @@ def test_on_another_torch_nothing_is_skipped(traces, promotions, monkeypatch):
     assert (len(traces), len(promotions)) == (1, 1)
 
 
+def test_an_export_reuses_the_tables_of_the_last_one():
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    real = ONNXRegistry.from_torchlib
+    with torch_export.tables_built_once():
+        first, second = ONNXRegistry.from_torchlib(18), ONNXRegistry.from_torchlib(18)
+    assert ONNXRegistry.from_torchlib == real
+    op = next(iter(first.functions))
+    assert first.functions == second.functions == real(18).functions
+    first.functions[op].append("a translation of its own")
+    first.functions["another"] = []
+    with torch_export.tables_built_once():
+        assert ONNXRegistry.from_torchlib(18).functions == second.functions != first.functions
+    with torch_export.tables_built_once("2.0.1"):
+        assert ONNXRegistry.from_torchlib == real
+
+
 def test_a_method_that_torch_no_longer_has_is_not_overridden():
     with pytest.raises(AssertionError, match=r"torch has no object.run_decompositions any more"):
         torch_export._override(object(), "run_decompositions", None)
