@@ -1,5 +1,6 @@
 """Stages that capture skips in torch.onnx.export, and in itself: graphs are the same as with all of them."""
 
+import functools
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -69,6 +70,12 @@ def described(graph: ir.Graph) -> list[object]:
         for node in graph
     ]  # fmt: skip
     return [*inputs, *nodes, *((value.name, made(value)) for value in graph.outputs)]
+
+
+@pytest.fixture(autouse=True)
+def nothing_comes_from_the_cache(monkeypatch):
+    """Trace in this process, as the product does: tracing is what these tests are about."""
+    monkeypatch.setattr(capture_module, "_trace_once", functools.lru_cache(maxsize=8)(capture_module._trace))
 
 
 @pytest.fixture(scope="module")
