@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime.steps.decoder import Logits
+from edgeformer.runtime.steps.decode_graph import Logits
 
 Ids = NDArray[np.int64]
 
