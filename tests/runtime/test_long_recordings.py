@@ -169,8 +169,8 @@ def runs_of(whisper, samples, **speech):
 
 
 def test_the_encoder_runs_once_for_each_window(whisper, monkeypatch):
-    encoded, frames, encode, cut = [], set(), EncoderOutputs.__init__, Recording.window
-    monkeypatch.setattr(EncoderOutputs, "__init__", lambda *args: encoded.append(args) or encode(*args))
+    encoded, frames, encode, cut = [], set(), EncoderOutputs.run, Recording.window
+    monkeypatch.setattr(EncoderOutputs, "run", lambda *args: encoded.append(args) or encode(*args))
     monkeypatch.setattr(Recording, "window", lambda self, frame: frames.add(frame) or cut(self, frame))
 
     def found():

@@ -35,7 +35,7 @@ from edgeformer.runtime.generation.generate import Row, run_rows
 from edgeformer.runtime.generation.rows import with_prompt_lookup
 from edgeformer.runtime.generation.sampling.sampling import Sampling
 from edgeformer.runtime.sessions.session import usable_cores
-from edgeformer.runtime.steps.decoder import PrefillSession
+from edgeformer.runtime.steps.decode_graph import PrefillSession
 from edgeformer.runtime.steps.new_decoder import new_decoder
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
