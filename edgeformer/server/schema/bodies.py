@@ -119,7 +119,8 @@ def with_options(*names: str) -> Any:
     fields: dict[str, Any] = {}
     for option in chosen:
         kind = JSON_TYPES.get(option.value_type, option.value_type)
-        fields[option.api] = (kind | None, Field(None, **dict(option.api_limits)) if option.api_limits else None)
+        limits: dict[str, Any] = dict(option.api_limits)
+        fields[option.api] = (kind | None, Field(None, **limits))
     return create_model("OptionsBody", __base__=ModelBody, **fields)
 
 
