@@ -67,7 +67,7 @@ class Output:
         self.items.append(item)
         return {"type": "response.output_item.added", "output_index": len(self.items) - 1, "item": dict(item)}
 
-    def _change(self, name: str, **fields: Any) -> Event:
+    def _change(self, name: str, **fields: object) -> Event:
         place = {"item_id": self.items[-1]["id"], "output_index": len(self.items) - 1}
         return {"type": f"response.{name}"} | place | fields
 

@@ -155,7 +155,7 @@ def _text(content: str | list[TextPart] | None) -> str:
     return content if isinstance(content, str) else "".join(part.text for part in content or ())
 
 
-def _require(where: str, **fields: Any) -> None:
+def _require(where: str, **fields: object) -> None:
     for name, value in fields.items():
         if value is None:
             raise ApiError(400, f"{where}.{name}: Field required.", code="invalid_type", param=f"{where}.{name}")
