@@ -4,12 +4,13 @@ Ranges of OpenAI's API that the runtime checks too are left to it; its errors na
 """
 
 import json
-from typing import Annotated, Any, Literal, NoReturn, TypeVar
+from typing import Annotated, Literal, NoReturn, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from edgeformer.server.schema.api_errors import ApiError
 from edgeformer.server.schema.fields import drop_other_fields
+from edgeformer.server.schema.json_values import Schema
 
 TokenId = Annotated[int, Field(ge=0)]
 Prompt = str | list[str] | list[TokenId] | list[list[TokenId]]
@@ -65,7 +66,7 @@ class Function(Body):
 
     name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: Schema | None = None
     strict: bool | None = None
 
 
@@ -101,7 +102,7 @@ class JsonSchema(Body):
 
     name: str | None = None
     description: str | None = None
-    schema_: dict[str, Any] = Field(alias="schema")
+    schema_: Schema = Field(alias="schema")
     strict: bool | None = None
 
 
