@@ -1,7 +1,5 @@
 """Every format of tool calls: examples, calls by any division into pieces, and a grammar."""
 
-# ruff: noqa: E501
-
 import json
 
 import pytest

@@ -215,7 +215,8 @@ def read_body(kind: type[_Body], content: bytes) -> _Body:
         # Of a field that may be of several types, the error deepest inside is the one of the type that was meant.
         first = max(error.errors(include_url=False, include_context=False), key=lambda each: len(each["loc"]))
         param = ".".join(str(part) for part in first["loc"] if "[" not in str(part)) or None
-        raise ApiError(400, f"{param or 'the body'}: {first['msg']}.", code="invalid_type", param=param) from None
+        reason = first["msg"].removeprefix("Value error, ")
+        raise ApiError(400, f"{param or 'the body'}: {reason}.", code="invalid_type", param=param) from None
 
 
 def _refuse_constant(name: str) -> NoReturn:

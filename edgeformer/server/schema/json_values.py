@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator
-from pydantic_core import PydanticCustomError
 
 MAX_DEPTH = 64
-"""Objects and lists inside each other in a schema or in arguments, at most. Templates and grammars recurse into them."""
+"""Objects and lists inside each other in a schema or in arguments, at most. Templates and grammars recurse."""
 
 
 def problem_of(value: Any) -> str | None:
@@ -33,7 +32,7 @@ def problem_of(value: Any) -> str | None:
 def _check(schema: dict[str, Any]) -> dict[str, Any]:
     problem = problem_of(schema)
     if problem is not None:
-        raise PydanticCustomError("json_value", "the schema {problem}", {"problem": problem})
+        raise ValueError(f"the schema {problem}")
     return schema
 
 

@@ -12,6 +12,6 @@
     gemma           Gemma's own notation                 FunctionGemma, Gemma 4
     harmony         messages in channels                 gpt-oss
 
-A new format is an entry of `table.FORMATS`, and a file if its syntax is new. `tests/server/test_tool_calls.py` holds the
-table complete: every format has examples, a round trip and a grammar.
+A new format is an entry of `table.FORMATS`, and a file if its syntax is new. `tests/server/test_tool_calls.py` holds
+the table complete: every format has an example, round trips and a grammar.
 """

@@ -1,10 +1,10 @@
-"""Calls that are JSON objects, each with a name and arguments, behind a mark.
+r"""Calls that are JSON objects, each with a name and arguments, behind a mark.
 
-    Hermes 2, Qwen 2.5, Qwen 3     <tool_call>\n{"name": "f", "arguments": {…}}\n</tool_call>
-    Llama 3                        {"name": "f", "parameters": {…}}, perhaps behind <|python_tag|>; several divided by ;
-    Granite 3                      <|tool_call|>[{"name": "f", "arguments": {…}}]
-    Phi-4-mini                     <|tool_call|>[{"name": "f", "arguments": {…}}]<|/tool_call|>
-    Command-R7B                    <|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", "parameters": {…}}]<|END_ACTION|>
+    Hermes, Qwen    <tool_call>\n{"name": "f", "arguments": {…}}\n</tool_call>
+    Llama 3         {"name": "f", "parameters": {…}}, perhaps behind <|python_tag|>; several divided by ;
+    Granite 3       <|tool_call|>[{"name": "f", "arguments": {…}}]
+    Phi-4-mini      <|tool_call|>[{"name": "f", "arguments": {…}}]<|/tool_call|>
+    Command-R7B     <|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", "parameters": {…}}]<|END_ACTION|>
 
 Where one of them stands, a list and several objects are read alike, and so are the names of the others' keys.
 """

@@ -116,7 +116,7 @@ def arguments_schema(parameters: Mapping[str, Any], *, strict: bool = True) -> d
 def _closed(schema: Any, inside_all_of: bool = False) -> Any:
     if not isinstance(schema, Mapping):
         return schema
-    closed = {}
+    closed: dict[str, Any] = {}
     for key, value in schema.items():
         if key in DATA:
             closed[key] = value
@@ -150,7 +150,7 @@ def _moved(schema: Any, name: str) -> Any:
         return [_moved(each, name) for each in schema]
     if not isinstance(schema, Mapping):
         return schema
-    moved = {}
+    moved: dict[str, Any] = {}
     for key, value in schema.items():
         if key == "$ref" and isinstance(value, str) and value.startswith("#"):
             moved[key] = f"#/$defs/{name}{value[1:]}"

@@ -1,11 +1,11 @@
-"""Calls that are a name and a JSON object of arguments.
+r"""Calls that are a name and a JSON object of arguments.
 
 Mistral       [TOOL_CALLS][{"name": "f", "arguments": {…}}, …]    Mistral 7B v0.3, Nemo, Small 3.1
               [TOOL_CALLS]f[CALL_ID]abcdef123[ARGS]{…}            Small 3.2; each call with its own [TOOL_CALLS]
               [TOOL_CALLS]f[ARGS]{…}                              Devstral, Magistral 1.1, Ministral 3
-DeepSeek      <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\\n```json\\n{…}\\n```<｜tool▁call▁end｜>…
-              <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{…}<｜tool▁call▁end｜><｜tool▁calls▁end｜>    V3.1
-GLM-4         f\\n{…}                                              the whole answer
+DeepSeek      <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{…}\n```<｜tool▁call▁end｜>…
+              <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{…}<｜tool▁call▁end｜><｜tool▁calls▁end｜>  V3.1
+GLM-4         f\n{…}                                              the whole answer
 """
 
 import json
@@ -111,7 +111,7 @@ class NameAndJson(ToolFormat):
 
     def read(self, source: Source, tools: Tools) -> Reading[Block]:
         """Read calls, one behind the other."""
-        calls = []
+        calls: list[Call] = []
         while True:
             end = source.at
             yield from source.skip_space()

@@ -15,7 +15,7 @@ class ToolCallReader:
     wrote. What stands between `<think>` and `</think>` is text, even if it is a call. White space around calls is left
     out.
 
-    functions: that may be called, each with `name` and `parameters`. thinking: whether the prompt ended within thinking.
+    functions: that may be called, each with `name` and `parameters`. thinking: whether the prompt ends within it.
     """
 
     def __init__(self, format: ToolFormat, functions: Sequence[Mapping[str, Any]] = (), *, thinking: bool = False):

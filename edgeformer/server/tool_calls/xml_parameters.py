@@ -1,8 +1,8 @@
-"""Calls with a tag for every parameter.
+r"""Calls with a tag for every parameter.
 
-    Qwen3-Coder, Qwen3.5   <tool_call>\\n<function=f>\\n<parameter=city>\\nRome\\n</parameter>\\n</function>\\n</tool_call>
-    Seed-OSS               <seed:tool_call>\\n<function=f>\\n<parameter=city>Rome</parameter>\\n</function>\\n</seed:tool_call>
-    GLM-4.5, GLM-4.6       <tool_call>f\\n<arg_key>city</arg_key>\\n<arg_value>Rome</arg_value>\\n</tool_call>
+    Qwen3-Coder, 3.5   <tool_call>\n<function=f>\n<parameter=city>\nRome\n</parameter>\n</function>\n</tool_call>
+    Seed-OSS           <seed:tool_call>\n<function=f>\n<parameter=city>Rome</parameter>\n</function>\n</seed:tool_call>
+    GLM-4.5, GLM-4.6   <tool_call>f\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n</tool_call>
 
 Values are text as it is where the tool's schema says that the parameter is text, and JSON elsewhere. A value may hold
 its closing tag: it ends at one that a further tag, or the end of the call, follows.
