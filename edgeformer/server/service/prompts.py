@@ -11,7 +11,7 @@ from edgeformer.server.schema.bodies import ChatBody, ChatMessage, NamedTool, Pr
 from edgeformer.server.schema.json_values import problem_of
 from edgeformer.server.service.served import ServedModel
 from edgeformer.server.tool_calls.format import ToolFormat
-from edgeformer.server.tool_calls.lark import arguments_schema
+from edgeformer.server.tool_calls.lark import arguments_schema, resolved
 
 TAIL = 8
 """Tokens at the end of a prompt that may begin thinking."""
@@ -50,10 +50,11 @@ def chat_prompt(served: ServedModel, body: ChatBody) -> ChatPrompt:
     if format is None:
         reason = "has no tools, or writes their calls in a format that this server cannot read"
         raise ApiError(400, f"the chat template of {served.name!r} {reason}.", code="no_tools", param="tools")
+    functions = [tool["function"] for tool in tools]
+    _check_pointers(functions)
     tokens = _encode(served, messages, tools)
     end = b"".join(served.spelled(token) for token in tokens[-TAIL:]).decode(errors="ignore").rstrip()
     closing = next((close for open, close in format.thinking.items() if end.endswith(open.rstrip())), None)
-    functions = [tool["function"] for tool in tools]
     is_free = body.tool_choice in (None, "auto")
     callable = functions if is_free else _callable_functions(body, tools)
     constrained = [
@@ -68,6 +69,16 @@ def chat_prompt(served: ServedModel, body: ChatBody) -> ChatPrompt:
         constrained, served.special_marks, forced=not is_free, answer_schema=schema if is_free else None
     )
     return ChatPrompt(tokens, format, callable, grammar=grammar)
+
+
+def _check_pointers(functions: Sequence[dict[str, Any]]) -> None:
+    """Raise ApiError for parameters that are a `$ref` to themselves, or to nothing."""
+    for index, function in enumerate(functions):
+        parameters = function.get("parameters") or {}
+        if "$ref" in parameters and not resolved(parameters, parameters):
+            reason = f"are a $ref to {str(parameters['$ref'])[:100]!r}, which leads to no schema of theirs"
+            message = f"the parameters of the tool {function['name']!r} {reason}."
+            raise ApiError(400, message, param=f"tools.{index}.function.parameters")
 
 
 def grammar_error(error: RequestError) -> ApiError:

@@ -184,6 +184,6 @@ FORMATS: dict[str, ToolFormat] = {each.name: each for each in _FORMATS}
 
 def recognise(template: str) -> ToolFormat | None:
     """Return the format that a chat template asks the model for; None for one without tools, or of another format."""
-    if not re.search(r"\btools\b", template):
+    if not re.search(r"\b(xml_)?tools\b", template):
         return None
     return next((each for each in FORMATS.values() if each.is_asked_for_by(template)), None)

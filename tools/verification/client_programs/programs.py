@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgeformer.config import Task
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.parts import Task
 from verification.clients.client import (
     DECODERS,
     DECODERS_AND_SEQ2SEQ,
