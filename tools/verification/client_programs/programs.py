@@ -14,7 +14,7 @@ from pathlib import Path
 
 from edgeformer.config import Task
 from edgeformer.manifest.manifest import Manifest
-from verification.clients.client import (
+from verification.client_programs.client import (
     DECODERS,
     DECODERS_AND_SEQ2SEQ,
     EXAMPLES,
