@@ -177,6 +177,17 @@ def server_refused() -> str:
     return "\n".join(["| field | why | accepted |", "|---|---|---|", *rows])
 
 
+def server_tool_formats() -> str:
+    """Return a table of the formats of tool calls."""
+    from edgeformer.server.tool_calls.table import FORMATS
+
+    rows = []
+    for format in FORMATS.values():
+        example = "<br>".join(f"`{line.replace('|', chr(92) + '|')}`" for line in format.example.split(chr(10)))
+        rows.append(f"| `{format.name}` | {format.models} | {example} |")
+    return "\n".join(["| format | models | a call |", "|---|---|---|", *rows])
+
+
 def public_names(package: str) -> str:
     """Return mkdocstrings' directives for every name in `__all__` of a package: functions first, then classes."""
     facade = ast.parse((SOURCE / package.replace(".", "/") / "__init__.py").read_text(encoding="utf-8"))
@@ -217,6 +228,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "server_ignored": server_ignored,
     "server_refused": server_refused,
     "server_routes": server_routes,
+    "server_tool_formats": server_tool_formats,
     **{name.replace(".", "_"): functools.partial(public_names, name) for name in FACADES},
 }
 

@@ -14,10 +14,10 @@ from starlette.responses import JSONResponse, Response
 
 from edgeformer.server.endpoints.chat import Chat, begin_chat
 from edgeformer.server.schema.response_bodies import OPTION_NAMES, ResponseBody
-from edgeformer.server.schema.tool_formats import Call
 from edgeformer.server.service.answers import unless_gone
 from edgeformer.server.service.generating import EventStream, keep_text
 from edgeformer.server.service.state import body_of, record_of, state_of
+from edgeformer.server.tool_calls.format import Call
 
 Event = dict[str, Any]
 

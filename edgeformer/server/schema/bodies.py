@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from edgeformer.options.generation import OPTIONS, Texts, TokenBiases
 from edgeformer.server.schema.api_errors import ApiError
 from edgeformer.server.schema.fields import drop_other_fields
+from edgeformer.server.schema.json_values import Schema
 
 TokenId = Annotated[int, Field(ge=0)]
 Prompt = str | list[str] | list[TokenId] | list[list[TokenId]]
@@ -66,7 +67,7 @@ class Function(Body):
 
     name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: Schema | None = None
     strict: bool | None = None
 
 
@@ -102,7 +103,7 @@ class JsonSchema(Body):
 
     name: str | None = None
     description: str | None = None
-    schema_: dict[str, Any] = Field(alias="schema")
+    schema_: Schema = Field(alias="schema")
     strict: bool | None = None
 
 
@@ -223,7 +224,8 @@ def read_body(kind: type[_Body], content: bytes) -> _Body:
         # Of a field that may be of several types, the error deepest inside is the one of the type that was meant.
         first = max(error.errors(include_url=False, include_context=False), key=lambda each: len(each["loc"]))
         param = ".".join(str(part) for part in first["loc"] if "[" not in str(part)) or None
-        raise ApiError(400, f"{param or 'the body'}: {first['msg']}.", code="invalid_type", param=param) from None
+        reason = first["msg"].removeprefix("Value error, ")
+        raise ApiError(400, f"{param or 'the body'}: {reason}.", code="invalid_type", param=param) from None
 
 
 def _refuse_constant(name: str) -> NoReturn:

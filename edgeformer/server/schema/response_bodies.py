@@ -21,6 +21,7 @@ from edgeformer.server.schema.bodies import (
     ToolDefinition,
     with_options,
 )
+from edgeformer.server.schema.json_values import Schema
 
 
 class Returned(Body):
@@ -66,7 +67,7 @@ class TextFormat(Body):
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
     description: str | None = None
-    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    schema_: Schema | None = Field(None, alias="schema")
     strict: bool | None = None
 
 

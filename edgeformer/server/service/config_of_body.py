@@ -20,11 +20,12 @@ def configs(
     options: ServerOptions,
     prompt_tokens: int,
     json_schema: dict[str, Any] | None = None,
+    grammar: str | None = None,
 ) -> list[GenerationConfig]:
     """Return the config of each choice of a request: they differ in the seed alone.
 
     prompt_tokens: of its longest prompt; the server's own limit of new tokens is lowered to what the context leaves.
-    json_schema: what the answer has to follow, or None.
+    json_schema, grammar: what the answer has to follow, or None.
 
     Raises ApiError, naming the field, for a value that the runtime refuses.
     """
@@ -37,6 +38,8 @@ def configs(
         given["max_new_tokens"] = max(1, min(options.default_max_tokens, room))
     if json_schema is not None:
         given["json_schema"] = json_schema
+    if grammar is not None:
+        given["grammar"] = grammar
     assert isinstance(served.model, CausalLM | Seq2SeqLM)
     own = served.model.generation_config
     seed = given.pop("seed", None)
