@@ -10,7 +10,7 @@ PACKAGES = ("edgeformer", "numpy", "onnx", "onnxruntime", "onnxruntime-gpu", "to
 
 
 def environment() -> dict[str, str]:
-    """Return the date (UTC), the operating system, the processor and the versions of Python and of the relevant packages."""
+    """Return the date (UTC), the processor, the system and the versions of Python and of relevant packages."""
     facts = {"date": datetime.now(UTC).date().isoformat(), "processor": _processor(), "system": platform.system()}
     facts["python"] = platform.python_version()
     for package in PACKAGES:

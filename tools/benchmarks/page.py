@@ -79,7 +79,7 @@ def peer_tables(run: Run) -> list[str]:
             row = [label]
             for figure in ("prefill", "decode"):
                 for result in results:
-                    row.append(spread({**result["figures"].get(system, {}).get(figure, {})}))
+                    row.append(spread(result["figures"].get(system, {}).get(figure)))
                     row.append(spread(result["edgeformer_over"].get(system, {}).get(figure), 2))
             rows.append(row)
         lines += markdown(columns, rows)
@@ -103,7 +103,7 @@ def remark(run: Run) -> str:
 
 
 def section(tool: str, runs: Sequence[Run]) -> str:
-    """Return the tables of all runs of a tool. Runs of one heading that follow each other share it, also their remark."""
+    """Return the tables of all runs of a tool. Neighbours with the same heading, or remark, share it."""
     lines = []
     for title, together in groupby((run for run in runs if run["tool"] == tool), key=heading):
         lines += [title, ""]
