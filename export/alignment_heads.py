@@ -3,7 +3,7 @@
 Source: `alignment_heads` of generation_config.json, `median_filter_width` of config.json, as in transformers' Whisper.
 """
 
-from edgeformer.config import ModelConfig, Seq2SeqConfig
+from edgeformer.config import ModelConfig
 from edgeformer.errors import ExportError, shown
 from edgeformer.export.adapters.opened_model import Provenance
 from edgeformer.manifest.parts import AlignmentGraph, AlignmentHead
@@ -19,9 +19,9 @@ def read_alignment(provenance: Provenance, config: ModelConfig | None) -> Alignm
     Raises ExportError for heads that the model does not have, and for a filter that has no middle.
     """
     named = provenance.generation.get("alignment_heads")
-    if not named or not isinstance(config, Seq2SeqConfig) or config.encoder.audio is None:
+    if not named or config is None or not config.is_speech:
         return None
-    blocks = config.decoder.blocks
+    blocks = config.output_stack.blocks
     count = blocks[0].cross_attention.num_heads  # type: ignore[union-attr]
     heads = []
     for each in named if isinstance(named, list) else [named]:

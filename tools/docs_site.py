@@ -7,6 +7,7 @@ leaves docs/ is right on GitHub; the site gets it as a URL of the repository. Wh
 
 import ast
 import functools
+import inspect
 import json
 import logging
 import os
@@ -15,9 +16,12 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from edgeformer.options.option import Option
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "build" / "docs-source"
@@ -95,6 +99,34 @@ def wrappers() -> str:
     ]
     head = "| `model_type` | where its text model's config is | family, where that config names no other |"
     return "\n".join([head, "|---|---|---|", *rows])
+
+
+def generation_options() -> str:
+    """Return a table for each group of options of generation: what each does, and where else it can be given."""
+    from edgeformer.options.generation import GROUPS
+    from edgeformer.options.option import options_of
+
+    head = f"| option | default | range | what it does | command line | server | in the file |\n{'|---' * 7}|"
+    parts = []
+    for group in GROUPS:
+        rows = "\n".join(map(_option_row, options_of(group)))
+        parts += [f"## {group.TITLE}", inspect.cleandoc(group.__doc__ or ""), f"{head}\n{rows}"]
+    return "\n\n".join(parts)
+
+
+def _option_row(option: "Option") -> str:
+    from edgeformer.cli._generation import flag_of
+
+    cells = (
+        f"`{option.name}`",
+        f"`{option.default!r}`",
+        str(option.range) if option.range else "",
+        f"{option.help} {option.more}".rstrip(),
+        f"`{flag_of(option)}`" if option.cli else "",
+        f"`{option.api}`" if option.api else "",
+        "yes" if option.in_file else "",
+    )
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
 def server_routes() -> str:
@@ -179,6 +211,7 @@ FACADES = (
 GENERATED: dict[str, Callable[[], str]] = {
     "command_line": command_line,
     "families": families,
+    "generation_options": generation_options,
     "wrappers": wrappers,
     "server_bodies": server_bodies,
     "server_ignored": server_ignored,

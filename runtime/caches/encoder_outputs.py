@@ -15,7 +15,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.config import Seq2SeqConfig
 from edgeformer.contract.tensors import CacheGeometry
 from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
@@ -62,8 +61,8 @@ class EncoderOutputs:
         binding = session.io_binding()
         for name, array in inputs.items():
             binding.bind_input(name, "cpu", 0, element_type(array.dtype), array.shape, array.ctypes.data)
-        assert isinstance(manifest.model, Seq2SeqConfig)
-        states = np.empty((batch, length, manifest.model.encoder.hidden_size), np.float32)
+        assert manifest.model is not None
+        states = np.empty((batch, length, manifest.model.input_stack.hidden_size), np.float32)
         binding.bind_output(STATES, "cpu", 0, states.dtype, states.shape, states.ctypes.data)
         for tensor, buffer in zip(tensors, outputs._buffers, strict=True):
             buffer.bind_output(binding, tensor.present)
@@ -151,8 +150,7 @@ class EncoderOutputs:
 
 
 def _geometry(manifest: Manifest) -> CacheGeometry:
-    assert isinstance(manifest.model, Seq2SeqConfig)
-    geometry = manifest.model.decoder.cross_geometry
+    geometry = None if manifest.model is None else manifest.model.output_stack.cross_geometry
     assert geometry is not None
     return geometry
 

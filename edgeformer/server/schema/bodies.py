@@ -4,10 +4,11 @@ Ranges of OpenAI's API that the runtime checks too are left to it; its errors na
 """
 
 import json
-from typing import Annotated, Any, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
+from edgeformer.options.generation import OPTIONS, Texts, TokenBiases
 from edgeformer.server.schema.api_errors import ApiError
 from edgeformer.server.schema.fields import drop_other_fields
 
@@ -112,27 +113,35 @@ class ResponseFormat(Body):
     json_schema: JsonSchema | None = None
 
 
-class GenerationBody(ModelBody):
-    """The fields that chats and completions share. The last seven are no fields of OpenAI's, but of other servers'."""
+def with_options(*names: str) -> Any:
+    """Return a body with these options of generation as fields: all that the API has, where none is named."""
+    chosen = [OPTIONS[name] for name in names] or [option for option in OPTIONS.values() if option.api]
+    fields: dict[str, Any] = {}
+    for option in chosen:
+        kind = JSON_TYPES.get(option.value_type, option.value_type)
+        limits: dict[str, Any] = dict(option.api_limits)
+        fields[option.api] = (kind | None, Field(None, **limits))
+    return create_model("OptionsBody", __base__=ModelBody, **fields)
 
-    max_tokens: int | None = Field(None, ge=1)
-    temperature: float | None = Field(None, ge=0)
-    top_p: float | None = None
-    seed: int | None = Field(None, ge=-(2**63), lt=2**64)
-    stop: str | Annotated[list[str], Field(max_length=16)] | None = None
+
+JSON_TYPES: dict[Any, Any] = {
+    Texts: str | Annotated[list[str], Field(max_length=16)],
+    TokenBiases: dict[str, float],
+}
+"""Types of fields, for options whose type in Python is another."""
+
+if TYPE_CHECKING:
+    OptionsBody = ModelBody
+else:
+    OptionsBody = with_options()
+
+
+class GenerationBody(OptionsBody):
+    """The fields that chats and completions share: options of generation, and others. Not all are OpenAI's."""
+
     n: int | None = Field(None, ge=1)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    logit_bias: dict[str, float] | None = None
-    presence_penalty: float | None = Field(None, ge=-2, le=2)
-    frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    top_k: int | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    repetition_penalty: float | None = None
-    ignore_eos: bool | None = None
-    min_tokens: int | None = None
-    prompt_lookup_num_tokens: int | None = None
 
 
 class ChatBody(GenerationBody):
