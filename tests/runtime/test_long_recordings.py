@@ -189,7 +189,7 @@ def test_the_encoder_runs_once_for_each_window(whisper, monkeypatch):
         assert len(encoded) == count
     # Negative control: windows of which nothing is kept.
     for module in ("encoder_decoder", "seq2seq_requests"):
-        monkeypatch.setattr(f"edgeformer.runtime.{module}.kept_by", lambda sources: None)
+        monkeypatch.setattr(f"edgeformer.runtime.tasks.{module}.kept_by", lambda sources: None)
     del encoded[:]
     assert found() == once
     assert len(encoded) > 3 * len(frames)
