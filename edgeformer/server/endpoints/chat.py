@@ -146,15 +146,14 @@ async def begin_chat(request: Request, body: ChatBody, param: str) -> Chat:
         answers = await submit(request, served, [prompt.tokens], wanted)
     except RequestError as error:
         raise grammar_error(error) if prompt.grammar is not None else error from None
-    choices = [_choice(served, body, prompt) for _ in wanted]
+    choices = [_choice(served, body, prompt, config.stop) for config in wanted]
     return Chat(served, body, prompt, answers, record, choices)
 
 
-def _choice(served: ServedModel, body: ChatBody, prompt: ChatPrompt) -> Choice:
+def _choice(served: ServedModel, body: ChatBody, prompt: ChatPrompt, stop: Sequence[str]) -> Choice:
     one_call = body.parallel_tool_calls is False
     if prompt.tool_format is None:
         return Choice(None, None, one_call)
-    stop = [body.stop] if isinstance(body.stop, str) else body.stop or ()
     marks = {id: mark for mark, id in served.special_marks.items()}
     reader = ToolCallReader(prompt.tool_format, prompt.functions, thinking=prompt.thinking)
     return Choice(reader, MarkedText(served.tokenizer, marks, stop), one_call)
