@@ -50,7 +50,7 @@ def genai_config(manifest: Manifest) -> dict[str, Any]:
     widths: dict[str, Any] = {"hidden_size": model.hidden_size} if isinstance(model, DecoderConfig) else {}
     if isinstance(model, DecoderConfig) and model.attentions:
         widths["num_attention_heads"] = model.attentions[0].num_heads
-    provider_options = [{"cuda": {"use_tf32": "0"}}] if manifest.provider == "cuda" else []
+    provider_options = [{"cuda": {"use_tf32": "0"}}] if manifest.plan.provider == "cuda" else []
     return {
         "model": {
             "type": _type(cache),
@@ -69,7 +69,7 @@ def genai_config(manifest: Manifest) -> dict[str, Any]:
         "search": {
             "do_sample": False,
             "max_length": min(manifest.context_length, MAX_LENGTH),
-            "past_present_share_buffer": manifest.cache_form != "dynamic",
+            "past_present_share_buffer": manifest.plan.cache_form != "dynamic",
         },
     }
 

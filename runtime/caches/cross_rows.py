@@ -25,7 +25,7 @@ class CrossRows:
         assert isinstance(config, Seq2SeqConfig)
         geometry = config.decoder.cross_geometry
         assert geometry is not None
-        self._dtype = CACHE_DTYPES[manifest.arithmetic]
+        self._dtype = CACHE_DTYPES[manifest.plan.arithmetic]
         self._geometry, self._tensors = geometry, geometry.tensors("encoder.")
         self._rows = rows
         self._allocate(1)

@@ -51,7 +51,7 @@ class EncoderOutputs:
         geometry = config.decoder.cross_geometry
         assert geometry is not None
         batch, length = mask.shape
-        dtype = CACHE_DTYPES[manifest.arithmetic]
+        dtype = CACHE_DTYPES[manifest.plan.arithmetic]
         binding = session.io_binding()
         for name, array in inputs.items():
             binding.bind_input(name, "cpu", 0, element_type(array.dtype), array.shape, array.ctypes.data)

@@ -27,6 +27,6 @@ def new_decoder(
     where the bundle has one. captured: memory of steps that CUDA graphs replay; None for no CUDA graphs.
     """
     arguments = session, manifest, batch_size, capacity, provider, encoder_outputs, prefill
-    if manifest.cache_form == "dynamic":
+    if manifest.plan.cache_form == "dynamic":
         return DynamicDecoder(*arguments)
     return StaticDecoder(*arguments) if provider == "cpu" else DeviceDecoder(*arguments, captured=captured)

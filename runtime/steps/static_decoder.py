@@ -128,4 +128,4 @@ def layer_windows(session: Any, geometry: CacheGeometry, prefix: str) -> list[in
 
 def needs_numbers(manifest: Manifest) -> bool:
     """Return whether unused slots of a static cache must be finite: ONNX's Attention multiplies them with zero."""
-    return manifest.ops == "standard" and manifest.cache_form == "static"
+    return manifest.plan.ops == "standard" and manifest.plan.cache_form == "static"

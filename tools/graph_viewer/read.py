@@ -25,7 +25,7 @@ def find_graph(path: Path, name: str | None = None) -> Path:
         instead = f"Name one of its graphs: {', '.join(graphs)}" if graphs else "Name an ONNX file or a bundle."
         raise click.ClickException(f"{path} is not a bundle: it has no {FILE_NAME}. {instead}")
     try:
-        graphs = list(Manifest.read(path).graphs)
+        graphs = list(Manifest.read(path).step_graphs)
     except BundleError as error:
         raise click.ClickException(str(error)) from None
     missing = [graph for graph in graphs if not (path / graph).is_file()]
@@ -57,4 +57,4 @@ def read_graph(path: Path) -> onnx.ModelProto:
 def label_of(path: Path, file: Path) -> str:
     """Return the label of a graph: its file's name, or its bundle's name if a bundle was given."""
     name = path.resolve().name
-    return name if path == file or len(Manifest.read(path).graphs) == 1 else f"{name}/{file.stem}"
+    return name if path == file or len(Manifest.read(path).step_graphs) == 1 else f"{name}/{file.stem}"
