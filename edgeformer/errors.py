@@ -46,7 +46,11 @@ class ParityError(EdgeformerError):
 
 
 class RequestError(EdgeformerError):
-    """The model cannot serve a request as asked."""
+    """The model cannot serve a request as asked. field: the option or argument that is wrong, where it is one."""
+
+    def __init__(self, message: str = "", *, field: str | None = None):
+        super().__init__(message)
+        self.field = field
 
 
 class MissingDependencyError(EdgeformerError):

@@ -3,7 +3,7 @@
 Source: `alignment_heads` of generation_config.json, `median_filter_width` of config.json, as in transformers' Whisper.
 """
 
-from edgeformer.config import ModelConfig, Seq2SeqConfig
+from edgeformer.config import ModelConfig
 from edgeformer.errors import ExportError, shown
 from edgeformer.export.adapters.opened_model import Origin
 from edgeformer.manifest.graph_forms import FORMS, AlignmentGraph, AlignmentHead
@@ -18,9 +18,9 @@ def read_alignment(origin: Origin, config: ModelConfig | None) -> AlignmentGraph
     Raises ExportError for heads that the model does not have, and for a filter that has no middle.
     """
     named = origin.generation.get("alignment_heads")
-    if not named or not isinstance(config, Seq2SeqConfig) or config.encoder.audio is None:
+    if not named or config is None or not config.is_speech:
         return None
-    blocks = config.decoder.blocks
+    blocks = config.output_stack.blocks
     count = blocks[0].cross_attention.num_heads  # type: ignore[union-attr]
     heads = []
     for each in named if isinstance(named, list) else [named]:

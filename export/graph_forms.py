@@ -109,7 +109,7 @@ def _write_windowed(out: GraphFolder) -> BundledGraph | None:
 
 
 def _has_encoder(job: GraphJob) -> bool:
-    return isinstance(job.model_spec.config, Seq2SeqConfig)
+    return job.model_spec.task == "seq2seq-lm"
 
 
 WRITERS: dict[str, Writer] = {

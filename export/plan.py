@@ -5,7 +5,7 @@
 Nothing here imports torch, so that what cannot be exported is said at once.
 """
 
-from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Seq2SeqConfig
+from edgeformer.config import DecoderConfig, ModelConfig
 from edgeformer.errors import ExportError
 from edgeformer.export.options import ExportOptions
 from edgeformer.manifest.deployment import DEPLOYMENTS
@@ -80,7 +80,7 @@ def _check_op_set(plan: ExportPlan, options: ExportOptions, config: ModelConfig 
         )
     if options.cache is not None and plan.ops == "ort":
         raise ExportError("a graph of the op set ort takes a dynamic cache and a static one; leave cache out.")
-    if options.cache is not None and isinstance(config, EncoderConfig):
+    if options.cache is not None and config is not None and config.task == "encoder":
         raise ExportError("the model is an encoder, which has no cache; leave cache out.")
     if options.backend is not None and (options.pooling is not None or options.normalize is not None):
         raise ExportError("pooling is for encoders, and a backend exports only decoders.")
@@ -89,7 +89,7 @@ def _check_op_set(plan: ExportPlan, options: ExportOptions, config: ModelConfig 
 def _check_prefill(plan: ExportPlan, config: ModelConfig | None) -> None:
     if plan.prefill is None:
         return
-    if isinstance(config, Seq2SeqConfig | EncoderConfig):
+    if config is not None and config.task != "causal-lm":
         raise ExportError("a prefill graph is for decoders, and this model has an encoder. Leave prefill out.")
     if plan.ops != "ort" or plan.provider != "cpu":
         raise ExportError("a prefill graph is made of onnxruntime's ops for the CPU. Leave prefill out.")
@@ -128,7 +128,7 @@ def _check_cache_precision(plan: ExportPlan, config: ModelConfig | None) -> None
     if plan.cache_precision is None:
         return
     cache = f"an {plan.cache_precision} cache"
-    if isinstance(config, Seq2SeqConfig | EncoderConfig):
+    if config is not None and config.task != "causal-lm":
         raise ExportError(f"{cache} is for decoders alone, and this model has an encoder. Leave cache_precision out.")
     if isinstance(config, DecoderConfig) and not config.cache_geometry.is_uniform:
         raise ExportError(
@@ -157,7 +157,7 @@ def _check_arithmetic(plan: ExportPlan, config: ModelConfig | None) -> None:
             f"{plan.precision} weights for {plan.provider.upper()} are computed with in {default}. A graph for CUDA "
             "with int4 or int8 weights may compute in fp16 or bf16; leave arithmetic out of every other."
         )
-    if plan.arithmetic == "bf16" and plan.cache_form == "dynamic" and not isinstance(config, EncoderConfig):
+    if plan.arithmetic == "bf16" and plan.cache_form == "dynamic" and (config is None or config.task != "encoder"):
         raise ExportError(
             "numpy has no bfloat16, so this runtime cannot read a dynamic cache of it, which every run returns anew. "
             "Choose a static cache (--cache static), or fp16."
@@ -177,7 +177,7 @@ def _check_ort_format(plan: ExportPlan) -> None:
 
 def _check_adapters(plan: ExportPlan, config: ModelConfig | None) -> None:
     instead = "Merge one adapter instead: --merge-adapter, or merge_adapter= of export_model."
-    if isinstance(config, Seq2SeqConfig | EncoderConfig):
+    if config is not None and config.task != "causal-lm":
         raise ExportError(f"adapters are kept apart for decoders alone, and this model has an encoder. {instead}")
     if plan.ops != "ort" or "bf16" in (plan.precision, plan.arithmetic):
         raise ExportError(f"adapters are kept apart with --ops ort, and without bf16. {instead}")

@@ -1,14 +1,18 @@
 """Fixtures shared by all tests: Hugging Face folders of seeded random models, and the bundles made from them."""
 
-import copy
-import functools
+import importlib.abc
+import importlib.machinery
+import importlib.util
 import logging
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import artifact_cache
+import cached_traces
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
@@ -31,6 +35,32 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["EDGEFORMER_KERNELS"] = "0"
 logging.getLogger("transformers").setLevel(logging.ERROR)
 
+
+TRACE = "edgeformer.export.capture.trace"
+
+
+class TracesFromTheCache(importlib.abc.MetaPathFinder):
+    """Lets the module that traces look into the cache, once somebody imports it: most tests import no torch."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        """Return the spec of that module, whose loader also installs the cache."""
+        if name != TRACE:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        assert spec is not None and spec.loader is not None
+        execute = spec.loader.exec_module
+
+        def and_install(module: Any) -> None:
+            execute(module)
+            cached_traces.install(module)
+
+        spec.loader.exec_module = and_install  # type: ignore[method-assign]
+        return spec
+
+
+assert TRACE not in sys.modules
+sys.meta_path.insert(0, TracesFromTheCache())
 
 KERNELS = "tests/kernels/"
 
@@ -61,38 +91,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def one_registry_of_torch():
-    """Build torch's registry of operators and its table of decompositions once a process.
-
-    torch.onnx.export builds both anew in every call, for 0.3 s and 0.06 s of CPU.
-    """
-    import torch
-    from torch.onnx._internal.exporter import _decomp
-    from torch.onnx._internal.exporter._registration import ONNXRegistry
-
-    build = functools.cache(ONNXRegistry.from_torchlib)
-
-    def copied(opset_version: int) -> ONNXRegistry:
-        registry = copy.copy(build(opset_version))
-        registry.functions = {op: list(found) for op, found in registry.functions.items()}
-        return registry
-
-    build_table = _decomp.create_onnx_friendly_decomposition_table
-    tables: dict[tuple[frozenset[Any], int], dict[Any, Any]] = {}
-
-    def table_of(ops: set[Any]) -> dict[Any, Any]:
-        key = (frozenset(ops), len(torch._C._dispatch_get_all_op_names()))  # the table has custom ops too
-        if key not in tables:
-            tables[key] = build_table(ops)
-        return dict(tables[key])
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(copied))
-        patch.setattr(_decomp, "create_onnx_friendly_decomposition_table", table_of)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
 def pictures_drawn_once():
     """Draw each picture of a certificate once a process and reuse it: the four take a second of CPU an export.
 
@@ -110,6 +108,19 @@ def pictures_drawn_once():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plots, "render", reused)
         yield draw
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Remove old entries of the cache, in the process that starts the others."""
+    if WORKER is None:
+        artifact_cache.prune()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def entries_of_the_cache_stay_as_they_are():
+    """Fail a file whose tests change what the cache gave them."""
+    yield
+    artifact_cache.check_untouched()
 
 
 @pytest.fixture(scope="session", autouse=True)

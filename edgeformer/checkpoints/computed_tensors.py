@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from edgeformer.config import ModelConfig, Seq2SeqConfig, SinusoidalPositions, StackConfig
+from edgeformer.config import ModelConfig, SinusoidalPositions, StackConfig
 from edgeformer.families import Computed
 from edgeformer.layers.position import rotary_frequencies, sinusoidal_table
 
@@ -44,9 +44,9 @@ def difference(kind: Computed, stored: Tensor, config: ModelConfig, name: str) -
 
 
 def _stacks(config: ModelConfig, name: str) -> list[StackConfig]:
-    if not isinstance(config, Seq2SeqConfig):
-        return [config]
-    return [config.encoder] if "encoder." in name else [config.decoder]
+    """Return the stack of the model to which a tensor of the checkpoint belongs."""
+    named: list[StackConfig] = [stack for half, stack in config.stacks.items() if f"{half}." in name]
+    return [*named, config.output_stack][:1]
 
 
 def _mask_difference(stored: Tensor, stacks: list[StackConfig]) -> str | None:

@@ -18,7 +18,7 @@ from edgeformer.checkpoints.sentence_transformers import (
     read_score,
     transformer_folder,
 )
-from edgeformer.checkpoints.weight_map import read_weight_map
+from edgeformer.checkpoints.weight_map import find_weight_files
 from edgeformer.config import ClassificationHead, DecoderConfig, EncoderConfig, LearnedPositions, ModelConfig, Pooling
 from edgeformer.config.generation_fields import GENERATION_FIELDS, SPEECH_FIELDS, unsupported_fields
 from edgeformer.documents.json_document import parse, read_object
@@ -81,7 +81,7 @@ class FoundModel:
         """Download the weights into the folder, unless they are in it. Raises WeightsError."""
         if self.hub_id is not None:
             _download(self.hub_id, HUB_WEIGHTS)
-            if self.allow_pickle and not all(any(folder.glob("*.safetensors")) for folder in self.weight_folders):
+            if self.allow_pickle and not all(find_weight_files(folder).paths for folder in self.weight_folders):
                 _download(self.hub_id, HUB_PICKLES)
 
     def pickled_weights(self) -> dict[str, str]:
@@ -360,15 +360,13 @@ def _stored_names(found: FoundModel) -> set[str]:
     A file begins with the length of its header, which is JSON. A damaged file has no names here: opening the weights
     reports it.
     """
-    folder, index = found.folder, found.folder / "model.safetensors.index.json"
-    if index.is_file():
-        return set(read_weight_map(index))
-    if found.allow_pickle and not any(folder.glob("*.safetensors")):
+    files = find_weight_files(found.folder, found.allow_pickle)
+    if files.pickled:
         from edgeformer.checkpoints.tensor_files import open_tensors
 
-        return set(open_tensors(folder, allow_pickle=True))
-    names: set[str] = set()
-    for path in folder.glob("*.safetensors"):
+        return set(open_tensors(found.folder, allow_pickle=True))
+    names = set(files.weight_map or ())
+    for path in files.paths if files.index is None else ():
         with path.open("rb") as file, suppress(ValueError):
             length = int.from_bytes(file.read(8), "little")
             header = parse(file.read(min(length, path.stat().st_size)))

@@ -13,13 +13,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from edgeformer.checkpoints.weight_map import read_weight_map
+from edgeformer.checkpoints.weight_map import find_weight_files
 from edgeformer.errors import WeightsError
-
-SAFETENSORS_INDEX = "model.safetensors.index.json"
-PICKLES_INDEX = "pytorch_model.bin.index.json"
-PICKLES = "pytorch_model*.bin"
-"""Names of files with pickled weights, as transformers writes them."""
 
 
 class TensorFile(Protocol):
@@ -90,37 +85,57 @@ def open_tensors(folder: Path, allow_pickle: bool = False) -> dict[str, TensorFi
     """Return the open file of each stored tensor by the tensor's name.
 
     allow_pickle: whether pickles are read where there are no safetensors. Raises WeightsError for a folder without
-    weights, and for a missing or damaged file.
+    weights, for a missing or damaged file, and where two files hold different tensors of one name.
     """
-    index, paths = folder / SAFETENSORS_INDEX, _files(folder, SAFETENSORS_INDEX, "*.safetensors")
-    pickled = pickled_files(folder) if not paths and allow_pickle else []
-    if not paths and not pickled:
-        others = sorted(folder.glob("*.bin")) + sorted(folder.glob("*.pt*"))
-        hint = "; tensors of a pytorch_model.bin are read on request: --allow-pickle" if pickled_files(folder) else ""
-        hint = f" ({others[0].name} is a pickle, which is not read: save it as safetensors{hint})" if others else ""
-        raise WeightsError(f"{folder} has no safetensors files{hint}.")
-    if pickled:
-        index, paths = folder / PICKLES_INDEX, pickled
+    files = find_weight_files(folder, allow_pickle)
+    if not files.paths:
+        raise WeightsError(f"{folder} has no safetensors files{_instead(folder)}.")
     stored: dict[str, TensorFile] = {}
-    for path in paths:
+    places: dict[str, Path] = {}
+    for path in files.paths:
         try:
-            file = PickledFile(path) if pickled else safe_open(path, framework="pt")
+            file = PickledFile(path) if files.pickled else safe_open(path, framework="pt")
         except FileNotFoundError:
-            raise WeightsError(f"{path} is missing; {index.name} lists it. Download the folder again.") from None
+            listed = f"; {files.index.name} lists it" if files.index else ""
+            raise WeightsError(f"{path} is missing{listed}. Download the folder again.") from None
         except (SafetensorError, OSError) as error:
             raise WeightsError(f"{path} is not a whole safetensors file ({error}). Download it again.") from None
         for name in file.keys():  # noqa: SIM118 - safe_open is no mapping
-            stored[name] = file
+            if name in stored and not _same(stored[name].get_tensor(name), file.get_tensor(name)):
+                said = (
+                    f" {files.index.name} names {files.weight_map[name]}." if files.index and files.weight_map else ""
+                )
+                raise WeightsError(
+                    f"{places[name]} and {path.name} both hold {name}, with different numbers, so that one of the two "
+                    f"is left over from another save.{said} Download the folder again, or save the model anew."
+                )
+            stored[name], places[name] = file, path
     return stored
 
 
 def pickled_files(folder: Path) -> list[Path]:
-    """Return the pickles of a folder that has no safetensors; none where it has some. Raises WeightsError."""
-    return [] if _files(folder, SAFETENSORS_INDEX, "*.safetensors") else _files(folder, PICKLES_INDEX, PICKLES)
+    """Return the pickles that the weights of a folder are read from; none where it has safetensors.
+
+    Raises WeightsError.
+    """
+    files = find_weight_files(folder, allow_pickle=True)
+    return list(files.paths) if files.pickled else []
 
 
-def _files(folder: Path, index: str, pattern: str) -> list[Path]:
-    """Return the files that an index lists, else those whose names match a pattern."""
-    if (folder / index).exists():
-        return [folder / name for name in sorted(set(read_weight_map(folder / index).values()))]
-    return sorted(folder.glob(pattern))
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.dtype == other.dtype and torch.equal(one, other)
+
+
+def _instead(folder: Path) -> str:
+    """Return a hint, in brackets, about files with weights that are not read; nothing where there are none."""
+    pickles = sorted(folder.glob("*.bin")) + sorted(folder.glob("*.pt*"))
+    if named := sorted(folder.glob("*.safetensors")):
+        names = ", ".join(path.name for path in named[:3])
+        return (
+            f" that are named as a model's are: model.safetensors, or shards of it. It has {names}; if that is the "
+            "model, rename it to model.safetensors"
+        )
+    if not pickles:
+        return ""
+    hint = "; tensors of a pytorch_model.bin are read on request: --allow-pickle" if pickled_files(folder) else ""
+    return f" ({pickles[0].name} is a pickle, which is not read: save it as safetensors{hint})"

@@ -17,7 +17,7 @@ from torch import Tensor
 from edgeformer.checkpoints import computed_tensors, mxfp4
 from edgeformer.checkpoints.expert_weights import LazyWeights, is_stacked
 from edgeformer.checkpoints.tensor_files import TensorFile, open_tensors
-from edgeformer.config import AttentionConfig, DeltaNetConfig, EncoderConfig, ModelConfig, Seq2SeqConfig
+from edgeformer.config import AttentionConfig, DeltaNetConfig, EncoderConfig, ModelConfig
 from edgeformer.errors import WeightsError
 from edgeformer.families import Family, find_tensors
 from edgeformer.lora.adapter_tensors import LoraAdapter, Update
@@ -268,15 +268,15 @@ class CheckpointWeights(LazyWeights):
     @property
     def _delta_net(self) -> DeltaNetConfig:
         """Return the config of linear attention, which is the same in all layers that have it."""
-        assert not isinstance(self._config, Seq2SeqConfig), "no encoder-decoder has linear attention"
-        layers = (block.recurrent for block in self._config.blocks)
+        (stack,) = self._config.stacks.values()  # no encoder-decoder has linear attention
+        layers = (block.recurrent for block in stack.blocks)
         return next(layer for layer in layers if isinstance(layer, DeltaNetConfig))
 
     @property
     def _attention(self) -> AttentionConfig:
         """Return the attention by whose heads tensors are divided, the same in all blocks."""
-        assert not isinstance(self._config, Seq2SeqConfig), "no encoder-decoder stores tensors by head"
-        return self._config.attentions[0]
+        (stack,) = self._config.stacks.values()  # no encoder-decoder stores tensors by head
+        return stack.attentions[0]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._shapes)

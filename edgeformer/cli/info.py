@@ -1,17 +1,17 @@
 """edgeformer info"""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import click
 
 from edgeformer.cli._options import Command, json_option, option
 from edgeformer.cli._output import print_json, print_table
-from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Seq2SeqConfig
+from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, StackConfig
 from edgeformer.contract.tensors import CacheGeometry, ConvState, KeyValueState
 from edgeformer.errors import MissingDependencyError, RequestError
 from edgeformer.manifest.accounting import ELEMENT_BYTES, account, cache_element_bytes
@@ -125,6 +125,7 @@ def _show_model(
     total = sum(size for name, size in files.items() if name.endswith("_data")) if stored else numbers.total_bytes
     parts = {} if stored else numbers.bytes
     stack = config.output_stack
+    others = {name: each for name, each in config.stacks.items() if each is not stack}
     if as_json:
         counted = {name: value for name, value in asdict(numbers).items() if value is not None}
         print_json(
@@ -133,7 +134,7 @@ def _show_model(
                 "precision": precision,
                 "kind": config.kind,
                 **_sizes(stack),
-                **({"encoder": _sizes(config.encoder)} if isinstance(config, Seq2SeqConfig) else {}),
+                **{name: _sizes(each) for name, each in others.items()},
                 **counted,
                 "bytes": parts,
                 "total_bytes": total,
@@ -147,12 +148,13 @@ def _show_model(
         (f"bytes in {precision}", f"{total:,}"),
         *((f"  {part}", f"{size:,}") for part, size in parts.items()),
     ]
-    if isinstance(stack, DecoderConfig):
+    has_cache = stack.cache_geometry.num_layers > 0
+    if has_cache:
         rows += _cache_rows(stack.cache_geometry, stack.cache_windows, stack.context_length, element_bytes)
     rows += [
         ("FLOPs per token", f"{numbers.flops_per_token:,}"),
         (
-            f"  plus, per token in the {'cache' if isinstance(stack, DecoderConfig) else 'text'}",
+            f"  plus, per token in the {'cache' if has_cache else 'text'}",
             f"{numbers.attention_flops_per_token:,}",
         ),
     ]
@@ -164,8 +166,8 @@ def _show_model(
             ("  plus, per source token", f"{numbers.source.attention_flops_per_token:,}"),
         ]
     rows += _file_rows(files)
-    both = f"encoder of {_described(config.encoder)}; decoder of " if isinstance(config, Seq2SeqConfig) else ""
-    _print_title(f"{source}: {both}{_described(stack)}")
+    described = [f"{name} of {_described(each)}" if name else _described(each) for name, each in config.stacks.items()]
+    _print_title(f"{source}: {'; '.join(described)}")
     print_table(rows)
     if manifest is not None:
         _print_kernels(kernels)
@@ -177,7 +179,7 @@ def _print_kernels(kernels: "KernelReport | None") -> None:
     _print_title(f"kernels: {unknown if kernels is None else kernels.describe()}")
 
 
-def _sizes(config: DecoderConfig | EncoderConfig) -> dict[str, Any]:
+def _sizes(config: StackConfig) -> dict[str, Any]:
     sizes: dict[str, Any] = {"layers": len(config.blocks), "hidden_size": config.hidden_size}
     for name in ("num_heads", "num_kv_heads", "head_dim"):
         sizes |= _one_or_all(name, [getattr(attention, name) for attention in config.attentions])
@@ -185,9 +187,7 @@ def _sizes(config: DecoderConfig | EncoderConfig) -> dict[str, Any]:
         "vocab_size": config.vocab_size,
         "context_length": config.context_length,
     }
-    if isinstance(config, DecoderConfig):
-        return sizes | {"tied_head": config.tied_head}
-    return sizes | ({} if config.head is None else {"head": config.head.kind})
+    return sizes | HEADS[type(config)].fields(config)
 
 
 def _one_or_all(name: str, values: Sequence[int]) -> dict[str, Any]:
@@ -200,7 +200,33 @@ def _print_title(text: str) -> None:
     click.echo(fill(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False))
 
 
-def _described(config: DecoderConfig | EncoderConfig) -> str:
+class Head(NamedTuple):
+    """The description of the head of a stack: fields of JSON, and words behind a comma."""
+
+    fields: Callable[[Any], dict[str, Any]]
+    words: Callable[[Any], str]
+
+
+ENCODER_HEADS = {
+    "masked_lm": "masked-LM head", "classification": "classification head", "pooling": "sentence embedding",
+    "question_answering": "question-answering head",
+}  # fmt: skip
+"""The heads of encoders in words, by their kinds."""
+
+HEADS: dict[type[StackConfig], Head] = {
+    DecoderConfig: Head(
+        fields=lambda config: {"tied_head": config.tied_head},
+        words=lambda config: "head tied to the embedding" if config.tied_head else "",
+    ),
+    EncoderConfig: Head(
+        fields=lambda config: {} if config.head is None else {"head": config.head.kind},
+        words=lambda config: "" if config.head is None else ENCODER_HEADS[config.head.kind],
+    ),
+}
+"""The descriptions of heads, by the class of the stack."""
+
+
+def _described(config: StackConfig) -> str:
     text = f"{len(config.blocks)} layers of {config.hidden_size}"
     shapes = dict.fromkeys((each.num_heads, each.num_kv_heads, each.head_dim) for each in config.attentions)
     for place, (num_heads, num_kv_heads, head_dim) in enumerate(shapes):
@@ -211,13 +237,7 @@ def _described(config: DecoderConfig | EncoderConfig) -> str:
     if recurrent:
         text += f", {len(recurrent)} recurrent layers"
     text += f", vocabulary {config.vocab_size:,}" if config.vocab_size else ", for spectrograms"
-    if isinstance(config, DecoderConfig):
-        return text + (", head tied to the embedding" if config.tied_head else "")
-    heads = {
-        "masked_lm": "masked-LM head", "classification": "classification head", "pooling": "sentence embedding",
-        "question_answering": "question-answering head",
-    }  # fmt: skip
-    return text + ("" if config.head is None else f", {heads[config.head.kind]}")
+    return ", ".join(filter(None, (text, HEADS[type(config)].words(config))))
 
 
 def _cache_rows(

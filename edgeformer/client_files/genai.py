@@ -6,7 +6,6 @@ graph. The names of keys and values are its defaults. It reads from the graph wh
 
 from typing import Any
 
-from edgeformer.config import DecoderConfig
 from edgeformer.contract.tensors import CacheGeometry, ConvState, KeyValueState, RecurrentState, State
 from edgeformer.manifest.manifest import Manifest
 
@@ -47,9 +46,10 @@ def genai_config(manifest: Manifest) -> dict[str, Any]:
     # onnxruntime-genai requires a padding token. The end of text serves: padding is on the right, behind it.
     ids["pad_token_id"] = tokens.pad if tokens.pad is not None else (tokens.eos or (0,))[0]
     # onnxruntime-genai does not use these widths for such a graph, and a module that is not ours does not tell them.
-    widths: dict[str, Any] = {"hidden_size": model.hidden_size} if isinstance(model, DecoderConfig) else {}
-    if isinstance(model, DecoderConfig) and model.attentions:
-        widths["num_attention_heads"] = model.attentions[0].num_heads
+    stack = None if model is None else model.output_stack
+    widths: dict[str, Any] = {} if stack is None else {"hidden_size": stack.hidden_size}
+    if stack is not None and stack.attentions:
+        widths["num_attention_heads"] = stack.attentions[0].num_heads
     provider_options = [{"cuda": {"use_tf32": "0"}}] if manifest.plan.provider == "cuda" else []
     return {
         "model": {

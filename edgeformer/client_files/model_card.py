@@ -2,14 +2,14 @@
 
 import json
 import shlex
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 
 from edgeformer.client_files.genai import genai_obstacle
 from edgeformer.config import (
-    AudioStem,
     ClassificationHead,
     DecoderConfig,
     EncoderConfig,
@@ -18,6 +18,7 @@ from edgeformer.config import (
     QuestionAnsweringHead,
     Seq2SeqConfig,
     StackConfig,
+    Task,
 )
 from edgeformer.contract.tensors import past_names
 from edgeformer.manifest.accounting import account, cache_element_bytes
@@ -56,10 +57,7 @@ def model_card(manifest: Manifest, parity: str, folder: Path | None = None) -> s
     }
     if manifest.cache_scales is not None:
         values["cache_dtype"] = "np.int8"
-    if isinstance(config, Seq2SeqConfig):
-        values |= _seq2seq_values(manifest, config)
-    elif isinstance(config, EncoderConfig):
-        values |= _encoder_values(config, _mask_token(folder))
+    values |= CARDS[manifest.task].values(manifest, config, folder)
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
@@ -76,31 +74,46 @@ def _type_that_numpy_lacks(manifest: Manifest) -> str | None:
 def first_line(manifest: Manifest, shown: str | Path, folder: Path | None) -> str:
     """Return a command to try a bundle with. shown: how it names the folder. folder: has its tokenizer and config."""
     name = shlex.quote(str(shown))
-    match manifest.model:
-        case EncoderConfig(head=None | PoolingHead()):
-            return f'edgeformer embed {name} "A cat sleeps." "A kitten naps." "Stocks fell."'
-        case EncoderConfig(head=MaskedLMHead()):
-            return f'edgeformer run {name} "The capital of France is {_mask_token(folder)}."'
-        case EncoderConfig(head=QuestionAnsweringHead()):
-            return f'edgeformer run {name} "A cat sleeps." --question "Who sleeps?"'
-        case Seq2SeqConfig(encoder=EncoderConfig(audio=AudioStem())):
-            return f"edgeformer run {name} recording.wav"
-        case Seq2SeqConfig():
-            return f'edgeformer run {name} "{_translation_prefix(folder)}The woman sees the dog."'
-        case _:
-            return f'edgeformer run {name} "Once upon a time, there was a little girl"'
+    return CARDS[manifest.task].first_line(name, manifest.model, folder)
 
 
-def _seq2seq_values(manifest: Manifest, config: Seq2SeqConfig) -> dict[str, Any]:
+def _decoder_first_line(name: str, config: DecoderConfig | None, folder: Path | None) -> str:
+    return f'edgeformer run {name} "Once upon a time, there was a little girl"'
+
+
+def _decoder_values(manifest: Manifest, config: DecoderConfig | None, folder: Path | None) -> dict[str, Any]:
+    return {}
+
+
+def _seq2seq_first_line(name: str, config: Seq2SeqConfig, folder: Path | None) -> str:
+    if config.is_speech:
+        return f"edgeformer run {name} recording.wav"
+    return f'edgeformer run {name} "{_translation_prefix(folder)}The woman sees the dog."'
+
+
+def _seq2seq_values(manifest: Manifest, config: Seq2SeqConfig, folder: Path | None) -> dict[str, Any]:
     use = 'print(model.generate("A text to translate or to shorten.", num_beams=4).text)'
-    if config.encoder.audio is not None:
+    if config.is_speech:
         use = 'print(model.transcribe("recording.wav"))'
     bos, pad = manifest.tokens.bos, manifest.tokens.pad
     start = manifest.generation.get("decoder_start_token_id", (pad or 0) if bos is None else bos)
     return {"python_use": use, "audio": config.encoder.audio, "start": start}
 
 
-def _encoder_values(config: EncoderConfig, mask: str) -> dict[str, Any]:
+def _encoder_first_line(name: str, config: EncoderConfig, folder: Path | None) -> str:
+    match config.head:
+        case None | PoolingHead():
+            return f'edgeformer embed {name} "A cat sleeps." "A kitten naps." "Stocks fell."'
+        case MaskedLMHead():
+            return f'edgeformer run {name} "The capital of France is {_mask_token(folder)}."'
+        case QuestionAnsweringHead():
+            return f'edgeformer run {name} "A cat sleeps." --question "Who sleeps?"'
+        case ClassificationHead():
+            return f'edgeformer run {name} "Once upon a time, there was a little girl"'
+
+
+def _encoder_values(manifest: Manifest, config: EncoderConfig, folder: Path | None) -> dict[str, Any]:
+    mask = _mask_token(folder)
     match config.head:
         case MaskedLMHead():
             use = f'print(model.fill_mask("The capital of France is {mask}."))'
@@ -115,6 +128,28 @@ def _encoder_values(config: EncoderConfig, mask: str) -> dict[str, Any]:
             use = 'print(model.embed(["A cat sleeps.", "A kitten naps."]).shape)'
             task, call = "feature-extraction", f'["A cat sleeps.", "A kitten naps."]{_pooled(head)}'
     return {"python_use": use, "javascript_task": task, "javascript_call": call}
+
+
+class Card(NamedTuple):
+    """The sentences and values of the card of one kind of model.
+
+    Attributes:
+        first_line: a command to try a bundle with, of its name in a shell, its config, and the folder of its tokenizer.
+        values: further values of the template, of its manifest, its config and that folder.
+        has_parameters: whether the table of sizes has the number of parameters.
+    """
+
+    first_line: Callable[[str, Any, Path | None], str]
+    values: Callable[[Manifest, Any, Path | None], dict[str, Any]]
+    has_parameters: bool = False
+
+
+CARDS: dict[Task, Card] = {
+    "causal-lm": Card(_decoder_first_line, _decoder_values, has_parameters=True),
+    "seq2seq-lm": Card(_seq2seq_first_line, _seq2seq_values),
+    "encoder": Card(_encoder_first_line, _encoder_values),
+}
+"""The cards of all kinds of models. A decoder has no config where its module is not edgeformer's."""
 
 
 def _transformers_js_where(manifest: Manifest) -> str:
@@ -166,17 +201,14 @@ def _sizes(manifest: Manifest) -> dict[str, object]:
     """Return the rows of the table of sizes; a module that is not ours tells less of itself."""
     model, cache = manifest.model, manifest.cache
     rows: dict[str, object] = {}
-    if isinstance(model, DecoderConfig):
-        rows["parameters"] = f"{account(model).parameters:,}"
-    match model:
-        case Seq2SeqConfig():
-            rows |= {"encoder": _stack(model.encoder), "decoder": _stack(model.decoder)}
-        case None:
-            rows["layers"] = cache.num_layers
-            if cache.key_value is not None:
-                rows["key-value heads / head size"] = f"{cache.key_value.num_kv_heads} / {cache.key_value.head_dim}"
-        case _:
-            rows["layers"] = _stack(model)
+    if model is None:
+        rows["layers"] = cache.num_layers
+        if cache.key_value is not None:
+            rows["key-value heads / head size"] = f"{cache.key_value.num_kv_heads} / {cache.key_value.head_dim}"
+    else:
+        if CARDS[model.task].has_parameters:
+            rows["parameters"] = f"{account(model).parameters:,}"
+        rows |= {name or "layers": _stack(stack) for name, stack in model.stacks.items()}
     rows |= {"vocabulary": f"{manifest.vocab_size:,}", "context": f"{manifest.context_length:,} tokens"}
     if cache.num_layers:
         kind = "" if manifest.cache_scales is None else f", {manifest.cache_scales.precision}"

@@ -21,6 +21,7 @@ from edgeformer.config.feed_forward import Activation, FeedForwardConfig
 from edgeformer.config.latent import LatentConfig
 from edgeformer.config.layer_input import LayerInputConfig, PerLayerEmbedding
 from edgeformer.config.model import (
+    NO_CACHE,
     AudioStem,
     ClassificationHead,
     DecoderConfig,
@@ -33,6 +34,7 @@ from edgeformer.config.model import (
     QuestionAnsweringHead,
     Seq2SeqConfig,
     StackConfig,
+    Task,
 )
 from edgeformer.config.norm import NormConfig
 from edgeformer.config.position import (
@@ -55,6 +57,7 @@ from edgeformer.config.position import (
 from edgeformer.config.recurrent import DeltaNetConfig, RecurrentConfig, ShortConvConfig, StateSpaceConfig
 
 __all__ = [
+    "NO_CACHE",
     "Activation",
     "AlibiConfig",
     "AltUpConfig",
@@ -99,6 +102,7 @@ __all__ = [
     "StackConfig",
     "StateSpaceConfig",
     "T5BiasConfig",
+    "Task",
     "TransformerXLConfig",
     "YarnScaling",
 ]

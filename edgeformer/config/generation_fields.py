@@ -7,16 +7,16 @@ it. Exports read them, and the runtime generates by them. Source: transformers 5
 from collections.abc import Mapping
 from typing import Any
 
-GENERATION_FIELDS = (
-    "bad_words_ids", "begin_suppress_tokens", "decoder_start_token_id", "do_sample", "early_stopping",
-    "encoder_no_repeat_ngram_size", "encoder_repetition_penalty", "epsilon_cutoff", "eta_cutoff",
-    "exponential_decay_length_penalty", "forced_bos_token_id", "forced_decoder_ids", "forced_eos_token_id",
-    "lang_to_id", "length_penalty", "max_length", "max_new_tokens", "min_length", "min_new_tokens", "min_p",
-    "no_repeat_ngram_size", "no_timestamps_token_id", "num_beams", "remove_invalid_values", "renormalize_logits",
-    "repetition_penalty", "sequence_bias", "suppress_tokens", "task_specific_params", "task_to_id", "temperature",
-    "top_h", "top_k", "top_p", "typical_p",
+from edgeformer.options.generation import OPTIONS
+
+MODEL_FIELDS = (
+    "decoder_start_token_id", "do_sample", "forced_decoder_ids", "lang_to_id", "no_timestamps_token_id",
+    "task_specific_params", "task_to_id",
 )  # fmt: skip
-"""Fields that the runtime reads; Whisper and models for several tasks have more than `GenerationConfig`."""
+"""Fields that say how a model begins, or what it was made for; Whisper has most of them."""
+
+GENERATION_FIELDS = tuple(sorted([*MODEL_FIELDS, *(name for name, option in OPTIONS.items() if option.in_file)]))
+"""Fields that the runtime reads."""
 
 SPEECH_FIELDS = (
     "alignment_heads", "compression_ratio_threshold", "condition_on_prev_tokens", "logprob_threshold",

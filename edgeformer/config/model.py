@@ -1,8 +1,14 @@
-"""Configs of whole models: decoders, encoders, encoder-decoders."""
+"""Configs of whole models: decoders, encoders, encoder-decoders.
 
-from dataclasses import dataclass, fields
+What differs between the kinds of models is asked of their configs: `task` is the key of the tables that other layers
+have, `stacks` are the parts of which parameters, constants and costs are counted, and a property that a kind lacks,
+such as the cache of an encoder, has its neutral value.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from itertools import groupby
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from edgeformer.config.block import AttentionConfig, BlockConfig
 from edgeformer.config.feed_forward import Activation
@@ -13,6 +19,12 @@ from edgeformer.contract.tensors import CacheGeometry, KeyValueState, State
 from edgeformer.documents import schema
 from edgeformer.documents.schema import check
 from edgeformer.errors import ConfigError
+
+Task = Literal["causal-lm", "seq2seq-lm", "encoder"]
+"""The task of a model, which the manifest stores; it is the key of tables by kind. Every class of configs has one."""
+
+NO_CACHE = CacheGeometry(layers=())
+"""The cache geometry of an encoder, which has no cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,9 +74,74 @@ class StackConfig:
         return tuple(block.attention for block in self.blocks if block.attention is not None)
 
     @property
+    def windows(self) -> tuple[int | None, ...]:
+        """Return, per layer, the number of past tokens that attention reads at most; None for the whole context."""
+        attentions = [block.attention for block in self.blocks]
+        return tuple(attention.window if attention and attention.sliding else None for attention in attentions)
+
+    @property
+    def embedding_size(self) -> int | None:
+        """Return None: only encoders project their embeddings."""
+        return None
+
+    @property
+    def token_types(self) -> int:
+        """Return 0: only encoders have segment embeddings."""
+        return 0
+
+    @property
+    def audio(self) -> "AudioStem | None":
+        """Return None: only encoders read spectrograms."""
+        return None
+
+    @property
+    def per_layer_embedding(self) -> PerLayerEmbedding | None:
+        """Return None: only decoders make an input for every block."""
+        return None
+
+    @property
+    def cache_geometry(self) -> CacheGeometry:
+        """Return what each block keeps between runs: nothing, unless it is a decoder's."""
+        return NO_CACHE
+
+    @property
+    def cache_windows(self) -> tuple[int | None, ...]:
+        """Return, per layer with a cache, the number of past tokens that it need keep; None for the whole context."""
+        return ()
+
+    @property
+    def cross_geometry(self) -> CacheGeometry | None:
+        """Return None: only decoders have cross-attention."""
+        return None
+
+    @property
+    def shared_embedding(self) -> bool:
+        """Return False: one stack has a table of its own."""
+        return False
+
+    @property
+    def stacks(self) -> Mapping[str, Self]:
+        """Return the stacks of the model by the names of their modules: itself, whose module is the model."""
+        return {"": self}
+
+    @property
+    def input_stack(self) -> Self:
+        """Return the stack that reads the model's input: itself; see `Seq2SeqConfig.input_stack`."""
+        return self
+
+    @property
     def output_stack(self) -> Self:
         """Return the stack that computes the model's outputs: itself; see `Seq2SeqConfig.output_stack`."""
         return self
+
+    @property
+    def is_speech(self) -> bool:
+        """Whether the model reads recordings."""
+        return self.audio is not None
+
+    def with_context_length(self, context_length: int) -> Self:
+        """Return the config of a model with positions for so many tokens."""
+        return replace(self, context_length=context_length)
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON data. A run of equal blocks is stored as one block and the number of repetitions."""
@@ -94,6 +171,7 @@ class DecoderConfig(StackConfig):
         per_layer_embedding: makes an input of its own for every block; see `BlockConfig.layer_input`.
     """
 
+    task: ClassVar[Task] = "causal-lm"
     kind: Literal["decoder"] = "decoder"
     tied_head: bool
     head_bias: bool = False
@@ -133,12 +211,6 @@ class DecoderConfig(StackConfig):
             return None
         heads, head_dim = _cross_geometry(self.blocks[0])
         return CacheGeometry.of_attention(len(self.blocks), heads, head_dim)
-
-    @property
-    def windows(self) -> tuple[int | None, ...]:
-        """Return, per layer, the number of past tokens that attention reads at most; None for the whole context."""
-        attentions = [block.attention for block in self.blocks]
-        return tuple(attention.window if attention and attention.sliding else None for attention in attentions)
 
     @property
     def cache_windows(self) -> tuple[int | None, ...]:
@@ -309,6 +381,7 @@ class EncoderConfig(StackConfig):
         head: computed from the last states; None returns only those.
     """
 
+    task: ClassVar[Task] = "encoder"
     kind: Literal["encoder"] = "encoder"
     token_types: int = 0
     embedding_size: int | None = None
@@ -359,6 +432,7 @@ class Seq2SeqConfig:
         shared_embedding: both have one table of token embeddings.
     """
 
+    task: ClassVar[Task] = "seq2seq-lm"
     kind: Literal["seq2seq"] = "seq2seq"
     encoder: EncoderConfig
     decoder: DecoderConfig
@@ -373,9 +447,28 @@ class Seq2SeqConfig:
             check(sizes[0] == sizes[1], self, "shared_embedding", "False where vocabularies or widths differ")
 
     @property
+    def stacks(self) -> "Mapping[str, EncoderConfig | DecoderConfig]":
+        """Return the stacks by the names of their modules, in the order in which they run."""
+        return {"encoder": self.encoder, "decoder": self.decoder}
+
+    @property
+    def input_stack(self) -> EncoderConfig:
+        """Return the stack that reads the model's input: the encoder."""
+        return self.encoder
+
+    @property
     def output_stack(self) -> DecoderConfig:
         """Return the stack that computes the model's outputs: the decoder."""
         return self.decoder
+
+    @property
+    def is_speech(self) -> bool:
+        """Whether the model reads recordings."""
+        return self.encoder.is_speech
+
+    def with_context_length(self, context_length: int) -> "Seq2SeqConfig":
+        """Return the config of a model whose decoder has positions for so many tokens."""
+        return replace(self, decoder=self.decoder.with_context_length(context_length))
 
     @property
     def vocab_size(self) -> int:

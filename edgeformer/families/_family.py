@@ -8,34 +8,9 @@ from types import MappingProxyType
 from typing import Any, Literal, get_type_hints
 
 from edgeformer.config import DecoderConfig, ModelConfig
-from edgeformer.config.generation_fields import (
-    GENERATION_FIELDS,
-    UNSUPPORTED,
-    WITHOUT_EFFECT_ON_TOKENS,
-)
 from edgeformer.documents.schema import MOST_LAYERS
 from edgeformer.errors import ConfigError, shown
-
-# Fields that do not change what any model computes in inference.
-WITHOUT_EFFECT = {
-    *GENERATION_FIELDS, *UNSUPPORTED, *WITHOUT_EFFECT_ON_TOKENS,
-    "_attn_implementation_autoset", "_name_or_path", "architectures", "attention_dropout", "auto_map", "bos_token_id",
-    "chunk_size_feed_forward", "dtype", "eos_token_id", "gradient_checkpointing", "id2label", "initializer_range",
-    "label2id", "model_type", "output_attentions", "output_hidden_states", "pad_token_id", "problem_type",
-    "return_dict", "tokenizer_class", "torch_dtype", "transformers_version",
-    "transformers.js_config", "use_cache",
-    # Of transformers 2 to 4.
-    "_num_labels", "finetuning_task", "num_labels", "output_past", "prefix", "sep_token_id", "tf_legacy_loss",
-    "torchscript", "use_bfloat16", "xla_device",
-    # Of sentence-transformers: what a cross-encoder does with logits; `source.py` reads them.
-    "sbert_ce_default_activation_function", "sentence_transformers",
-}  # fmt: skip
-
-# Fields of transformers 2 to 4 that older files hold, whether or not a model reads them, at these values.
-NEUTRAL: dict[str, Any] = {
-    "add_cross_attention": False, "cross_attention_hidden_size": None, "is_decoder": False,
-    "is_encoder_decoder": False, "pruned_heads": {}, "tie_encoder_decoder": False,
-}  # fmt: skip
+from edgeformer.families._neutral import is_neutral
 
 _REQUIRED = object()
 
@@ -62,8 +37,7 @@ class Fields:
             if isinstance(value, int) and abs(value) > most:
                 raise ConfigError(f"config.json has {name} = {value:,}; it must be {most:,} at most.")
         self._data = {**(defaults or {}), **data}
-        self._unread = set(data) - WITHOUT_EFFECT
-        self._unread -= {name for name, value in NEUTRAL.items() if name in data and data[name] in (None, value)}
+        self._unread = {name for name in data if not is_neutral(name, self._data)}
 
     def take(self, name: str, default: Any = _REQUIRED) -> Any:
         """Return a field. If it is null, or absent and not in `Family.defaults`, return `default`.

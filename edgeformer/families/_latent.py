@@ -7,7 +7,7 @@ from typing import Any
 
 from edgeformer.config import LatentConfig, NormConfig
 from edgeformer.families._family import Fields, Packed
-from edgeformer.families._rotary import read_context_length, read_rotary, yarn_temperature
+from edgeformer.families._rotary import read_context_length, read_rope_fields, read_rotary, yarn_temperature
 from edgeformer.families.llama import TENSORS
 
 MODULE = "model.layers.*.self_attn"
@@ -66,6 +66,6 @@ def read_latent(
 
 def _read_temperature(fields: Fields) -> float:
     """Return the factor of queries and of keys that `mscale_all_dim` of a scaled rotation means."""
-    parameters = {**fields.take("rope_parameters", {}), **fields.take("rope_scaling", {})}
+    parameters = read_rope_fields(fields)
     multiplier, factor = parameters.get("mscale_all_dim") or 0.0, parameters.get("factor")
     return 1.0 if factor is None else yarn_temperature(factor, multiplier)

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from edgeformer.errors import ConfigError, shown
-from edgeformer.families._family import WITHOUT_EFFECT, Family
+from edgeformer.families._family import Family
+from edgeformer.families._neutral import is_neutral
 from edgeformer.families._wrappers import SAME_ON_TEXT, WORDS, WRAPPERS, Wrapper, is_foreign, modality_of
 
 TIED = "tie_word_embeddings"
@@ -79,7 +80,8 @@ def _check_outer(data: Mapping[str, Any], text: Mapping[str, Any], wrapper: Wrap
     unknown = {
         name: value
         for name, value in data.items()
-        if name not in WITHOUT_EFFECT | {wrapper.place, TIED}
+        if name not in {wrapper.place, TIED}
+        and not is_neutral(name, data)
         and not is_foreign(name, wrapper)
         and not (name in text and text[name] == value)
     }

@@ -20,8 +20,14 @@ from edgeformer.config import (
     RotaryScaling,
     YarnScaling,
 )
-from edgeformer.errors import ConfigError, ContextLengthError
+from edgeformer.errors import ConfigError, ContextLengthError, shown
 from edgeformer.families._family import Fields
+
+IDLE_BESIDE_DEFAULT = {
+    "attention_factor", "beta_fast", "beta_slow", "factor", "high_freq_factor", "long_factor", "low_freq_factor",
+    "mscale", "mscale_all_dim", "original_max_position_embeddings", "short_factor", "truncate",
+}  # fmt: skip
+"""Parameters of scalings that transformers does not read where the kind is `default`."""
 
 DEFAULT_BASE = 10000.0
 """rope_theta of transformers where config.json has none."""
@@ -39,6 +45,29 @@ def read_context_length(
     if requested is not None and not 0 < requested <= available:
         raise ContextLengthError(f"--context-length is {requested}; this model has positions 1 to {available}.")
     return requested or available
+
+
+def read_rope_fields(fields: Fields) -> dict[str, Any]:
+    """Return `rope_parameters` (transformers 5) or `rope_scaling` (4), whichever config.json has; else nothing.
+
+    Raises ConfigError where both are there and say different things: transformers takes `rope_scaling` and drops the
+    other, its `rope_theta` too, which is rarely what the tool meant that wrote the second.
+    """
+    new, old = fields.take("rope_parameters", {}), fields.take("rope_scaling", {})
+    if new and old and _normal(new) != _normal(old):
+        raise ConfigError(
+            f"config.json has both rope_parameters = {shown(new, 200)} and rope_scaling = {shown(old, 200)}, which say "
+            "different things; transformers 5 takes rope_scaling alone, without the rope_theta of rope_parameters. "
+            "Write what the model was trained with into rope_parameters, and remove rope_scaling."
+        )
+    return dict(new or old)
+
+
+def _normal(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return rotary parameters with the name that transformers 5 has for the kind, and without null."""
+    kind = parameters.get("rope_type") or parameters.get("type") or "default"
+    found = {name: value for name, value in parameters.items() if value is not None and name != "type"}
+    return found | {"rope_type": kind}
 
 
 def read_rotary(
@@ -64,10 +93,8 @@ def read_rotary(
         otherwise: the parameters where config.json has neither rope_parameters nor rope_scaling; None for no scaling.
         known: names of further parameters, which the caller reads.
     """
-    scaling = fields.take("rope_scaling", {})
-    parameters = dict(fields.take("rope_parameters", {} if scaling else otherwise or {}))
-    parameters.update(scaling)
-    parameters = {name: value for name, value in parameters.items() if name not in known}
+    stated = read_rope_fields(fields) or otherwise or {}
+    parameters = {name: value for name, value in stated.items() if name not in known}
     base = fields.take("rope_theta", base)
     if fraction is not None:
         outside = fields.take("partial_rotary_factor", fraction)
@@ -84,6 +111,8 @@ def read_rotary_by_type(
     a type that is not in `otherwise`.
     """
     given = fields.take("rope_parameters", {})
+    if given and fields.take("rope_scaling", {}):
+        read_rope_fields(fields)  # which says that there are both
     for name in sorted(given.keys() - otherwise.keys()):
         raise ConfigError(
             f"config.json's rope_parameters have {name}; here they are given by layer type: {', '.join(otherwise)}."
@@ -133,6 +162,8 @@ def _read_scaling(
         return read.pop(name)
 
     if kind == "default":
+        for name in IDLE_BESIDE_DEFAULT & read.keys():
+            del read[name]
         return None
     if kind == "dynamic":
         take("factor")

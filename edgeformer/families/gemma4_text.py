@@ -77,7 +77,10 @@ def _read_full_shape(fields: Fields, types: list[str]) -> dict[str, int]:
     """Read head_dim and num_kv_heads of layers with full attention, in the form of the release or of transformers 5."""
     heads = fields.take("num_global_key_value_heads", None) if fields.take("attention_k_eq_v") else None
     shape = {"head_dim": fields.take("global_head_dim"), "num_key_value_heads": heads}
-    given: dict[str, dict[str, Any]] = fields.take("per_layer_config", {})
+    # transformers pads the numbers of layers with zeros, so that they sort.
+    given: dict[str, dict[str, Any]] = {
+        layer.lstrip("0") or "0": each for layer, each in fields.take("per_layer_config", {}).items()
+    }
     if given:
         full = {str(layer) for layer, kind in enumerate(types) if kind == FULL}
         distinct = {tuple(sorted(each.items())) for each in given.values()}

@@ -5,10 +5,9 @@
 `edgeformer.documents.schema.to_json` writes the inner part; `parameter_shapes` lists the tensors.
 """
 
-from dataclasses import replace
 from typing import Any
 
-from edgeformer.config import ModelConfig, Seq2SeqConfig
+from edgeformer.config import ModelConfig
 from edgeformer.documents import schema
 from edgeformer.errors import ConfigError
 from edgeformer.families._family import Family, Fields
@@ -27,9 +26,7 @@ def read_config(fields: Fields, context_length: int | None) -> ModelConfig:
         raise ConfigError(
             f"--context-length is {context_length}; this model has positions 1 to {config.context_length}."
         )
-    if isinstance(config, Seq2SeqConfig):
-        return replace(config, decoder=replace(config.decoder, context_length=context_length))
-    return replace(config, context_length=context_length)
+    return config.with_context_length(context_length)
 
 
 class _SameNames(dict[str, str]):

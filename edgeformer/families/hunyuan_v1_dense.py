@@ -8,7 +8,7 @@ from typing import Any
 
 from edgeformer.config import DecoderConfig, QKNormConfig, RotaryConfig
 from edgeformer.families._family import Family, Fields
-from edgeformer.families._rotary import DEFAULT_BASE
+from edgeformer.families._rotary import DEFAULT_BASE, read_rope_fields
 from edgeformer.families.llama import TENSORS, read_attention_bias, read_llama, read_norm
 
 # Fields of checkpoints that transformers ignores, with the only value that it computes.
@@ -44,7 +44,7 @@ def _stretched_rotary(fields: Fields, head_dim: int) -> dict[str, Any]:
     Checkpoints call it "dynamic", but it does not depend on the length of the text, and beside alpha nothing else in
     the rope parameters has an effect.
     """
-    parameters = {**fields.take("rope_parameters", {}), **fields.take("rope_scaling", {})}
+    parameters = read_rope_fields(fields)
     kind, alpha = parameters.get("rope_type") or parameters.get("type"), parameters.get("alpha")
     if kind != "dynamic" or not alpha:
         return {}

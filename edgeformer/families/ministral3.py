@@ -4,11 +4,13 @@ Mistral with queries that grow with the position, beyond the length of pre-train
 transformers/models/ministral3/modeling_ministral3.py.
 """
 
+from typing import Any
+
 from edgeformer.config import DecoderConfig, QueryTemperature
 from edgeformer.errors import ConfigError
 from edgeformer.families._family import Family, Fields
 from edgeformer.families._layers import SLIDING, with_windows
-from edgeformer.families._rotary import read_context_length, read_rotary
+from edgeformer.families._rotary import read_context_length, read_rope_fields, read_rotary
 from edgeformer.families.llama import TENSORS, read_llama
 
 # Rope parameters of a config.json that has none.
@@ -24,7 +26,7 @@ def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     head_dim = fields.take("head_dim", fields.take("hidden_size") // fields.take("num_attention_heads"))
     length, known = read_context_length(fields, context_length), (GROWTH, "max_position_embeddings")
     rotary = read_rotary(fields, head_dim, length, otherwise=LONG, known=known)
-    parameters = {**fields.take("rope_parameters", LONG), **fields.take("rope_scaling", {})}
+    parameters: dict[str, Any] = read_rope_fields(fields) or dict(LONG)
     for name in (LENGTH, GROWTH):
         if parameters.get(name) is None:
             raise ConfigError(f"config.json's rope_parameters have no {name}; a ministral3 model requires it.")

@@ -11,7 +11,7 @@ from edgeformer.errors import ConfigError
 from edgeformer.families._experts import expert_tensors, read_experts, with_experts
 from edgeformer.families._family import Family, Fields
 from edgeformer.families._layers import SLIDING, with_windows
-from edgeformer.families._rotary import read_context_length, read_rotary
+from edgeformer.families._rotary import read_context_length, read_rope_fields, read_rotary
 from edgeformer.families.llama import TENSORS, read_attention_bias, read_llama
 
 MODULES = "model.layers.*.block_sparse_moe"
@@ -24,7 +24,7 @@ def read_positions(fields: Fields, context_length: int | None) -> RotaryConfig:
     rotary = read_rotary(fields, head_dim, positions, base=1e6, known=("short_mscale", "long_mscale"))
     if rotary.scaling is None:
         return rotary
-    given = {**fields.take("rope_parameters", {}), **fields.take("rope_scaling", {})}
+    given = read_rope_fields(fields)
     if not isinstance(rotary.scaling, LongRopeScaling) or "short_mscale" not in given:
         raise ConfigError("config.json's rope parameters are neither plain nor longrope with a short_mscale.")
     return replace(rotary, scaling=replace(rotary.scaling, attention_factor=float(given["short_mscale"])))

@@ -1,7 +1,9 @@
 """Costs of a model, computed from its config: parameters, bytes, bytes of the cache, FLOPs."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from edgeformer.config import (
     AttentionConfig,
@@ -21,7 +23,6 @@ from edgeformer.config import (
     PoolingHead,
     QuestionAnsweringHead,
     RecurrentConfig,
-    Seq2SeqConfig,
     ShawConfig,
     ShortConvConfig,
     StackConfig,
@@ -89,34 +90,35 @@ class Account:
 
 def account(config: ModelConfig, precision: Arithmetic = "fp32") -> Account:
     """Return the costs of a model in a precision."""
-    parts, source, size = _parts(config), None, ELEMENT_BYTES[precision]
-    stack = config.output_stack
-    if isinstance(config, Seq2SeqConfig):
-        geometry = config.decoder.cross_geometry
-        assert geometry is not None
-        width = geometry.elements_per_token // (2 * geometry.num_layers)
-        # Every layer of the decoder projects each state of the encoder to keys and values, which its queries read.
-        across = config.decoder.blocks[0].cross_attention
-        assert across is not None
-        projections = 2 * geometry.num_layers * config.encoder.hidden_size * across.kv_heads * across.head_dim
-        source = SourceAccount(
-            cache_bytes_per_token=geometry.elements(1, 1) * size,
-            flops_per_token=2 * (_products(config.encoder) + projections),
-            attention_flops_per_token=2 * _scores(config.encoder),
-            step_flops_per_token=2 * 2 * geometry.num_layers * width,
-        )
+    parts, size, stack = _parts(config), ELEMENT_BYTES[precision], config.output_stack
     return Account(
         parameters=sum(parts.values()),
         bytes={part: count * size for part, count in parts.items()},
-        cache_bytes_per_token=stack.cache_geometry.elements_per_token * size if isinstance(stack, DecoderConfig) else 0,
+        cache_bytes_per_token=stack.cache_geometry.elements_per_token * size,
         flops_per_token=2 * _products(stack),
         attention_flops_per_token=2 * _scores(stack),
-        state_bytes=stack.cache_geometry.size_in_bytes(size, 1, 0) if isinstance(stack, DecoderConfig) else 0,
-        source=source,
+        state_bytes=stack.cache_geometry.size_in_bytes(size, 1, 0),
+        source=_source(config.input_stack, stack, size),
     )
 
 
-def last_token_flops(config: DecoderConfig) -> int:
+def _source(encoder: StackConfig, decoder: StackConfig, size: int) -> SourceAccount | None:
+    """Return the costs of the source that a decoder reads by cross-attention; None without an encoder before it."""
+    geometry, across = decoder.cross_geometry, decoder.blocks[0].cross_attention
+    if encoder is decoder or geometry is None or across is None:
+        return None
+    width = geometry.elements_per_token // (2 * geometry.num_layers)
+    # Every layer of the decoder projects each state of the encoder to keys and values, which its queries read.
+    projections = 2 * geometry.num_layers * encoder.hidden_size * across.kv_heads * across.head_dim
+    return SourceAccount(
+        cache_bytes_per_token=geometry.elements(1, 1) * size,
+        flops_per_token=2 * (_products(encoder) + projections),
+        attention_flops_per_token=2 * _scores(encoder),
+        step_flops_per_token=2 * 2 * geometry.num_layers * width,
+    )
+
+
+def last_token_flops(config: StackConfig) -> int:
     """Return the part of `flops_per_token` that follows the last attention.
 
     A prefill graph spends these on the last token only.
@@ -127,16 +129,17 @@ def last_token_flops(config: DecoderConfig) -> int:
 
 
 def _parts(config: ModelConfig) -> dict[str, int]:
-    """Return the number of parameters by part of the model."""
-    if isinstance(config, Seq2SeqConfig):
-        both = Counter(_parts(config.encoder))
-        both.update(_stack_parts(config.decoder, config.encoder.hidden_size))
-        both["embedding"] -= _table(config.decoder) * config.shared_embedding
-        return dict(both)
-    return _stack_parts(config)
+    """Return the number of parameters by part of the model: those of its stacks, each of which reads the one before."""
+    counts: Counter[str] = Counter()
+    source_size = 0
+    for stack in config.stacks.values():
+        counts.update(_stack_parts(stack, source_size))
+        source_size = stack.hidden_size
+    counts["embedding"] -= _table(config.output_stack) * config.shared_embedding
+    return dict(counts)
 
 
-def _stack_parts(config: DecoderConfig | EncoderConfig, source_size: int = 0) -> dict[str, int]:
+def _stack_parts(config: StackConfig, source_size: int) -> dict[str, int]:
     hidden, width = config.hidden_size, config.embedding_width
     positions = config.position_embedding
     rows = positions.rows if isinstance(positions, LearnedPositions) else 0
@@ -151,30 +154,31 @@ def _stack_parts(config: DecoderConfig | EncoderConfig, source_size: int = 0) ->
     }
     relations = {each.relative for each in attentions if isinstance(each.relative, DisentangledConfig)}
     norms += sum(_norm(each.norm, hidden) for each in relations)
+    projection = 0 if config.embedding_size is None else hidden * (width + 1)
+    stem = 0 if config.audio is None else _stem(config, 1) + 2 * hidden
     parts = {
-        "embedding": _table(config) + rows * width,
+        "embedding": _table(config)
+        + (rows + config.token_types) * width
+        + projection
+        + stem
+        + _per_layer_embedding(config)
+        + _stream_projections(config),
         "attention": sum(_attention(attention, hidden) for attention in attentions)
         + sum(relative.num_buckets * heads for relative, heads in tables)
         + sum(2 * each.span * hidden for each in relations),
         "feed_forward": sum(_feed_forward(block.feed_forward, hidden) for block in blocks),
         "norms": norms,
-        "head": _head(config),
+        "head": HEADS[type(config)].weights(config),
     }
     residual = sum(_residual(block, hidden) for block in blocks)
     if residual:
         parts["residual"] = residual
-    if isinstance(config, DecoderConfig):
-        parts["embedding"] += _per_layer_embedding(config) + _stream_projections(config)
     recurrent = [block.recurrent for block in blocks if block.recurrent is not None]
     if recurrent:
         parts["recurrent"] = sum(recurrent_weights(each, hidden) for each in recurrent)
     across = [block.cross_attention for block in blocks if block.cross_attention is not None]
     if across:
         parts["cross_attention"] = sum(_cross_attention(each, hidden, source_size) for each in across)
-    if isinstance(config, EncoderConfig):
-        biases = 2 * hidden if config.audio is not None else 0
-        projection = 0 if config.embedding_size is None else hidden * (width + 1)
-        parts["embedding"] += config.token_types * width + projection + _stem(config, 1) + biases
     return parts
 
 
@@ -182,7 +186,7 @@ def _table(config: StackConfig) -> int:
     return config.vocab_size * config.embedding_width
 
 
-def _per_layer_embedding(config: DecoderConfig) -> int:
+def _per_layer_embedding(config: StackConfig) -> int:
     embedding = config.per_layer_embedding
     if embedding is None:
         return 0
@@ -190,7 +194,7 @@ def _per_layer_embedding(config: DecoderConfig) -> int:
     return (embedding.rows + config.hidden_size) * width + _norm(embedding.norm, embedding.size)
 
 
-def _stream_projections(config: DecoderConfig) -> int:
+def _stream_projections(config: StackConfig) -> int:
     altup = config.blocks[0].altup
     return 0 if altup is None else 2 * (altup.streams - 1) * config.hidden_size**2
 
@@ -210,7 +214,7 @@ def _residual_products(block: BlockConfig, hidden: int) -> int:
     return count + (0 if altup is None else altup.streams * (hidden + altup.streams**2 + altup.streams))
 
 
-def _stem(config: EncoderConfig, first: int) -> int:
+def _stem(config: StackConfig, first: int) -> int:
     """Return the number of weights of an audio stem's convolutions, with those of the first counted `first` times."""
     if config.audio is None:
         return 0
@@ -318,10 +322,12 @@ def _experts(config: ExpertsConfig, hidden: int) -> int:
     return count + 4 * _norm(config.branch_norm, hidden)
 
 
-def _head(config: DecoderConfig | EncoderConfig) -> int:
+def _decoder_head(config: DecoderConfig) -> int:
+    return _table(config) * (not config.tied_head) + config.vocab_size * config.head_bias
+
+
+def _encoder_head(config: EncoderConfig) -> int:
     hidden, vocab_size = config.hidden_size, config.vocab_size
-    if isinstance(config, DecoderConfig):
-        return _table(config) * (not config.tied_head) + vocab_size * config.head_bias
     match config.head:
         case MaskedLMHead() as head:
             width, own_table = config.embedding_width, _table(config) * (not head.tied)
@@ -341,24 +347,41 @@ def _head(config: DecoderConfig | EncoderConfig) -> int:
             return 0
 
 
-def _products(config: DecoderConfig | EncoderConfig) -> int:
+def _products(config: StackConfig) -> int:
     """Return the number of weights that a token is multiplied with: matrices without biases."""
-    hidden = config.hidden_size
+    hidden, embedding = config.hidden_size, config.per_layer_embedding
     count = sum(_block_products(block, hidden) for block in config.blocks)
-    if isinstance(config, DecoderConfig):
-        embedding = config.per_layer_embedding
-        inputs = 0 if embedding is None else hidden * len(config.blocks) * embedding.size
-        return count + _table(config) + inputs + _stream_projections(config)
+    count += 0 if embedding is None else hidden * len(config.blocks) * embedding.size
     count += 0 if config.embedding_size is None else hidden * config.embedding_size
     count += _stem(config, 2)  # the second convolution halves the frames: two of the first make one token
+    return count + _stream_projections(config) + HEADS[type(config)].products(config)
+
+
+def _encoder_head_products(config: EncoderConfig) -> int:
+    hidden = config.hidden_size
     match config.head:
         case MaskedLMHead(activation=activation):
-            count += hidden * config.embedding_width * (activation is not None) + _table(config)
+            return hidden * config.embedding_width * (activation is not None) + _table(config)
         case ClassificationHead(pooling=None, dense=dense, labels=labels):
-            count += hidden * (hidden * (dense is not None) + len(labels))
+            return hidden * (hidden * (dense is not None) + len(labels))
         case QuestionAnsweringHead():
-            count += 2 * hidden
-    return count
+            return 2 * hidden
+        case _:  # computed once per text
+            return 0
+
+
+class HeadCount(NamedTuple):
+    """Counts of the weights of a head: all of them, and those that every token is multiplied with."""
+
+    weights: Callable[[Any], int]
+    products: Callable[[Any], int]
+
+
+HEADS: dict[type[StackConfig], HeadCount] = {
+    DecoderConfig: HeadCount(_decoder_head, _table),
+    EncoderConfig: HeadCount(_encoder_head, _encoder_head_products),
+}
+"""Counts of heads, by the class of the stack."""
 
 
 def _block_products(block: BlockConfig, hidden: int) -> int:

@@ -4,9 +4,10 @@ What a user asks for takes precedence over what a deployment proposes. A bundle 
 file.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from edgeformer.config import EncoderConfig, ModelConfig, Seq2SeqConfig
+from edgeformer.config import ModelConfig, Task
 from edgeformer.errors import ExportError
 from edgeformer.manifest.parts import DeploymentName, OpSet, Precision, Prefill, PrefillChoice, Provider
 from edgeformer.manifest.quantization import (
@@ -45,7 +46,7 @@ class Proposal:
 class Deployment:
     """A place where bundles run: the options that it proposes, and the files that it has a use for.
 
-    decoder, encoder, seq2seq: options proposed for models of that kind. cuda: the precision proposed for a GPU; None
+    proposals: options proposed for models of each kind. cuda: the precision proposed for a GPU; None
     where there can be none. block_kernels: its onnxruntime has kernels for products and gathers of matrices that are
     quantized in blocks; without them gathers are made of primitive ops, and embeddings and heads quantize activations
     per token as well. primitive_gathers: gathers are made of primitive ops in any case. shared_data: graphs may share
@@ -55,9 +56,7 @@ class Deployment:
     """
 
     name: DeploymentName | None
-    decoder: Proposal
-    encoder: Proposal
-    seq2seq: Proposal
+    proposals: Mapping[Task, Proposal]
     cuda: Precision | None = None
     block_kernels: bool = True
     primitive_gathers: bool = False
@@ -71,7 +70,7 @@ class Deployment:
 
     def __str__(self) -> str:
         """Describe what the deployment proposes for decoders, in a few words."""
-        proposal = self.decoder
+        proposal = self.proposals["causal-lm"]
         parts = [proposal.precision, f"a head in {proposal.head}" if proposal.head else ""]
         parts += ["activations per token" if proposal.activations == "per_token" else ""]
         parts += [f"--prefill {proposal.prefill}" if proposal.prefill else "", ".ort files" if self.ort_format else ""]
@@ -90,13 +89,7 @@ class Deployment:
             return Proposal(precision=self.cuda)
         if ops != "ort":  # which alone has quantized products
             return Proposal(precision="fp32")
-        match config:
-            case Seq2SeqConfig():
-                return self.seq2seq
-            case EncoderConfig():
-                return self.encoder
-            case _:
-                return self.decoder
+        return self.proposals["causal-lm" if config is None else config.task]
 
     def choose(
         self,
@@ -166,19 +159,22 @@ class Chosen:
     prefill: Prefill | None
 
 
+def _proposals(steps: Proposal, texts: Proposal) -> dict[Task, Proposal]:
+    """Return the proposals for all kinds. steps: models whose time goes to steps; texts: those with an encoder."""
+    return {"causal-lm": steps, "encoder": texts, "seq2seq-lm": texts}
+
+
 _PLAIN = Proposal(precision="fp32")
 _PER_TOKEN = Proposal(precision="int8", activations="per_token")
 
-ANYWHERE = Deployment(name=None, decoder=_PLAIN, encoder=_PLAIN, seq2seq=_PLAIN, cuda="fp32")
+ANYWHERE = Deployment(name=None, proposals=_proposals(_PLAIN, _PLAIN), cuda="fp32")
 """No particular deployment: nothing is quantized that nobody asked to have quantized."""
 
 # A server has plenty of memory, and requests come in batches: int8 has a fortieth of int4's loss, and products of many
 # rows are fastest between integers.
 _SERVER = Deployment(
     name="server",
-    decoder=Proposal(precision="int8", prefill="int8"),
-    encoder=_PER_TOKEN,
-    seq2seq=_PER_TOKEN,
+    proposals=_proposals(Proposal(precision="int8", prefill="int8"), _PER_TOKEN),
     cuda="fp16",
 )
 
@@ -186,9 +182,7 @@ _SERVER = Deployment(
 # loss.
 _DESKTOP = Deployment(
     name="desktop",
-    decoder=Proposal(precision="int4", head="int8", prefill="int8"),
-    encoder=_PER_TOKEN,
-    seq2seq=_PER_TOKEN,
+    proposals=_proposals(Proposal(precision="int4", head="int8", prefill="int8"), _PER_TOKEN),
     cuda="fp16",
 )
 
@@ -196,9 +190,7 @@ _DESKTOP = Deployment(
 # for gathers from them. It has products of int8 with int8.
 _WEB = Deployment(
     name="web",
-    decoder=_PER_TOKEN,
-    encoder=_PER_TOKEN,
-    seq2seq=_PER_TOKEN,
+    proposals=_proposals(_PER_TOKEN, _PER_TOKEN),
     block_kernels=False,
     primitive_gathers=True,
     shared_data=False,
@@ -213,9 +205,7 @@ _WEB = Deployment(
 # Tensors of an .ort file cannot share bytes, so gathers read the tensors of the products.
 _MOBILE = Deployment(
     name="mobile",
-    decoder=Proposal(precision="int4", head="int8"),
-    encoder=Proposal(precision="int8"),
-    seq2seq=Proposal(precision="int8"),
+    proposals=_proposals(Proposal(precision="int4", head="int8"), Proposal(precision="int8")),
     primitive_gathers=True,
     ort_format=True,
     windowed=False,

@@ -8,9 +8,9 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
-from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Seq2SeqConfig
+from edgeformer.config import ModelConfig, Task
 from edgeformer.contract.tensors import CacheGeometry
 from edgeformer.documents import schema
 from edgeformer.documents.json_document import is_contained, is_inside, read_object
@@ -31,7 +31,6 @@ from edgeformer.manifest.parts import (
     Provenance,
     SpecialTokens,
     StoredWeight,
-    Task,
     TextPrompts,
     sha256,
 )
@@ -42,7 +41,7 @@ FILE_NAME = "edgeformer.json"
 SCHEMA_VERSION = 7
 """Version of the fields, the only one that is read."""
 
-MODELS: dict[Task, type[Any]] = {"causal-lm": DecoderConfig, "seq2seq-lm": Seq2SeqConfig, "encoder": EncoderConfig}
+MODELS: dict[Task, type[Any]] = {kind.task: kind for kind in get_args(ModelConfig)}
 """The config of each task's model."""
 
 G = TypeVar("G", bound=BundledGraph)

@@ -18,7 +18,6 @@ CachePrecision = Literal["int8", "fp8"]
 """Data type of keys and values in a quantized cache; fp8 is float8e4m3fn."""
 Provider = Literal["cpu", "cuda"]
 OpSet = Literal["ort", "standard", "portable"]
-Task = Literal["causal-lm", "seq2seq-lm", "encoder"]
 DeploymentName = Literal["server", "desktop", "web", "mobile"]
 """Where a bundle can be made to run; `edgeformer.manifest.deployment` says what each implies."""
 Backend = Literal["transformers"]

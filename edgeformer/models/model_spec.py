@@ -5,20 +5,18 @@ Export, verification and the search for faulty nodes read only the `ModelSpec`. 
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Seq2SeqConfig
+from edgeformer.config import ModelConfig, Task
 from edgeformer.contract.tensors import CacheGeometry
-from edgeformer.manifest.parts import Task
 from edgeformer.models import build_model, model_constants
-from edgeformer.models.graph_specs import GraphSpec, decoder_graph, encoder_graph, seq2seq_graphs
-
-NO_CACHE = CacheGeometry(layers=())
-"""Cache geometry of an encoder, which has no cache."""
+from edgeformer.models.graph_specs import GraphSpec
+from edgeformer.models.kinds import KINDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,24 +52,20 @@ class ModelSpec:
     @property
     def task(self) -> Task:
         """Return the task of the model's bundles; a module without config is a decoder."""
-        match self.config:
-            case Seq2SeqConfig():
-                return "seq2seq-lm"
-            case EncoderConfig():
-                return "encoder"
-            case _:
-                return "causal-lm"
+        return "causal-lm" if self.config is None else self.config.task
 
     @property
     def graphs(self) -> tuple[GraphSpec, ...]:
         """Return the graphs that the model is exported as, in the order in which they run."""
-        match self.config:
-            case Seq2SeqConfig():
-                return seq2seq_graphs(self.config)
-            case EncoderConfig():
-                return (encoder_graph(self.config),)
-            case _:
-                return (decoder_graph(self.cache, self.config),)
+        return KINDS[self.task].graphs(self.config, self.cache)
+
+    def read(self, module: nn.Module, ids: Tensor, mask: Tensor, caches: Sequence[Any]) -> tuple[Tensor, ...]:
+        """Run the model's module on texts; an encoder-decoder reads them with both halves.
+
+        ids, mask: int64 [B, S]. caches: empty ones of every layer. Returns the logits or, for an encoder, hidden states
+        and the outputs of its head.
+        """
+        return KINDS[self.task].read(module, self.config, ids, mask, caches)
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of every parameter by name, without allocating any; shared parameters have one name."""
@@ -87,7 +81,7 @@ def model_spec_of(config: ModelConfig) -> ModelSpec:
     return ModelSpec(
         build=lambda dtype: build_model(config, dtype),
         constants=lambda: model_constants(config),
-        cache=stack.cache_geometry if isinstance(stack, DecoderConfig) else NO_CACHE,
+        cache=stack.cache_geometry,
         vocab_size=stack.vocab_size,
         context_length=stack.context_length,
         config=config,

@@ -10,7 +10,7 @@ from torch import Tensor
 from edgeformer.checkpoints.sentence_transformers import lowers_case, read_prompts
 from edgeformer.checkpoints.source import CONTEXT_FIELDS, ModelSource
 from edgeformer.checkpoints.weights import CheckpointWeights
-from edgeformer.config import DecoderConfig, EncoderConfig, PoolingHead
+from edgeformer.config import EncoderConfig, PoolingHead
 from edgeformer.errors import ConfigError
 from edgeformer.export.adapters.opened_model import OpenedAdapter, OpenedModel, Origin
 from edgeformer.export.progress import Progress, no_progress
@@ -82,7 +82,7 @@ def _open_adapter(name: str, folder: Path, weights: Mapping[str, Tensor]) -> Ope
 
 def _client_config(source: ModelSource) -> dict[str, Any]:
     """Return config.json for clients, which may not go past the positions that the graph has."""
-    if not isinstance(source.config, DecoderConfig):
+    if source.config.task != "causal-lm":
         return source.hf_config
     limits = {name: source.config.context_length for name in CONTEXT_FIELDS if name in source.hf_config}
     return source.hf_config | (limits or {"max_position_embeddings": source.config.context_length})

@@ -46,7 +46,7 @@ class PatchedCheckpoint:
         else than transformers' own.
         """
         weights = checkpoint_tensors(folder, build(self.config, torch.float32, "eager"), allow_pickle)
-        difference = prove(self.config, self.plan, weights)
+        difference = prove(self.config, self.plan, weights, folder, allow_pickle)
         return patched_tensors(weights, self.plan), Comparison(library=INSTALLED, difference=difference)
 
 

@@ -1,12 +1,13 @@
 """Compare the module of a family with the one that transformers has for the same checkpoint, before it is exported.
 
 Graph and eager module are made of one reading of config.json; where that is wrong, both are wrong alike. So both
-modules run on one random text in float64 with the real weights, each parameter read while its layer runs. Where
+modules run on one random text in float64 with the real weights, and transformers' module has those that transformers
+itself reads from the folder (`from_pretrained`): a file, a name or a buffer that is read wrong shows, too. Where
 transformers is missing, or has no such module, the certificate says that nothing was compared, and why.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -14,24 +15,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from edgeformer.checkpoints.expert_weights import LazyWeights
 from edgeformer.checkpoints.source import ModelSource
 from edgeformer.checkpoints.tensor_files import open_tensors
-from edgeformer.config import (
-    DecoderConfig,
-    EncoderConfig,
-    ModelConfig,
-    PoolingHead,
-    Seq2SeqConfig,
-)
+from edgeformer.config import ModelConfig, StackConfig
 from edgeformer.errors import EdgeformerError, ExportError, MissingDependencyError
+from edgeformer.export.adapters.compared_kinds import COMPARED_KINDS
 from edgeformer.export.adapters.opened_model import Comparison
 from edgeformer.export.reference.reference import Reference
 from edgeformer.export.reference.weight_streaming import streaming_parameters
 from edgeformer.models.model_spec import model_spec_of
 
 if TYPE_CHECKING:
-    from edgeformer.transformers_backend.stored_tensors import StoredTensor
+    from edgeformer.transformers_backend.loaded_weights import LoadedWeights
 
 TOLERANCE = 5e-6
 """Largest difference of an output over the largest output. transformers rounds some tables to float32 when it makes
@@ -71,40 +66,45 @@ def compare_modules(source: ModelSource, weights: Mapping[str, Tensor]) -> Compa
         return Comparison(reason=str(error))
     try:
         with quietly():
-            difference = _difference(source, weights)
+            difference, hint = _difference(source, weights)
     except NotComparedError as reason:
         return Comparison(library=INSTALLED, reason=str(reason))
     if not difference <= TOLERANCE:
         raise ExportError(
             f"edgeformer's module of this {source.hf_config['model_type']} does not compute what {INSTALLED} computes "
             f"with the same checkpoint: outputs of a random text differ by {difference:.1e} of the largest, and "
-            f"{TOLERANCE:.0e} is allowed. Nothing was exported: please report it with the model's config.json. "
+            f"{TOLERANCE:.0e} is allowed.{hint} Nothing was exported: please report it with the model's config.json. "
             "--backend transformers exports a decoder as transformers has it; --no-verify compares nothing."
         )
     return Comparison(library=INSTALLED, difference=difference)
 
 
-def _difference(source: ModelSource, weights: Mapping[str, Tensor]) -> float:
-    """Run both modules on one text. Raises NotComparedError."""
+def _difference(source: ModelSource, weights: Mapping[str, Tensor]) -> tuple[float, str]:
+    """Run both modules on one text; return the largest difference, and a hint where it is too large.
+
+    Raises NotComparedError.
+    """
     from edgeformer.transformers_backend.float64 import computing_in_float64
 
     if source.text_model_of is not None:
         raise NotComparedError(f"the model is a part of a {source.text_model_of}")
     with computing_in_float64():  # so that its tables are computed in float64, too
         theirs = _build(source)
-    stored = _stored_tensors(source, theirs)
+    stored = _load(source, theirs)
     _place_embeddings(theirs, stored)
     inputs = _inputs(source)
     reference = Reference(model_spec_of(source.config), weights)
     with torch.no_grad():
-        ours = _run_ours(reference, source.config, inputs)
+        with reference.loaded():
+            ours = COMPARED_KINDS[source.config.task].ours(reference, source.config, inputs)
         with computing_in_float64(), streaming_parameters(theirs, stored, torch.float64):
-            expected = _run_theirs(theirs, source.config, inputs)
+            expected = _run_theirs(source, theirs, inputs)
     if not all(each.isfinite().all() for each in expected):
         lacking = ", ".join(stored.missing) or "nothing"
         raise NotComparedError(f"transformers computes no numbers with it (it has parameters more: {lacking})")
     pairs = [(mine.double(), other.double()) for mine, other in zip(ours, expected, strict=True)]
-    return max(float((mine - other).abs().max() / other.abs().max()) for mine, other in pairs)
+    worst = max(float((mine - other).abs().max() / other.abs().max()) for mine, other in pairs)
+    return worst, "" if worst <= TOLERANCE else _read_otherwise(source, theirs, stored)
 
 
 def _build(source: ModelSource) -> Any:
@@ -135,73 +135,41 @@ def _build(source: ModelSource) -> Any:
 
 def _class_name(source: ModelSource) -> str:
     """Return the name of transformers' class with the head that is exported."""
-    config = source.config
-    if isinstance(config, DecoderConfig):
-        return "AutoModelForCausalLM"
-    if isinstance(config, Seq2SeqConfig):
-        return "AutoModelForSeq2SeqLM" if config.encoder.audio is None else "AutoModelForSpeechSeq2Seq"
-    named: Any = source.hf_config.get("architectures") or []
-    return "AutoModel" if config.head is None or isinstance(config.head, PoolingHead) or not named else named[0]
+    return COMPARED_KINDS[source.config.task].class_name(source.config, source.hf_config.get("architectures") or [])
 
 
-class _Stored(LazyWeights):
-    """The checkpoint by the names of transformers' module. What it lacks is NaN, so that no output may depend on it.
+def _load(source: ModelSource, model: Any) -> "LoadedWeights":
+    """Let transformers load a checkpoint, and place the buffers that are stored there. Raises NotComparedError."""
+    from edgeformer.transformers_backend.loaded_weights import load_weights
 
-    missing: the names of those parameters.
-    """
-
-    def __init__(self, files: Mapping[str, Any], found: Mapping[str, "StoredTensor"], model: nn.Module):
-        self._files, self._found = files, found
-        self._shapes = {name: each.shape for name, each in model.named_parameters(remove_duplicate=False)}
-        groups: dict[int, list[str]] = {}
-        for name, parameter in model.named_parameters(remove_duplicate=False):
-            groups.setdefault(id(parameter), []).append(name)
-        first = [(group, next((each for each in group if each in found), None)) for group in groups.values()]
-        self._names = {name: stored for group, stored in first for name in group}
-        missing = [group[0] for group in groups.values() if self._names[group[0]] is None]
-        # Marian and PEGASUS compute a table of positions that is not stored.
-        tables = {
-            name: getattr(model.get_submodule(name.rpartition(".")[0]), "create_weight", None) for name in missing
-        }
-        self._computed = {name: create() for name, create in tables.items() if create is not None}
-        self.missing = [name for name in missing if name not in self._computed]
-
-    def __getitem__(self, name: str) -> Tensor:
-        stored = self._names[name]
-        if name in self._computed:
-            return self._computed[name]
-        if stored is None:
-            return torch.full(self._shapes[name], torch.nan)
-        return self._found[stored].read(self._read)
-
-    def _read(self, name: str) -> Tensor:
-        tensor: Tensor = self._files[name].get_tensor(name)
-        return tensor
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
+    try:
+        loaded = load_weights(model, source.folder, source.allow_pickle)
+    except Exception as error:  # code that is not ours may raise anything
+        said = str(error).strip().splitlines() or [""]
+        raise NotComparedError(f"transformers cannot load it ({type(error).__name__}: {said[0][:300]})") from error
+    loaded.place_buffers(model)
+    return loaded
 
 
-def _stored_tensors(source: ModelSource, model: Any) -> _Stored:
-    """Open a checkpoint for transformers' module, whose stored buffers are read at once."""
+def _read_otherwise(source: ModelSource, model: Any, loaded: Mapping[str, Tensor]) -> str:
+    """Return a sentence that names tensors which transformers reads with other numbers than edgeformer does."""
     from edgeformer.transformers_backend.stored_tensors import stored_tensors
 
     files = open_tensors(source.folder, source.allow_pickle)
     empty = {name: torch.empty(files[name].get_slice(name).get_shape(), device="meta") for name in files}
     try:
-        stored = _Stored(files, found := stored_tensors(empty, model), model)
-        persistent = model.state_dict().keys()
-        for name, buffer in model.named_buffers():
-            if name in persistent and name in found:
-                value = found[name].read(stored._read).to(buffer.dtype)
-                owner, _, last = name.rpartition(".")
-                setattr(model.get_submodule(owner), last, value.reshape(buffer.shape))
-    except EdgeformerError as error:
-        raise NotComparedError(str(error)) from error
-    return stored
+        found = stored_tensors(empty, model)
+    except EdgeformerError:
+        return ""
+    names = [
+        each.origin
+        for name, each in found.items()
+        if each.conversion is None
+        and name in loaded
+        and not torch.equal(files[each.origin].get_tensor(each.origin).double(), loaded[name].double())
+    ]
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f" transformers reads other numbers than edgeformer in {', '.join(names[:3])}{more}." if names else ""
 
 
 def _place_embeddings(model: nn.Module, stored: Mapping[str, Tensor]) -> None:
@@ -218,22 +186,23 @@ def _place_embeddings(model: nn.Module, stored: Mapping[str, Tensor]) -> None:
 
 
 def _inputs(source: ModelSource) -> list[Tensor]:
-    """Return the inputs of the first half or of the whole model, [1, N], and for an encoder-decoder the target."""
-    config, generator = source.config, torch.Generator().manual_seed(0)
+    """Return the inputs of every stack of the model, [1, N] or a spectrogram; those of a decoder are its target."""
+    generator = torch.Generator().manual_seed(0)
     text = partial(_text, padding=source.hf_config.get("pad_token_id"), generator=generator)
-    if not isinstance(config, Seq2SeqConfig):
-        return [text(config)]
-    encoder = config.encoder
-    if encoder.audio is None:
-        return [text(encoder), text(config.decoder)]
+    recording = partial(_recording, config=source.config, generator=generator)
+    return [text(stack) if stack.audio is None else recording(stack) for stack in source.config.stacks.values()]
+
+
+def _recording(stack: StackConfig, config: ModelConfig, generator: torch.Generator) -> Tensor:
+    """Return a random spectrogram of as many frames as the encoder takes."""
+    assert stack.audio is not None
     parameters = sum(math.prod(shape) for shape in model_spec_of(config).parameter_shapes().values())
     if parameters > LONGEST_RECORDING:
         raise NotComparedError("a recording of 30 seconds would take minutes in a model of its size")
-    features = torch.randn(1, encoder.audio.mel_bins, 2 * encoder.context_length, generator=generator)
-    return [features.double(), text(config.decoder)]
+    return torch.randn(1, stack.audio.mel_bins, 2 * stack.context_length, generator=generator).double()
 
 
-def _text(stack: DecoderConfig | EncoderConfig, padding: int | None, generator: torch.Generator) -> Tensor:
+def _text(stack: StackConfig, padding: int | None, generator: torch.Generator) -> Tensor:
     """Return a random text [1, N] longer than the windows; padding tokens, which it lacks, have other positions."""
     windows = [each.window for each in stack.attentions if each.window is not None and each.window < LONGEST_WINDOW]
     length = min(max(windows, default=0) + TEXT, stack.context_length)
@@ -241,31 +210,9 @@ def _text(stack: DecoderConfig | EncoderConfig, padding: int | None, generator: 
     return tokens if not isinstance(padding, int) else tokens + (tokens >= padding)
 
 
-def _run_ours(reference: Reference, config: ModelConfig, inputs: list[Tensor]) -> list[Tensor]:
-    """Return the outputs of edgeformer's module that are compared."""
-    first, mask = inputs[0], torch.ones_like(inputs[0]) if inputs[0].dim() == 2 else None
-    with reference.loaded():
-        if isinstance(config, DecoderConfig):
-            return [reference.module(first, mask, reference.empty_caches(1))[0]]
-        if isinstance(config, EncoderConfig):
-            outputs = reference.module(first, mask, *([torch.zeros_like(first)] if config.token_types > 1 else []))
-            return [outputs[0] if config.head is None or isinstance(config.head, PoolingHead) else outputs[1]]
-        states, encoder_caches = reference.module.encode(*(each for each in (first, mask) if each is not None))
-        target, caches = inputs[1], reference.empty_caches(1)
-        source_mask = torch.ones(1, states.shape[1], dtype=torch.int64)
-        logits, _ = reference.module.decode(target, torch.ones_like(target), source_mask, caches, encoder_caches)
-        return [states, logits]
-
-
-def _run_theirs(model: Any, config: ModelConfig, inputs: list[Tensor]) -> list[Tensor]:
-    """Return the same outputs of transformers' module."""
+def _run_theirs(source: ModelSource, model: Any, inputs: list[Tensor]) -> list[Tensor]:
+    """Return the outputs of transformers' module that are compared. Raises NotComparedError."""
     try:
-        if isinstance(config, Seq2SeqConfig):
-            name = "input_ids" if config.encoder.audio is None else "input_features"
-            outputs = model(**{name: inputs[0]}, decoder_input_ids=inputs[1], use_cache=False, return_dict=True)
-            return [outputs.encoder_last_hidden_state, outputs.logits]
-        options = {"use_cache": False} if isinstance(config, DecoderConfig) else {}
-        outputs = model(input_ids=inputs[0], return_dict=True, **options)
-        return [outputs.last_hidden_state if getattr(outputs, "logits", None) is None else outputs.logits]
+        return COMPARED_KINDS[source.config.task].theirs(model, source.config, inputs)
     except Exception as error:  # code that is not ours may raise anything
         raise NotComparedError(f"transformers cannot run it ({type(error).__name__}: {error})") from error

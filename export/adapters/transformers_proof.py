@@ -1,13 +1,15 @@
 """Compare the patched module with transformers' own, on the real weights, before every export.
 
 Both run in float64 without the roundings inside (`computing_in_float64`): transformers' module, with its own eager
-attention, over a whole text; the patched one over two prefixes of that text as a ragged batch, then in single steps.
-Where they differ there is no export, and the error names the layer after which they do.
+attention and the weights that transformers itself reads from the folder, over a whole text; the patched one over two
+prefixes of that text as a ragged batch, then in single steps. Where they differ there is no export, and the error names
+the layer after which they do.
 """
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ from edgeformer.errors import EdgeformerError, ExportError
 from edgeformer.export.reference.weight_streaming import streaming_parameters
 from edgeformer.transformers_backend.float64 import computing_in_float64
 from edgeformer.transformers_backend.hf_module import build
+from edgeformer.transformers_backend.loaded_weights import LoadedWeights, load_weights
 from edgeformer.transformers_backend.patch_plan import PatchPlan
 from edgeformer.transformers_backend.patched_model import PatchedModel, build_patched
 from edgeformer.transformers_backend.transformers_shim import quietly
@@ -33,18 +36,22 @@ LONGEST_WINDOW = 512
 """Longer windows, in tokens, are not exceeded by the text, which would take minutes: they were read from the mask."""
 
 
-def prove(config: Any, plan: PatchPlan, weights: Mapping[str, Tensor]) -> float:
+def prove(
+    config: Any, plan: PatchPlan, weights: Mapping[str, Tensor], folder: Path, allow_pickle: bool = False
+) -> float:
     """Compare the two modules; return the largest difference of a logit over the largest logit.
 
-    weights: by transformers' names. Raises ExportError where the patched module computes something else.
+    weights: those of the patched module, by transformers' names. folder: the checkpoint, which transformers reads by
+    itself. Raises ExportError where the patched module computes something else.
     """
     tokens = _tokens(config, plan)
     length = tokens.shape[1]
     original = build(config, torch.float32, "eager")
+    loaded = _load(original, folder, allow_pickle)
     patched = build_patched(config, plan, torch.float64)
     lengths = [length - STEPS, max(1, (length - STEPS) // 2)]
     with torch.no_grad(), computing_in_float64(), quietly():
-        with streaming_parameters(original, weights, torch.float64), _recorded(original, plan) as expected_states:
+        with streaming_parameters(original, loaded, torch.float64), _recorded(original, plan) as expected_states:
             expected = _logits(original, tokens)
         if not expected.isfinite().all():
             raise ExportError(f"{type(original).__name__} of transformers computes logits that are no numbers itself.")
@@ -60,7 +67,7 @@ def prove(config: Any, plan: PatchPlan, weights: Mapping[str, Tensor]) -> float:
             where = _first_difference(states, expected_states, lengths[0])
             cause = (
                 "transformers does not count its tokens from 0, as runtimes of a bundle do"
-                if _positions_matter(original, weights, tokens, expected)
+                if _positions_matter(original, loaded, tokens, expected)
                 else "this is a bug in edgeformer, or a model whose code does more than our ops; please report it with "
                 "the model's config.json"
             )
@@ -71,6 +78,19 @@ def prove(config: Any, plan: PatchPlan, weights: Mapping[str, Tensor]) -> float:
             )
         worst = max(worst, difference)
     return worst
+
+
+def _load(original: Any, folder: Path, allow_pickle: bool) -> LoadedWeights:
+    """Let transformers load the checkpoint, and give its own module the buffers that are stored there."""
+    try:
+        with quietly():
+            loaded = load_weights(original, folder, allow_pickle)
+    except Exception as error:  # code that is not ours may raise anything
+        raise ExportError(
+            f"transformers cannot load the weights in {folder} itself: {type(error).__name__}: {error}"
+        ) from error
+    loaded.place_buffers(original)
+    return loaded
 
 
 def _logits(original: Any, tokens: Tensor, **options: Tensor) -> Tensor:

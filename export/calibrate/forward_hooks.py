@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edgeformer.config import EncoderConfig, Seq2SeqConfig
 from edgeformer.export.calibrate.text import CalibrationTokens
 from edgeformer.export.reference.reference import Reference
 from edgeformer.models.model_spec import ModelSpec
@@ -28,23 +27,6 @@ def valid_tokens(x: Tensor, valid: Tensor) -> Tensor:
     """
     padding = x.shape[:-1] == valid.shape and not valid.all()
     return x[valid] if padding else x.flatten(0, -2)
-
-
-def let_read(reference: Reference, model_spec: ModelSpec, ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
-    """Run a model of any kind on token ids int64 [B, S]; an encoder-decoder reads them with both halves.
-
-    Returns the logits or, for an encoder, hidden states and the outputs of its head.
-    """
-    config, module = model_spec.config, reference.module
-    caches = reference.empty_caches(len(ids))
-    match config:
-        case EncoderConfig(token_types=types):
-            return tuple(module(ids, mask, torch.zeros_like(ids) if types > 1 else None))
-        case Seq2SeqConfig():
-            _, encoder_outputs = module.encode(ids, mask)
-            return (module.decode(ids, mask, mask, caches, encoder_outputs)[0],)
-        case _:
-            return (module(ids, mask, caches)[0],)
 
 
 class _StopForward(Exception):
@@ -74,7 +56,7 @@ def run_observed(
             stack.callback(layer.register_forward_hook(partial(_after, observe_both)).remove)
         stack.enter_context(reference.loaded())
         stack.enter_context(suppress(_StopForward))
-        let_read(reference, model_spec, ids, mask)
+        model_spec.read(reference.module, ids, mask, reference.empty_caches(len(ids)))
 
 
 def _before(observe: Callable[[Tensor], None], until: Callable[[], bool], layer: nn.Module, inputs: Any) -> None:

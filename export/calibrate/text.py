@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.config import EncoderConfig, Seq2SeqConfig
 from edgeformer.errors import ExportError
 from edgeformer.export.options import Calibration
 from edgeformer.manifest.quantization import CalibrationText
@@ -68,13 +67,12 @@ def read_calibration(given: Calibration, tokenizer_folder: Path | None, model_sp
 
 def sizes_of(model_spec: ModelSpec) -> tuple[int, int]:
     """Return the vocabulary size and the context length that all parts of a model have in common."""
-    config = model_spec.config
-    encoder = config.encoder if isinstance(config, Seq2SeqConfig) else config
-    if not isinstance(encoder, EncoderConfig):
+    if model_spec.config is None:
         return model_spec.vocab_size, model_spec.context_length
-    if encoder.audio is not None:
+    if model_spec.config.is_speech:
         raise ExportError("the model reads recordings, and calibration is by text. Leave calibration out.")
-    return min(encoder.vocab_size, model_spec.vocab_size), min(encoder.context_length, model_spec.context_length)
+    stacks = model_spec.config.stacks.values()
+    return min(stack.vocab_size for stack in stacks), min(stack.context_length for stack in stacks)
 
 
 def _pieces(path: Path, content: bytes, tokenizer_folder: Path | None, context_length: int) -> list[Tokens]:

@@ -25,7 +25,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from edgeformer.config import Seq2SeqConfig
 from edgeformer.errors import ExportError
 from edgeformer.export.calibrate.forward_hooks import padded, run_observed, valid_tokens
 from edgeformer.export.calibrate.text import CalibrationTokens
@@ -79,7 +78,7 @@ def calibrate(
     ExportError for weights or hidden states that are not finite.
     """
     reference, result = Reference(model_spec, weights, torch.float32), Calibrated(folder)
-    found = list(_quantized_layers(reference.module, quantization, isinstance(model_spec.config, Seq2SeqConfig)))
+    found = list(_quantized_layers(reference.module, quantization, model_spec.task == "seq2seq-lm"))
     tables = [layer for layer in found if isinstance(layer.module, nn.Embedding)]
     layers = [layer for layer in found if type(layer.module) is nn.Linear and layer.form.rounding == "gptq"]
     (ids, mask), total = padded(text), len({layer.name for layer in layers})

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from edgeformer import __version__
-from edgeformer.config import EncoderConfig, Seq2SeqConfig
 from edgeformer.errors import BundleError
 from edgeformer.export.adapters.module_contract import check_contract
 from edgeformer.export.adapters.opened_bundle import Subject, open_bundle, open_subject
@@ -26,10 +25,8 @@ from edgeformer.export.parity.feeding import Graph
 from edgeformer.export.parity.float_products import open_with_float_products
 from edgeformer.export.parity.report import KERNELS, REPORT_VERSION, Check, Report
 from edgeformer.export.parity.trials.adapters import Updates
-from edgeformer.export.parity.trials.decoder import DecoderTrial
-from edgeformer.export.parity.trials.encoder import EncoderTrial
-from edgeformer.export.parity.trials.encoder_decoder import EncoderDecoderTrial
 from edgeformer.export.parity.trials.graph_forms import FORM_TRIALS, FormSetup
+from edgeformer.export.parity.trials.kinds import TRIALS
 from edgeformer.export.parity.trials.prefill_graph import judge_prefill_graph
 from edgeformer.export.parity.trials.protocol import Setup, Trial
 from edgeformer.export.parity.trials.quantized_cache import judge_quantized_cache, judge_scales
@@ -329,13 +326,7 @@ def _extend(checks: list[Check], judge: Callable[[], list[Check]]) -> None:
 
 def _trial(setup: Setup, sessions: Sequence[Any]) -> Trial:
     """Return the trial of a kind of model over open graphs."""
-    match setup.model_spec.config:
-        case Seq2SeqConfig():
-            return EncoderDecoderTrial(setup, sessions)
-        case EncoderConfig():
-            return EncoderTrial(setup, sessions)
-        case _:
-            return DecoderTrial(setup, sessions)
+    return TRIALS[setup.model_spec.task](setup, sessions)
 
 
 def _environment(provider: str) -> dict[str, str]:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from edgeformer.config import Seq2SeqConfig
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime.caches.encoder_outputs import EncoderOutputs, bind_mask
 from edgeformer.runtime.sessions.buffer import Buffer, Rows
@@ -21,9 +20,7 @@ class CrossRows:
     """Keys, values and masks for `rows` rows of a decoder, on the CPU."""
 
     def __init__(self, manifest: Manifest, rows: int):
-        config = manifest.model
-        assert isinstance(config, Seq2SeqConfig)
-        geometry = config.decoder.cross_geometry
+        geometry = None if manifest.model is None else manifest.model.output_stack.cross_geometry
         assert geometry is not None
         self._dtype = CACHE_DTYPES[manifest.plan.arithmetic]
         self._geometry, self._tensors = geometry, geometry.tensors("encoder.")

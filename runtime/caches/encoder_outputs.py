@@ -12,7 +12,6 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.config import Seq2SeqConfig
 from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.parts import Provider
@@ -47,15 +46,15 @@ class EncoderOutputs:
         provider: Provider,
     ):
         config = manifest.model
-        assert isinstance(config, Seq2SeqConfig)
-        geometry = config.decoder.cross_geometry
+        assert config is not None
+        geometry = config.output_stack.cross_geometry
         assert geometry is not None
         batch, length = mask.shape
         dtype = CACHE_DTYPES[manifest.plan.arithmetic]
         binding = session.io_binding()
         for name, array in inputs.items():
             binding.bind_input(name, "cpu", 0, element_type(array.dtype), array.shape, array.ctypes.data)
-        self.states = np.empty((batch, length, config.encoder.hidden_size), np.float32)
+        self.states = np.empty((batch, length, config.input_stack.hidden_size), np.float32)
         states = self.states
         binding.bind_output(STATES, "cpu", 0, states.dtype, states.shape, states.ctypes.data)
         tensors = geometry.tensors("encoder.")

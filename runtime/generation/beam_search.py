@@ -16,16 +16,16 @@ lower token id comes first; torch, and so transformers, leaves that order open.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.errors import RequestError
+from edgeformer.options.generation import BeamOptions
 from edgeformer.runtime.generation.generate import FinishReason
 from edgeformer.runtime.generation.sampling.logits_processors import LogitsProcessor, apply_processors
 from edgeformer.runtime.generation.sampling.logits_rules import Rules
-from edgeformer.runtime.request_values import MOST_ROWS
 from edgeformer.runtime.steps.decoder import Logits
 
 Ids = NDArray[np.int64]
@@ -42,30 +42,20 @@ class BeamDecoder(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BeamSearch:
-    """The options of a search; `GenerationConfig` has the meaning and range of each.
+class BeamSearch(BeamOptions):
+    """The options of a search.
 
-    num_return_sequences: hypotheses to return for each source, 1 to num_beams. Raises RequestError for a value outside
-    its range.
+    num_return_sequences: hypotheses to return for each source. Raises RequestError unless it is 1 to num_beams.
     """
 
-    num_beams: int = 1
-    length_penalty: float = 1.0
-    early_stopping: bool | Literal["never"] = False
     num_return_sequences: int = 1
-    renormalize_logits: bool = False
 
     def __post_init__(self) -> None:
-        if not 1 <= self.num_beams <= MOST_ROWS:
-            raise RequestError(f"num_beams is {self.num_beams}; it must be 1 (greedy) to {MOST_ROWS:,}.")
-        if not math.isfinite(self.length_penalty):
-            raise RequestError(f"length_penalty is {self.length_penalty}; it must be finite; 0 is off.")
-        if not isinstance(self.early_stopping, bool) and self.early_stopping != "never":
-            raise RequestError(f'early_stopping is {self.early_stopping!r}; it must be true, false or "never".')
         if not 1 <= self.num_return_sequences <= self.num_beams:
             raise RequestError(
                 f"num_return_sequences is {self.num_return_sequences}; it must be between 1 and num_beams, which is "
-                f"{self.num_beams}. Raise num_beams to get more."
+                f"{self.num_beams}. Raise num_beams to get more.",
+                field="num_return_sequences",
             )
 
 
@@ -106,7 +96,7 @@ def beam_search(
     they leave none, or if logits are not finite. Source: `_beam_search` of transformers 5.23.
     """
     if max_new_tokens < 1:
-        raise RequestError(f"max_new_tokens is {max_new_tokens}; it must be at least 1.")
+        raise RequestError(f"max_new_tokens is {max_new_tokens}; it must be at least 1.", field="max_new_tokens")
     beams = search.num_beams
     vocab_size = first_logits.shape[1]
     assert len(first_logits) == len(prompts) * beams, "every beam of every source has a row"

@@ -2,18 +2,35 @@
 
 import warnings
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
+from edgeformer.config import Task
 from edgeformer.errors import BundleError, RequestError
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.parts import Task
 from edgeformer.runtime import request_values
 from edgeformer.runtime.sessions.cuda_options import CudaOptions
 from edgeformer.runtime.sessions.session import ProviderChoice, SessionSettings
 from edgeformer.runtime.tasks.causal_lm import CausalLM
 from edgeformer.runtime.tasks.encoder import Encoder
+from edgeformer.runtime.tasks.model import Model
 from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
 
-LOADERS: dict[Task, str] = {"causal-lm": "load_causal_lm", "seq2seq-lm": "load_seq2seq", "encoder": "load_encoder"}
+M = TypeVar("M", bound=Model)
+
+
+class Kind(NamedTuple):
+    """The class of the models of a task, and the name of the loader that says so to a type checker."""
+
+    model: type[CausalLM] | type[Seq2SeqLM] | type[Encoder]
+    loader: str
+
+
+KINDS: dict[Task, Kind] = {
+    "causal-lm": Kind(CausalLM, "load_causal_lm"),
+    "seq2seq-lm": Kind(Seq2SeqLM, "load_seq2seq"),
+    "encoder": Kind(Encoder, "load_encoder"),
+}
+"""The classes and loaders of the bundles of every task."""
 
 
 def load(
@@ -36,16 +53,13 @@ def load(
     RequestError for a provider that is not available, and for a draft model that does not fit.
     """
     manifest, folder = _open(path, None), request_values.path("path", path)
-    if draft is not None and manifest.task != "causal-lm":
+    kind, settings = KINDS[manifest.task].model, SessionSettings(provider, threads, kernels, cuda)
+    if draft is not None and not issubclass(kind, CausalLM):
         raise RequestError(f"a draft model is for a decoder-only model; {folder} holds one for {manifest.task}.")
-    settings = SessionSettings(provider, threads, kernels, cuda)
-    match manifest.task:
-        case "causal-lm":
-            return load_causal_lm(path, provider, threads, kernels=kernels, cuda=cuda, draft=draft)
-        case "seq2seq-lm":
-            return Seq2SeqLM(folder, manifest, settings)
-        case "encoder":
-            return Encoder(folder, manifest, settings)
+    model = kind(folder, manifest, settings)
+    if draft is not None and isinstance(model, CausalLM):
+        model.use_draft(_load(draft, "causal-lm", CausalLM, settings, "draft"))
+    return model
 
 
 def load_causal_lm(
@@ -58,12 +72,10 @@ def load_causal_lm(
     draft: str | Path | None = None,
 ) -> CausalLM:
     """Open the bundle of a decoder-only model, as `load` does. Raises BundleError for a bundle of another task."""
-    model = CausalLM(
-        request_values.path("path", path), _open(path, "causal-lm"), SessionSettings(provider, threads, kernels, cuda)
-    )
+    settings = SessionSettings(provider, threads, kernels, cuda)
+    model = _load(path, "causal-lm", CausalLM, settings)
     if draft is not None:
-        folder = request_values.path("draft", draft)
-        model.use_draft(load_causal_lm(folder, provider, threads, kernels=kernels, cuda=cuda))
+        model.use_draft(_load(draft, "causal-lm", CausalLM, settings, "draft"))
     return model
 
 
@@ -76,9 +88,7 @@ def load_seq2seq(
     cuda: CudaOptions | None = None,
 ) -> Seq2SeqLM:
     """Open the bundle of an encoder-decoder, as `load` does. Raises BundleError for a bundle of another task."""
-    return Seq2SeqLM(
-        request_values.path("path", path), _open(path, "seq2seq-lm"), SessionSettings(provider, threads, kernels, cuda)
-    )
+    return _load(path, "seq2seq-lm", Seq2SeqLM, SessionSettings(provider, threads, kernels, cuda))
 
 
 def load_encoder(
@@ -90,19 +100,22 @@ def load_encoder(
     cuda: CudaOptions | None = None,
 ) -> Encoder:
     """Open the bundle of an encoder, as `load` does. Raises BundleError for a bundle of another task."""
-    return Encoder(
-        request_values.path("path", path), _open(path, "encoder"), SessionSettings(provider, threads, kernels, cuda)
-    )
+    return _load(path, "encoder", Encoder, SessionSettings(provider, threads, kernels, cuda))
 
 
-def _open(path: str | Path, task: Task | None) -> Manifest:
+def _load(path: str | Path, task: Task, model: type[M], settings: SessionSettings, name: str = "path") -> M:
+    """Open a bundle of one task. name: the argument of the call that its path is, for errors."""
+    return model(request_values.path(name, path), _open(path, task, name), settings)
+
+
+def _open(path: str | Path, task: Task | None, name: str = "path") -> Manifest:
     """Read and check the manifest of a bundle, and the sizes of its files; task: None for any."""
-    folder = request_values.path("path", path)
+    folder = request_values.path(name, path)
     manifest = Manifest.read(folder)
     if task is not None and manifest.task != task:
         raise BundleError(
             f"{folder} holds a model for the task {manifest.task}, not {task}; open it with "
-            f"{LOADERS[manifest.task]}, or with load."
+            f"{KINDS[manifest.task].loader}, or with load."
         )
     manifest.check_sizes(folder)
     if manifest.parity is not None and not manifest.certifies(folder):

@@ -67,7 +67,7 @@ def talker(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def places():
-    from verification.clients.client import EXAMPLES, Places
+    from verification.client_programs.client import EXAMPLES, Places
 
     modules = os.environ.get("EDGEFORMER_NODE_MODULES", EXAMPLES / "node" / "node_modules")
     return Places(node_modules=Path(modules))

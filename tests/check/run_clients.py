@@ -7,8 +7,8 @@ import subprocess
 import numpy as np
 import onnxruntime_genai as og
 import pytest
-from verification.clients.client import EXAMPLES
-from verification.clients.programs import with_modules
+from verification.client_programs.client import EXAMPLES
+from verification.client_programs.programs import with_modules
 
 # A prompt after which no model of these tests generates an end token.
 PROMPT, STEPS = [33, 12, 6, 13, 17], 6

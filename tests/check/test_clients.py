@@ -8,9 +8,9 @@ import sys
 import onnxruntime_genai as og
 import pytest
 from run_clients import PROMPT, STEPS, in_genai, in_node, in_onnxruntime, require
-from verification.clients.browser import BrowserClient
-from verification.clients.client import EXAMPLES, ClientError
-from verification.clients.programs import NodeClient
+from verification.client_programs.browser import BrowserClient
+from verification.client_programs.client import EXAMPLES, ClientError
+from verification.client_programs.programs import NodeClient
 
 from edgeformer.check import check
 from edgeformer.check.client_rules import genai_keys as keys

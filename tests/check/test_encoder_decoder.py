@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 from run_clients import require
-from verification.clients.client import EXAMPLES
-from verification.clients.programs import NodeClient, with_modules
+from verification.client_programs.client import EXAMPLES
+from verification.client_programs.programs import NodeClient, with_modules
 
 from edgeformer.check import check
 from edgeformer.export import export_model

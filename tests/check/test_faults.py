@@ -10,7 +10,7 @@ import onnxruntime_genai as og
 import pytest
 from edits import Edit
 from run_clients import PROMPT, STEPS, in_genai, in_node, in_onnxruntime, require
-from verification.clients.programs import NodeClient
+from verification.client_programs.programs import NodeClient
 
 from edgeformer.check import check
 from edgeformer.check.folder import read_folder

@@ -9,7 +9,7 @@ import pytest
 from edits import Edit
 from run_clients import PROMPT, STEPS, in_genai, in_node, in_onnxruntime, require
 from state_graphs import state_bundle
-from verification.clients.programs import NodeClient
+from verification.client_programs.programs import NodeClient
 
 from edgeformer.check import check
 from edgeformer.client_files.genai import genai_config, genai_obstacle

@@ -1,5 +1,6 @@
 """Stages that capture skips in torch.onnx.export, and in itself: graphs are the same as with all of them."""
 
+import functools
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -71,6 +72,12 @@ def described(graph: ir.Graph) -> list[object]:
     return [*inputs, *nodes, *((value.name, made(value)) for value in graph.outputs)]
 
 
+@pytest.fixture(autouse=True)
+def nothing_comes_from_the_cache(monkeypatch):
+    """Trace in this process, as the product does: tracing is what these tests are about."""
+    monkeypatch.setattr(capture_module, "_trace_once", functools.lru_cache(maxsize=8)(capture_module._trace))
+
+
 @pytest.fixture(scope="module")
 def met():
     """The ops of the programs that were captured as they are."""
@@ -139,6 +146,23 @@ def test_on_another_torch_nothing_is_skipped(traces, promotions, monkeypatch):
     )
     assert described(capture_module._trace(*arguments).graph) == described(expected.graph)
     assert (len(traces), len(promotions)) == (1, 1)
+
+
+def test_an_export_reuses_the_tables_of_the_last_one():
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    real = ONNXRegistry.from_torchlib
+    with torch_export.tables_built_once():
+        first, second = ONNXRegistry.from_torchlib(18), ONNXRegistry.from_torchlib(18)
+    assert ONNXRegistry.from_torchlib == real
+    op = next(iter(first.functions))
+    assert first.functions == second.functions == real(18).functions
+    first.functions[op].append("a translation of its own")
+    first.functions["another"] = []
+    with torch_export.tables_built_once():
+        assert ONNXRegistry.from_torchlib(18).functions == second.functions != first.functions
+    with torch_export.tables_built_once("2.0.1"):
+        assert ONNXRegistry.from_torchlib == real
 
 
 def test_a_method_that_torch_no_longer_has_is_not_overridden():

@@ -296,12 +296,13 @@ def test_other_threads_build_and_run_their_own_modules_meanwhile():
 @pytest.fixture(scope="module")
 def olmo3(folders):
     backend = plan_patches(sizes("olmo3"))
-    return backend, checkpoint_tensors(folders["olmo3"], build(backend.config, torch.float32, "eager"))
+    folder = folders["olmo3"]
+    return backend, checkpoint_tensors(folder, build(backend.config, torch.float32, "eager")), folder
 
 
 def test_the_proof_holds_to_rounding_of_float64(olmo3):
-    backend, weights = olmo3
-    assert prove(backend.config, backend.plan, weights) < 1e-13
+    backend, weights, folder = olmo3
+    assert prove(backend.config, backend.plan, weights, folder) < 1e-13
 
 
 def test_a_window_longer_than_the_text_of_the_proof_is_read_from_the_mask(make_model):
@@ -335,11 +336,11 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_proof_refuses_a_wrong_plan_and_names_the_layer(olmo3, fault):
-    backend, weights = olmo3
+    backend, weights, folder = olmo3
     change, layer = FAULTS[fault]
     where = rf"first differ after layer {layer} \(model.layers.{layer}, "
     with pytest.raises(ExportError, match=f"does not compute what it computes in transformers.*{where}"):
-        prove(backend.config, change(backend.plan), weights)
+        prove(backend.config, change(backend.plan), weights, folder)
 
 
 def test_the_proof_refuses_positions_that_start_elsewhere(make_model, tmp_path, monkeypatch):
@@ -357,10 +358,12 @@ def test_the_proof_refuses_positions_that_start_elsewhere(make_model, tmp_path, 
 def test_the_proof_refuses_another_offset_of_positions(make_model):
     patched = plan_patches(sizes("bart"), CONTEXT)
     assert patched.plan.positions == {"model.decoder.embed_positions": 2}
-    weights = checkpoint_tensors(make_model(**sizes("bart")), build(patched.config, torch.float32, "eager"))
-    assert prove(patched.config, patched.plan, weights) < 1e-12
+    folder = make_model(**sizes("bart"))
+    weights = checkpoint_tensors(folder, build(patched.config, torch.float32, "eager"))
+    assert prove(patched.config, patched.plan, weights, folder) < 1e-12
     with pytest.raises(ExportError, match="does not compute what it computes in transformers"):
-        prove(patched.config, replace(patched.plan, positions={"model.decoder.embed_positions": 1}), weights)
+        wrong = replace(patched.plan, positions={"model.decoder.embed_positions": 1})
+        prove(patched.config, wrong, weights, folder)
 
 
 def test_a_context_without_positions_is_refused():

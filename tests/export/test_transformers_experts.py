@@ -68,8 +68,8 @@ def opened(request, make_model):
 
 
 def test_the_proof_holds_to_rounding_of_float64(opened):
-    patched, weights, _ = opened
-    assert prove(patched.config, patched.plan, weights) < 1e-12
+    patched, weights, folder = opened
+    assert prove(patched.config, patched.plan, weights, folder) < 1e-12
 
 
 FAULTS = {
@@ -83,18 +83,18 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_proof_refuses_experts_that_compute_something_else(opened, fault):
-    patched, weights, _ = opened
+    patched, weights, folder = opened
     name = min(patched.plan.experts)
     wrong = replace(patched.plan, experts=patched.plan.experts | {name: FAULTS[fault](patched.plan.experts[name])})
     with pytest.raises(ExportError, match=r"does not compute .* first differ after layer 0 .model.layers.0, "):
-        prove(patched.config, wrong, weights)
+        prove(patched.config, wrong, weights, folder)
 
 
 def test_the_proof_refuses_experts_in_another_order(opened, monkeypatch):
-    patched, weights, _ = opened
+    patched, weights, folder = opened
     monkeypatch.setattr(StackReader, "read_expert", lambda self, expert: self()[expert - 1])
     with pytest.raises(ExportError, match="first differ after layer 0"):
-        prove(patched.config, patched.plan, weights)
+        prove(patched.config, patched.plan, weights, folder)
 
 
 def test_one_expert_is_read_without_the_others(opened):

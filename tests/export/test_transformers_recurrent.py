@@ -69,15 +69,15 @@ def test_layers_keep_what_transformers_gives_to_its_cache(model_type):
 
 @pytest.fixture(scope="module", params=MODELS)
 def opened(request, make_model):
-    """Return a plan, and the weights by transformers' names."""
+    """Return a plan, the weights by transformers' names, and their folder."""
     fields = sizes(request.param)
-    patched = plan_patches(fields, CONTEXT)
-    return patched, checkpoint_tensors(make_model(**fields), build(patched.config, torch.float32, "eager"))
+    patched, folder = plan_patches(fields, CONTEXT), make_model(**fields)
+    return patched, checkpoint_tensors(folder, build(patched.config, torch.float32, "eager")), folder
 
 
 def test_the_proof_holds_to_rounding_of_float64(opened):
-    patched, weights = opened
-    assert prove(patched.config, patched.plan, weights) < 1e-11
+    patched, weights, folder = opened
+    assert prove(patched.config, patched.plan, weights, folder) < 1e-11
 
 
 def forgotten(monkeypatch):
@@ -99,10 +99,10 @@ FAULTS = {"states forgotten": forgotten, "padding enters": with_padding, "taps i
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_proof_refuses_other_states(opened, monkeypatch, fault):
-    patched, weights = opened
+    patched, weights, folder = opened
     FAULTS[fault](monkeypatch)
     with pytest.raises(ExportError, match="does not compute what it computes in transformers"):
-        prove(patched.config, patched.plan, weights)
+        prove(patched.config, patched.plan, weights, folder)
 
 
 @pytest.mark.parametrize("model_type", ["olmo_hybrid", "nemotron_h"])

@@ -154,7 +154,7 @@ REFUSALS = [
     ("granitemoehybrid", {"mamba_n_heads": 7}, "7 Mamba heads of 16, and its layers have 128 channels"),
     ("granitemoehybrid", {"mlp_bias": True}, "mlp_bias = True, which is not supported here; supported: False"),
     ("granitemoeshared", {"num_experts_per_tok": 8}, r"experts_per_token is 8; it must be from 1 to num_experts \(7\)"),
-    ("helium", {"layer_types": [FULL] * 3}, "fields that the helium family does not know: layer_types"),
+    ("helium", {"layer_types": [SLIDING] * 3}, "fields that the helium family does not know: layer_types"),
     ("hunyuan_v1_dense", {"use_cla": True}, "use_cla = True, which is not supported here; supported: False"),
     (
         "hunyuan_v1_dense",
@@ -180,7 +180,7 @@ REFUSALS = [
     ("llama4_text", {"layer_types": [SLIDING] * 4}, "'sliding_attention'; supported here: full_attention, chunked_att"),
     ("llama4_text", {"attention_chunk_size": None}, "no attention_chunk_size; a llama4_text model requires it"),
     ("ministral", {"sliding_window": None, "layer_types": [SLIDING] * 3}, "no sliding_window is in use"),
-    ("ministral3", {"layer_types": [FULL] * 3}, "fields that the ministral3 family does not know: layer_types"),
+    ("ministral3", {"layer_types": [SLIDING] * 3}, "fields that the ministral3 family does not know: layer_types"),
     (
         "ministral3",
         {"rope_parameters": {"rope_type": "default"}},

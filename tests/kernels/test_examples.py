@@ -13,8 +13,8 @@ from edgeformer.runtime import load
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))  # the folders of tools/ are packages
 
-from verification.clients.client import EXAMPLES, ClientError, Places
-from verification.clients.registry import CLIENTS
+from verification.client_programs.client import EXAMPLES, ClientError, Places
+from verification.client_programs.registry import CLIENTS
 
 STEPS = 40
 VARIABLE = "EDGEFORMER_KERNELS_LIBRARY"

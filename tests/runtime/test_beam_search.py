@@ -9,6 +9,7 @@ import torch
 import transformers
 
 from edgeformer.errors import RequestError
+from edgeformer.runtime import GenerationConfig
 from edgeformer.runtime.generation.beam_search import BeamSearch, Hypothesis, beam_search
 from edgeformer.runtime.generation.sampling.logits_rules import Rules
 
@@ -458,7 +459,7 @@ def test_tokens_whose_logit_is_minus_infinity_never_come():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_beams": 0}, r"^num_beams is 0; it must be 1 \(greedy\) to 65,536\.$"),
+        ({"num_beams": 0}, r"^num_beams is 0; it must be between 1 \(greedy\) and 65,536\.$"),
         ({"length_penalty": float("inf")}, r"^length_penalty is inf; it must be finite; 0 is off\.$"),
         ({"early_stopping": "ever"}, r"^early_stopping is 'ever'; it must be true, false or \"never\"\.$"),
         (
@@ -471,7 +472,8 @@ def test_tokens_whose_logit_is_minus_infinity_never_come():
 )
 def test_options_out_of_range_are_refused(options, message):
     with pytest.raises(RequestError, match=message):
-        BeamSearch(**options)
+        sequences = options.pop("num_return_sequences", 1)
+        GenerationConfig(**options).beam_search(sequences)
 
 
 def test_a_request_that_fits_no_model_is_refused():

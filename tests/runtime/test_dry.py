@@ -84,7 +84,7 @@ def test_a_model_that_would_repeat_itself_does_not(tiny_llama_bundle):
     ("options", "message"),
     [
         ({"dry_multiplier": -1}, r"^dry_multiplier is -1; it must be 0 \(off\) or larger\.$"),
-        ({"dry_base": 0.5}, r"^dry_base is 0\.5; it must be 1 or larger\.$"),
+        ({"dry_base": 0.5}, r"^dry_base is 0\.5; it must be at least 1\.$"),
         ({"dry_allowed_length": 0}, r"^dry_allowed_length is 0; it must be at least 1\.$"),
         ({"dry_penalty_last_n": -2}, r"^dry_penalty_last_n is -2; it must be -1 \(the whole text\) or larger\.$"),
         ({"dry_sequence_breakers": 3}, r"^dry_sequence_breakers is 3 \(int\); it must be a text or a list of texts\.$"),

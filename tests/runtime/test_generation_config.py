@@ -126,7 +126,7 @@ def test_lists_make_equal_configs_and_every_config_is_hashable():
         ({"num_beams": 2}, "^beam search is for encoder-decoders; use num_beams=1 with a decoder-only model.$"),
         ({"num_beams": 2, "temperature": 1.0}, "^num_beams searches and temperature draws; give only one of them.$"),
         ({"top_logprobs": 2}, "^top_logprobs is 2, which needs logprobs=True.$"),
-        ({"top_logprobs": -1, "logprobs": True}, "^top_logprobs is -1; it must be 0 or larger.$"),
+        ({"top_logprobs": -1, "logprobs": True}, "^top_logprobs is -1; it must be at least 0.$"),
         ({"logprobs": 1}, r"^logprobs is 1 \(int\); it must be True or False.$"),
         ({"logprobs": True, "num_beams": 2}, "^a beam search returns scores of texts, not logprobs of tokens"),
         ({"logit_bias": {9999: 1.0}}, "^logit_bias has the token id 9999, outside 0 to 2047"),

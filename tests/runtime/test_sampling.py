@@ -320,9 +320,9 @@ def test_samplers_of_one_seed_do_not_disturb_each_other():
         ({"min_p": 1.1}, r"^min_p is 1\.1; it must be between 0 \(off\) and 1\.$"),
         ({"typical_p": 0}, r"^typical_p is 0; it must be above 0 and at most 1 \(off\)\.$"),
         ({"xtc_probability": 2}, r"^xtc_probability is 2; it must be between 0 \(off\) and 1\.$"),
-        ({"xtc_threshold": -1}, r"^xtc_threshold is -1; it must be between 0 and 1; above 0\.5 is off\.$"),
+        ({"xtc_threshold": -1}, r"^xtc_threshold is -1; it must be between 0 and 1\.$"),
         ({"repetition_penalty": 0}, r"^repetition_penalty is 0; it must be above 0; 1 is off\.$"),
-        ({"seed": -1}, r"^seed is -1; it must be 0 or larger\.$"),
+        ({"seed": -1}, r"^seed is -1; it must be at least 0\.$"),
     ],
     ids=str,
 )

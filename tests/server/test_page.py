@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from running_server import running
-from verification.clients.chromium import open_chromium
+from verification.client_programs.chromium import open_chromium
 
 pytestmark = pytest.mark.skipif(
     shutil.which("chromium") is None,

@@ -22,10 +22,10 @@ import torch
 import transformers
 from click.testing import CliRunner
 from verification import conformance
-from verification.clients.browser import STATUS, TEXT, open_page, write
-from verification.clients.client import EXAMPLES, ClientError, Places
-from verification.clients.programs import PythonClient, with_modules
-from verification.clients.registry import CLIENTS
+from verification.client_programs.browser import STATUS, TEXT, open_page, write
+from verification.client_programs.client import EXAMPLES, ClientError, Places
+from verification.client_programs.programs import PythonClient, with_modules
+from verification.client_programs.registry import CLIENTS
 
 from edgeformer.export import export_model
 from edgeformer.runtime import load

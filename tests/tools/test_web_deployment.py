@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from verification.clients.browser import BrowserClient, link_bundle, open_page, program, served, write
-from verification.clients.chromium import open_chromium
-from verification.clients.client import EXAMPLES, TIMEOUT, Places
-from verification.clients.programs import with_modules
+from verification.client_programs.browser import BrowserClient, link_bundle, open_page, program, served, write
+from verification.client_programs.chromium import open_chromium
+from verification.client_programs.client import EXAMPLES, TIMEOUT, Places
+from verification.client_programs.programs import with_modules
 
 from edgeformer.export import export_model
 from edgeformer.manifest.deployment import DEPLOYMENTS

@@ -33,8 +33,8 @@ from edgeformer.runtime import load
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
 
-from verification.clients.client import EXAMPLES, Client, ClientError, Places, Prompts, Tokens
-from verification.clients.registry import CLIENTS
+from verification.client_programs.client import EXAMPLES, Client, ClientError, Places, Prompts, Tokens
+from verification.client_programs.registry import CLIENTS
 
 OURS = "edgeformer"
 PROMPTS = 2

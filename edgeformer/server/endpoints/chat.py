@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from edgeformer.runtime import Generation, TokenEvent
+from edgeformer.runtime import CausalLM, Generation, TokenEvent
 from edgeformer.server.schema.bodies import ChatBody
 from edgeformer.server.schema.tool_formats import Call, ToolCallReader
 from edgeformer.server.service.answers import Answers, Progress, unless_gone
@@ -141,7 +141,7 @@ async def begin_chat(request: Request, body: ChatBody, param: str) -> Chat:
     """Submit a conversation to its model. param: the field that has it, for errors."""
     state, record = state_of(request), record_of(request)
     served = state.models.find(body.model)
-    served.require("causal-lm")
+    served.require(CausalLM)
     prompt = await state.in_thread(chat_prompt, served, body)
     check_length(served, prompt.tokens, state.options.max_prompt_tokens, param)
     wanted = configs(served, body, state.options, len(prompt.tokens), prompt.json_schema)

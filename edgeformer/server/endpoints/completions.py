@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from edgeformer.runtime import Seq2SeqLM, TokenEvent
+from edgeformer.runtime import CausalLM, Seq2SeqLM, TokenEvent
 from edgeformer.server.schema.api_errors import ApiError
 from edgeformer.server.schema.bodies import CompletionBody
 from edgeformer.server.service.answers import Answers, unless_gone
@@ -93,7 +93,7 @@ async def completions(request: Request) -> Response:
     state, record = state_of(request), record_of(request)
     body = await body_of(request, CompletionBody)
     served = state.models.find(body.model)
-    served.require("causal-lm", "seq2seq-lm")
+    served.require(CausalLM, Seq2SeqLM)
     limit = max(1, state.options.max_choices // (body.n or 1))
     prompts = await state.in_thread(text_prompts, served, body.prompt, "prompt", limit)
     wanted = configs(served, body, state.options, max(map(len, prompts)))

@@ -51,9 +51,7 @@ async def embeddings(request: Request) -> Response:
     state, record = state_of(request), record_of(request)
     body = await body_of(request, EmbeddingBody)
     served = state.models.find(body.model)
-    served.require("encoder")
-    assert isinstance(served.model, Encoder)
-    prompted = served.model.with_prompt(body.input)
+    prompted = served.require(Encoder).with_prompt(body.input)
     tokens = await state.in_thread(text_prompts, served, prompted, "input", MAX_TEXTS)
     for each in tokens:
         check_length(served, each, state.options.max_prompt_tokens, "input")

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime import Generation, Segment, Seq2SeqLM, SpeechConfig, Transcript
+from edgeformer.runtime import Generation, Segment, SpeechConfig, Transcript
 from edgeformer.runtime.sound.audio import resample
 from edgeformer.runtime.sound.sound_files import decode_audio
 from edgeformer.runtime.tasks.speech import SubtitleFormat, Window, subtitles
@@ -87,8 +87,7 @@ async def _transcribe(
     request: Request, served: ServedModel, samples: NDArray[np.float32], body: Transcription, task: str
 ) -> Transcript:
     """Run the windows of a recording, one after the other, beside the requests of other clients."""
-    model, state = served.model, state_of(request)
-    assert isinstance(model, Seq2SeqLM)
+    model, state = served.require_speech(), state_of(request)
     try:
         needs_language(model.manifest.generation, body.language, task)
     except RequestError as error:

@@ -5,14 +5,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from edgeformer.config import Task
 from edgeformer.errors import RequestError
-from edgeformer.manifest.parts import Task
 from edgeformer.runtime import CausalLM, Encoder, Engine, Seq2SeqLM, load
+from edgeformer.runtime.tasks.model import Model
 from edgeformer.runtime.text.tokenizer import Tokenizer
 from edgeformer.server.schema.api_errors import ApiError
 from edgeformer.server.schema.tool_formats import ToolFormat, recognise
+
+M = TypeVar("M", bound=Model)
 
 ROUTES: dict[Task, str] = {
     "causal-lm": "/v1/chat/completions, /v1/responses or /v1/completions",
@@ -65,21 +68,24 @@ class ServedModel:
         """The format of tool calls that its chat template asks for, or None."""
         return recognise(self.tokenizer.chat_template or "")
 
-    def require(self, *tasks: Task) -> None:
-        """Raise ApiError unless the model has one of these tasks."""
-        if self.task not in tasks or self.is_speech:
-            raise self._wrong_route()
+    def require(self, *kinds: type[M]) -> M:
+        """Return the model. Raises ApiError unless it is of one of these kinds, and reads text."""
+        if isinstance(self.model, kinds) and not self.is_speech:
+            return self.model
+        raise self._wrong_route()
 
-    def require_speech(self) -> None:
-        """Raise ApiError unless it is a speech model."""
-        if not self.is_speech:
+    def require_speech(self) -> Seq2SeqLM:
+        """Return the model. Raises ApiError unless it is a speech model."""
+        if not isinstance(self.model, Seq2SeqLM) or not self.model.is_speech:
             raise self._wrong_route()
+        return self.model
 
     def require_ranking(self) -> Encoder:
         """Return the model. Raises ApiError unless it is a cross-encoder that gives one score to a pair of texts."""
-        if not isinstance(self.model, Encoder) or not self.model.ranks:
+        model = self.require(Encoder)
+        if not model.ranks:
             raise self._wrong_route()
-        return self.model
+        return model
 
     def _wrong_route(self) -> ApiError:
         route = "/v1/audio/transcriptions" if self.is_speech else ROUTES[self.task]

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.config import EncoderConfig
 from edgeformer.export.lower import LoweringOptions
 from edgeformer.models.graph_specs import GraphSpec
 from edgeformer.models.model_spec import ModelSpec
@@ -47,10 +46,10 @@ def make_feeds(
     context = spec.stack.context_length if spec.stack is not None else model_spec.context_length
     total = min(TOKENS, context)
     feeds: list[tuple[str, tuple[int, ...], int, int]]
-    if isinstance(spec.stack, EncoderConfig) and spec.stack.audio is not None:
+    if spec.stack is not None and spec.stack.audio is not None:
         # One row: it has no padding, and every value of the graph is kept for its thousands of frames.
         feeds = [("recording", (context,), context, 0)]
-    elif isinstance(spec.stack, EncoderConfig):
+    elif not spec.caches:
         feeds = [("batch of texts", (total, max(total // 2, 1)), total, 0)]
     else:
         prompt, chunk = max(total - 3, 1), max(total // 2 - 1, 1)
@@ -81,7 +80,7 @@ class _FeedMaker:
         """
         written = np.arange(lengths.max()) < lengths[:, None]
         source = written
-        if not isinstance(self._spec.stack, EncoderConfig):
+        if self._spec.caches:
             source = np.arange(SOURCE) < np.array([SOURCE, SOURCE // 2])[: len(lengths), None]
         sizes = {
             "batch_size": len(lengths), "sequence_length": new, "past_sequence_length": past,
@@ -110,7 +109,4 @@ class _FeedMaker:
         stack = self._spec.stack
         if stack is None:
             return self._model_spec.vocab_size
-        if name == "token_type_ids":
-            assert isinstance(stack, EncoderConfig)
-            return stack.token_types
-        return stack.vocab_size
+        return stack.token_types if name == "token_type_ids" else stack.vocab_size

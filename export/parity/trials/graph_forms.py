@@ -15,7 +15,7 @@ from edgeformer.runtime.sessions.kernels import KernelChoice
 
 @dataclass(frozen=True, kw_only=True)
 class FormSetup:
-    """What the trials of a form are made from.
+    """The inputs of the trials of a form.
 
     Attributes:
         setup: that of the graphs that run the model.

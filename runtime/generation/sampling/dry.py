@@ -9,42 +9,19 @@ beam search, too.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.errors import RequestError
+from edgeformer.options.generation import DryOptions
 from edgeformer.runtime.text.tokenizer import Tokenizer
 
 MAX_EXPONENT = 88.0
 """Natural logarithm of the largest penalty, about that of the largest float32: a larger one could not be subtracted."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Dry:
-    """The options of DRY; `GenerationConfig` has the meaning and range of each.
-
-    Raises RequestError for a value outside its range.
-    """
-
-    dry_multiplier: float = 0.0
-    dry_base: float = 1.75
-    dry_allowed_length: int = 2
-    dry_penalty_last_n: int = -1
-    dry_sequence_breakers: Sequence[str] = ("\n", ":", '"', "*")
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "dry_sequence_breakers", tuple(self.dry_sequence_breakers))
-        for name, valid, expected in (
-            ("dry_multiplier", 0 <= self.dry_multiplier < math.inf, "0 (off) or larger"),
-            ("dry_base", 1 <= self.dry_base < math.inf, "1 or larger"),
-            ("dry_allowed_length", self.dry_allowed_length >= 1, "at least 1"),
-            ("dry_penalty_last_n", self.dry_penalty_last_n >= -1, "-1 (the whole text) or larger"),
-        ):
-            if not valid:
-                raise RequestError(f"{name} is {getattr(self, name)}; it must be {expected}.")
+class Dry(DryOptions):
+    """The options of DRY."""
 
     def processor(self, tokenizer: Tokenizer | None) -> "DryPenalty":
         """Return the logits processor; without a tokenizer, tokens have no text, and so nothing breaks a sequence."""

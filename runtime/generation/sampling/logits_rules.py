@@ -6,9 +6,7 @@ come first. A later rule overrules an earlier one. The biases of OpenAI's API co
 its two penalties behind it, as in llama.cpp and vLLM.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 
@@ -16,104 +14,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.errors import RequestError
+from edgeformer.options.generation import RuleOptions
 from edgeformer.runtime.steps.decoder import Logits
 
 Ids = NDArray[np.int64]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rules:
-    """The options that restrict tokens; `GenerationConfig` has the meaning and range of each. By default any may come.
+class Rules(RuleOptions):
+    """The options that restrict tokens, as `GenerationConfig.rules` gives them. By default any may come.
 
-    Lengths count tokens, the prompt's included.
-
-    Raises RequestError for a value outside its range. Source: `_get_logits_processor` of transformers 5.23.
+    Lengths count tokens, the prompt's included. Source: `_get_logits_processor` of transformers 5.23.
     """
 
-    logit_bias: Mapping[int, float] | Sequence[tuple[int, float]] = ()
-    sequence_bias: Sequence[tuple[Sequence[int], float]] = ()
-    encoder_repetition_penalty: float = 1.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    no_repeat_ngram_size: int = 0
-    encoder_no_repeat_ngram_size: int = 0
-    bad_words_ids: Sequence[Sequence[int]] = ()
-    min_length: int = 0
-    min_new_tokens: int = 0
-    forced_bos_token_id: int | None = None
-    forced_eos_token_id: int | None = None
-    remove_invalid_values: bool = False
-    exponential_decay_length_penalty: tuple[int, float] | None = None
-    suppress_tokens: Sequence[int] = ()
-    begin_suppress_tokens: Sequence[int] = ()
-
-    def __post_init__(self) -> None:
-        # Lists, as they come from JSON, would make equal rules differ.
-        object.__setattr__(self, "bad_words_ids", tuple(tuple(word) for word in self.bad_words_ids))
-        for name in ("suppress_tokens", "begin_suppress_tokens"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
-        biases = self.logit_bias.items() if isinstance(self.logit_bias, Mapping) else self.logit_bias
-        object.__setattr__(self, "logit_bias", tuple(sorted((token, bias) for token, bias in biases)))
-        sequences = ((tuple(words), float(bias)) for words, bias in self.sequence_bias)
-        object.__setattr__(self, "sequence_bias", tuple(sequences))
-        if self.exponential_decay_length_penalty is not None:
-            start, factor = self.exponential_decay_length_penalty
-            object.__setattr__(self, "exponential_decay_length_penalty", (start, factor))
-        self._check_ranges()
-
-    def _check_ranges(self) -> None:
-        for token, bias in self._biases:
-            if math.isnan(bias) or bias == math.inf:
-                raise RequestError(f"logit_bias of token {token} is {bias}; it must be a finite number, or -inf (ban).")
-        for name in ("presence_penalty", "frequency_penalty"):
-            if not math.isfinite(getattr(self, name)):
-                raise RequestError(f"{name} is {getattr(self, name)}; it must be finite; 0 is off.")
-        for name in ("repetition_penalty", "encoder_repetition_penalty"):
-            if not getattr(self, name) > 0:
-                raise RequestError(f"{name} is {getattr(self, name)}; it must be above 0; 1 is off.")
-        for name in ("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "min_length", "min_new_tokens"):
-            if getattr(self, name) < 0:
-                raise RequestError(f"{name} is {getattr(self, name)}; it must be 0 (off) or larger.")
-        if not all(self.bad_words_ids):
-            raise RequestError("bad_words_ids has an empty sequence; each must have at least one token id.")
-        if not all(words and math.isfinite(bias) for words, bias in self.sequence_bias):
-            raise RequestError("sequence_bias has an empty sequence or a bias that is not finite.")
-        if self.exponential_decay_length_penalty is not None and not (
-            self.exponential_decay_length_penalty[0] >= 0 < self.exponential_decay_length_penalty[1] < math.inf
-        ):
-            raise RequestError(
-                f"exponential_decay_length_penalty is {self.exponential_decay_length_penalty}; it must be a number of "
-                "new tokens, 0 or larger, and a factor above 0."
-            )
+    def check(self, vocab_size: int) -> None:
+        """Raise RequestError if a rule names tokens outside the vocabulary; suppressed tokens may be outside."""
         for name, ids in self._token_ids():
-            if any(id < 0 for id in ids):
-                raise RequestError(f"{name} has the token id {min(ids)}; ids must be 0 or larger.")
-        for name in ("forced_bos_token_id", "forced_eos_token_id"):
-            if getattr(self, name) in self.suppress_tokens:
+            if max(ids, default=0) >= vocab_size:
                 raise RequestError(
-                    f"{name} is {getattr(self, name)}, which is in suppress_tokens too, so that no token could come. "
-                    "Take it out of one of them; min_new_tokens delays an end."
+                    f"{name} has the token id {max(ids)}, outside 0 to {vocab_size - 1}, the model's vocabulary.",
+                    field=name,
                 )
 
     def _token_ids(self) -> list[tuple[str, Sequence[int]]]:
+        """Return the options that name tokens, but for those that suppress them, with the ids of each."""
         forced = ("forced_bos_token_id", self.forced_bos_token_id), ("forced_eos_token_id", self.forced_eos_token_id)
         return [
             *((name, [id]) for name, id in forced if id is not None),
             ("logit_bias", [token for token, _ in self._biases]),
             ("bad_words_ids", [id for word in self.bad_words_ids for id in word]),
             ("sequence_bias", [id for words, _ in self.sequence_bias for id in words]),
-            ("suppress_tokens", self.suppress_tokens),
-            ("begin_suppress_tokens", self.begin_suppress_tokens),
         ]
-
-    def check(self, vocab_size: int) -> None:
-        """Raise RequestError if a rule names tokens outside the vocabulary; suppressed tokens may be outside."""
-        for name, ids in self._token_ids():
-            if name not in ("suppress_tokens", "begin_suppress_tokens") and max(ids, default=0) >= vocab_size:
-                raise RequestError(
-                    f"{name} has the token id {max(ids)}, outside 0 to {vocab_size - 1}, the model's vocabulary."
-                )
 
     @cached_property
     def allows_all(self) -> bool:
@@ -182,7 +112,7 @@ class Rules:
 
     @property
     def _biases(self) -> Sequence[tuple[int, float]]:
-        assert not isinstance(self.logit_bias, Mapping), "the constructor makes pairs of it"
+        assert not isinstance(self.logit_bias, Mapping), "GenerationConfig makes pairs of it"
         return self.logit_bias
 
     @cached_property

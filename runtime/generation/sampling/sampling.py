@@ -4,32 +4,17 @@ The filters come in the order of transformers: top-h, top-k, top-p, min-p, typic
 transformers lacks. Penalties come before; they are in `logits_rules.Rules`.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.errors import RequestError
+from edgeformer.options.generation import SamplingOptions
 from edgeformer.runtime.generation.sampling.sampling_filters import cut_epsilon, cut_eta, filter_top_h, softmax
 
 Logits = NDArray[np.float32]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sampling:
-    """The options of sampling; `GenerationConfig` has the meaning and range of each."""
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    typical_p: float = 1.0
-    xtc_probability: float = 0.0
-    xtc_threshold: float = 0.1
-    top_h: float = 0.0
-    epsilon_cutoff: float = 0.0
-    eta_cutoff: float = 0.0
-    seed: int | None = None
+class Sampling(SamplingOptions):
+    """The options of sampling."""
 
     @property
     def candidate_count(self) -> int | None:
@@ -37,24 +22,6 @@ class Sampling:
         if self.temperature == 0:
             return 1
         return self.top_k if self.top_k and not self.top_h else None
-
-    def __post_init__(self) -> None:
-        _require(self.temperature >= 0, "temperature", self.temperature, "0 (greedy) or larger")
-        _require(self.top_k >= 0, "top_k", self.top_k, "0 (off) or larger")
-        _require(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1 (off)")
-        _require(0 <= self.min_p <= 1, "min_p", self.min_p, "between 0 (off) and 1")
-        _require(0 < self.typical_p <= 1, "typical_p", self.typical_p, "above 0 and at most 1 (off)")
-        _require(0 <= self.xtc_probability <= 1, "xtc_probability", self.xtc_probability, "between 0 (off) and 1")
-        _require(0 <= self.xtc_threshold <= 1, "xtc_threshold", self.xtc_threshold, "between 0 and 1; above 0.5 is off")
-        _require(0 <= self.top_h <= 1, "top_h", self.top_h, "between 0 (off) and 1")
-        for name in ("epsilon_cutoff", "eta_cutoff"):
-            _require(0 <= getattr(self, name) < 1, name, getattr(self, name), "0 (off) or larger, and below 1")
-        _require(self.seed is None or self.seed >= 0, "seed", self.seed, "0 or larger")
-
-
-def _require(condition: bool, name: str, value: object, expected: str) -> None:
-    if not condition:
-        raise RequestError(f"{name} is {value}; it must be {expected}.")
 
 
 class Sampler:

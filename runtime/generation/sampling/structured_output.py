@@ -8,10 +8,7 @@ and is needed only when the logits after it are there.
                         └── llguidance finds what may follow t ────┘
 """
 
-import json
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -21,6 +18,7 @@ from numpy.typing import NDArray
 
 from edgeformer.errors import RequestError, require
 from edgeformer.manifest.manifest import Manifest
+from edgeformer.options.generation import StructuredOutputOptions
 from edgeformer.runtime.text.tokenizer import Tokenizer
 
 WHITESPACE = r" |\n[ \t]{0,20}"
@@ -28,22 +26,8 @@ WHITESPACE = r" |\n[ \t]{0,20}"
 whitespace without end. llama.cpp bounds it alike."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class StructuredOutput:
-    """The options of structured output; `GenerationConfig` has the meaning of each.
-
-    Raises RequestError where more than one is given.
-    """
-
-    json_schema: str | Mapping[str, Any] | None = None
-    regex: str | None = None
-    grammar: str | None = None
-
-    def __post_init__(self) -> None:
-        if isinstance(self.json_schema, Mapping):
-            object.__setattr__(self, "json_schema", json.dumps(self.json_schema))
-        if len(self._given) > 1:
-            raise RequestError(f"{' and '.join(self._given)} exclude each other; give one of them.")
+class StructuredOutput(StructuredOutputOptions):
+    """The options of structured output, of which at most one is set; `json_schema` is JSON."""
 
     @property
     def is_on(self) -> bool:
@@ -64,11 +48,11 @@ class StructuredOutput:
             return None
         (name,) = self._given
         if tokenizer is None:
-            raise RequestError(f"{name} needs a tokenizer, and this bundle has none.")
+            raise RequestError(f"{name} needs a tokenizer, and this bundle has none.", field=name)
         llguidance = require("llguidance", "structured")
         matcher = llguidance.LLMatcher(_grammar_tokenizer(tokenizer, manifest), self._grammar(), log_level=0)
         if matcher.is_error():
-            raise RequestError(f"{name} cannot be followed: {matcher.get_error().strip()}")
+            raise RequestError(f"{name} cannot be followed: {matcher.get_error().strip()}", field=name)
         return Constraint(matcher, manifest.vocab_size)
 
     def _grammar(self) -> str:

@@ -12,7 +12,7 @@ the minimum.
 from collections.abc import Sequence
 from statistics import fmean
 
-from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Seq2SeqConfig
+from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, StackConfig
 from edgeformer.manifest.accounting import account, cache_element_bytes, last_token_flops
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime.measure.benchmarking.result import Cost
@@ -35,45 +35,33 @@ class Costs:
 
     def prefill(self, tokens: int, batch_size: int) -> Cost | None:
         """Return the cost of one token of a prompt, of a source, or of an encoder's text."""
-        match self._model:
-            case DecoderConfig() as config:
-                return self._prompt(config, tokens)
-            case Seq2SeqConfig() as config:
-                source = account(config).source
-                assert source is not None
-                flops, attention = source.flops_per_token, source.attention_flops_per_token
-                return self._texts(config, flops, attention, tokens, batch_size)
-            case EncoderConfig() as config:
-                own = account(config)
-                return self._texts(config, own.flops_per_token, own.attention_flops_per_token, tokens, batch_size)
-            case _:
-                return None
+        if self._model is None:
+            return None
+        if self._model.input_stack.cache_geometry.num_layers:
+            return self._prompt(self._model, tokens)
+        own = account(self._model)
+        texts = own if own.source is None else own.source
+        return self._texts(self._model, texts.flops_per_token, texts.attention_flops_per_token, tokens, batch_size)
 
     def decode(self, tokens: int, batch_size: int, new_tokens: int) -> Cost | None:
         """Return the cost of one new token halfway through decoding; rows share one read of the weights."""
-        length = tokens + new_tokens // 2
-        match self._model:
-            case DecoderConfig() as config:
-                weights = self._read(config, account(config).flops_per_token)
-                flops = account(config).flops_per_token + _attention(config, [length])
-                return Cost(flops=flops, bytes=weights / batch_size + self._cache(config, length))
-            case Seq2SeqConfig(decoder=config):
-                own = account(self._model)
-                geometry = config.cross_geometry
-                assert own.source is not None and geometry is not None
-                written = 1 + new_tokens // 2
-                flops = own.flops_per_token + _attention(config, [written]) + own.source.step_flops_per_token * tokens
-                weights = self._read(self._model, own.flops_per_token)
-                cache = self._cache(config, written) + geometry.elements(1, tokens) * self._element_bytes
-                return Cost(flops=flops, bytes=weights / batch_size + cache)
-            case _:
-                return None
+        if self._model is None or not self._model.output_stack.cache_geometry.num_layers:
+            return None
+        own, stack = account(self._model), self._model.output_stack
+        geometry = stack.cross_geometry
+        length = (tokens if geometry is None else 1) + new_tokens // 2
+        flops = own.flops_per_token + _attention(stack, [length])
+        cache = self._cache(stack, length)
+        if own.source is not None and geometry is not None:
+            flops += own.source.step_flops_per_token * tokens
+            cache += geometry.elements(1, tokens) * self._element_bytes
+        return Cost(flops=flops, bytes=self._read(self._model, own.flops_per_token) / batch_size + cache)
 
-    def _prompt(self, config: DecoderConfig, tokens: int) -> Cost:
+    def _prompt(self, model: ModelConfig, tokens: int) -> Cost:
         """Return the cost of one token of a prompt; rows run one by one, and each chunk reads weights and cache."""
         ends = [min(end, tokens) for end in range(PREFILL_CHUNK, tokens + PREFILL_CHUNK, PREFILL_CHUNK)]
-        own = account(config)
-        weights, products = self._read(config, own.flops_per_token) * len(ends), float(own.flops_per_token)
+        own, config = account(model), model.output_stack
+        weights, products = self._read(model, own.flops_per_token) * len(ends), float(own.flops_per_token)
         over_prefill = self._prefill is not None and tokens >= self._prefill.from_tokens
         if over_prefill:
             weights = self._prefill_bytes * len(ends)
@@ -91,11 +79,11 @@ class Costs:
         """Return the bytes of the weights that a token is multiplied with; each weight takes two operations."""
         return self._file_bytes * min(1.0, flops_per_token / 2 / account(config).parameters)
 
-    def _cache(self, config: DecoderConfig, length: int) -> int:
+    def _cache(self, config: StackConfig, length: int) -> int:
         return config.cache_geometry.size_in_bytes(self._element_bytes, 1, length, config.cache_windows)
 
 
-def _attention(config: DecoderConfig, lengths: Sequence[int]) -> float:
+def _attention(config: DecoderConfig | EncoderConfig, lengths: Sequence[int]) -> float:
     """Return the FLOPs of attention per token, a mean over past `lengths`, each limited to the layer's window."""
     seen = fmean(min(window or length, length) for window in config.windows for length in lengths)
     return account(config).attention_flops_per_token * seen

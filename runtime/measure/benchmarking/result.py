@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
-from edgeformer.manifest.parts import OpSet, Precision, Provider, Task
+from edgeformer.config import Task
+from edgeformer.manifest.parts import OpSet, Precision, Provider
 from edgeformer.runtime.sessions.kernel_report import KernelReport
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeformer.config import EncoderConfig, ModelConfig, Seq2SeqConfig
+from edgeformer.config import ModelConfig
 from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime import request_values
@@ -111,14 +111,14 @@ def _run_decoder(model: CausalLM, request: Request) -> Timing:
 
 def _run_encoder_decoder(model: Seq2SeqLM, request: Request) -> Timing:
     config = model.manifest.model
-    assert isinstance(config, Seq2SeqConfig)
+    assert config is not None
     sources: list[Any]
     if model.is_speech:
         samples = int(window_seconds(request.tokens) * SAMPLE_RATE)
         rng = np.random.default_rng(0)
         sources = [0.1 * rng.standard_normal(samples, np.float32) for _ in range(request.batch_size)]
     else:
-        sources = _token_ids(request, config.encoder.vocab_size)
+        sources = _token_ids(request, config.input_stack.vocab_size)
     start = time.perf_counter()
     outputs = model.run_encoder(sources)
     middle = time.perf_counter()
@@ -182,11 +182,10 @@ def _new_tokens(manifest: Manifest, new_tokens: int | None) -> int:
 
 def _room(manifest: Manifest, new_tokens: int) -> int:
     """Return the longest prompt, source or text, in tokens."""
-    match manifest.model:
-        case Seq2SeqConfig(encoder=config) | (EncoderConfig() as config):
-            return config.context_length
-        case _:
-            return manifest.context_length - new_tokens
+    stack = None if manifest.model is None else manifest.model.input_stack
+    if stack is None or stack.cache_geometry.num_layers:  # prompt and new tokens share a cache
+        return manifest.context_length - new_tokens
+    return stack.context_length
 
 
 def _too_long(manifest: Manifest, tokens: int, new_tokens: int, room: int) -> str:
@@ -200,4 +199,4 @@ def _too_long(manifest: Manifest, tokens: int, new_tokens: int, room: int) -> st
 
 
 def _is_speech(config: ModelConfig | None) -> bool:
-    return isinstance(config, Seq2SeqConfig) and config.encoder.audio is not None
+    return config is not None and config.is_speech

@@ -12,9 +12,9 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from verification.clients.chromium import Page, open_chromium
-from verification.clients.client import DECODERS, EXAMPLES, TIMEOUT, ClientError, Places, Prompts, Tokens
-from verification.clients.programs import missing_package, package_versions, with_modules
+from verification.client_programs.chromium import Page, open_chromium
+from verification.client_programs.client import DECODERS, EXAMPLES, TIMEOUT, ClientError, Places, Prompts, Tokens
+from verification.client_programs.programs import missing_package, package_versions, with_modules
 
 PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 

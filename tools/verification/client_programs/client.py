@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from edgeformer.manifest.parts import Task
+from edgeformer.config import Task
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 

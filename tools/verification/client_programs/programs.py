@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgeformer.config import Task
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.parts import Task
-from verification.clients.client import (
+from verification.client_programs.client import (
     DECODERS,
     DECODERS_AND_SEQ2SEQ,
     EXAMPLES,

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from verification.clients.browser import BrowserClient
-from verification.clients.client import DECODERS_AND_SEQ2SEQ, EXAMPLES, Client
-from verification.clients.programs import CppClient, DotnetClient, NodeClient, PythonClient
+from verification.client_programs.browser import BrowserClient
+from verification.client_programs.client import DECODERS_AND_SEQ2SEQ, EXAMPLES, Client
+from verification.client_programs.programs import CppClient, DotnetClient, NodeClient, PythonClient
 
 HERE = Path(__file__).parent
 

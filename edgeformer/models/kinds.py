@@ -1,0 +1,76 @@
+"""The kinds of models: how the module of each is built, which graphs it is exported as, and how it reads texts.
+
+Another kind is a config class (`edgeformer.config`), its module in a file of this folder, and an entry of `KINDS`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from edgeformer.config import DecoderConfig, Task
+from edgeformer.contract.tensors import CacheGeometry
+from edgeformer.documents.schema import check
+from edgeformer.models.decoder import Decoder
+from edgeformer.models.encoder import Encoder
+from edgeformer.models.graph_specs import GraphSpec, decoder_graph, encoder_graph, seq2seq_graphs
+from edgeformer.models.seq2seq import Seq2Seq
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """The modules of one kind of model: how they are built, exported and run.
+
+    Attributes:
+        build: makes the module of a config in a dtype.
+        graphs: returns the graphs of a config, which is None for modules that are not edgeformer's, and a cache.
+        read: runs a module on texts: module, config, ids int64 [B, S], mask [B, S] and empty caches → logits, or states
+            and the outputs of a head.
+    """
+
+    build: Callable[[Any, torch.dtype], nn.Module]
+    graphs: Callable[[Any, CacheGeometry], tuple[GraphSpec, ...]]
+    read: Callable[[nn.Module, Any, Tensor, Tensor, Sequence[Any]], tuple[Tensor, ...]]
+
+
+def _build_decoder(config: DecoderConfig, dtype: torch.dtype) -> Decoder:
+    alone = config.cross_geometry is None
+    check(alone, config, "blocks", "without cross-attention in a decoder that is no part of a Seq2SeqConfig")
+    return Decoder(config, dtype)
+
+
+def _read_with_decoder(module: Any, config: Any, ids: Tensor, mask: Tensor, caches: Sequence[Any]) -> tuple[Tensor]:
+    return (module(ids, mask, caches)[0],)
+
+
+def _read_with_encoder(
+    module: Any, config: Any, ids: Tensor, mask: Tensor, caches: Sequence[Any]
+) -> tuple[Tensor, ...]:
+    return tuple(module(ids, mask, torch.zeros_like(ids) if config.token_types > 1 else None))
+
+
+def _read_with_both(module: Any, config: Any, ids: Tensor, mask: Tensor, caches: Sequence[Any]) -> tuple[Tensor]:
+    _, encoder_outputs = module.encode(ids, mask)
+    return (module.decode(ids, mask, mask, caches, encoder_outputs)[0],)
+
+
+KINDS: dict[Task, Kind] = {
+    "causal-lm": Kind(
+        build=_build_decoder,
+        graphs=lambda config, cache: (decoder_graph(cache, config),),
+        read=_read_with_decoder,
+    ),
+    "encoder": Kind(
+        build=Encoder,
+        graphs=lambda config, cache: (encoder_graph(config),),
+        read=_read_with_encoder,
+    ),
+    "seq2seq-lm": Kind(
+        build=Seq2Seq,
+        graphs=lambda config, cache: seq2seq_graphs(config),
+        read=_read_with_both,
+    ),
+}
+"""All kinds of models. Modules that are not edgeformer's are decoders."""

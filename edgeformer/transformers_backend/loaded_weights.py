@@ -1,0 +1,102 @@
+"""The weights of a checkpoint as transformers' own `from_pretrained` reads them, for modules that prove an export.
+
+A proof must not share a reading with what it proves: which files are the model's, how tensors are named, stacked and
+tied, and which stored buffers count, is here left to transformers alone. Tensors have the type that the files have, so
+that they stay mapped to the files and take no memory by themselves, but for those that transformers makes of several.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from edgeformer.transformers_backend.transformers_shim import transformers
+
+ADAPTER = "adapter_config.json"
+"""The file that makes transformers add an adapter to a model, where PEFT is installed."""
+
+FLOATS = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+"""Types of safetensors that a module can have, the widest first."""
+
+
+class LoadedWeights(Mapping[str, Tensor]):
+    """Parameters and stored buffers by the names of transformers' module; tied ones have several names.
+
+    missing: names of the parameters that the checkpoint lacks. They are NaN, so that no output may depend on them.
+    """
+
+    def __init__(self, model: Any, missing: set[str]):
+        stored = model.state_dict(keep_vars=True)
+        self._tensors = {name: tensor.detach() for name, tensor in stored.items()}
+        parameters = dict(model.named_parameters(remove_duplicate=False))
+        self.missing = sorted(missing & parameters.keys())
+        self.buffers = {name for name in stored if name not in parameters and name not in missing}
+        for name in self.missing:
+            self._tensors[name] = torch.full_like(parameters[name], torch.nan)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def place_buffers(self, model: Any) -> None:
+        """Give a module the stored buffers, in the types that its own have."""
+        for name, buffer in model.named_buffers():
+            if name in self.buffers:
+                owner, _, last = name.rpartition(".")
+                setattr(model.get_submodule(owner), last, self[name].to(buffer.dtype))
+
+
+def load_weights(model: Any, folder: Path, allow_pickle: bool = False) -> LoadedWeights:
+    """Load the checkpoint in a folder into another module of a module's class and config, and return its weights.
+
+    allow_pickle: whether transformers may read pickles, which it does by torch's unpickler for tensors alone. Raises
+    whatever transformers raises.
+    """
+    with _without_adapter(folder) as plain:
+        loaded, report = type(model).from_pretrained(
+            plain, config=model.config, dtype=_widest(folder), use_safetensors=None if allow_pickle else True,
+            attn_implementation="eager", local_files_only=True, trust_remote_code=False, output_loading_info=True,
+            generation_config=transformers.GenerationConfig(),
+        )  # fmt: skip
+    return LoadedWeights(loaded, set(report["missing_keys"]))
+
+
+def _widest(folder: Path) -> torch.dtype:
+    """Return the widest type of numbers in the safetensors of a folder, in which every one of them is exact."""
+    found: set[str] = set()
+    for path in folder.glob("*.safetensors"):
+        try:
+            with safe_open(path, framework="pt") as file:
+                found |= {file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118 - no mapping
+        except (SafetensorError, OSError):
+            continue  # if it is one of the model's, transformers says so
+    halves = {"BF16", "F16"} <= found  # neither type has the numbers of the other
+    return (
+        torch.float32
+        if halves and "F64" not in found
+        else next((dtype for name, dtype in FLOATS.items() if name in found), torch.float32)
+    )
+
+
+@contextmanager
+def _without_adapter(folder: Path) -> Iterator[Path]:
+    """Make a folder with links to everything in another one but an adapter; that one itself if there is none."""
+    if not (folder / ADAPTER).is_file():
+        yield folder
+        return
+    with tempfile.TemporaryDirectory() as made:
+        for path in folder.iterdir():
+            if path.name != ADAPTER:
+                os.symlink(path.resolve(), Path(made, path.name))
+        yield Path(made)

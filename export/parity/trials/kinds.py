@@ -1,0 +1,14 @@
+"""The trials of all kinds of models."""
+
+from edgeformer.config import Task
+from edgeformer.export.parity.trials.decoder import DecoderTrial
+from edgeformer.export.parity.trials.encoder import EncoderTrial
+from edgeformer.export.parity.trials.encoder_decoder import EncoderDecoderTrial
+from edgeformer.export.parity.trials.protocol import Trial
+
+TRIALS: dict[Task, type[Trial]] = {
+    "causal-lm": DecoderTrial,
+    "encoder": EncoderTrial,
+    "seq2seq-lm": EncoderDecoderTrial,
+}
+"""The trial of the graphs of each kind."""

@@ -1,0 +1,84 @@
+"""Every table that is keyed by the kind of model has all kinds, and nothing asks for the kind in other places."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from edgeformer.checkpoints.source import open_source
+from edgeformer.cli.info import HEADS as DESCRIBED_HEADS
+from edgeformer.client_files.model_card import CARDS
+from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Task
+from edgeformer.export.adapters.compared_kinds import COMPARED_KINDS
+from edgeformer.export.parity.trials.kinds import TRIALS
+from edgeformer.manifest.accounting import HEADS, account
+from edgeformer.manifest.deployment import DEPLOYMENTS
+from edgeformer.manifest.manifest import MODELS
+from edgeformer.models import build_model
+from edgeformer.models.kinds import KINDS
+from edgeformer.models.model_spec import model_spec_of
+from edgeformer.runtime.tasks.loading import KINDS as LOADED_KINDS
+from edgeformer.server.service.served import ROUTES
+
+ROOT = Path(__file__).parent.parent
+TABLES = {
+    "edgeformer.manifest.manifest.MODELS": MODELS,
+    "edgeformer.models.kinds.KINDS": KINDS,
+    "edgeformer.client_files.model_card.CARDS": CARDS,
+    "edgeformer.export.adapters.compared_kinds.COMPARED_KINDS": COMPARED_KINDS,
+    "edgeformer.export.parity.trials.kinds.TRIALS": TRIALS,
+    "edgeformer.runtime.tasks.loading.KINDS": LOADED_KINDS,
+    "edgeformer.server.service.served.ROUTES": ROUTES,
+    **{f"deployment {name}": each.proposals for name, each in DEPLOYMENTS.items()},
+}
+ASKS = re.compile(
+    r"isinstance\(.*(DecoderConfig|EncoderConfig|Seq2SeqConfig)|case (DecoderConfig|EncoderConfig|Seq2SeqConfig)"
+)
+MOST_QUESTIONS = 20
+"""Lines that may ask for the class of a config: to make one of another kind, or to tell a type checker."""
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_table_has_every_kind(name):
+    assert set(TABLES[name]) == set(get_args(Task)), f"{name} lacks a kind of model, or has one too many"
+
+
+def test_tables_of_heads_have_every_stack():
+    stacks = {config for config in get_args(ModelConfig) if hasattr(config, "from_json")}
+    assert set(HEADS) == set(DESCRIBED_HEADS) == stacks == {DecoderConfig, EncoderConfig}
+
+
+def test_few_lines_ask_for_the_kind():
+    lines = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for folder in ("edgeformer", "export", "runtime")
+        for path in (ROOT / folder).rglob("*.py")
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if ASKS.search(line)
+    ]
+    assert len(lines) <= MOST_QUESTIONS, lines
+
+
+def test_another_kind_is_entries(monkeypatch):
+    """A kind that no table knows fails by name; with entries it is built, counted, exported and described."""
+
+    class ToyConfig(DecoderConfig):
+        task = "toy-lm"
+
+    decoder = open_source("tiny-llama").config
+    config = ToyConfig(**{field.name: getattr(decoder, field.name) for field in fields(decoder)})
+    with pytest.raises(KeyError, match="toy-lm"):
+        build_model(config)
+    monkeypatch.setitem(KINDS, "toy-lm", KINDS["causal-lm"])
+    monkeypatch.setitem(HEADS, ToyConfig, HEADS[DecoderConfig])
+    spec = model_spec_of(config)
+    assert spec.task == "toy-lm"
+    assert [graph.file for graph in spec.graphs] == ["onnx/model.onnx"]
+    assert account(config) == account(decoder)
+    assert spec.parameter_shapes() == model_spec_of(decoder).parameter_shapes()
+    with pytest.raises(KeyError, match="toy-lm"):
+        DEPLOYMENTS["server"].choose(config)
+    monkeypatch.setitem(DEPLOYMENTS["server"].proposals, "toy-lm", DEPLOYMENTS["server"].proposals["causal-lm"])
+    assert DEPLOYMENTS["server"].choose(config).precision == "int8"

@@ -1,1 +1,0 @@
-"""ONNX graphs as text, tables, differences and pictures, for `python tools/graph_viewer/graph.py`."""
