@@ -26,13 +26,15 @@ def generate(bundle: Path, prompt: list[int], new_tokens: int) -> Iterator[int]:
     options = ort.SessionOptions()
     if library := os.environ.get("EDGEFORMER_KERNELS_LIBRARY"):
         options.register_custom_ops_library(library)  # edgeformer's own kernels
-    session = ort.InferenceSession(bundle / manifest["graph"], options, providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(
+        bundle / manifest["graphs"]["model"]["file"], options, providers=["CPUExecutionProvider"]
+    )
     pasts = [tensor for tensor in session.get_inputs() if tensor.name.startswith("past_")]
     presents = [re.sub("^past(_key_values)?", "present", past.name) for past in pasts]
     end = min(len(prompt) + new_tokens, manifest["context_length"])
     # One buffer is both past and present of a layer: each step writes its keys and values in place, without a copy.
     # Some graphs have a dynamic cache instead (op sets `standard` and `portable`), which starts empty.
-    dynamic = manifest["cache_form"] in ("dynamic", "growing")  # "growing" until schema 4
+    dynamic = manifest["plan"]["cache_form"] == "dynamic"
     binding = session.io_binding()
     binding.bind_output("logits")
     held = []  # up to 1.29, onnxruntime's bindings do not keep buffers alive

@@ -1,7 +1,6 @@
 """The graph that takes LoRA adapters as inputs, and the files of the adapters, beside a decoder's own graph."""
 
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -9,54 +8,38 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from edgeformer.export.adapters.opened_model import OpenedAdapter
-from edgeformer.export.bundle.writer import GraphWriter
-from edgeformer.export.capture import capture_graph
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS
-from edgeformer.export.lower import Lowered, LoweringOptions, lower_captured
+from edgeformer.export.graph_folder import GraphFolder
 from edgeformer.export.lower.ort.low_rank import A, B, pack, sites
-from edgeformer.export.progress import Progress
 from edgeformer.lora.adapter_tensors import Update
-from edgeformer.manifest.parts import AdapterGraph, Arithmetic, BundledAdapter
-from edgeformer.models.model_spec import ModelSpec
+from edgeformer.manifest.graph_forms import FORMS, AdapterGraph
+from edgeformer.manifest.parts import BundledAdapter
 
-ADAPTER_GRAPH = "onnx/model_adapters.onnx"
+ADAPTER_GRAPH = FORMS["adapters"].file
 FOLDER = "adapters"
 
 
-def write_adapter_graph(
-    model_spec: ModelSpec,
-    weights: Mapping[str, Tensor],
-    arithmetic: Arithmetic,
-    lowering: LoweringOptions,
-    adapted: Set[str],
-    writer: GraphWriter,
-    progress: Progress,
-) -> tuple[AdapterGraph, Lowered]:
+def write_adapter_graph(out: GraphFolder) -> AdapterGraph:
     """Write the graph whose products take what adapters change as inputs; it reads the weights of the decode graph,
     which are written already.
 
-    adapted: names of the parameters that any adapter changes. Raises ExportError for a parameter whose product cannot
-    take an adapter.
+    Raises ExportError for a parameter whose product cannot take an adapter.
     """
-    progress("adding inputs for adapters", 0)
-    spec = model_spec.graphs[-1]
-    graph = capture_graph(model_spec, weights, arithmetic, spec)
-    lowered = lower_captured(graph, spec, replace(lowering, adapted=frozenset(adapted)))
+    out.progress("adding inputs for adapters", 0)
+    spec = out.job.model_spec.graphs[-1]
+    graph = out.job.captured(spec)
+    out.lowered[ADAPTER_GRAPH] = out.job.lower(graph, spec, adapted=True)
     found = sites(graph)
-    writer.write_again(graph, ADAPTER_GRAPH)
-    return AdapterGraph(graph=ADAPTER_GRAPH, sites=found), lowered
+    out.writer.write_again(graph, ADAPTER_GRAPH)
+    return AdapterGraph(file=ADAPTER_GRAPH, sites=found)
 
 
 def write_adapters(
-    folder: Path,
-    graph: AdapterGraph,
-    adapters: tuple[OpenedAdapter, ...],
-    model_spec: ModelSpec,
-    arithmetic: Arithmetic,
+    out: GraphFolder, graph: AdapterGraph, adapters: Sequence[OpenedAdapter]
 ) -> tuple[BundledAdapter, ...]:
     """Write the inputs of each adapter into a file of its own."""
-    shapes, dtype = model_spec.parameter_shapes(), TORCH_PRECISIONS[arithmetic]
-    (folder / FOLDER).mkdir()
+    shapes, dtype = out.job.model_spec.parameter_shapes(), TORCH_PRECISIONS[out.job.plan.arithmetic]
+    (out.folder / FOLDER).mkdir()
     written = []
     for adapter in adapters:
         tensors: dict[str, Tensor] = {}
@@ -64,7 +47,7 @@ def write_adapters(
             parts = pack(site, adapter.updates, shapes)
             tensors |= {f"{name}.{part}": each.to(dtype).contiguous() for part, each in zip((A, B), parts, strict=True)}
         file = f"{FOLDER}/{adapter.name}.safetensors"
-        (folder / file).write_bytes(save(tensors))
+        (out.folder / file).write_bytes(save(tensors))
         written.append(BundledAdapter(name=adapter.name, file=file, origin=adapter.origin))
     return tuple(written)
 

@@ -5,20 +5,19 @@ Source: `alignment_heads` of generation_config.json, `median_filter_width` of co
 
 from edgeformer.config import ModelConfig
 from edgeformer.errors import ExportError, shown
-from edgeformer.export.adapters.opened_model import Provenance
-from edgeformer.manifest.parts import AlignmentGraph, AlignmentHead
-from edgeformer.models.graph_specs import ALIGNMENT_GRAPH
+from edgeformer.export.adapters.opened_model import Origin
+from edgeformer.manifest.graph_forms import FORMS, AlignmentGraph, AlignmentHead
 
 DEFAULT_WIDTH = 7
 """Positions of the median filter where config.json names none. Source: `WhisperConfig` of transformers."""
 
 
-def read_alignment(provenance: Provenance, config: ModelConfig | None) -> AlignmentGraph | None:
+def read_alignment(origin: Origin, config: ModelConfig | None) -> AlignmentGraph | None:
     """Return the alignment graph that a model is to have; None where its files name no heads.
 
     Raises ExportError for heads that the model does not have, and for a filter that has no middle.
     """
-    named = provenance.generation.get("alignment_heads")
+    named = origin.generation.get("alignment_heads")
     if not named or config is None or not config.is_speech:
         return None
     blocks = config.output_stack.blocks
@@ -32,10 +31,10 @@ def read_alignment(provenance: Provenance, config: ModelConfig | None) -> Alignm
                 f"{len(blocks)} layers of {count} heads. Correct it, or take alignment_heads out."
             )
         heads.append(AlignmentHead(layer=pair[0], head=pair[1]))
-    width = (provenance.hf_config or {}).get("median_filter_width", DEFAULT_WIDTH)
+    width = (origin.hf_config or {}).get("median_filter_width", DEFAULT_WIDTH)
     if type(width) is not int or width < 1 or width % 2 == 0:
         raise ExportError(
             f"config.json has median_filter_width = {shown(width)}; it must be a positive odd number, such as "
             f"{DEFAULT_WIDTH}."
         )
-    return AlignmentGraph(graph=ALIGNMENT_GRAPH, heads=tuple(heads), median_filter_width=width)
+    return AlignmentGraph(file=FORMS["alignment"].file, heads=tuple(heads), median_filter_width=width)

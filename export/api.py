@@ -60,9 +60,9 @@ def export_model(
         source = merge_adapter(base, options.merge_adapter)
     destination = _destination(source, output)
     opened = open_checkpoint(
-        source, progress, compared=None if plan.verify is None else base, adapters=options.adapters
+        source, progress, compared=None if options.verify is None else base, adapters=options.adapters
     )
-    return run_export(opened, plan, destination, progress)
+    return run_export(opened, plan, options, destination, progress)
 
 
 def _export_with_transformers(
@@ -80,7 +80,7 @@ def _export_with_transformers(
     from edgeformer.export.pipeline import run_export
 
     opened = open_with_transformers(found, options.context_length, progress)
-    return run_export(opened, plan, _destination(found, output), progress)
+    return run_export(opened, plan, options, _destination(found, output), progress)
 
 
 @contextmanager
@@ -138,18 +138,19 @@ def export_module(
     described = {field.name for field in fields(ModuleDescription)}
     description = ModuleDescription(**{name: value for name, value in keywords.items() if name in described})  # type: ignore[arg-type]
     changes: Any = {name: value for name, value in keywords.items() if name not in described}
-    plan = make_plan(with_changes(options, changes), None)
+    options = with_changes(options, changes)
+    plan = make_plan(options, None)
     destination = Path(output)
-    check_destination(destination, plan.overwrite)
+    check_destination(destination, options.overwrite)
     progress("running the module", 0)
     opened = open_module(
         module,
         description,
-        description.provenance(module, destination.resolve().name),
+        description.origin(module, destination.resolve().name),
         TORCH_PRECISIONS[plan.arithmetic],
-        in_float64=plan.verify is not None,
+        in_float64=options.verify is not None,
     )
-    return run_export(opened, plan, destination, progress)
+    return run_export(opened, plan, options, destination, progress)
 
 
 def require_packages() -> None:

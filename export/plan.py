@@ -5,53 +5,12 @@
 Nothing here imports torch, so that what cannot be exported is said at once.
 """
 
-from dataclasses import dataclass
-
 from edgeformer.config import DecoderConfig, ModelConfig
-from edgeformer.contract.tensors import CacheForm
 from edgeformer.errors import ExportError
-from edgeformer.export.options import Calibration, ExportOptions, VerifyMode
-from edgeformer.manifest.deployment import DEPLOYMENTS, Deployment
-from edgeformer.manifest.parts import (
-    Arithmetic,
-    CachePrecision,
-    OpSet,
-    Precision,
-    Prefill,
-    Provider,
-    default_arithmetic,
-)
-from edgeformer.manifest.quantization import Quantization
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExportPlan:
-    """The decisions of an export.
-
-    quantization: None where weights are no integers. keeps_adapters: whether adapters are kept apart. The other fields
-    are those of `ExportOptions`, decided.
-    """
-
-    deployment: Deployment
-    ops: OpSet
-    provider: Provider
-    cache_form: CacheForm
-    cache_precision: CachePrecision | None
-    functions: bool
-    precision: Precision
-    arithmetic: Arithmetic
-    quantization: Quantization | None
-    prefill: Prefill | None
-    calibration: Calibration | None
-    smooth: bool
-    verify: VerifyMode | None
-    overwrite: bool
-    keeps_adapters: bool = False
-
-    @property
-    def per_token(self) -> bool:
-        """Whether the weights' products quantize their activations per token."""
-        return self.quantization is not None and self.quantization.per_token
+from edgeformer.export.options import ExportOptions
+from edgeformer.manifest.deployment import DEPLOYMENTS
+from edgeformer.manifest.parts import default_arithmetic
+from edgeformer.manifest.plan import ExportPlan
 
 
 def make_plan(options: ExportOptions, config: ModelConfig | None) -> ExportPlan:
@@ -59,8 +18,7 @@ def make_plan(options: ExportOptions, config: ModelConfig | None) -> ExportPlan:
 
     Raises ExportError for options that exclude each other, or that a model of this kind cannot have.
     """
-    deployment = DEPLOYMENTS[options.deployment]
-    chosen = deployment.choose(
+    chosen = DEPLOYMENTS[options.deployment].choose(
         config,
         ops=options.ops,
         provider=options.provider,
@@ -70,38 +28,33 @@ def make_plan(options: ExportOptions, config: ModelConfig | None) -> ExportPlan:
         prefill=options.prefill,
     )
     plan = ExportPlan(
-        deployment=deployment,
+        deployment=options.deployment,
         ops=options.ops,
         provider=options.provider,
         cache_form="any" if options.ops == "ort" else options.cache or "dynamic",
         cache_precision=options.cache_precision,
         functions=options.functions,
-        precision=chosen.precision,
         arithmetic=options.arithmetic or default_arithmetic(chosen.precision, options.provider),
-        quantization=chosen.quantization,
-        prefill=chosen.prefill,
-        calibration=options.calibration,
         smooth=options.smooth,
-        verify=options.verify,
-        overwrite=options.overwrite,
-        keeps_adapters=bool(options.adapters),
+        **vars(chosen),
     )
-    _check_quantization(plan)
+    _check_quantization(plan, options)
     _check_op_set(plan, options, config)
     _check_prefill(plan, config)
-    _check_smoothing(plan)
-    _check_calibration(plan)
+    _check_smoothing(plan, options)
+    _check_calibration(plan, options)
     _check_cache_precision(plan, config)
     _check_arithmetic(plan, config)
     _check_ort_format(plan)
-    _check_adapters(plan, config)
+    if options.adapters:
+        _check_adapters(plan, config)
     return plan
 
 
-def _check_quantization(plan: ExportPlan) -> None:
+def _check_quantization(plan: ExportPlan, options: ExportOptions) -> None:
     if plan.quantization is None:
         return
-    if plan.quantization.needs_calibration and plan.calibration is None:
+    if plan.quantization.needs_calibration and options.calibration is None:
         raise ExportError(
             "the rounding gptq needs a text of what the model is for. Give one (--calibrate TEXT.txt, or "
             "calibration= of export_model), or choose the rounding mse."
@@ -142,7 +95,7 @@ def _check_prefill(plan: ExportPlan, config: ModelConfig | None) -> None:
         raise ExportError("a prefill graph is made of onnxruntime's ops for the CPU. Leave prefill out.")
 
 
-def _check_smoothing(plan: ExportPlan) -> None:
+def _check_smoothing(plan: ExportPlan, options: ExportOptions) -> None:
     if not plan.smooth:
         return
     if plan.arithmetic != "fp32" or not (plan.prefill is not None or plan.per_token):
@@ -150,21 +103,21 @@ def _check_smoothing(plan: ExportPlan) -> None:
             "smoothing is for activations that are quantized per token, beside float32: for the prefill graph, and for "
             "int8 with per-token activations. Leave smooth out, or choose one of these."
         )
-    if plan.calibration is None:
+    if options.calibration is None:
         raise ExportError(
             "smoothing needs a text of what the model is for. Give one (--calibrate TEXT.txt, or calibration= of "
             "export_model), or leave smooth out."
         )
 
 
-def _check_calibration(plan: ExportPlan) -> None:
+def _check_calibration(plan: ExportPlan, options: ExportOptions) -> None:
     used = (
         plan.prefill is not None
         or plan.cache_precision is not None
         or plan.smooth
         or (plan.quantization is not None and plan.quantization.needs_calibration)
     )
-    if plan.calibration is not None and not used:
+    if options.calibration is not None and not used:
         raise ExportError(
             "a text to calibrate with is for int4 and int8 with the rounding gptq, for the prefill graph, and for "
             "a quantized cache. Leave calibration out, or choose one of these."
@@ -214,24 +167,22 @@ def _check_arithmetic(plan: ExportPlan, config: ModelConfig | None) -> None:
 
 
 def _check_ort_format(plan: ExportPlan) -> None:
-    if plan.deployment.ort_format and plan.precision in ("fp16", "bf16"):
+    if plan.place.ort_format and plan.precision in ("fp16", "bf16"):
         raise ExportError(
             f"{plan.precision} weights are widened to float32 when a graph is loaded. Files in ORT format are loaded "
             "as they are, so the widening would happen at every step. Choose the precision int4, int8 or fp32 for the "
-            f"deployment {plan.deployment.name}."
+            f"deployment {plan.deployment}."
         )
 
 
 def _check_adapters(plan: ExportPlan, config: ModelConfig | None) -> None:
-    if not plan.keeps_adapters:
-        return
     instead = "Merge one adapter instead: --merge-adapter, or merge_adapter= of export_model."
     if config is not None and config.task != "causal-lm":
         raise ExportError(f"adapters are kept apart for decoders alone, and this model has an encoder. {instead}")
     if plan.ops != "ort" or "bf16" in (plan.precision, plan.arithmetic):
         raise ExportError(f"adapters are kept apart with --ops ort, and without bf16. {instead}")
-    if plan.deployment.ort_format or not plan.deployment.shared_data:
+    if plan.place.ort_format or not plan.place.shared_data:
         raise ExportError(
-            f"adapters are kept apart for edgeformer's own runtime, and the deployment {plan.deployment.name} is for "
+            f"adapters are kept apart for edgeformer's own runtime, and the deployment {plan.deployment} is for "
             f"others. {instead}"
         )

@@ -1,67 +1,49 @@
 """The prefill graph of a decoder: a graph over int8 weights that computes the logits of the last token only."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from edgeformer.contract.tensors import CacheGeometry
 from edgeformer.errors import ExportError
-from edgeformer.export.bundle.writer import GraphWriter
-from edgeformer.export.calibrate.text import CalibrationTokens
-from edgeformer.export.calibrate.weights import calibrated_lowering
-from edgeformer.export.capture import capture_graph
-from edgeformer.export.lower import Lowered, LoweringOptions, lower_captured
+from edgeformer.export.calibrate.weights import with_calibrated_weights
+from edgeformer.export.graph_folder import GraphFolder
 from edgeformer.export.passes import last_token
-from edgeformer.export.progress import Progress
 from edgeformer.export.quantize import calibrated_weights
-from edgeformer.manifest.parts import Arithmetic, PrefillGraph
+from edgeformer.manifest.graph_forms import FORMS, GRAPH, PrefillGraph
 from edgeformer.manifest.quantization import prefill_quantization
-from edgeformer.models.graph_specs import GRAPH
-from edgeformer.models.model_spec import ModelSpec
 from edgeformer.runtime.sessions.session import open_session
 
-PREFILL_GRAPH = "onnx/model_prefill.onnx"
+PREFILL_GRAPH = FORMS["prefill"].file
 TRIED = (1, 2, 4, 8, 16, 32, 64)
 """Numbers of new tokens at which both graphs are timed."""
 ROUNDS = 5
 """Runs of each graph at each number of tokens; the medians are compared."""
 
 
-def write_prefill_graph(
-    model_spec: ModelSpec,
-    weights: Mapping[str, Tensor],
-    arithmetic: Arithmetic,
-    lowering: LoweringOptions,
-    folder: Path,
-    writer: GraphWriter,
-    text: CalibrationTokens | None,
-    progress: Progress,
-) -> tuple[PrefillGraph, Lowered]:
+def write_prefill_graph(out: GraphFolder) -> PrefillGraph:
     """Write the prefill graph beside a decoder's graph, and measure from how many tokens on it is faster.
 
     Raises ExportError for a model whose last product cannot be reduced to the last token.
     """
-    quantization = prefill_quantization(lowering.quantization, None if text is None else text.source)
-    lowering = replace(lowering, quantization=quantization, calibrated=None)
-    lowering = calibrated_lowering(
-        lowering, model_spec, weights, text, folder / calibrated_weights.FOLDER / "prefill", progress
-    )
-    spec = model_spec.graphs[-1]
-    graph = capture_graph(model_spec, weights, arithmetic, spec)
+    spec = out.job.model_spec.graphs[-1]
+    graph = out.job.captured(spec)
     cut = last_token(graph)
     if cut.missed:
         raise ExportError(f"there can be no prefill graph: {cut.missed[0]}. Leave prefill out.")
-    lowered = lower_captured(graph, spec, lowering)
-    writer.write_all({PREFILL_GRAPH: graph}, f"{PREFILL_GRAPH}_data")
-    from_tokens = measure_crossover(folder / GRAPH, folder / PREFILL_GRAPH, model_spec.cache)
-    prefill = PrefillGraph(graph=PREFILL_GRAPH, from_tokens=from_tokens, quantization=quantization)
-    return prefill, replace(lowered, passes=[cut, *lowered.passes])
+    quantization = prefill_quantization(out.job.plan.quantization, None if out.text is None else out.text.source)
+    job = replace(out.job, plan=replace(out.job.plan, quantization=quantization), calibrated=None)
+    job = with_calibrated_weights(job, out.text, out.folder / calibrated_weights.FOLDER / "prefill", out.progress)
+    lowered = job.lower(graph, spec)
+    out.writer.write(graph, PREFILL_GRAPH)
+    out.lowered[PREFILL_GRAPH] = replace(lowered, passes=[cut, *lowered.passes])
+    from_tokens = measure_crossover(out.folder / GRAPH, out.folder / PREFILL_GRAPH, job.model_spec.cache)
+    return PrefillGraph(file=PREFILL_GRAPH, from_tokens=from_tokens, quantization=quantization)
 
 
 def measure_crossover(graph: Path, prefill: Path, geometry: CacheGeometry) -> int:

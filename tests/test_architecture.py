@@ -125,7 +125,7 @@ def test_rooms_of_the_export_import_only_what_is_below_them(room):
     assert above == set()
 
 
-LONGEST_FILE, LONGEST_FUNCTION, MOST_PARAMETERS = 360, 60, 8
+LONGEST_FILE, LONGEST_FUNCTION, MOST_PARAMETERS = 350, 60, 8
 """Lines of a file, lines of a function, and parameters of a function in export/, at most."""
 
 

@@ -115,8 +115,8 @@ def export(path: str) -> None:
 
 def inspect(path: str) -> None:
     manifest = assert_type(Manifest.read(Path(path)), Manifest)
-    quantization = assert_type(manifest.quantization, Quantization | None)
-    print(quantization, manifest.task, edgeformer.Manifest.read(Path(path)).precision)
+    quantization = assert_type(manifest.plan.quantization, Quantization | None)
+    print(quantization, manifest.task, edgeformer.Manifest.read(Path(path)).plan.precision)
     result = assert_type(benchmark(path, prompts=(128,), rounds=2), BenchmarkResult)
     print(result.workloads[0].prefill.tokens_per_second.median, optimize(path).bytes)
     print(check(Path(path)))

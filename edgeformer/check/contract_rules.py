@@ -64,9 +64,9 @@ def _manifest(folder: Folder) -> Iterator[Finding]:
             f"{graph.file} have {graph.positions:,} rows.",
             f"Declare no more than {graph.positions:,}.",
         )
-    if graph.cache_form is not None and graph.cache_form != manifest.cache_form:
+    if graph.cache_form is not None and graph.cache_form != manifest.plan.cache_form:
         yield error(
-            f"The cache form is {manifest.cache_form!r} in {FILE_NAME}, and {graph.cache_form!r} in {graph.file}."
+            f"The cache form is {manifest.plan.cache_form!r} in {FILE_NAME}, and {graph.cache_form!r} in {graph.file}."
         )
     logits = graph.outputs.get("logits")
     if graph.pasts and logits and isinstance(logits.dims[-1], int) and logits.dims[-1] != manifest.vocab_size:

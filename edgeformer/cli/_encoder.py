@@ -22,7 +22,7 @@ def open_encoder(bundle: Path, provider: Any, threads: int | None, results: str)
     model = load(bundle, provider, threads)
     if not isinstance(model, Encoder):
         raise RequestError(f"{bundle} is no encoder; it generates text: edgeformer run {bundle}")
-    if model.manifest.random_weights is not None:
+    if model.manifest.provenance.random_weights is not None:
         note(f"note: this model's weights are random, not trained. Its {results} mean nothing.")
     return model
 

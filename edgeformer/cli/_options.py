@@ -1,4 +1,4 @@
-"""Click building blocks that the commands share: help in sections, renamed options, and options of several commands.
+"""Click building blocks that the commands share: help in sections, and options of several commands.
 
 A command is declared with `@click.command(NAME, cls=Command)` and `@option(..., topic=TOPIC)`. Its help then has one
 section per topic, in the order in which the topics first appear in the declaration; `Output` is always the last.
@@ -6,14 +6,9 @@ This module imports nothing but click, as `edgeformer --help` has to start quick
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
-
-if TYPE_CHECKING:
-    _Choice = click.Choice[str]
-else:
-    _Choice = click.Choice  # click 8.1 has no generic Choice
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -34,57 +29,24 @@ NAME_WIDTH = 28
 
 
 class Option(click.Option):
-    """An option that belongs to a topic, and that may have had other names.
+    """An option that belongs to a topic.
 
     Args:
         topic: title of the section of the help that shows this option.
-        renamed_from: earlier spellings, such as `("--target",)`. They are still accepted, with a warning on stderr,
-            but neither help nor shell completion shows them.
     """
 
-    def __init__(self, *args: Any, topic: str = COMMON, renamed_from: Sequence[str] = (), **settings: Any) -> None:
+    def __init__(self, *args: Any, topic: str = COMMON, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.topic = topic
-        self.renamed_from = tuple(renamed_from)
 
 
-def option(*names: str, topic: str = COMMON, renamed_from: Sequence[str] = (), **settings: Any) -> Any:
+def option(*names: str, topic: str = COMMON, **settings: Any) -> Any:
     """Declare an `Option`; `settings` are those of click.option."""
-    return click.option(*names, cls=Option, topic=topic, renamed_from=renamed_from, **settings)
-
-
-class AliasedChoice(_Choice):
-    """A choice that still accepts renamed values, with a warning on stderr.
-
-    Args:
-        choices: the values that help shows.
-        renamed: current value by earlier value, such as `{"growing": "dynamic"}`.
-    """
-
-    def __init__(self, choices: Sequence[str], renamed: Mapping[str, str]) -> None:
-        super().__init__(choices)
-        self.renamed = dict(renamed)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the current value; raises click.BadParameter where `value` is neither current nor renamed."""
-        if value in self.renamed:
-            option_name = f"{param.opts[0]} " if param is not None else ""
-            current = self.renamed[value]
-            warn(f"{option_name}{value} is now {option_name}{current}")
-            value = current
-        converted: str = super().convert(value, param, ctx)
-        return converted
+    return click.option(*names, cls=Option, topic=topic, **settings)
 
 
 class Command(click.Command):
-    """A command whose help shows options by topic, and which accepts earlier spellings of its options."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse `args` after replacing renamed options by their current names."""
-        renamed = {
-            old: param.opts[0] for param in self.params if isinstance(param, Option) for old in param.renamed_from
-        }
-        return super().parse_args(ctx, _current_names(args, renamed))
+    """A command whose help shows options by topic."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one section per topic, with the descriptions of all sections in one column."""
@@ -110,19 +72,6 @@ def write_sections(formatter: click.HelpFormatter, sections: Mapping[str, Sequen
 def warn(text: str) -> None:
     """Print a warning on stderr, in the form of all warnings of the command line."""
     click.echo(f"warning: {text}", err=True)
-
-
-def _current_names(args: Sequence[str], renamed: Mapping[str, str]) -> list[str]:
-    """Return `args` with renamed options under their current names; what follows `--` is no option."""
-    end = args.index("--") if "--" in args else len(args)
-    current = []
-    for argument in args[:end]:
-        name, equals, value = argument.partition("=")
-        if name in renamed:
-            warn(f"{name} is now {renamed[name]}")
-            argument = renamed[name] + equals + value
-        current.append(argument)
-    return current + list(args[end:])
 
 
 json_option = option("--json", "as_json", is_flag=True, topic=OUTPUT, help="Print one JSON document instead of text.")

@@ -41,7 +41,7 @@ def chat_command(
     from edgeformer.runtime import load_causal_lm
 
     model = load_causal_lm(bundle, provider, threads, draft=draft)
-    if model.manifest.random_weights is not None:
+    if model.manifest.provenance.random_weights is not None:
         note("note: this model's weights are random, not trained. Its text is noise.")
     conversation = Conversation(model, system, explicit_options(options))
     if session is not None:

@@ -95,7 +95,7 @@ def eval_command(
                 progress(name, (done + part) / len(bundles))
 
             model = load(path, provider, threads)
-            if model.manifest.random_weights is not None:
+            if model.manifest.provenance.random_weights is not None:
                 note(f"note: the weights of {path} are random, not trained.")
             evaluation = None if questions is None else evaluate(model, questions, progress=show, **options)
             score = None if content is None else score_text(model, content, window, show)
@@ -134,7 +134,7 @@ def _own_problems(bundles: Sequence[Path]) -> Path:
 def _show(scored: Sequence[Scored]) -> None:
     names = _names(scored)
     for each in scored:
-        click.echo(f"{each.path}: {each.manifest.precision}, {each.manifest.written_in}")
+        click.echo(f"{each.path}: {each.manifest.plan.precision}, {each.manifest.written_in}")
     if len(scored) == 1:
         _show_one(scored[0])
     evaluations = [each.evaluation for each in scored if each.evaluation]
@@ -160,7 +160,7 @@ def _show(scored: Sequence[Scored]) -> None:
 
 def _names(scored: Sequence[Scored]) -> list[str]:
     """Return names of the bundles for a table: precisions, folders or paths, the first of these that differ."""
-    precisions = [each.manifest.precision for each in scored]
+    precisions = [each.manifest.plan.precision for each in scored]
     folders = [each.path.resolve().name for each in scored]
     paths = [str(each.path) for each in scored]
     return list(next((names for names in (precisions, folders) if len(set(names)) == len(scored)), paths))
@@ -232,7 +232,7 @@ def _show_wrong(scored: Scored, count: int) -> None:
 def _data(scored: Scored, wrong: int | None) -> dict[str, Any]:
     """Return the scores of one bundle for --json."""
     manifest, evaluation, text = scored.manifest, scored.evaluation, scored.text
-    data: dict[str, Any] = {"bundle": str(scored.path), "precision": manifest.precision, "ops": manifest.ops}
+    data: dict[str, Any] = {"bundle": str(scored.path), "precision": manifest.plan.precision, "ops": manifest.plan.ops}
     if evaluation is not None:
         data |= {"skills": [_figures(each) for each in evaluation.skills], "all": _figures(evaluation.total)}
         if wrong:

@@ -13,13 +13,13 @@ from edgeformer.cli._options import (
     OUTPUT,
     QUANTIZATION,
     VERIFICATION,
-    AliasedChoice,
     Command,
     json_option,
     option,
 )
 from edgeformer.cli._output import note, print_json, progress_bar
 from edgeformer.config import Pooling
+from edgeformer.contract.tensors import CacheForm
 from edgeformer.manifest.deployment import DEPLOYMENTS
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.parts import (
@@ -44,7 +44,7 @@ ACTIVATIONS: dict[str | None, Activations | None] = {None: None, "block": "block
 @option("--model", required=True, help="A preset (see `edgeformer models`), a model folder, or a hub id.")
 @option("--output", "-o", type=click.Path(path_type=Path), help="Bundle folder to make. [default: ./NAME]")
 @option(
-    "--deployment", type=click.Choice(get_args(DeploymentName)), renamed_from=("--target",),
+    "--deployment", type=click.Choice(get_args(DeploymentName)),
     help="Where the bundle is to run. Decides which files are written, and the options that are not given: "
     + "; ".join(str(DEPLOYMENTS[name]) for name in get_args(DeploymentName)) + ".",
 )  # fmt: skip
@@ -86,7 +86,7 @@ ACTIVATIONS: dict[str | None, Activations | None] = {None: None, "block": "block
     help="How weights are rounded. [default: mse for int4, nearest for int8; gptq with --calibrate]",
 )  # fmt: skip
 @option(
-    "--activations", type=AliasedChoice(["block", "per-token"], {"token": "per-token"}), topic=QUANTIZATION,
+    "--activations", type=click.Choice(["block", "per-token"]), topic=QUANTIZATION,
     help="Dynamic quantization of activations with int8 weights. per-token is faster for encoders. [default: block]",
 )  # fmt: skip
 @option(
@@ -119,7 +119,7 @@ ACTIVATIONS: dict[str | None, Activations | None] = {None: None, "block": "block
     help="Op set of the graph: onnxruntime's fused ops, standard ONNX ops, or primitive ops.",
 )  # fmt: skip
 @option(
-    "--cache", type=AliasedChoice(["dynamic", "static"], {"growing": "dynamic"}), topic=GRAPH,
+    "--cache", type=click.Choice(get_args(CacheForm)[1:]), topic=GRAPH,
     help="Form of the key/value cache with --ops standard and portable; ort takes both. [default: dynamic]",
 )  # fmt: skip
 @option(
@@ -127,7 +127,7 @@ ACTIVATIONS: dict[str | None, Activations | None] = {None: None, "block": "block
     help="With --ops portable: keep edgeformer's ops, as functions of the model.",
 )  # fmt: skip
 @option(
-    "--backend", type=click.Choice(get_args(Backend)), renamed_from=("--via",), topic=GRAPH,
+    "--backend", type=click.Choice(get_args(Backend)), topic=GRAPH,
     help="Export this library's own module. [default: edgeformer's; transformers for a type without a family]",
 )  # fmt: skip
 @option(
@@ -175,13 +175,6 @@ def export_command(
         head=head_precision,
         keep=keep,
     )
-    proposed = deployment is not None and (options["ops"], options["provider"]) == ("ort", "cpu")
-    quantized = precision in DEFAULTS or (precision is None and proposed)
-    if overrides != NO_OVERRIDES and not quantized:
-        raise click.UsageError(
-            "--block, --asymmetric, --rounding, --activations, --head-precision and --keep are for --precision int4 "
-            "and int8."
-        )
     from edgeformer.export import ExportOptions, export_model
 
     export_options = ExportOptions(
@@ -200,7 +193,7 @@ def export_command(
         print_json(_data(result, explained))
     else:
         _show(result, explained, asked=export_options.backend is not None)
-        if result.manifest.random_weights is not None:
+        if result.manifest.provenance.random_weights is not None:
             note(f"note: the weights of {model} are random, not trained. Its text will be noise.")
 
 
@@ -222,13 +215,17 @@ def _data(result: "ExportResult", explained: bool) -> dict[str, Any]:
     return {
         "bundle": str(result.path),
         "bytes": _size(manifest),
-        "deployment": manifest.deployment,
-        "backend": manifest.backend,
-        "text_model_of": None if manifest.text_model_of is None else asdict(manifest.text_model_of),
-        "merged_adapter": None if manifest.merged_adapter is None else asdict(manifest.merged_adapter),
+        "deployment": manifest.plan.deployment,
+        "backend": manifest.provenance.backend,
+        "text_model_of": None
+        if manifest.provenance.text_model_of is None
+        else asdict(manifest.provenance.text_model_of),
+        "merged_adapter": None
+        if manifest.provenance.merged_adapter is None
+        else asdict(manifest.provenance.merged_adapter),
         "adapters": [asdict(adapter) for adapter in manifest.adapters],
         "seconds": round(result.seconds, 2),
-        "random_weights": manifest.random_weights,
+        "random_weights": manifest.provenance.random_weights,
         "passes": passes,
         "graphs": {name: asdict(lowered) for name, lowered in result.graphs.items()} if explained else None,
         "fallbacks": result.lowered.fallbacks,
@@ -243,31 +240,31 @@ def _show(result: "ExportResult", explained: bool, asked: bool) -> None:
     """
     from edgeformer.client_files.model_card import first_line
 
-    manifest, report = result.manifest, result.report
+    manifest, report, origin = result.manifest, result.report, result.manifest.provenance
     passes = ", ".join(f"{done.name} {done.changed}" for done in result.lowered.passes)
-    click.echo(f"exported {manifest.source} to {result.path}: {_size(manifest) / 1e6:.1f} MB, {result.seconds:.1f} s")
-    if manifest.backend is not None:
+    click.echo(f"exported {origin.source} to {result.path}: {_size(manifest) / 1e6:.1f} MB, {result.seconds:.1f} s")
+    if origin.backend is not None:
         reason = "" if asked else ", since edgeformer has no family of this model_type"
-        click.echo(f"backend: the module of {manifest.backend} {manifest.versions[manifest.backend]}{reason}")
-    if manifest.text_model_of is not None:
-        click.echo(str(manifest.text_model_of))
-    for name, digest in manifest.pickled_weights.items():
+        click.echo(f"backend: the module of {origin.backend} {manifest.versions[origin.backend]}{reason}")
+    if origin.text_model_of is not None:
+        click.echo(str(origin.text_model_of))
+    for name, digest in origin.pickled_weights.items():
         click.echo(f"pickle: {name}, SHA-256 {digest}")
-    if manifest.merged_adapter is not None:
-        click.echo(f"merged adapter: {manifest.merged_adapter}")
+    if origin.merged_adapter is not None:
+        click.echo(f"merged adapter: {origin.merged_adapter}")
     for adapter in manifest.adapters:
         click.echo(f"adapter {adapter.name}: {adapter.origin}")
-    if manifest.deployment is not None:
-        click.echo(f"deployment: {manifest.deployment}")
-    click.echo(f"graph: {manifest.written_in}, {manifest.precision}; {passes}")
-    if manifest.quantization is not None:
-        click.echo(f"weights: {manifest.quantization}")
+    if manifest.plan.deployment is not None:
+        click.echo(f"deployment: {manifest.plan.deployment}")
+    click.echo(f"graph: {manifest.written_in}, {manifest.plan.precision}; {passes}")
+    if manifest.plan.quantization is not None:
+        click.echo(f"weights: {manifest.plan.quantization}")
     if manifest.smoothing is not None:
         click.echo(f"smoothed: {manifest.smoothing}")
     if manifest.cache_scales is not None:
         click.echo(f"cache: {manifest.cache_scales.precision}, {manifest.cache.elements_per_token:,} bytes per token")
     if manifest.prefill is not None:
-        graph = Path(manifest.prefill.graph).name
+        graph = Path(manifest.prefill.file).name
         click.echo(f"prefill from {manifest.prefill.from_tokens} tokens: {graph}, {manifest.prefill.quantization}")
     if explained:
         for name, lowered in result.graphs.items():

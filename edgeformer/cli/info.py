@@ -46,7 +46,9 @@ def info_command(model: str, precision: Arithmetic | None, as_json: bool) -> Non
         if manifest.model is None:
             _show_module(manifest, files, as_json, kernels)
         else:
-            _show_model(manifest.model, manifest.arithmetic, manifest.source, files, as_json, manifest, kernels)
+            _show_model(
+                manifest.model, manifest.plan.arithmetic, manifest.provenance.source, files, as_json, manifest, kernels
+            )
         return
     from edgeformer.checkpoints.source import open_source
 
@@ -77,8 +79,8 @@ def _show_module(manifest: Manifest, files: dict[str, int], as_json: bool, kerne
     cache_bytes = cache.elements_per_token * cache_element_bytes(manifest)
     weights = files[f"{manifest.graph}_data"]
     data: dict[str, Any] = {
-        "source": manifest.source,
-        "precision": manifest.precision,
+        "source": manifest.provenance.source,
+        "precision": manifest.plan.precision,
         "layers": cache.num_layers,
         **_one_or_all("num_kv_heads", [state.num_kv_heads for state in kept]),
         **_one_or_all("head_dim", [state.head_dim for state in kept]),
@@ -94,10 +96,10 @@ def _show_module(manifest: Manifest, files: dict[str, int], as_json: bool, kerne
         return
     heads = " or ".join(f"{state.num_kv_heads} kv heads of {state.head_dim}" for state in kept)
     parts = filter(None, (f"{cache.num_layers} layers", heads, f"vocabulary {manifest.vocab_size:,}"))
-    _print_title(f"{manifest.source}: {', '.join(parts)}")
+    _print_title(f"{manifest.provenance.source}: {', '.join(parts)}")
     print_table(
         [
-            (f"bytes in {manifest.precision}", f"{weights:,}"),
+            (f"bytes in {manifest.plan.precision}", f"{weights:,}"),
             *_cache_rows(cache, manifest.windows, manifest.context_length, cache_element_bytes(manifest)),
             *_file_rows(files),
         ]
@@ -114,8 +116,8 @@ def _show_model(
     manifest: Manifest | None = None,
     kernels: "KernelReport | None" = None,
 ) -> None:
-    numbers, precision = account(config, arithmetic), arithmetic if manifest is None else manifest.precision
-    stored = manifest is not None and manifest.precision not in ELEMENT_BYTES
+    numbers, precision = account(config, arithmetic), arithmetic if manifest is None else manifest.plan.precision
+    stored = manifest is not None and manifest.plan.precision not in ELEMENT_BYTES
     element_bytes = ELEMENT_BYTES[arithmetic] if manifest is None else cache_element_bytes(manifest)
     per_token = numbers.cache_bytes_per_token // ELEMENT_BYTES[arithmetic] * element_bytes
     numbers = replace(numbers, cache_bytes_per_token=per_token)

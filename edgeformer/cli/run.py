@@ -102,7 +102,7 @@ def run_command(
 
     options = explicit_options(options)
     model = load(bundle, provider, threads, draft=draft)
-    if model.manifest.random_weights is not None:
+    if model.manifest.provenance.random_weights is not None:
         note("note: this model's weights are random, not trained. Its text is noise.")
     labels = {
         name: value for name, value in (("question", question), ("aggregation", aggregation)) if value is not None

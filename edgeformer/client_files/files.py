@@ -41,7 +41,7 @@ def write_files(
 ) -> None:
     """Write the configs of the deployment's clients, and the model card. parity: its paragraph on verification."""
     # A module of another library is built of its config when the bundle is verified.
-    read = "transformers.js" in deployment.clients or manifest.backend is not None
+    read = "transformers.js" in deployment.clients or manifest.provenance.backend is not None
     if hf_config is not None and read:
         _write_json(folder / "config.json", with_transformers_js_config(hf_config, manifest))
     if "onnxruntime-genai" in deployment.clients and runs_in_genai(manifest):

@@ -50,7 +50,7 @@ def genai_config(manifest: Manifest) -> dict[str, Any]:
     widths: dict[str, Any] = {} if stack is None else {"hidden_size": stack.hidden_size}
     if stack is not None and stack.attentions:
         widths["num_attention_heads"] = stack.attentions[0].num_heads
-    provider_options = [{"cuda": {"use_tf32": "0"}}] if manifest.provider == "cuda" else []
+    provider_options = [{"cuda": {"use_tf32": "0"}}] if manifest.plan.provider == "cuda" else []
     return {
         "model": {
             "type": _type(cache),
@@ -69,7 +69,7 @@ def genai_config(manifest: Manifest) -> dict[str, Any]:
         "search": {
             "do_sample": False,
             "max_length": min(manifest.context_length, MAX_LENGTH),
-            "past_present_share_buffer": manifest.cache_form != "dynamic",
+            "past_present_share_buffer": manifest.plan.cache_form != "dynamic",
         },
     }
 

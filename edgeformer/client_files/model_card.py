@@ -38,11 +38,11 @@ def model_card(manifest: Manifest, parity: str, folder: Path | None = None) -> s
     parity: a paragraph about its verification. folder: has its tokenizer and config.json.
     """
     config = manifest.model
-    is_static = manifest.cache_form == "static"
+    is_static = manifest.plan.cache_form == "static"
     slots = min(SLOTS, manifest.context_length) if is_static else 0
     values: dict[str, Any] = {
         "manifest": manifest,
-        "deployment": DEPLOYMENTS[manifest.deployment],
+        "deployment": DEPLOYMENTS[manifest.plan.deployment],
         "parity": parity,
         "sizes": _sizes(manifest),
         "first_line": first_line(manifest, ".", folder),
@@ -68,7 +68,7 @@ def _type_that_numpy_lacks(manifest: Manifest) -> str | None:
     """Return the type of a decoder's cache if numpy has none like it."""
     if manifest.cache_scales is not None:
         return "float8e4m3fn" if manifest.cache_scales.precision == "fp8" else None
-    return "bfloat16" if manifest.arithmetic == "bf16" else None
+    return "bfloat16" if manifest.plan.arithmetic == "bf16" else None
 
 
 def first_line(manifest: Manifest, shown: str | Path, folder: Path | None) -> str:
@@ -154,14 +154,14 @@ CARDS: dict[Task, Card] = {
 
 def _transformers_js_where(manifest: Manifest) -> str:
     """Say where transformers.js finds the bundle; nothing where it cannot load it."""
-    deployment = DEPLOYMENTS[manifest.deployment]
+    deployment = DEPLOYMENTS[manifest.plan.deployment]
     is_seq2seq = manifest.task == "seq2seq-lm"
     if (
         "transformers.js" not in deployment.clients
-        or (manifest.model is None and manifest.backend is None)
-        or manifest.cache_form == "static"
+        or (manifest.model is None and manifest.provenance.backend is None)
+        or manifest.plan.cache_form == "static"
         or (manifest.cache.num_layers and not manifest.cache.elements_per_token)  # it counts tokens by keys
-        or (is_seq2seq and manifest.merged_graph is None)
+        or (is_seq2seq and "merged" not in manifest.graphs)
     ):
         return ""
     if is_seq2seq and deployment.shared_data:

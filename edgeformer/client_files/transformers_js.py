@@ -29,10 +29,11 @@ def with_transformers_js_config(hf_config: dict[str, Any], manifest: Manifest) -
     itself. A section that the checkpoint has is replaced. The config is returned unchanged where there is no graph for
     this client.
     """
-    if manifest.task == "seq2seq-lm" and manifest.merged_graph is None:
+    if manifest.task == "seq2seq-lm" and "merged" not in manifest.graphs:
         return hf_config
-    graphs = [manifest.graph] if manifest.merged_graph is None else [manifest.encoder_graph, manifest.merged_graph]
-    counts = {PurePosixPath(name).name: len(_weight_files(manifest, name)) for name in graphs if name is not None}
+    names = ("encoder", "merged") if "merged" in manifest.graphs else ("model",)
+    graphs = [manifest.graphs[name].file for name in names]
+    counts = {PurePosixPath(graph).name: len(_weight_files(manifest, graph)) for graph in graphs}
     weights = {name: count for name, count in counts.items() if count}
     layers = _layer_types(hf_config, manifest.cache)
     return hf_config | layers | {KEY: {"dtype": NO_SUFFIX, "use_external_data_format": weights}}

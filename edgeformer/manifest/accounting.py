@@ -39,7 +39,7 @@ ELEMENT_BYTES: dict[Arithmetic, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 def cache_element_bytes(manifest: Manifest) -> int:
     """Return the bytes of one element in the cache of a bundle."""
-    return ELEMENT_BYTES[manifest.arithmetic] if manifest.cache_scales is None else 1
+    return ELEMENT_BYTES[manifest.plan.arithmetic] if manifest.cache_scales is None else 1
 
 
 @dataclass(frozen=True, kw_only=True)

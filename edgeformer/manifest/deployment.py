@@ -133,8 +133,9 @@ class Deployment:
 
 def _not_quantized(precision: Precision) -> str:
     return (
-        f"a quantization config is for {' and '.join(DEFAULTS)}, and the precision is {precision}. Leave it out, or "
-        "choose one of these precisions."
+        "a quantization config and its overrides (--block, --asymmetric, --rounding, --activations, --head-precision, "
+        f"--keep) are for {' and '.join(DEFAULTS)}, and the precision is {precision}. Leave them out, or choose one of "
+        "these precisions."
     )
 
 

@@ -8,42 +8,43 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from edgeformer.config import ModelConfig, Task
-from edgeformer.contract.tensors import CacheForm, CacheGeometry
+from edgeformer.contract.tensors import CacheGeometry
 from edgeformer.documents import schema
 from edgeformer.documents.json_document import is_contained, is_inside, read_object
 from edgeformer.errors import BundleError, ConfigError, shown
 from edgeformer.manifest.cache_scales import CacheScales
-from edgeformer.manifest.parts import (
+from edgeformer.manifest.graph_forms import (
+    FORMS,
     AdapterGraph,
-    AdapterOrigin,
     AlignmentGraph,
-    Arithmetic,
-    Backend,
-    BundledAdapter,
-    DeploymentName,
-    FileEntry,
-    OpSet,
-    Precision,
+    BundledGraph,
+    BundledGraphs,
     PrefillGraph,
-    Provider,
+    WindowedGraph,
+)
+from edgeformer.manifest.parts import (
+    BundledAdapter,
+    FileEntry,
+    Provenance,
     SpecialTokens,
     StoredWeight,
-    TextModelOf,
     TextPrompts,
-    default_arithmetic,
     sha256,
 )
-from edgeformer.manifest.quantization import Quantization, Smoothing
+from edgeformer.manifest.plan import ExportPlan
+from edgeformer.manifest.quantization import Smoothing
 
 FILE_NAME = "edgeformer.json"
-SCHEMA_VERSION = 6
-"""Version of the fields that are written; manifests of versions 3 to 5 are still read."""
+SCHEMA_VERSION = 7
+"""Version of the fields, the only one that is read."""
 
 MODELS: dict[Task, type[Any]] = {kind.task: kind for kind in get_args(ModelConfig)}
 """The config of each task's model."""
+
+G = TypeVar("G", bound=BundledGraph)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,84 +55,46 @@ class Manifest:
         schema_version: `SCHEMA_VERSION`.
         task: what the model does; it selects the class of the runtime.
         name: name of the model, from its folder, hub id or preset.
-        source: origin of the model, for people.
-        random_weights: seed of a model without trained weights; None with a checkpoint.
-        ops: op set of the graphs.
-        precision: data type of the weights.
-        arithmetic: data type of activations, and of caches and weights that are not quantized.
-        provider: execution provider that the graphs were lowered for.
-        graph: path of the graph, of an encoder-decoder that of the decoder.
+        provenance: where the model comes from.
+        plan: the choices of its export; the quantization config names the text of its calibration.
+        graphs: the graphs by the names of their forms (`edgeformer.manifest.graph_forms.FORMS`).
         vocab_size, context_length, cache: sizes that clients need; the cache of an encoder has no layers.
         model: the model config; None for a module that is not edgeformer's.
         tokens: special tokens of generation.
+        generation: defaults of generation of an encoder-decoder, with the keys of generation_config.json.
+        prompts: of a sentence encoder, what it was trained to find before texts.
+        adapters: the LoRA adapters of the adapter graph.
+        cache_scales: scales of keys and values that are cached as int8 or fp8.
+        smoothing: how the weights of all graphs were smoothed before they were quantized.
         files: size and hash of every other file in the folder, by path.
         weights: how each initializer of the graphs was made, by name.
         versions: versions of the packages that the export used.
         parity: summary of the certificate, with the hashes that it covers; None if the export was not verified.
-        cache_form: how the graphs keep their caches.
-        functions: whether edgeformer's ops are functions in the graphs.
-        backend: library that has the module of an export without model config; None for a module of the user.
-        encoder_graph: of an encoder-decoder, path of the encoder, over the same weights.
-        merged_graph: path of the merged decoder for other clients, over the same weights, if there is one.
-        quantization: the quantization config of a quantized bundle.
-        generation: defaults of generation of an encoder-decoder, with the keys of generation_config.json.
-        prefill: the prefill graph, if there is one.
-        windowed_graph: path of the same graph with caches as long as each layer's window, if there is one.
-        windows: per layer, the length of that cache; None for the whole context.
-        cache_scales: scales of keys and values that are cached as int8 or fp8.
-        smoothing: how the weights of all graphs were smoothed before they were quantized.
-        deployment: the deployment that options and files were chosen for, if there was one.
-        text_model_of: the bigger model that this is the text model of, if it is one.
-        merged_adapter: the LoRA adapter that was merged into the weights, if there was one.
-        adapter_graph: the graph that takes adapters as inputs, if there is one.
-        adapters: the LoRA adapters of that graph.
-        prompts: of a sentence encoder, what it was trained to find before texts.
-        alignment: the alignment graph of a speech model, if there is one.
-        pickled_weights: SHA-256 of each pickle that the weights were read from, by name; empty for safetensors.
     """
 
-    schema_version: int
+    schema_version: int = SCHEMA_VERSION
     task: Task
     name: str
-    source: str
-    random_weights: int | None
-    ops: OpSet
-    precision: Precision
-    arithmetic: Arithmetic
-    provider: Provider
-    graph: str
+    provenance: Provenance
+    plan: ExportPlan
+    graphs: BundledGraphs
     vocab_size: int
     context_length: int
     cache: CacheGeometry
     model: ModelConfig | None
     tokens: SpecialTokens
+    generation: dict[str, Any] = field(default_factory=dict)
+    prompts: TextPrompts | None = None
+    adapters: tuple[BundledAdapter, ...] = ()
+    cache_scales: CacheScales | None = None
+    smoothing: Smoothing | None = None
     files: dict[str, FileEntry]
     weights: dict[str, StoredWeight]
     versions: dict[str, str]
     parity: dict[str, Any] | None
-    cache_form: CacheForm = "any"
-    functions: bool = False
-    backend: Backend | None = None
-    encoder_graph: str | None = None
-    merged_graph: str | None = None
-    quantization: Quantization | None = None
-    generation: dict[str, Any] = field(default_factory=dict)
-    prefill: PrefillGraph | None = None
-    windowed_graph: str | None = None
-    windows: tuple[int | None, ...] = ()
-    cache_scales: CacheScales | None = None
-    smoothing: Smoothing | None = None
-    deployment: DeploymentName | None = None
-    text_model_of: TextModelOf | None = None
-    merged_adapter: AdapterOrigin | None = None
-    adapter_graph: AdapterGraph | None = None
-    adapters: tuple[BundledAdapter, ...] = ()
-    prompts: TextPrompts | None = None
-    pickled_weights: dict[str, str] = field(default_factory=dict)
-    alignment: AlignmentGraph | None = None
 
     def __post_init__(self) -> None:
-        for name in (*self.all_graphs, *self.files, *(adapter.file for adapter in self.adapters)):
+        for name in (*self.graph_files, *self.files, *(adapter.file for adapter in self.adapters)):
             if not is_inside(name):
                 raise BundleError(
                     f"{FILE_NAME} names the file {shown(name)}, which is outside the bundle. Do not trust it."
@@ -159,21 +122,18 @@ class Manifest:
         if not os.path.isfile(path):
             raise BundleError(f"{folder} is not a bundle: it has no {FILE_NAME}. Make one with: edgeformer export")
         data = read_object(path, BundleError)
-        try:
-            data = _upgraded(data)
-            version = data["schema_version"]
-        except (ValueError, KeyError, TypeError):
-            raise BundleError(f"{path} is not a manifest of edgeformer. Export the model again.") from None
-        if version != SCHEMA_VERSION:
+        if "schema_version" not in data:
+            raise BundleError(f"{path} is not a manifest of edgeformer. Export the model again.")
+        if data["schema_version"] != SCHEMA_VERSION:
             raise BundleError(
-                f"{path} has schema version {shown(version)}, and this edgeformer reads {SCHEMA_VERSION}. "
-                "Export the model again, or use the edgeformer that wrote it."
+                f"{path} has schema version {shown(data['schema_version'])}, and this edgeformer reads "
+                f"{SCHEMA_VERSION}. Export the model again, or use the edgeformer that wrote it."
             )
         try:
             manifest = schema.from_json(cls, data)
         except ConfigError as error:
             raise BundleError(f"{path} is damaged: {error} Export the model again.") from None
-        for graph in (*manifest.all_graphs, *(adapter.file for adapter in manifest.adapters)):
+        for graph in (*manifest.graph_files, *(adapter.file for adapter in manifest.adapters)):
             if graph not in manifest.files:
                 raise BundleError(f"{path} is damaged: it does not list {shown(graph)}. Export the model again.")
         return manifest
@@ -184,27 +144,69 @@ class Manifest:
         (folder / FILE_NAME).write_text(text + "\n", encoding="utf-8")
 
     @property
-    def graphs(self) -> tuple[str, ...]:
-        """Return the graphs that edgeformer's runtime uses, in the order in which they run.
+    def graph(self) -> str:
+        """Return the path of the decode graph or of an encoder; of an encoder-decoder, that of the decoder."""
+        return self.graphs["model"].file
+
+    @property
+    def graph_files(self) -> tuple[str, ...]:
+        """Return the paths of all graphs."""
+        return tuple(graph.file for graph in self.graphs.values())
+
+    @property
+    def step_graphs(self) -> tuple[str, ...]:
+        """Return the graphs that run the model, in the order in which they run.
 
         Of a decode graph and its windowed graph, which compute the same, the runtime opens the last.
         """
-        return tuple(name for name in (self.encoder_graph, self.graph, self.windowed_graph) if name is not None)
+        return tuple(graph.file for name, graph in self.graphs.items() if FORMS[name].steps)
 
     @property
-    def all_graphs(self) -> tuple[str, ...]:
-        """Return `graphs`, the merged decoder for other clients, and the graphs for prefill, adapters and alignment."""
-        parts = (self.prefill, self.adapter_graph, self.alignment)
-        more = (self.merged_graph, *(None if part is None else part.graph for part in parts))
-        return (*self.graphs, *(name for name in more if name is not None))
+    def prepacked_graphs(self) -> tuple[str, ...]:
+        """Return the graphs that edgeformer's runtime opens and `optimize` prepacks."""
+        replaced = {FORMS[name].replaces for name in self.graphs}
+        opened = (name for name in self.graphs if FORMS[name].prepacked and name not in replaced)
+        return tuple(self.graphs[name].file for name in opened)
+
+    @property
+    def encoder_graph(self) -> str | None:
+        """Return the path of the encoder of an encoder-decoder."""
+        return None if "encoder" not in self.graphs else self.graphs["encoder"].file
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """Return the lengths of the caches of the windowed graph, per layer; () without one."""
+        windowed = self._graph("windowed", WindowedGraph)
+        return () if windowed is None else windowed.windows
+
+    @property
+    def prefill(self) -> PrefillGraph | None:
+        """Return the prefill graph, if there is one."""
+        return self._graph("prefill", PrefillGraph)
+
+    @property
+    def adapter_graph(self) -> AdapterGraph | None:
+        """Return the graph that takes adapters as inputs, if there is one."""
+        return self._graph("adapters", AdapterGraph)
+
+    @property
+    def alignment(self) -> AlignmentGraph | None:
+        """Return the alignment graph of a speech model, if there is one."""
+        return self._graph("alignment", AlignmentGraph)
+
+    def _graph(self, name: str, kind: type[G]) -> G | None:
+        found = self.graphs.get(name)
+        assert found is None or isinstance(found, kind)
+        return found
 
     @property
     def written_in(self) -> str:
         """Return a description of the op set of the graphs."""
-        if self.ops == "ort":
-            return f"op set ort for {self.provider.upper()}"
-        cache = f" with a {self.cache_form} cache" if self.cache.num_layers else ""
-        return f"op set {self.ops}{cache}{', with edgeformer ops as functions' if self.functions else ''}"
+        plan = self.plan
+        if plan.ops == "ort":
+            return f"op set ort for {plan.provider.upper()}"
+        cache = f" with a {plan.cache_form} cache" if self.cache.num_layers else ""
+        return f"op set {plan.ops}{cache}{', with edgeformer ops as functions' if plan.functions else ''}"
 
     def graph_hashes(self) -> dict[str, str]:
         """Return the SHA-256 of all graphs, weights and adapters by file name; a certificate covers these."""
@@ -219,7 +221,7 @@ class Manifest:
         """Return whether the graphs in `folder` are still those that the export verified; weights are not read."""
         if self.parity is None:
             return False
-        unchanged = all(sha256(folder / graph) == self.files[graph].sha256 for graph in self.all_graphs)
+        unchanged = all(sha256(folder / graph) == self.files[graph].sha256 for graph in self.graph_files)
         return unchanged and self.parity["hashes"] == self.graph_hashes()
 
     def check_sizes(self, folder: Path) -> None:
@@ -236,23 +238,3 @@ class Manifest:
                 problems.append(f"{name} has {size:,} bytes instead of {entry.bytes:,}")
         if problems:
             raise BundleError(f"the bundle {folder} is damaged: {'; '.join(problems)}. Copy or export it again.")
-
-
-def _upgraded(data: dict[str, Any]) -> dict[str, Any]:
-    """Return a manifest of schema versions 3 to 5 as one of version 6; every other version is returned as it is.
-
-    Version 4 renamed the field `via` to `backend` and the cache form `growing` to `dynamic`. In version 5 the cache is
-    a list of what each layer keeps, and no longer one number of heads and one head_dim. In version 6 the arithmetic is
-    a choice, and no longer what follows from precision and provider.
-    """
-    if data["schema_version"] == 3:
-        data = {"backend" if name == "via" else name: value for name, value in data.items()} | {"schema_version": 4}
-        if data.get("cache_form") == "growing":
-            data["cache_form"] = "dynamic"
-    if data["schema_version"] == 4:
-        cache = CacheGeometry.of_attention(**data["cache"])
-        data = data | {"cache": cache.to_json(), "schema_version": 5}
-    if data["schema_version"] == 5:
-        arithmetic = default_arithmetic(data["precision"], data["provider"])
-        data = data | {"arithmetic": arithmetic, "schema_version": SCHEMA_VERSION}
-    return data

@@ -1,13 +1,12 @@
 """The parts of a bundle's manifest: what it says of files, weights, graphs, adapters and prompts, and its choices."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from edgeformer.documents.schema import check
 from edgeformer.errors import ConfigError, shown
-from edgeformer.manifest.quantization import Quantization, WeightFormat
+from edgeformer.manifest.quantization import WeightFormat
 
 Arithmetic = Literal["fp32", "fp16", "bf16"]
 """Data type of activations, and of caches and weights that are not quantized."""
@@ -72,55 +71,6 @@ class StoredWeight:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrefillGraph:
-    """The prefill graph: a second graph of a decoder, with weights in a format that is faster for many tokens.
-
-    It returns logits of the last token only, [B, 1, V], and shares the embedding and the head with the decode graph.
-
-    Attributes:
-        graph: path of the graph in the bundle.
-        from_tokens: number of tokens per run, over all rows, from which it is faster than the decode graph; measured
-            on the machine of the export.
-        quantization: the quantization config of its weights.
-    """
-
-    graph: str
-    from_tokens: int
-    quantization: Quantization
-
-
-@dataclass(frozen=True, kw_only=True)
-class AlignmentHead:
-    """A head of a speech model's cross-attention that reads the recording where a token is spoken."""
-
-    layer: int
-    head: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class AlignmentGraph:
-    """The alignment graph of a speech model, over the weights of the decoder: the times of words come from it.
-
-    It has the decoder's inputs and outputs, but for the logits: instead of these it returns the weights of
-    cross-attention, float32 [B, heads, S, source length].
-
-    Attributes:
-        graph: path of the graph in the bundle.
-        heads: whose weights it returns, in order.
-        median_filter_width: positions of the recording whose median smooths a weight; an odd number.
-    """
-
-    graph: str
-    heads: tuple[AlignmentHead, ...]
-    median_filter_width: int
-
-    def __post_init__(self) -> None:
-        check(len(self.heads) > 0, self, "heads", "at least one")
-        odd = self.median_filter_width > 0 and self.median_filter_width % 2 == 1
-        check(odd, self, "median_filter_width", "a positive odd number")
-
-
-@dataclass(frozen=True, kw_only=True)
 class SpecialTokens:
     """Token ids that generation needs: each of `eos` ends a text; `bos` and `pad` may be absent."""
 
@@ -182,21 +132,24 @@ class AdapterOrigin:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdapterGraph:
-    """The graph that takes a LoRA adapter as inputs, over the weights of the decode graph.
-
-        y = W x + B (A x)      inputs SITE.lora_A [adapter_rows, in, rank] and SITE.lora_B [adapter_rows, rank, out]
-
-    The first axis is 1, for an adapter of all rows, or the batch. The ranks of the sites are free.
+class Provenance:
+    """Where the model of a bundle comes from.
 
     Attributes:
-        graph: path of the graph in the bundle.
-        sites: the adapted matrices by the name of their site, each with the parameters that it was joined from; B has
-            the factor of its first outputs already.
+        source: the origin, for people.
+        random_weights: seed of a model without trained weights; None with a checkpoint.
+        backend: library that has the module of an export without model config; None for a module of the user.
+        text_model_of: the bigger model that this is the text model of, if it is one.
+        merged_adapter: the LoRA adapter that was merged into the weights, if there was one.
+        pickled_weights: SHA-256 of each pickle that the weights were read from, by name; empty for safetensors.
     """
 
-    graph: str
-    sites: dict[str, StoredWeight]
+    source: str
+    random_weights: int | None = None
+    backend: Backend | None = None
+    text_model_of: TextModelOf | None = None
+    merged_adapter: AdapterOrigin | None = None
+    pickled_weights: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

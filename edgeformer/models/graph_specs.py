@@ -30,12 +30,7 @@ from edgeformer.contract.tensors import (
     seq2seq_decoder_inputs,
     text_inputs,
 )
-
-GRAPH = "onnx/model.onnx"
-ENCODER_GRAPH = "onnx/encoder_model.onnx"
-DECODER_GRAPH = "onnx/decoder_model.onnx"
-MERGED_GRAPH = "onnx/decoder_model_merged.onnx"
-ALIGNMENT_GRAPH = "onnx/decoder_model_alignment.onnx"
+from edgeformer.manifest.graph_forms import DECODER_GRAPH, ENCODER_GRAPH, GRAPH
 
 
 @dataclass(frozen=True, kw_only=True)

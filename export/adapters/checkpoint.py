@@ -12,10 +12,10 @@ from edgeformer.checkpoints.source import CONTEXT_FIELDS, ModelSource
 from edgeformer.checkpoints.weights import CheckpointWeights
 from edgeformer.config import EncoderConfig, PoolingHead
 from edgeformer.errors import ConfigError
-from edgeformer.export.adapters.opened_model import OpenedAdapter, OpenedModel, Provenance
+from edgeformer.export.adapters.opened_model import OpenedAdapter, OpenedModel, Origin
 from edgeformer.export.progress import Progress, no_progress
 from edgeformer.lora.adapter_tensors import open_adapter
-from edgeformer.manifest.parts import TextModelOf
+from edgeformer.manifest.parts import Provenance, TextModelOf
 from edgeformer.models.model_spec import model_spec_of
 
 NO_ADAPTERS: Mapping[str, str | Path] = MappingProxyType({})
@@ -48,19 +48,21 @@ def open_checkpoint(
         weights=weights,
         comparison=comparison,
         adapters=tuple(_open_adapter(name, Path(folder), weights) for name, folder in adapters.items()),
-        provenance=Provenance(
+        origin=Origin(
             name=source.name,
-            origin=source.origin,
-            random_weights=source.random_weights,
+            provenance=Provenance(
+                source=source.origin,
+                random_weights=source.random_weights,
+                merged_adapter=None if source.merged is None else source.merged.adapter.origin(),
+                pickled_weights=source.pickled_weights(),
+                text_model_of=None if whole is None else TextModelOf(model_type=whole, left_out=left_out),
+            ),
             tokens=source.special_tokens(),
             folder=source.folder,
             hf_config=_client_config(source),
             generation=source.generation_defaults(),
-            merged_adapter=None if source.merged is None else source.merged.adapter.origin(),
             prompts=read_prompts(source.modules),
-            pickled_weights=source.pickled_weights(),
             lower_case=_pools(source) and lowers_case(source.folder),
-            text_model_of=None if whole is None else TextModelOf(model_type=whole, left_out=left_out),
         ),
     )
 

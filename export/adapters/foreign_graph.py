@@ -11,8 +11,10 @@ from edgeformer.checkpoints.source import ModelSource
 from edgeformer.config import DecoderConfig
 from edgeformer.contract.tensors import input_names, output_names
 from edgeformer.errors import BundleError
-from edgeformer.manifest.manifest import SCHEMA_VERSION, Manifest
-from edgeformer.manifest.parts import Arithmetic
+from edgeformer.manifest.graph_forms import BundledGraph, BundledGraphs
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.parts import Arithmetic, Provenance
+from edgeformer.manifest.plan import ExportPlan
 from edgeformer.runtime.sessions.session import open_session
 
 PLACES = ("onnx/model.onnx", "model.onnx", "onnx/decoder_model_merged.onnx")
@@ -53,16 +55,11 @@ def open_foreign(path: Path, source: ModelSource) -> tuple[Path, Manifest]:
                 f"{tensor.shape(1, 1)[1:]} a token there, and only float and float16 can be verified."
             )
     return folder, Manifest(
-        schema_version=SCHEMA_VERSION,
         task="causal-lm",
         name=folder.name,
-        source="somebody else's export",
-        random_weights=None,
-        ops="ort",
-        precision=PRECISIONS[past.type],
-        arithmetic=PRECISIONS[past.type],
-        provider="cpu",
-        graph=graph,
+        provenance=Provenance(source="somebody else's export"),
+        plan=ExportPlan(precision=PRECISIONS[past.type], arithmetic=PRECISIONS[past.type]),
+        graphs=BundledGraphs(model=BundledGraph(file=graph)),
         vocab_size=config.vocab_size,
         context_length=config.context_length,
         cache=geometry,

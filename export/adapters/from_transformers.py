@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from edgeformer.checkpoints.source import FoundModel
 from edgeformer.client_files.transformers_js import without_transformers_js_config
 from edgeformer.errors import BundleError, ConfigError
-from edgeformer.export.adapters.opened_model import Comparison, OpenedModel, Provenance
+from edgeformer.export.adapters.opened_model import Comparison, OpenedModel, Origin
 from edgeformer.export.adapters.transformers_proof import prove
 from edgeformer.export.progress import Progress
 from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.parts import Provenance
 from edgeformer.models.model_spec import ModelSpec
 from edgeformer.transformers_backend.hf_module import INSTALLED, build, context_length, read_config
 from edgeformer.transformers_backend.patch_plan import PatchPlan
@@ -86,18 +87,16 @@ def open_with_transformers(found: FoundModel, context_length: int | None, progre
     found.fetch_weights()
     progress("comparing with transformers", 0)
     weights, comparison = patched.open_weights(found.folder, found.allow_pickle)
-    provenance = Provenance(
+    origin = Origin(
         name=found.name,
-        origin=found.origin,
+        provenance=Provenance(source=found.origin, backend="transformers", pickled_weights=found.pickled_weights()),
         tokens=found.special_tokens(),
         folder=found.folder,
         hf_config=_limited(found.hf_config, patched.model_spec.context_length),
-        backend="transformers",
-        pickled_weights=found.pickled_weights(),
     )
     notes = tuple(patched.plan.notes)
     return OpenedModel(
-        model_spec=patched.model_spec, weights=weights, provenance=provenance, notes=notes, comparison=comparison
+        model_spec=patched.model_spec, weights=weights, origin=origin, notes=notes, comparison=comparison
     )
 
 

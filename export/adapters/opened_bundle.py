@@ -80,7 +80,7 @@ def find_checkpoint(bundle: str | Path, adapter: str | Path | None = None) -> st
     if not os.path.isfile(folder / FILE_NAME):
         return None
     manifest = Manifest.read(folder)
-    kind, _, name = manifest.source.partition(" ")
+    kind, _, name = manifest.provenance.source.partition(" ")
     found: list[str | Path] = []
     if kind == "preset" and name in preset_names():
         found = [name]
@@ -106,10 +106,10 @@ def _with_checkpoint(
     folder: Path, manifest: Manifest, against: str | Path, adapter: str | Path | None = None
 ) -> Subject:
     """Return a bundle with the weights of a checkpoint. Raises ConfigError where that is another model."""
-    if manifest.backend is not None:
+    if manifest.provenance.backend is not None:
         from edgeformer.export.adapters.from_transformers import open_checkpoint
 
-        found = find_model(against, bool(manifest.pickled_weights))
+        found = find_model(against, bool(manifest.provenance.pickled_weights))
         model_spec, weights = open_checkpoint(found, folder, manifest)
         return Subject(folder, manifest, model_spec, weights, found.origin)
     model_spec = model_spec_of_bundle(folder, manifest)  # refuses a module of the user's, which has no checkpoint
@@ -118,7 +118,7 @@ def _with_checkpoint(
     pooled: tuple[Any, ...] = ()
     if isinstance(head, PoolingHead) and isinstance(head.pooling, str) and not head.layers:
         pooled = (head.pooling, head.normalize)
-    found = find_model(against, bool(manifest.pickled_weights))
+    found = find_model(against, bool(manifest.provenance.pickled_weights))
     source = open_source(found, manifest.context_length, *pooled)
     source = _merged(source, manifest, adapter)
     if source.config != manifest.model:
@@ -130,7 +130,7 @@ def _with_checkpoint(
 
 def _merged(source: ModelSource, manifest: Manifest, adapter: str | Path | None) -> ModelSource:
     """Merge the adapter that a bundle was made with. Raises ConfigError for another one, and where none is given."""
-    expected = manifest.merged_adapter
+    expected = manifest.provenance.merged_adapter
     if adapter is None and expected is None:
         return source
     if expected is None or adapter is None:
@@ -203,12 +203,12 @@ def model_spec_of_bundle(folder: Path, manifest: Manifest) -> ModelSpec:
     """Return the model spec that a bundle was made from. Raises BundleError where the bundle does not hold its code."""
     if manifest.model is not None:
         return model_spec_of(manifest.model)
-    if manifest.backend == "transformers":
+    if manifest.provenance.backend == "transformers":
         # Imported here, because transformers is an extra of its own and takes seconds to import.
         from edgeformer.export.adapters.from_transformers import reopen
 
         return reopen(folder, manifest).model_spec
     raise BundleError(
-        f"{folder} was exported from a module of your own ({manifest.source}), and a bundle holds no code. Verify it "
-        f"in Python, where the module is: edgeformer.export.verify_module({str(folder)!r}, module)"
+        f"{folder} was exported from a module of your own ({manifest.provenance.source}), and a bundle holds no code. "
+        f"Verify it in Python, where the module is: edgeformer.export.verify_module({str(folder)!r}, module)"
     )

@@ -8,36 +8,33 @@ from typing import Any
 from torch import Tensor
 
 from edgeformer.lora.adapter_tensors import Update
-from edgeformer.manifest.parts import AdapterOrigin, Backend, SpecialTokens, TextModelOf, TextPrompts
+from edgeformer.manifest.parts import AdapterOrigin, Provenance, SpecialTokens, TextPrompts
 from edgeformer.models.model_spec import ModelSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Provenance:
+class Origin:
     """Where a model comes from, and what its bundle takes along from there.
 
-    name: of the bundle. origin: the source, for people. tokens: ids that generation needs. random_weights: the seed of
-    a model that has no checkpoint. folder: whose tokenizer and generation files are copied. hf_config: what clients
-    find as config.json. generation: fields of generation_config.json that an encoder-decoder generates with. backend:
-    the library that has the module, where it is neither ours nor the user's. text_model_of: the bigger model that this
-    is the text model of. merged_adapter: the LoRA adapter that is merged into the weights. prompts: of a sentence
-    encoder. lower_case: whether the tokenizer is to lower the case of texts, too. pickled_weights: SHA-256 of each
-    pickle that the weights were read from, by name.
+    Attributes:
+        name: name of the bundle.
+        provenance: what the manifest says.
+        tokens: ids that generation needs.
+        folder: whose tokenizer and generation files are copied.
+        hf_config: what clients find as config.json.
+        generation: fields of generation_config.json that an encoder-decoder generates with.
+        prompts: of a sentence encoder.
+        lower_case: whether the tokenizer is to lower the case of texts, too.
     """
 
     name: str
-    origin: str
+    provenance: Provenance
     tokens: SpecialTokens
-    random_weights: int | None = None
     folder: Path | None = None
     hf_config: dict[str, Any] | None = None
     generation: dict[str, Any] = field(default_factory=dict)
-    backend: Backend | None = None
-    text_model_of: TextModelOf | None = None
-    merged_adapter: AdapterOrigin | None = None
     prompts: TextPrompts | None = None
     lower_case: bool = False
-    pickled_weights: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,14 +72,18 @@ class OpenedAdapter:
 class OpenedModel:
     """A model that is ready to be exported.
 
-    weights: the parameters of the module by name, each read when it is needed. notes: what people should know about how
-    the module was opened. comparison: with the module of transformers; None where there is nothing to compare.
-    adapters: those that are kept apart from the weights.
+    Attributes:
+        model_spec: how to build its module, and what an export must know of it.
+        weights: the parameters of the module by name, each read when it is needed.
+        origin: where it comes from.
+        notes: what people should know about how the module was opened.
+        comparison: with the module of transformers; None where there is nothing to compare.
+        adapters: those that are kept apart from the weights.
     """
 
     model_spec: ModelSpec
     weights: Mapping[str, Tensor]
-    provenance: Provenance
+    origin: Origin
     notes: tuple[str, ...] = ()
     comparison: Comparison | None = None
     adapters: tuple[OpenedAdapter, ...] = ()

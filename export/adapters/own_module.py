@@ -16,9 +16,9 @@ from edgeformer.checkpoints.expert_weights import LazyWeights
 from edgeformer.contract.tensors import CacheGeometry
 from edgeformer.errors import ExportError
 from edgeformer.export.adapters.module_contract import FEWEST_TOKENS, check_contract
-from edgeformer.export.adapters.opened_model import OpenedModel, Provenance
+from edgeformer.export.adapters.opened_model import OpenedModel, Origin
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.parts import SpecialTokens
+from edgeformer.manifest.parts import Provenance, SpecialTokens
 from edgeformer.models.model_spec import ModelSpec
 
 
@@ -42,7 +42,7 @@ class ModuleDescription:
     bos: int | None = None
     pad: int | None = None
 
-    def provenance(self, module: nn.Module, name: str) -> Provenance:
+    def origin(self, module: nn.Module, name: str) -> Origin:
         """Return where a bundle of this name comes from. Raises ExportError for a folder without a tokenizer."""
         folder = None if self.tokenizer_folder is None else Path(self.tokenizer_folder)
         if folder is not None and not (folder / "tokenizer.json").is_file():
@@ -50,16 +50,16 @@ class ModuleDescription:
                 f"{folder} has no tokenizer.json. Give the folder that has one, or leave tokenizer_folder out."
             )
         eos = (self.eos,) if isinstance(self.eos, int) else tuple(self.eos)
-        return Provenance(
+        return Origin(
             name=self.name or name,
-            origin=f"module {type(module).__qualname__}",
+            provenance=Provenance(source=f"module {type(module).__qualname__}"),
             tokens=SpecialTokens(eos=eos, bos=self.bos, pad=self.pad),
             folder=folder,
         )
 
 
 def open_module(
-    module: nn.Module, description: ModuleDescription, provenance: Provenance, dtype: torch.dtype, *, in_float64: bool
+    module: nn.Module, description: ModuleDescription, origin: Origin, dtype: torch.dtype, *, in_float64: bool
 ) -> OpenedModel:
     """Open a module of the user's, which must keep the forward contract in `dtype`, the precision of the graph.
 
@@ -74,7 +74,7 @@ def open_module(
     model_spec = _model_spec(module, cache, description.vocab_size, description.context_length)
     weights = ModuleWeights(module)
     check_contract(model_spec, weights, dtype, in_float64=in_float64)
-    return OpenedModel(model_spec=model_spec, weights=weights, provenance=provenance)
+    return OpenedModel(model_spec=model_spec, weights=weights, origin=origin)
 
 
 def module_spec(module: nn.Module, manifest: Manifest) -> ModelSpec:

@@ -38,7 +38,7 @@ class StoredWeights(LazyWeights):
 
     def __init__(self, folder: Path, manifest: Manifest, model_spec: ModelSpec, graphs: Sequence[str] | None = None):
         self._shapes = model_spec.parameter_shapes()
-        opened = [_load(folder / name).graph for name in graphs or manifest.graphs]
+        opened = [_load(folder / name).graph for name in graphs or manifest.step_graphs]
         self._initializers = {name: value for graph in opened for name, value in graph.initializers.items()}
         # A quantized matrix is several tensors; its integers stand for all of them.
         self._place = {

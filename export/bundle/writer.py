@@ -13,9 +13,9 @@ from edgeformer.errors import ExportError
 from edgeformer.export.graph.tensors import StreamedTensor
 from edgeformer.export.progress import Progress
 from edgeformer.export.quantize.quantized_tensor import by_matrix
+from edgeformer.manifest.graph_forms import DECODER_GRAPH, FORMS, GRAPH, MERGED_GRAPH
 from edgeformer.manifest.manifest import FILE_NAME
 from edgeformer.manifest.parts import FileEntry, StoredWeight, sha256
-from edgeformer.models.graph_specs import ALIGNMENT_GRAPH, DECODER_GRAPH, GRAPH, MERGED_GRAPH
 
 PAGE = 4096
 """Bytes: a tensor of at least a page starts at a multiple of it, because memory maps do."""
@@ -56,7 +56,7 @@ def weight_files(graphs: Iterable[str], shared: bool) -> dict[str, list[str]]:
     files: dict[str, list[str]] = {}
     for name in names:
         named = name
-        if name in (DECODER_GRAPH, ALIGNMENT_GRAPH):
+        if name in (DECODER_GRAPH, FORMS["alignment"].file):
             named = MERGED_GRAPH if MERGED_GRAPH in names else DECODER_GRAPH
         files.setdefault(f"{named}_data", []).append(name)
     return files
@@ -73,7 +73,7 @@ class GraphWriter:
     def __init__(self, folder: Path, progress: Progress, *, shared: bool = True, largest: int | None = None):
         self._folder = folder
         self._progress = progress
-        self._shared = shared
+        self.shared = shared
         self._largest = largest
         self.weights: dict[str, StoredWeight] = {}
         self.hashes: dict[str, str] = {}
@@ -89,7 +89,7 @@ class GraphWriter:
         A weight that several graphs read, or one graph in several shapes, is written once. Raises ExportError for a
         weight that is larger than a file may be.
         """
-        if not self._shared:
+        if not self.shared:
             self._places = {}
         values: dict[str, list[tuple[ir.Value, StreamedTensor]]] = {}
         for model in models.values():

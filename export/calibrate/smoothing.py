@@ -22,12 +22,11 @@ from edgeformer.checkpoints.expert_weights import LazyWeights, read_expert
 from edgeformer.errors import ExportError
 from edgeformer.export.calibrate.forward_hooks import padded, run_observed, valid_tokens
 from edgeformer.export.calibrate.text import CalibrationTokens
-from edgeformer.export.capture import capture_graph
 from edgeformer.export.graph.canonical import DOMAIN
 from edgeformer.export.graph.editing import producer, streamed
+from edgeformer.export.lower import GraphJob
 from edgeformer.export.reference.reference import Reference
 from edgeformer.manifest.quantization import Quantization, SmoothedNorm
-from edgeformer.models.model_spec import ModelSpec
 
 NORMS = {(DOMAIN, "RMSNorm"), ("", "LayerNormalization")}
 """Domain and op type of the canonical norms."""
@@ -65,22 +64,20 @@ class Smoothed(LazyWeights):
 
 
 def smoothing_factors(
-    model_spec: ModelSpec,
-    weights: Mapping[str, Tensor],
-    quantizations: list[Quantization],
-    text: CalibrationTokens,
+    job: GraphJob, quantizations: list[Quantization], text: CalibrationTokens
 ) -> dict[SmoothedNorm, Tensor]:
     """Return the factors [K] of each norm that a layer reads whose inputs any of `quantizations` quantizes per token.
 
     They give channels and columns the same largest magnitude: sⱼ² = max |norm(x)ⱼ| / max |Wⱼ|, to the nearest power of
     two. Raises ExportError if there is no such norm, and for inputs that are not finite.
     """
+    weights = job.weights
     per_token = [
         norm
-        for norm in smoothable_norms(model_spec, weights)
+        for norm in smoothable_norms(job)
         if any((form := each.format_of(name)) and form.block is None for each in quantizations for name in norm.readers)
     ]
-    largest = _largest_inputs(model_spec, weights, text, [norm.readers[0] for norm in per_token])
+    largest = _largest_inputs(job, text, [norm.readers[0] for norm in per_token])
     factors = {}
     for norm in per_token:
         inputs = largest[norm.readers[0]]
@@ -109,12 +106,12 @@ def _factors(inputs: Tensor, columns: Tensor, gains: Tensor) -> Tensor:
     return torch.tensor(exact).clamp(1 / FARTHEST, FARTHEST)
 
 
-def smoothable_norms(model_spec: ModelSpec, weights: Mapping[str, Tensor]) -> list[SmoothedNorm]:
+def smoothable_norms(job: GraphJob) -> list[SmoothedNorm]:
     """Return the norms that only linear layers read, where nothing else reads the parameters of either."""
-    graphs = [capture_graph(model_spec, weights, "fp32", spec).graph for spec in model_spec.graphs]
+    graphs = [job.captured(spec).graph for spec in job.model_spec.graphs]
     count = Counter(name for graph in graphs for name in graph.initializers)
     with torch.device("meta"):
-        module = model_spec.build(torch.float32)
+        module = job.model_spec.build(torch.float32)
     own = {name for name, _ in module.named_parameters() if count[name] == 1}
     linear = {f"{name}.weight" for name, part in module.named_modules() if type(part) is nn.Linear}
     found = [norm for graph in graphs for node in graph if (norm := _smoothable(node))]
@@ -143,16 +140,14 @@ def _parameter(value: ir.Value | None) -> str | None:
     return value.name if value is not None and streamed(value) is not None and len(value.uses()) == 1 else None
 
 
-def _largest_inputs(
-    model_spec: ModelSpec, weights: Mapping[str, Tensor], text: CalibrationTokens, names: list[str]
-) -> dict[str, Tensor]:
+def _largest_inputs(job: GraphJob, text: CalibrationTokens, names: list[str]) -> dict[str, Tensor]:
     """Return the largest magnitude [K] of the inputs of layers on a text, by the names of the layers' weights."""
-    reference, largest = Reference(model_spec, weights, torch.float32), dict[str, Tensor]()
+    reference, largest = Reference(job.model_spec, job.weights, torch.float32), dict[str, Tensor]()
     ids, mask = padded(text)
 
     def note(name: str, x: Tensor) -> None:
         largest[name] = valid_tokens(x, mask.bool()).abs().amax(0)
 
     before = [(reference.module.get_submodule(name.removesuffix(".weight")), partial(note, name)) for name in names]
-    run_observed(reference, model_spec, ids, mask, until=lambda: len(largest) == len(names), before=before)
+    run_observed(reference, job.model_spec, ids, mask, until=lambda: len(largest) == len(names), before=before)
     return largest

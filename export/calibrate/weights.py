@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from edgeformer.errors import ExportError
 from edgeformer.export.calibrate.forward_hooks import padded, run_observed, valid_tokens
 from edgeformer.export.calibrate.text import CalibrationTokens
-from edgeformer.export.lower import LoweringOptions
+from edgeformer.export.lower import GraphJob
 from edgeformer.export.progress import Progress, no_progress
 from edgeformer.export.quantize.calibrated_weights import Calibrated
 from edgeformer.export.quantize.gptq import Costs, costs_of, error_compensation, round_for_inputs
@@ -96,24 +96,17 @@ def calibrate(
     return result
 
 
-def calibrated_lowering(
-    lowering: LoweringOptions,
-    model_spec: ModelSpec,
-    weights: Mapping[str, Tensor],
-    text: CalibrationTokens | None,
-    folder: Path,
-    progress: Progress,
-) -> LoweringOptions:
-    """Return lowering options with calibrated weights, where the quantization config needs any.
-
-    folder: is made for them.
-    """
-    if text is None or lowering.quantization is None or not lowering.quantization.needs_calibration:
-        return lowering
+def with_calibrated_weights(
+    job: GraphJob, text: CalibrationTokens | None, folder: Path, progress: Progress
+) -> GraphJob:
+    """Return a job with calibrated weights, where its quantization config needs any. folder: is made for them."""
+    quantization = job.plan.quantization
+    if text is None or quantization is None or not quantization.needs_calibration:
+        return job
     folder.mkdir(parents=True)
-    quantization = replace(lowering.quantization, calibration=text.source)
-    calibrated = calibrate(model_spec, weights, quantization, text, folder, progress)
-    return replace(lowering, quantization=quantization, calibrated=calibrated)
+    quantization = replace(quantization, calibration=text.source)
+    calibrated = calibrate(job.model_spec, job.weights, quantization, text, folder, progress)
+    return replace(job, plan=replace(job.plan, quantization=quantization), calibrated=calibrated)
 
 
 def _quantized_layers(module: nn.Module, quantization: Quantization, encoder_decoder: bool) -> Iterator[Layer]:

@@ -3,16 +3,16 @@
 Each rule states what it requires, and never emits a graph that loads but computes something else.
 """
 
+from edgeformer.export.lower.job import GraphJob, job_of_bundle
 from edgeformer.export.lower.lowering import Lowered, joined, lower, lower_captured
-from edgeformer.export.lower.options import LoweringOptions, lowering_options_of
-from edgeformer.export.lower.windowed_graph import write_windowed_graph
+from edgeformer.export.lower.options import LoweringOptions
 
 __all__ = [
+    "GraphJob",
     "Lowered",
     "LoweringOptions",
+    "job_of_bundle",
     "joined",
     "lower",
     "lower_captured",
-    "lowering_options_of",
-    "write_windowed_graph",
 ]

@@ -19,27 +19,22 @@ from edgeformer.contract.tensors import CROSS_ATTENTIONS, past_names
 from edgeformer.export.graph.builder import NodeBuilder
 from edgeformer.export.graph.canonical import canonical_inputs
 from edgeformer.export.graph.editing import canonical_nodes, dtype_of
+from edgeformer.export.lower.job import GraphJob
 from edgeformer.export.lower.lowering import Lowered, lower_captured
-from edgeformer.export.lower.options import LoweringOptions
-from edgeformer.manifest.parts import AlignmentHead
+from edgeformer.manifest.graph_forms import AlignmentHead
 from edgeformer.models.graph_specs import GraphSpec
 
 
-def alignment_graph(
-    decoder: ir.Model,
-    spec: GraphSpec,
-    config: Seq2SeqConfig,
-    lowering: LoweringOptions,
-    heads: Sequence[AlignmentHead],
-) -> tuple[ir.Model, Lowered]:
-    """Return the lowered alignment graph of a captured decoder graph, which stays as it is."""
-    model = decoder.clone()
-    weights = _with_weights(model, config, heads)
-    lowered = lower_captured(model, spec, lowering)
+def alignment_graph(job: GraphJob, spec: GraphSpec) -> tuple[ir.Model, Lowered]:
+    """Return the lowered alignment graph of a job. spec: the graph of its decoder."""
+    assert job.alignment is not None and isinstance(job.model_spec.config, Seq2SeqConfig)
+    model = job.captured(spec)
+    weights = _with_weights(model, job.model_spec.config, job.alignment.heads)
+    lowered = lower_captured(model, spec, job.lowering)
     # Where presents are no outputs, onnxruntime puts them into the pasts of float16, whatever their length.
     model.graph.outputs[:] = [weights, *(output for output in model.graph.outputs if "present" in (output.name or ""))]
     common_passes.RemoveUnusedNodesPass()(model)
-    return model, lowered
+    return model, job.with_half_weights(model, lowered)
 
 
 def _with_weights(model: ir.Model, config: Seq2SeqConfig, heads: Sequence[AlignmentHead]) -> ir.Value:

@@ -33,7 +33,8 @@ from edgeformer.export.passes import (
     optional_logits,
     quantize_weights,
 )
-from edgeformer.models.graph_specs import GRAPH, GraphSpec
+from edgeformer.manifest.graph_forms import GRAPH
+from edgeformer.models.graph_specs import GraphSpec
 
 
 @dataclass(frozen=True)

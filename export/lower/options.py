@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from edgeformer.contract.tensors import CacheForm
 from edgeformer.export.quantize.calibrated_weights import Calibrated
 from edgeformer.manifest.cache_scales import CacheScales
-from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.parts import OpSet, Provider
 from edgeformer.manifest.quantization import Quantization
 
@@ -14,11 +13,17 @@ from edgeformer.manifest.quantization import Quantization
 class LoweringOptions:
     """An op set with its options.
 
-    provider: the execution provider whose kernels must exist, for `ort`. cache_form: how the graph keeps its caches.
-    functions: keep canonical ops as functions of the model, for `portable`. quantization: of the weights.
-    primitive_gathers: gather from quantized embeddings with primitives. cache_scales: scales of a quantized cache.
-    calibrated: matrices that GPTQ has rounded. twin: give a float32 graph for CUDA the nodes of one in half precision,
-    so that the CPU can run them. adapted: parameters whose products also take an adapter as input.
+    Attributes:
+        ops: the op set.
+        provider: the execution provider whose kernels must exist, for `ort`.
+        cache_form: how the graph keeps its caches.
+        functions: keep canonical ops as functions of the model, for `portable`.
+        quantization: of the weights.
+        primitive_gathers: gather from quantized embeddings with primitives.
+        cache_scales: scales of a quantized cache.
+        calibrated: matrices that GPTQ has rounded.
+        twin: give a float32 graph for CUDA the nodes of one in half precision, so that the CPU can run them.
+        adapted: parameters whose products also take an adapter as input.
     """
 
     ops: OpSet = "ort"
@@ -31,15 +36,3 @@ class LoweringOptions:
     calibrated: Calibrated | None = None
     twin: bool = False
     adapted: frozenset[str] = frozenset()
-
-
-def lowering_options_of(manifest: Manifest) -> LoweringOptions:
-    """Return the options that the graphs of a bundle were lowered with."""
-    return LoweringOptions(
-        ops=manifest.ops,
-        provider=manifest.provider,
-        cache_form=manifest.cache_form,
-        functions=manifest.functions,
-        quantization=manifest.quantization,
-        cache_scales=manifest.cache_scales,
-    )

@@ -52,7 +52,7 @@ class Graph:
     @property
     def fillings(self) -> tuple[float, ...]:
         """Numbers that the unused slots of a static cache may hold, the worst first; none for a dynamic cache."""
-        if self.manifest.cache_form == "dynamic":
+        if self.manifest.plan.cache_form == "dynamic":
             return ()
         if self.manifest.cache_scales is not None and self.manifest.cache_scales.precision == "int8":
             return (127.0, 0.0)
@@ -92,7 +92,7 @@ class Graph:
     @property
     def padding_sides(self) -> tuple[Side, ...]:
         """The sides on which the prompts of a batch may be padded."""
-        return ("right", "left") if self.manifest.cache_form == "dynamic" else ("right",)
+        return ("right", "left") if self.manifest.plan.cache_form == "dynamic" else ("right",)
 
     def decoder(self, rows: int, tokens: int, filling: float | None = None) -> StepRunner:
         """Return a decoder with a fresh cache for `rows` × `tokens`, and SPARE slots more if the context allows it.

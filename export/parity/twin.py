@@ -17,21 +17,20 @@ import torch
 
 from edgeformer.check.cuda import audit_cuda
 from edgeformer.check.folder import read_folder
-from edgeformer.config import Seq2SeqConfig
-from edgeformer.export.adapter_graph import write_adapter_graph, write_widened_adapters
+from edgeformer.export.adapter_graph import write_widened_adapters
 from edgeformer.export.adapters.opened_bundle import Subject
-from edgeformer.export.bundle.writer import GraphWriter, file_entries, weight_files
-from edgeformer.export.capture import capture_graph
+from edgeformer.export.bundle.writer import GraphWriter, file_entries
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS
-from edgeformer.export.lower import lower_captured, lowering_options_of
-from edgeformer.export.lower.alignment import alignment_graph
+from edgeformer.export.graph_folder import GraphFolder
+from edgeformer.export.graph_forms import make_graphs
+from edgeformer.export.lower import job_of_bundle
 from edgeformer.export.parity.fp8_twin import attend_in_float32
 from edgeformer.export.parity.report import Check, Report
 from edgeformer.export.parity.trials.quantized_cache import judge_scales
 from edgeformer.export.progress import Progress
+from edgeformer.manifest.graph_forms import FORMS
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.quantization import Quantization
-from edgeformer.models.graph_specs import DECODER_GRAPH
 from edgeformer.runtime.sessions.cuda_machine import driver
 from edgeformer.runtime.sessions.session import onnxruntime
 
@@ -57,7 +56,7 @@ COMPARED = onnx.AttributeProto.INT, onnx.AttributeProto.FLOAT, onnx.AttributePro
 def lacks_gpu(manifest: Manifest) -> bool:
     """Return whether the graphs of a bundle are for CUDA, and the installed onnxruntime or the machine has none."""
     lacks = "CUDAExecutionProvider" not in onnxruntime().get_available_providers() or driver().absent
-    return manifest.provider == "cuda" and lacks
+    return manifest.plan.provider == "cuda" and lacks
 
 
 def verify_twin(subject: Subject, progress: Progress, verify: Callable[[Subject], Report]) -> Report:
@@ -69,11 +68,11 @@ def verify_twin(subject: Subject, progress: Progress, verify: Callable[[Subject]
         if scales is not None and scales.precision == "fp8":
             found = judge_scales(subject.folder, subject.manifest)
             checks += [replace(check, name=f"fp8 cache, {check.name}") for check in found]
-            twin = let_the_cpu_run(twin)
+            twin = replace_fp8_attention(twin)
         report = verify(twin)
     return replace(
         report,
-        precision=subject.manifest.precision,
+        precision=subject.manifest.plan.precision,
         hashes=subject.manifest.graph_hashes(),
         checks=(*report.checks, *checks),
         environment=report.environment | {"provider": PROVIDER, "cuda": UNPROVED},
@@ -82,54 +81,37 @@ def verify_twin(subject: Subject, progress: Progress, verify: Callable[[Subject]
 
 def write_twin(subject: Subject, folder: Path, progress: Progress) -> Subject:
     """Write the twins of a bundle's graphs into a folder, and return them as a subject of verification."""
-    manifest, model_spec = subject.manifest, subject.model_spec
+    manifest = subject.manifest
+    quantization = _without_gptq(manifest.plan.quantization)
+    precision = manifest.plan.precision if quantization is not None else "fp32"
+    plan = replace(manifest.plan, precision=precision, arithmetic="fp32", quantization=quantization)
     # Graphs of float32 are their own twins.
-    lowering = replace(
-        lowering_options_of(manifest),
-        twin=manifest.arithmetic != "fp32",
-        quantization=_without_gptq(manifest.quantization),
-    )
+    twin = manifest.plan.arithmetic != "fp32"
+    job = replace(job_of_bundle(manifest, subject.model_spec, subject.weights), plan=plan, twin=twin)
     progress("making float32 twins of the graphs", 0)
-    graphs = {}
-    for spec in model_spec.graphs:
-        graphs[spec.file] = capture_graph(model_spec, subject.weights, "fp32", spec)
-        if manifest.alignment is not None and spec.file == DECODER_GRAPH:
-            assert isinstance(model_spec.config, Seq2SeqConfig)
-            name, heads = manifest.alignment.graph, manifest.alignment.heads
-            graphs[name], _ = alignment_graph(graphs[spec.file], spec, model_spec.config, lowering, heads)
-        lower_captured(graphs[spec.file], spec, lowering)
-    writer = GraphWriter(folder, progress)
-    for data, names in weight_files(graphs, shared=True).items():
-        writer.write_all({name: graphs[name] for name in names}, data)
-    adapter_graph, adapters = manifest.adapter_graph, subject.adapters
-    if adapter_graph is not None:
-        adapted = {name for site in adapter_graph.sites.values() for name in site.parameters}
-        adapter_graph, _ = write_adapter_graph(model_spec, subject.weights, "fp32", lowering, adapted, writer, progress)
+    out = GraphFolder(job=job, folder=folder, writer=GraphWriter(folder, progress), progress=progress)
+    make_graphs(out, [name for name in manifest.graphs if FORMS[name].twin])
+    adapters = subject.adapters
+    if manifest.adapters:
         write_widened_adapters(folder, subject.folder, manifest.adapters)
-        dtype = TORCH_PRECISIONS[manifest.arithmetic]
+        dtype = TORCH_PRECISIONS[manifest.plan.arithmetic]
         adapters = {
             name: {parameter: update.to(dtype) for parameter, update in updates.items()}
             for name, updates in adapters.items()
         }
-    twin = replace(
+    described = replace(
         manifest,
-        precision=manifest.precision if manifest.quantization is not None else "fp32",
-        arithmetic="fp32",
-        provider="cpu",
-        quantization=lowering.quantization,
-        merged_graph=None,
-        windowed_graph=None,
-        windows=(),
-        adapter_graph=adapter_graph,
-        weights=writer.weights,
-        files=file_entries(folder, writer.hashes),
+        plan=replace(plan, provider="cpu"),
+        graphs=out.graphs,
+        weights=out.writer.weights,
+        files=file_entries(folder, out.writer.hashes),
     )
-    return replace(subject, folder=folder, manifest=twin, adapters=adapters)
+    return replace(subject, folder=folder, manifest=described, adapters=adapters)
 
 
-def let_the_cpu_run(twin: Subject) -> Subject:
+def replace_fp8_attention(twin: Subject) -> Subject:
     """Replace what the CPU has no kernels for in the graphs of a twin, attention over an fp8 cache; return the twin."""
-    for name in twin.manifest.all_graphs:
+    for name in twin.manifest.graph_files:
         attend_in_float32(twin.folder / name)
     return replace(twin, manifest=replace(twin.manifest, files=file_entries(twin.folder, {})))
 
@@ -149,7 +131,7 @@ def _without_gptq(quantization: Quantization | None) -> Quantization | None:
 
 def _same_nodes(subject: Subject, twin: Subject) -> Check:
     different = 0
-    for name in twin.manifest.all_graphs:
+    for name in twin.manifest.graph_files:
         steps, others = (structure(onnx.load(each.folder / name, load_external_data=False)) for each in (subject, twin))
         different += sum(one != other for one, other in zip(steps, others, strict=False)) + abs(
             len(steps) - len(others)

@@ -24,7 +24,8 @@ from edgeformer.export.options import VerifyMode
 from edgeformer.export.parity.feeding import Graph
 from edgeformer.export.parity.float_products import open_with_float_products
 from edgeformer.export.parity.report import KERNELS, REPORT_VERSION, Check, Report
-from edgeformer.export.parity.trials.adapters import Updates, adapter_trials
+from edgeformer.export.parity.trials.adapters import Updates
+from edgeformer.export.parity.trials.graph_forms import FORM_TRIALS, FormSetup
 from edgeformer.export.parity.trials.kinds import TRIALS
 from edgeformer.export.parity.trials.prefill_graph import judge_prefill_graph
 from edgeformer.export.parity.trials.protocol import Setup, Trial
@@ -34,6 +35,7 @@ from edgeformer.export.parity.trials.smoothing import judge_smoothing, smoothed_
 from edgeformer.export.parity.twin import lacks_gpu, verify_twin
 from edgeformer.export.progress import Progress, no_progress
 from edgeformer.export.reference.reference import CastWeights
+from edgeformer.manifest.graph_forms import FORMS
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.parts import sha256
 from edgeformer.models.model_spec import ModelSpec
@@ -92,7 +94,7 @@ def verify_module(
     folder = Path(bundle)
     manifest = open_bundle(folder, progress)
     model_spec, weights = module_spec(module, manifest), ModuleWeights(module)
-    check_contract(model_spec, weights, TORCH_PRECISIONS[manifest.arithmetic])
+    check_contract(model_spec, weights, TORCH_PRECISIONS[manifest.plan.arithmetic])
     subject = Subject(folder, manifest, model_spec, weights, f"module {type(module).__qualname__}")
     return _verify(subject, mode, progress)
 
@@ -145,21 +147,23 @@ class Verification:
         self._ran = True
         self._weights = smoothed_as_stored(folder, manifest, model_spec, subject.weights)
         # The dequantized integers of a quantized bundle; the graph and the reference both read them.
-        self._quantized = StoredWeights(folder, manifest, model_spec) if manifest.quantization is not None else None
+        self._quantized = (
+            StoredWeights(folder, manifest, model_spec) if manifest.plan.quantization is not None else None
+        )
         stored = self._weights if self._quantized is None else self._quantized
         self._setup = Setup(
             folder=folder,
             manifest=manifest,
-            provider=choose_provider("cuda" if manifest.provider == "cuda" else "cpu", manifest),
+            provider=choose_provider("cuda" if manifest.plan.provider == "cuda" else "cpu", manifest),
             model_spec=model_spec,
-            weights=CastWeights(self._weights, torch.bfloat16) if manifest.precision == "bf16" else stored,
+            weights=CastWeights(self._weights, torch.bfloat16) if manifest.plan.precision == "bf16" else stored,
             mode=mode,
             progress=progress,
             summation_orders=summation_orders,
         )
         self._kernel_choice = choose_kernels(self._setup.provider)
-        more = [manifest.merged_graph, None if manifest.alignment is None else manifest.alignment.graph]
-        self._graphs = [folder / name for name in (*manifest.graphs, *more) if name is not None]
+        tried = [name for name in manifest.graphs if FORMS[name].steps or FORMS[name].beside]
+        self._graphs = [folder / manifest.graphs[name].file for name in tried]
 
     def run(self) -> Report:
         """Run all stages; a graph that onnxruntime refuses to run gives a failed check."""
@@ -168,8 +172,7 @@ class Verification:
         self._judge_smoothing()
         used = self._judge_quantized() or (None if self.subject.manifest.cache_scales is None else stored)
         self._judge_quantized_cache(stored.graphs[0])
-        self._judge_prefill_graph()
-        self._judge_adapters()
+        self._judge_other_graphs()
         report = self._report(stored, used)
         del stored, used  # onnxruntime's copies of the weights, and soon those of the kernels
         return self._judge_kernels(report)
@@ -209,7 +212,7 @@ class Verification:
     def _kernels(self) -> KernelReport:
         """The report of what runs the graphs' functions where edgeformer's own kernels are used."""
         prefill = self.subject.manifest.prefill
-        more = [] if prefill is None else [self.subject.folder / prefill.graph]
+        more = [] if prefill is None else [self.subject.folder / prefill.file]
         return report_files([*self._graphs, *more], self._kernel_choice)
 
     def _judge_kernels(self, report: Report) -> Report:
@@ -257,22 +260,17 @@ class Verification:
         stage = partial(judge_quantized_cache, graph, setup.model_spec, setup.weights, setup.provider == "cuda")
         self._stage(lambda: checks.extend(stage()), checks, f"{scales.precision} cache, ")
 
-    def _judge_prefill_graph(self) -> None:
-        """Check the prefill graph by itself."""
-        if self.subject.manifest.prefill is None:
-            return
-        self._setup.progress("running the prefill graph", 0.95)
-        checks: list[Check] = []
-        setup = replace(self._setup, weights=self._weights, mode="quick")
-        self._stage(lambda: checks.extend(judge_prefill_graph(setup)), checks, "prefill graph, ")
-
-    def _judge_adapters(self) -> None:
-        """Check the graph that takes adapters, with each of them."""
-        formats = {} if self._quantized is None else self._quantized.formats
-        for name, make in adapter_trials(self._setup, self.subject.adapters, formats, self._kernel_choice):
-            self._setup.progress(f"running {name.partition(',')[0]}", 0.96)
-            checks: list[Check] = []
-            self._stage(partial(_run, make, checks), checks, name)
+    def _judge_other_graphs(self) -> None:
+        """Check the graphs that have trials of their own."""
+        given = FormSetup(
+            setup=self._setup, original=self._weights, adapters=self.subject.adapters,
+            formats={} if self._quantized is None else self._quantized.formats, kernels=self._kernel_choice,
+        )  # fmt: skip
+        for form in (form for form in self.subject.manifest.graphs if form in FORM_TRIALS):
+            for name, judge in FORM_TRIALS[form](given):
+                self._setup.progress(f"running {name.partition(',')[0]}", 0.95)
+                checks: list[Check] = []
+                self._stage(partial(_extend, checks, judge), checks, name)
 
     def _stage(
         self,
@@ -304,7 +302,7 @@ class Verification:
             version=REPORT_VERSION,
             mode=mode,
             reference=f"float64 PyTorch, {self.subject.reference}",
-            precision=manifest.precision,
+            precision=manifest.plan.precision,
             environment=_environment(self._setup.provider),
             hashes=manifest.graph_hashes() or {manifest.graph: sha256(self.subject.folder / manifest.graph)},
             seconds=self._seconds(),
@@ -322,11 +320,8 @@ class Verification:
         return round(time.perf_counter() - self._start, 2)
 
 
-def _run(make: Callable[[], Trial], checks: list[Check]) -> None:
-    """Run a trial once its graph is open, and fill `checks`."""
-    trial = make()
-    trial.run()
-    checks += trial.judge.checks
+def _extend(checks: list[Check], judge: Callable[[], list[Check]]) -> None:
+    checks += judge()
 
 
 def _trial(setup: Setup, sessions: Sequence[Any]) -> Trial:

@@ -54,7 +54,7 @@ class EncoderOutputs:
     ) -> Self:
         """Run an encoder on B sources. inputs, mask: the encoder's."""
         batch, length = mask.shape
-        tensors, dtype = _geometry(manifest).tensors("encoder."), CACHE_DTYPES[manifest.arithmetic]
+        tensors, dtype = _geometry(manifest).tensors("encoder."), CACHE_DTYPES[manifest.plan.arithmetic]
         outputs = cls(
             manifest, mask.copy(), [Buffer(each.shape(batch, length), dtype, provider) for each in tensors], provider
         )
@@ -84,7 +84,7 @@ class EncoderOutputs:
 
     def row_bytes(self, length: int) -> int:
         """Return the bytes of a row for a source of this length."""
-        itemsize = np.dtype(CACHE_DTYPES[self._manifest.arithmetic]).itemsize
+        itemsize = np.dtype(CACHE_DTYPES[self._manifest.plan.arithmetic]).itemsize
         return self._geometry.size_in_bytes(itemsize, 1, length)
 
     def repeated(self, copies: int) -> Self:
@@ -144,7 +144,7 @@ class EncoderOutputs:
             buffer.bind_input(binding, tensor.past, rows)
 
     def _allocate(self, rows: int, length: int) -> None:
-        dtype = CACHE_DTYPES[self._manifest.arithmetic]
+        dtype = CACHE_DTYPES[self._manifest.plan.arithmetic]
         self.mask = np.zeros((rows, length), np.int64)
         self._buffers = [Buffer.reserved(each.shape(rows, length), dtype) for each in self._tensors]
 

@@ -151,8 +151,8 @@ def _check_engine_runs(model: Model) -> None:
         raise RequestError(
             "an engine runs encoder-decoders on the CPU. Load the bundle with provider='cpu', or call generate."
         )
-    if model.manifest.cache_form == "dynamic":
+    if model.manifest.plan.cache_form == "dynamic":
         raise RequestError(
-            f"this bundle has a dynamic cache (--ops {model.manifest.ops}), and an engine needs a static one, whose "
-            "rows come and go without moving the others. Export it with --ops ort, or with --cache static."
+            f"this bundle has a dynamic cache (--ops {model.manifest.plan.ops}), and an engine needs a static one, "
+            "whose rows come and go without moving the others. Export it with --ops ort, or with --cache static."
         )

@@ -82,7 +82,7 @@ def optimize(bundle: str | Path, threads: int | None = None) -> Optimized:
     require("onnx", "export")  # before minutes of work
     folder = request_values.path("bundle", bundle)
     manifest = Manifest.read(folder)
-    if manifest.provider != "cpu":
+    if manifest.plan.provider != "cpu":
         raise RequestError("graphs are prepacked for the CPU, and this bundle is for CUDA, which would not use them.")
     if not manifest.graph.endswith(".onnx"):
         raise RequestError("graphs in ORT format are for small builds of onnxruntime, which load no prepacked graphs.")

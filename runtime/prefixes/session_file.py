@@ -57,7 +57,7 @@ def write_session(path: Path, manifest: Manifest, kept: Kept, messages: Sequence
         "format": FORMAT,
         "version": VERSION,
         "bundle": bundle_hash(manifest),
-        "precision": manifest.precision,
+        "precision": manifest.plan.precision,
         "adapter": kept.adapter,
         "messages": json.dumps([dict(message) for message in messages]),
     }
@@ -161,10 +161,10 @@ def _check_metadata(path: Path, metadata: Any, manifest: Manifest) -> list[Messa
         raise _damaged(path, f"its header does not say {FORMAT}")
     if metadata.get("version") != VERSION:
         raise RequestError(f"{path} is a session of version {metadata.get('version')!r}; this reads version {VERSION}.")
-    if metadata.get("precision") != manifest.precision:
+    if metadata.get("precision") != manifest.plan.precision:
         raise RequestError(
             f"{path} is a session of a bundle in {metadata.get('precision')!r}, and this one is in "
-            f"{manifest.precision}. Load it with the bundle that wrote it."
+            f"{manifest.plan.precision}. Load it with the bundle that wrote it."
         )
     if metadata.get("bundle") != bundle_hash(manifest):
         raise RequestError(

@@ -59,7 +59,7 @@ class SessionSettings(NamedTuple):
 def cache_dtype(manifest: Manifest) -> type[np.generic]:
     """Return the element type of the decoder's self-attention cache."""
     scales = manifest.cache_scales
-    return CACHE_DTYPES[manifest.arithmetic] if scales is None else QUANTIZED_DTYPES[scales.precision]
+    return CACHE_DTYPES[manifest.plan.arithmetic] if scales is None else QUANTIZED_DTYPES[scales.precision]
 
 
 def onnxruntime() -> Any:
@@ -166,7 +166,7 @@ def choose_provider(choice: ProviderChoice, manifest: Manifest) -> Provider:
     available = ort.get_available_providers()
     has_cuda = "CUDAExecutionProvider" in available
     # onnxruntime's own attention op has no float32 kernel for CUDA; ONNX's has.
-    runs_on_cuda = manifest.arithmetic != "fp32" or manifest.provider == "cuda" or manifest.ops != "ort"
+    runs_on_cuda = manifest.plan.arithmetic != "fp32" or manifest.plan.provider == "cuda" or manifest.plan.ops != "ort"
     if choice == "auto":
         because = _why_the_cpu(ort, has_cuda, runs_on_cuda)
         choice = "cuda" if because is None else "cpu"
@@ -184,13 +184,17 @@ def choose_provider(choice: ProviderChoice, manifest: Manifest) -> Provider:
         machine = cuda_machine(ort)
         if machine.problem is not None:
             raise RequestError(f"provider cuda cannot start: {machine}. {_sentence(machine.problem)} {ON_THE_CPU}")
-    elif manifest.arithmetic == "bf16":
+    elif manifest.plan.arithmetic == "bf16":
         raise RequestError(
             f"this bundle computes in bfloat16, for which onnxruntime {ort.__version__} has no kernels of products and "
             "attention on the CPU. Use provider cuda, or export it without --provider cuda: bf16 weights are then "
             "computed with in float32."
         )
-    elif manifest.provider == "cuda" and manifest.cache_scales is not None and manifest.cache_scales.precision == "fp8":
+    elif (
+        manifest.plan.provider == "cuda"
+        and manifest.cache_scales is not None
+        and manifest.cache_scales.precision == "fp8"
+    ):
         raise RequestError(
             f"this bundle caches keys and values as float8, for which onnxruntime {ort.__version__} has attention on "
             "CUDA alone. Use provider cuda, or export it with --cache-precision int8 or without that option."

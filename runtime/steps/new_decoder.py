@@ -39,7 +39,7 @@ def new_decoder(
     where the bundle has one. captured: memory of steps that CUDA graphs replay; None for no CUDA graphs.
     """
     graph = DecodeGraph(session, manifest, encoder_outputs, prefill)
-    if manifest.cache_form == "dynamic":
+    if manifest.plan.cache_form == "dynamic":
         arguments = manifest.cache, cache_dtype(manifest), batch_size, capacity, provider, graph.cache_prefix
         growing = DynamicCache(*arguments)
         return StepRunner(growing, GrowingSteps(graph, growing))
@@ -107,4 +107,4 @@ def layer_windows(session: Any, geometry: CacheGeometry, prefix: str) -> list[in
 
 def needs_numbers(manifest: Manifest) -> bool:
     """Return whether unused slots of a static cache must be finite: ONNX's Attention multiplies them with zero."""
-    return manifest.ops == "standard" and manifest.cache_form == "static"
+    return manifest.plan.ops == "standard" and manifest.plan.cache_form == "static"

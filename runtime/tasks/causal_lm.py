@@ -64,7 +64,7 @@ class CausalLM(Model):
         self._captured = CapturedSteps(manifest.context_length) if self.captures else None
         self.prefill_session: PrefillSession | None = None
         if manifest.prefill is not None and self.provider == "cpu":
-            session = self._open_graph(manifest.prefill.graph)
+            session = self._open_graph(manifest.prefill.file)
             self.prefill_session = PrefillSession(session, manifest.prefill.from_tokens)
 
     def use_draft(self, draft: "CausalLM | None") -> None:
@@ -99,7 +99,7 @@ class CausalLM(Model):
         """The session of the graph that takes adapters, opened when it is first needed. Raises RequestError if none."""
         if self.manifest.adapter_graph is None:
             raise RequestError("the bundle has no adapters. Export it with --adapter NAME=DIR.")
-        return self._open_graph(self.manifest.adapter_graph.graph)
+        return self._open_graph(self.manifest.adapter_graph.file)
 
     def new_decoder(self, batch_size: int, capacity: int, adapter: str | None = None) -> StepRunner:
         """Return a decoder with an empty cache for `batch_size` rows of up to `capacity` tokens, to run by hand.

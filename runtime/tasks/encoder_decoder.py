@@ -39,7 +39,7 @@ class EncoderDecoder(Model):
         tensors = across.tensors("encoder.")
         outputs = ["last_hidden_state", *(tensor.present for tensor in tensors)]
         check_tensors(self._encoder, manifest.encoder_graph, [], outputs)
-        check_tensors(self.session, manifest.graphs[-1], (tensor.past for tensor in tensors), [])
+        check_tensors(self.session, manifest.step_graphs[-1], (tensor.past for tensor in tensors), [])
 
     @property
     def is_speech(self) -> bool:
@@ -99,7 +99,7 @@ class EncoderDecoder(Model):
     def _alignment(self) -> Any:
         """The session of the alignment graph, which is opened for the first words: its weights take memory again."""
         assert self.manifest.alignment is not None
-        return self._open_graph(self.manifest.alignment.graph)
+        return self._open_graph(self.manifest.alignment.file)
 
     def encode_sources(self, sources: Sequence[Any]) -> list[list[int]]:
         """Return the token ids of each source, which is no recording."""
@@ -125,7 +125,7 @@ class EncoderDecoder(Model):
             ]
         )
         mask = np.ones((len(recordings), self._encoder_config.context_length), np.int64)
-        return {"input_features": stored(features, CACHE_DTYPES[self.manifest.arithmetic])}, mask
+        return {"input_features": stored(features, CACHE_DTYPES[self.manifest.plan.arithmetic])}, mask
 
     def start_prompt(self, prompt: Sequence[int] | None) -> list[int]:
         """Return the decoder's first tokens: the given ones, checked, or the model's start token."""

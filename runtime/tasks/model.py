@@ -36,17 +36,19 @@ class Model:
         self._kernel_choice = choose_kernels(self.provider, flag("kernels", settings.kernels))
         self._threads, self._cuda = settings.threads, checked(settings.cuda)
         self.captures = self.provider == "cuda" and self._cuda.enable_cuda_graph
-        if self.captures and (manifest.task != "causal-lm" or manifest.cache_form == "dynamic"):
+        if self.captures and (manifest.task != "causal-lm" or manifest.plan.cache_form == "dynamic"):
             has = "a dynamic cache" if manifest.task == "causal-lm" else f"a model for {manifest.task}"
             raise RequestError(
                 "enable_cuda_graph is for decoder-only models with a static cache, whose steps find everything at the "
                 f"same addresses; {folder} has {has}."
             )
-        self.session: Any = self._open_graph(manifest.graphs[-1], self.captures)
+        self.session: Any = self._open_graph(manifest.step_graphs[-1], self.captures)
         if manifest.task != "encoder":
             tensors = manifest.cache.tensors("" if manifest.encoder_graph is None else "decoder.")
             inputs = ["input_ids", *(tensor.past for tensor in tensors)]
-            check_tensors(self.session, manifest.graphs[-1], inputs, ["logits", *(each.present for each in tensors)])
+            check_tensors(
+                self.session, manifest.step_graphs[-1], inputs, ["logits", *(each.present for each in tensors)]
+            )
         self.tokenizer = Tokenizer(folder) if "tokenizer.json" in manifest.files else None
 
     def _open_graph(self, graph: str, captures: bool = False) -> Any:

@@ -52,7 +52,7 @@ def test_random_weights_are_said_wherever_they_are_used(tmp_path, llama_folder, 
     assert json.loads(run("models", "--json").stdout)["presets"] == {"noise": "to try the tools"}
     result = run("export", "--model", "noise", "-o", tmp_path / "b", "--no-verify")
     assert "note: the weights of noise are random, not trained. Its text will be noise." in result.stderr
-    assert load(tmp_path / "b").manifest.random_weights == 7
+    assert load(tmp_path / "b").manifest.provenance.random_weights == 7
     assert "**The weights are random (seed 7), not trained:**" in (tmp_path / "b" / "README.md").read_text()
     assert "weights are random, not trained. Its text is noise." in run("run", tmp_path / "b", "Hi", "-n", 1).stderr
 

@@ -31,7 +31,7 @@ def test_an_export_names_its_target(llama_folder, tmp_path):
     assert "deployment: web" in lines
     assert "weights: int8 per channel" in lines
     assert not any("certificate" in line for line in lines), "there is none"
-    assert Manifest.read(tmp_path / "b").deployment == "web"
+    assert Manifest.read(tmp_path / "b").plan.deployment == "web"
     assert run("verify", tmp_path / "b", "--quick").exit_code == 0
 
 
@@ -41,15 +41,15 @@ def test_options_go_before_it(llama_folder, tmp_path):
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["deployment"] == "desktop"
     manifest = Manifest.read(tmp_path / "b")
-    assert (manifest.precision, manifest.prefill) == ("int8", None)
-    assert manifest.quantization == make_quantization("int8", QuantizationOverrides(head="fp32"))
+    assert (manifest.plan.precision, manifest.prefill) == ("int8", None)
+    assert manifest.plan.quantization == make_quantization("int8", QuantizationOverrides(head="fp32"))
 
 
 def test_options_of_quantization_are_for_what_a_target_quantizes(tmp_path):
     options = ["--model", "tiny-llama", "-o", tmp_path / "b", "--deployment", "web"]
     result = run("export", *options, "--ops", "standard", "--block", "64")
-    assert result.exit_code == 2
-    assert "are for --precision int4 and int8." in result.stderr
+    assert result.exit_code == 1
+    assert "are for int4 and int8, and the precision is fp32." in result.stderr
     result = run("export", *options, "--provider", "cuda")
     assert (result.exit_code, result.stderr) == (
         1, "error: the deployment web has no CUDA. Leave provider cuda out, or the deployment.\n",

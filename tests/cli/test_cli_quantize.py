@@ -46,7 +46,7 @@ def test_export_says_how_it_stored_the_weights_and_verifies_them(exported):
 
 def test_options_make_the_quantization(exported):
     manifest = Manifest.read(exported[0])
-    assert manifest.quantization == make_quantization(
+    assert manifest.plan.quantization == make_quantization(
         "int4",
         QuantizationOverrides(
             block=64, symmetric=False, rounding="nearest", head="int8", keep=("blocks.0.feed_forward.*",)
@@ -140,8 +140,8 @@ def test_a_text_calibrates(make_llama, tmp_path):
     result = run("export", *options, "-o", tmp_path / "b")
     assert result.exit_code == 0, result.output
     manifest = Manifest.read(tmp_path / "b")
-    source = manifest.quantization.calibration
-    assert manifest.quantization == replace(
+    source = manifest.plan.quantization.calibration
+    assert manifest.plan.quantization == replace(
         make_quantization("int4", QuantizationOverrides(rounding="gptq")), calibration=source
     )
     assert (source.name, source.sha256) == ("story.txt", sha256(text))
@@ -159,7 +159,7 @@ def test_a_text_calibrates(make_llama, tmp_path):
         ["--block", "32"],
         ["--asymmetric"],
         ["--rounding", "mse"],
-        ["--activations", "token"],
+        ["--activations", "per-token"],
         ["--head-precision", "fp32"],
         ["--keep", "*"],
     ],
@@ -167,9 +167,10 @@ def test_a_text_calibrates(make_llama, tmp_path):
 def test_options_of_quantization_without_it_are_said(tmp_path, options):
     for precision in ("fp32", "fp16"):
         result = run("export", "--model", "tiny-llama", "-o", tmp_path / "b", "--precision", precision, *options)
-        assert result.exit_code == 2
-        options_of_quantization = "--block, --asymmetric, --rounding, --activations, --head-precision and --keep"
-        assert f"{options_of_quantization} are for --precision int4" in result.stderr
+        assert result.exit_code == 1
+        options_of_quantization = "(--block, --asymmetric, --rounding, --activations, --head-precision, --keep)"
+        expected = f"{options_of_quantization} are for int4 and int8, and the precision is {precision}."
+        assert expected in result.stderr
     assert not list(tmp_path.iterdir())
 
 

@@ -136,7 +136,7 @@ def test_json(tiny_llama_bundle, others, problems, text):
     for path, found in zip((tiny_llama_bundle, others[2]), data["bundles"], strict=True):
         model = load(path, threads=1)
         result, score = evaluate(model, read_questions(problems)), score_text(model, TEXT, 8)
-        assert (found["bundle"], found["precision"], found["ops"]) == (str(path), model.manifest.precision, "ort")
+        assert (found["bundle"], found["precision"], found["ops"]) == (str(path), model.manifest.plan.precision, "ort")
         assert found["all"] == {
             "skill": "all", "right": result.total.right, "problems": 10, "nats": pytest.approx(result.total.nats),
             "tokens": result.total.tokens, "exact": result.total.exact, "interval": list(result.total.interval),

@@ -1,4 +1,4 @@
-"""edgeformer.cli._options and main: help by topic, earlier spellings of options, lazy commands, warnings."""
+"""edgeformer.cli._options and main: help by topic, lazy commands, warnings."""
 
 import json
 import subprocess
@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from edgeformer.cli._options import AliasedChoice, Command, option
+from edgeformer.cli._options import Command, option
 from edgeformer.cli.main import COMMANDS, cli
 from edgeformer.errors import EdgeformerError
 
@@ -21,8 +21,8 @@ def run(command, *arguments):
 
 @click.command("make", cls=Command)
 @option("--json", is_flag=True, topic="Output", help="Print JSON.")
-@option("--deployment", renamed_from=("--target",), help="Where it runs.")
-@option("--cache", type=AliasedChoice(["dynamic", "static"], {"growing": "dynamic"}), topic="Graph", help="Of it.")
+@option("--deployment", help="Where it runs.")
+@option("--cache", type=click.Choice(["dynamic", "static"]), topic="Graph", help="Of it.")
 @option("--keep", multiple=True, topic="Graph")
 @click.argument("words", nargs=-1)
 def make(**options):
@@ -38,25 +38,6 @@ def test_help_has_a_section_for_each_topic_and_output_is_the_last():
     assert [line.split()[0] for line in section[1:]] == ["--json", "--help"]
     descriptions = {line.index(text) for line in lines for text in ("Where it runs.", "Print JSON.") if text in line}
     assert len(descriptions) == 1, "descriptions of all sections start in one column"
-    assert "--target" not in "".join(lines) and "growing" not in "".join(lines)
-
-
-@pytest.mark.parametrize("arguments", [["--target", "web"], ["--target=web"]])
-def test_an_earlier_option_still_works_and_warns(arguments):
-    result = run(make, *arguments)
-    assert json.loads(result.stdout)["deployment"] == "web"
-    assert result.stderr == "warning: --target is now --deployment\n"
-
-
-def test_an_earlier_value_still_works_and_warns():
-    result = run(make, "--cache", "growing")
-    assert json.loads(result.stdout)["cache"] == "dynamic"
-    assert result.stderr == "warning: --cache growing is now --cache dynamic\n"
-    result = run(make, "--cache", "dynamic")
-    assert (json.loads(result.stdout)["cache"], result.stderr) == ("dynamic", "")
-    result = run(make, "--cache", "shrinking")
-    assert result.exit_code == 2
-    assert "dynamic" in result.stderr and "growing" not in result.stderr
 
 
 def test_what_follows_two_dashes_is_no_option():
@@ -109,22 +90,16 @@ def test_a_warning_of_python_is_one_line_without_its_place():
     assert (done.stdout, done.stderr) == ("", "warning: weights are odd\n")
 
 
-EARLIER = [
-    (["--target", "web"], "--target is now --deployment"),
-    (["--via", "transformers"], "--via is now --backend"),
-    (["--cache", "growing"], "--cache growing is now --cache dynamic"),
-    (["--activations", "token"], "--activations token is now --activations per-token"),
-]
+OF_THE_ALPHA = [
+    ["--target", "web"], ["--via", "transformers"], ["--cache", "growing"], ["--activations", "token"],
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("arguments", "warning"), EARLIER)
-def test_earlier_spellings_of_export(arguments, warning):
-    result = run(cli, "export", "--model", "tiny-llama", *arguments, "--full-verify", "--no-verify")
-    assert f"warning: {warning}" in result.stderr.splitlines()
-    assert "--full-verify and --no-verify exclude each other" in result.stderr, "all of them were read"
-    shown = run(cli, "export", "--help").stdout
-    assert arguments[0] in ("--cache", "--activations") or arguments[0] not in shown
-    assert "growing" not in shown and "token]" not in shown.replace("per-token]", "")
+@pytest.mark.parametrize("arguments", OF_THE_ALPHA, ids=lambda arguments: arguments[0])
+def test_earlier_spellings_are_refused(arguments):
+    result = run(cli, "export", "--model", "tiny-llama", *arguments)
+    assert result.exit_code == 2
+    assert arguments[0] in result.stderr
 
 
 def test_options_of_export_are_in_sections():

@@ -25,7 +25,7 @@ from torch import Tensor
 from edgeformer.checkpoints.weights import Weights
 from edgeformer.config import DecoderConfig, LinearScaling, NormConfig, RotaryConfig
 from edgeformer.export.bundle.writer import GraphWriter
-from edgeformer.export.lower import lowering_options_of
+from edgeformer.export.lower import job_of_bundle
 from edgeformer.families import read_model_config
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.models import model_constants
@@ -93,7 +93,8 @@ def plant(fault: Fault, clean: Path, folder: Path, manifest: Manifest, weights: 
     if fault.kind == "config":
         config = fault.apply(manifest.model)
         assert config != manifest.model, f"{fault.name} found nothing to change"
-        graph, _ = build_graph(model_spec_of(config), weights, manifest.precision, lowering_options_of(manifest))
+        job = job_of_bundle(manifest, model_spec_of(config), weights)
+        graph, _ = build_graph(job.model_spec, weights, manifest.plan.precision, job.lowering)
         folder.mkdir(exist_ok=True)
         GraphWriter(folder, lambda what, part: None).write(graph, manifest.graph)
         return

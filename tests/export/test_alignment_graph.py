@@ -9,12 +9,12 @@ from speech_model import GENERATION, SIZES, TOKENS
 
 from edgeformer.errors import ExportError
 from edgeformer.export import export_model
-from edgeformer.export.adapters.opened_model import Provenance
+from edgeformer.export.adapters.opened_model import Origin
 from edgeformer.export.alignment_heads import read_alignment
 from edgeformer.export.parity.verify import open_subject, verify_graph
 from edgeformer.families import read_model_config
-from edgeformer.manifest.parts import SpecialTokens
-from edgeformer.models.graph_specs import ALIGNMENT_GRAPH
+from edgeformer.manifest.graph_forms import FORMS
+from edgeformer.manifest.parts import Provenance, SpecialTokens
 
 HEADS = [[1, 3], [0, 2], [1, 0]]
 
@@ -71,7 +71,7 @@ def test_it_is_verified_and_adds_no_weights(checkpoints, tmp_path, width, option
     assert checks and all(check.passed for check in checks)
     (tmp_path / "plain").mkdir()
     plain = export(checkpoint, tmp_path / "plain", heads=None, verify=None, **options).manifest
-    assert plain.alignment is None and ALIGNMENT_GRAPH not in plain.files
+    assert plain.alignment is None and FORMS["alignment"].file not in plain.files
     sizes = [
         sum(entry.bytes for file, entry in manifest.files.items() if ".onnx_data" in file)
         for manifest in (plain, found.manifest)
@@ -83,11 +83,11 @@ def test_heads_that_are_exchanged_fail_verification(checkpoint, tmp_path):
     # Negative control.
     path = export(checkpoint, tmp_path, verify=None).path
     opened = open_subject(path)
-    graph = onnx.load(path / ALIGNMENT_GRAPH, load_external_data=False)
+    graph = onnx.load(path / FORMS["alignment"].file, load_external_data=False)
     [gather] = [node for node in graph.graph.node if node.name.startswith("alignment/Gather")]
     [places] = [each for each in graph.graph.initializer if each.name == gather.input[1]]
     places.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(places)[::-1].copy(), places.name))
-    (path / ALIGNMENT_GRAPH).write_bytes(graph.SerializeToString())
+    (path / FORMS["alignment"].file).write_bytes(graph.SerializeToString())
     report = verify_graph(path, opened.manifest, opened.model_spec, opened.weights)
     assert {check.name.partition(":")[0] for check in report.failures()} == {"alignment", "alignment, batch of 3"}
 
@@ -114,10 +114,10 @@ def test_phones_have_none(checkpoint, tmp_path):
 )
 def test_heads_and_filters_that_there_cannot_be_are_refused(heads, width, message):
     config = {} if width is None else {"median_filter_width": width}
-    provenance = Provenance(
-        name="", origin="", tokens=SpecialTokens(eos=(), bos=None, pad=None), hf_config=config,
+    origin = Origin(
+        name="", provenance=Provenance(source=""), tokens=SpecialTokens(eos=(), bos=None, pad=None), hf_config=config,
         generation={"alignment_heads": heads},
     )  # fmt: skip
     _, model = read_model_config({"model_type": "whisper", **SIZES}, None)
     with pytest.raises(ExportError, match=message):
-        read_alignment(provenance, model)
+        read_alignment(origin, model)

@@ -40,7 +40,7 @@ def test_the_export_says_in_one_line_whose_module_it_is(without_llama, llama_fol
     manifest = Manifest.read(tmp_path / "bundle")
     version = manifest.versions["transformers"]
     assert line == f"backend: the module of transformers {version}, since edgeformer has no family of this model_type"
-    assert manifest.backend == "transformers"
+    assert manifest.provenance.backend == "transformers"
     assert manifest.parity is not None
 
 

@@ -141,7 +141,7 @@ def test_a_bundle_is_replaced_only_when_asked(llama_folder, llama_bundle, tmp_pa
     with pytest.raises(ExportError, match=r"bundle exists\. Replace it with --overwrite, or choose another --output"):
         export_model(llama_folder, destination, verify=None)
     export_model(llama_folder, destination, precision="fp16", verify=None, overwrite=True)
-    assert load(destination).manifest.precision == "fp16"
+    assert load(destination).manifest.plan.precision == "fp16"
     assert entries(tmp_path) == ["bundle"]
 
 

@@ -628,7 +628,7 @@ def test_a_bundle_says_how_it_was_rounded_and_keeps_nothing_else(bundles, symmet
     manifest = Manifest.read(place)
     digest = hashlib.sha256(b"".join(text.tobytes() for text in TEXTS)).hexdigest()
     source = CalibrationText(name="token ids", tokens=sum(map(len, TEXTS)), sha256=digest)
-    assert manifest.quantization == replace(
+    assert manifest.plan.quantization == replace(
         make_quantization("int4", QuantizationOverrides(rounding="gptq", symmetric=symmetric)), calibration=source
     )
     forms = {name: stored.quantized for name, stored in manifest.weights.items() if stored.part == "integers"}

@@ -177,7 +177,7 @@ def test_a_target_gets_what_it_reads_and_nothing_else(target, bundles):
     path, manifest = bundles[target].path, Manifest.read(bundles[target].path)
     assert files_of(path) == sorted([*ALWAYS, *WRITTEN[target], "edgeformer.json"])
     assert manifest.files.keys() == {*ALWAYS, *WRITTEN[target]}
-    assert manifest.deployment == target
+    assert manifest.plan.deployment == target
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -429,7 +429,7 @@ def test_what_wants_onnx_files_says_so(bundles):
     with pytest.raises(RequestError, match="which load no prepacked graphs"):
         optimize(bundles["mobile"].path)
     subject = open_subject(bundles["mobile"].path)
-    in_float32 = replace(subject.manifest, precision="fp32", quantization=None)
+    in_float32 = replace(subject.manifest, plan=replace(subject.manifest.plan, precision="fp32", quantization=None))
     with pytest.raises(
         BundleError, match="onnxruntime has fused the nodes of onnx/model.ort. Export the model without"
     ):

@@ -25,7 +25,7 @@ from edgeformer.export.parity import fp8_twin
 from edgeformer.export.parity.feeding import Graph
 from edgeformer.export.parity.fp8_twin import attend_in_float32
 from edgeformer.export.parity.trials.quantized_cache import judge_quantized_cache, steps_at
-from edgeformer.export.parity.twin import let_the_cpu_run, write_twin
+from edgeformer.export.parity.twin import replace_fp8_attention, write_twin
 from edgeformer.export.parity.verify import verify_graph
 from edgeformer.export.progress import no_progress
 from edgeformer.export.reference.quantized_caches import RoundedCaches, fake_quantize_cache
@@ -73,7 +73,7 @@ def twin(bundle, llama_folder, tmp_path_factory):
 def model(twin, tmp_path_factory):
     """The twin, loaded on the CPU, where its cache is one of bytes, too."""
     place = shutil.copytree(twin.folder, tmp_path_factory.mktemp("loaded") / "twin")
-    running = let_the_cpu_run(replace(twin, folder=place))
+    running = replace_fp8_attention(replace(twin, folder=place))
     running.manifest.write(place)
     return load(place, provider="cpu")
 

@@ -76,7 +76,7 @@ def constant(graph, name):
 def test_every_graph_caches_integers_by_the_scales_of_the_manifest(kind, request):
     folder = request.getfixturevalue(kind)
     manifest = Manifest.read(folder)
-    for name in manifest.all_graphs:
+    for name in manifest.graph_files:
         graph = inline_functions(onnx.load(folder / name, load_external_data=False)).graph
         declared = [value for value in (*graph.input, *graph.output) if value.name.startswith(("past", "present"))]
         assert len(declared) == 4 * 3
@@ -100,7 +100,7 @@ def test_it_is_at_parity_over_every_kind_of_attention(make_model, tmp_path, fami
     result = export_model(folder, tmp_path / "bundle", cache_precision="int8")
     assert {NUMBERS, SCALES, CLIPPED, "int8 cache, chunks: max error"} <= {check.name for check in result.report.checks}
     assert 1e-9 < result.report.quantization.mean_kl < 0.1
-    assert bool(result.manifest.windowed_graph) == (family == "gemma2")
+    assert ("windowed" in result.manifest.graphs) == (family == "gemma2")
     load(tmp_path / "bundle").generate(PROMPT, max_new_tokens=8)
 
 
@@ -401,7 +401,7 @@ def test_a_calibration_text_chooses_the_scales_without_rounding_a_weight(llama_f
     model = opened(llama_folder)
     assert done.manifest.cache_scales == calibrate_caches(*model, 1, [np.array(text) for text in texts])
     assert done.manifest.cache_scales != calibrate_caches(*model, 1)
-    assert done.manifest.quantization is None and done.report.passed
+    assert done.manifest.plan.quantization is None and done.report.passed
 
 
 def test_keys_that_are_no_numbers_are_refused(llama_folder):

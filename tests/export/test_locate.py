@@ -25,32 +25,36 @@ from edgeformer.config import DecoderConfig
 from edgeformer.errors import BundleError
 from edgeformer.export.bundle.writer import GraphWriter
 from edgeformer.export.graph import function_bodies as bodies
-from edgeformer.export.lower import LoweringOptions
+from edgeformer.export.lower import GraphJob
 from edgeformer.export.lower.ort import attention as lower_ort
 from edgeformer.export.parity.locate import cut_graph
 from edgeformer.export.parity.locate import locator as locate_module
 from edgeformer.export.parity.locate.locator import FLOOR, Locator, describe, locate
 from edgeformer.export.parity.locate.node_values import NodeValues
-from edgeformer.manifest.manifest import SCHEMA_VERSION, Manifest
-from edgeformer.manifest.parts import SpecialTokens
+from edgeformer.manifest.graph_forms import BundledGraph, BundledGraphs
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.parts import Provenance, SpecialTokens
+from edgeformer.manifest.plan import ExportPlan
 from edgeformer.models import Decoder, model_constants
 from edgeformer.models.model_spec import model_spec_of
 
 FAULT = {fault.name: fault for fault in FAULTS}
 
 
-ORT = LoweringOptions()
+ORT = ExportPlan()
 
 
 def write_bundle(folder: Path, config: DecoderConfig, precision="fp32", target=ORT, weights=None) -> Manifest:
     """Export a model, with random weights of seed 1 by default; its graph, its weights and no more."""
-    graph, _ = build_graph(model_spec_of(config), weights or RandomWeights(config, 1), precision, target)
+    plan = replace(target, precision=precision, arithmetic=precision)
+    job = GraphJob(model_spec=model_spec_of(config), weights=weights or RandomWeights(config, 1), plan=plan)
+    graph, _ = build_graph(job.model_spec, job.weights, precision, job.lowering)
     writer = GraphWriter(folder, lambda what, part: None)
     writer.write(graph, "onnx/model.onnx")
     return Manifest(
-        schema_version=SCHEMA_VERSION, task="causal-lm", name="tiny", source="random", random_weights=1,
-        ops=target.ops, precision=precision, arithmetic=precision, provider=target.provider,
-        cache_form=target.cache_form, functions=target.functions, graph="onnx/model.onnx", vocab_size=config.vocab_size,
+        task="causal-lm", name="tiny", provenance=Provenance(source="random", random_weights=1),
+        plan=plan,
+        graphs=BundledGraphs(model=BundledGraph(file="onnx/model.onnx")), vocab_size=config.vocab_size,
         context_length=config.context_length, cache=config.cache_geometry, model=config,
         tokens=SpecialTokens(eos=(), bos=None, pad=None), files={}, weights=writer.weights, versions={}, parity=None,
     )  # fmt: skip
@@ -139,23 +143,23 @@ def test_a_clean_graph_has_no_suspect(clean):
     found = locator.locate(folder)
     assert (found.first, found.suspects, found.differences) == (None, (), ())
     assert not only(found).runtime_fault
-    assert max(only(found).blocks.values()) < FLOOR[manifest.precision] / 5
-    assert max(only(found).outputs.values()) < FLOOR[manifest.precision]
+    assert max(only(found).blocks.values()) < FLOOR[manifest.plan.precision] / 5
+    assert max(only(found).outputs.values()) < FLOOR[manifest.plan.precision]
     assert {"embedding", "blocks.0", "blocks.1", "blocks.2", "final_norm", "lengths"} <= only(found).blocks.keys()
 
 
 CLEAN = {
-    "attention decomposed": ({"head_dim": 12}, "fp32", LoweringOptions()),
-    "attention decomposed, float16": ({"head_dim": 12, "hidden_act": "gelu"}, "fp16", LoweringOptions()),
-    "rotation decomposed": ({"head_dim": 8, "num_key_value_heads": 1}, "fp32", LoweringOptions()),
-    "lowered for CUDA": ({"num_key_value_heads": 4, "attention_bias": False}, "fp32", LoweringOptions(provider="cuda")),
-    "a context of four": ({"max_position_embeddings": 4, "hidden_act": "relu"}, "fp32", LoweringOptions()),
-    "a context of one": ({"max_position_embeddings": 1, "rms_norm_eps": 1e-2}, "fp32", LoweringOptions()),
-    "standard, growing": ({}, "fp32", LoweringOptions(ops="standard", cache_form="dynamic")),
-    "standard, static, float16": ({"hidden_act": "gelu"}, "fp16", LoweringOptions(ops="standard", cache_form="static")),
-    "portable, growing": ({"head_dim": 12}, "fp32", LoweringOptions(ops="portable", cache_form="dynamic")),
-    "portable, static": ({}, "fp32", LoweringOptions(ops="portable", cache_form="static")),
-    "functions": ({}, "fp32", LoweringOptions(ops="portable", cache_form="dynamic", functions=True)),
+    "attention decomposed": ({"head_dim": 12}, "fp32", ExportPlan()),
+    "attention decomposed, float16": ({"head_dim": 12, "hidden_act": "gelu"}, "fp16", ExportPlan()),
+    "rotation decomposed": ({"head_dim": 8, "num_key_value_heads": 1}, "fp32", ExportPlan()),
+    "lowered for CUDA": ({"num_key_value_heads": 4, "attention_bias": False}, "fp32", ExportPlan(provider="cuda")),
+    "a context of four": ({"max_position_embeddings": 4, "hidden_act": "relu"}, "fp32", ExportPlan()),
+    "a context of one": ({"max_position_embeddings": 1, "rms_norm_eps": 1e-2}, "fp32", ExportPlan()),
+    "standard, growing": ({}, "fp32", ExportPlan(ops="standard", cache_form="dynamic")),
+    "standard, static, float16": ({"hidden_act": "gelu"}, "fp16", ExportPlan(ops="standard", cache_form="static")),
+    "portable, growing": ({"head_dim": 12}, "fp32", ExportPlan(ops="portable", cache_form="dynamic")),
+    "portable, static": ({}, "fp32", ExportPlan(ops="portable", cache_form="static")),
+    "functions": ({}, "fp32", ExportPlan(ops="portable", cache_form="dynamic", functions=True)),
 }
 
 
@@ -172,8 +176,8 @@ def test_clean_graphs_of_other_shapes_have_no_suspect(tmp_path, name):
 @pytest.mark.parametrize(
     ("target", "module", "op"),
     [
-        (LoweringOptions(ops="standard", cache_form="static"), "blocks.1.attention/", "Attention"),
-        (LoweringOptions(ops="portable", cache_form="dynamic", functions=True), "blocks.1.attention_norm/", "RMSNorm"),
+        (ExportPlan(ops="standard", cache_form="static"), "blocks.1.attention/", "Attention"),
+        (ExportPlan(ops="portable", cache_form="dynamic", functions=True), "blocks.1.attention_norm/", "RMSNorm"),
     ],
     ids=["standard", "functions"],
 )
@@ -334,7 +338,7 @@ MADE_BY = {
 
 def values_of(config):
     model_spec = model_spec_of(config)
-    return NodeValues(model_spec, RandomWeights(config, 1), "fp32", LoweringOptions(), *model_spec.graphs)
+    return NodeValues(GraphJob(model_spec=model_spec, weights=RandomWeights(config, 1)), *model_spec.graphs)
 
 
 def test_every_node_has_an_origin():
@@ -458,8 +462,8 @@ def test_the_optimised_form_of_a_clean_graph_has_no_suspect(clean, monkeypatch):
     found = locator.locate(folder)
     assert only(found).runtime_fault  # made so
     monkeypatch.undo()
-    assert max(suspect.error for suspect in found.suspects) < FLOOR[manifest.precision] / 5
-    if manifest.precision == "fp32":
+    assert max(suspect.error for suspect in found.suspects) < FLOOR[manifest.plan.precision] / 5
+    if manifest.plan.precision == "fp32":
         assert any("QuickGelu" in suspect.op for suspect in found.suspects)
 
 

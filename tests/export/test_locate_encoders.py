@@ -140,7 +140,7 @@ def test_right_graphs_have_no_suspect(make_clean, name, precision):
     folder, manifest, _, locator = make_clean(name, precision)
     found = locator.locate(folder)
     assert (found.first, found.differences) == (None, ()), describe(found)
-    assert [graph.graph for graph in found.graphs] == list(manifest.graphs)
+    assert [graph.graph for graph in found.graphs] == list(manifest.step_graphs)
     for graph in found.graphs:
         assert not graph.runtime_fault
         assert max(graph.outputs.values()) < FLOOR[precision]

@@ -17,8 +17,8 @@ from edgeformer.export import export_model, verify
 from edgeformer.export.graph.outlining import inline_functions
 from edgeformer.export.parity.float_products import replace_integer_products
 from edgeformer.export.parity.verify import open_subject, verify_graph
+from edgeformer.manifest.graph_forms import DECODER_GRAPH, ENCODER_GRAPH, MERGED_GRAPH
 from edgeformer.manifest.quantization import QuantizationOverrides, make_quantization
-from edgeformer.models.graph_specs import DECODER_GRAPH, ENCODER_GRAPH, MERGED_GRAPH
 from edgeformer.runtime.sessions.prepacked.prepacked_graphs import opened_graphs
 
 TOKENS = {"vocab_size": 97, "decoder_start_token_id": 0, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": 1}
@@ -127,8 +127,8 @@ def test_all_its_weights_are_those_of_the_other_graphs(bundles):
 
 def test_the_manifest_lists_it_and_our_runtime_does_not_open_it(bundles, tmp_path):
     manifest = bundles["t5"].manifest
-    assert manifest.merged_graph == MERGED_GRAPH
-    assert manifest.all_graphs == (ENCODER_GRAPH, DECODER_GRAPH, MERGED_GRAPH)
+    assert manifest.graphs["merged"].file == MERGED_GRAPH
+    assert manifest.graph_files == (ENCODER_GRAPH, DECODER_GRAPH, MERGED_GRAPH)
     assert opened_graphs(manifest) == [ENCODER_GRAPH, DECODER_GRAPH]
     assert MERGED_GRAPH in manifest.parity["hashes"]
     copy = shutil.copytree(bundles["t5"].path, tmp_path / "copy")
@@ -147,7 +147,7 @@ def test_transformers_js_looks_for_no_suffix_and_no_file_of_weights(bundles):
 @pytest.mark.parametrize("options", [{"ops": "standard"}, {"precision": "fp16", "provider": "cuda"}])
 def test_other_targets_have_none(options, export):
     bundle = export("t5", verify=None, **options)
-    assert bundle.manifest.merged_graph is None
+    assert "merged" not in bundle.manifest.graphs
     assert not (bundle.path / MERGED_GRAPH).exists()
     config = {"model_type": "t5"}
     assert with_transformers_js_config(config, bundle.manifest) is config

@@ -160,7 +160,7 @@ def test_an_encoder_decoder_in_onnxruntime_alone_writes_what_ours_writes(bundles
 
 def test_whisper_in_onnxruntime_alone_writes_what_ours_writes(bundles, monkeypatch):
     model = load(bundles["whisper"])
-    assert model.manifest.precision == "fp16"
+    assert model.manifest.plan.precision == "fp16"
     # A spectrogram of zeros, which no sound has.
     monkeypatch.setattr("edgeformer.runtime.tasks.encoder_decoder.log_mel", lambda *_: np.zeros((8, 100), np.float32))
     assert plain(bundles["whisper"]) == f"{greedy(model, np.zeros(9, np.float32), 2)}\n"

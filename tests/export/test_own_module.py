@@ -92,8 +92,8 @@ def test_the_example_of_the_documentation_makes_a_verified_bundle(example):
     assert documentation().count("\n") < 60
     manifest = Manifest.read(example[1] / "own-bundle")
     assert manifest.certifies(example[1] / "own-bundle")
-    assert (manifest.name, manifest.source) == ("own-bundle", "module Decoder")
-    assert (manifest.model, manifest.backend, manifest.tokens.eos) == (None, None, (2,))
+    assert (manifest.name, manifest.provenance.source) == ("own-bundle", "module Decoder")
+    assert (manifest.model, manifest.provenance.backend, manifest.tokens.eos) == (None, None, (2,))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -122,7 +122,7 @@ def test_a_module_is_exported_for_a_target(module, tmp_path, target, precision, 
     result = export_module(module, tmp_path / "bundle", deployment=target, **SIZES)
 
     assert result.report is not None and result.report.passed
-    assert (result.manifest.deployment, result.manifest.precision) == (target, precision)
+    assert (result.manifest.plan.deployment, result.manifest.plan.precision) == (target, precision)
     assert {name for name in result.manifest.files if name.endswith((".onnx", ".ort"))} == files
     assert verify_module(tmp_path / "bundle", module, mode="quick").passed
     assert load(tmp_path / "bundle").generate([5, 7, 9], max_new_tokens=8).token_ids

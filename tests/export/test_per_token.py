@@ -14,9 +14,9 @@ from edgeformer.export import export_model, verify
 from edgeformer.export.graph.outlining import inline_functions
 from edgeformer.export.parity.float_products import replace_integer_products
 from edgeformer.export.reference import reference
+from edgeformer.manifest.graph_forms import DECODER_GRAPH, ENCODER_GRAPH, GRAPH
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.quantization import QuantizationOverrides, make_quantization
-from edgeformer.models.graph_specs import DECODER_GRAPH, ENCODER_GRAPH, GRAPH
 from edgeformer.runtime.sessions.session import open_session
 
 ACTIVATIONS = "int8 activations, "

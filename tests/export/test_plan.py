@@ -13,7 +13,8 @@ from edgeformer.export import ExportOptions, export_model
 from edgeformer.export.adapters.own_module import ModuleDescription
 from edgeformer.export.api import ModuleKeywords
 from edgeformer.export.options import ModuleOptionKeywords, OptionKeywords, with_changes
-from edgeformer.export.plan import ExportPlan, make_plan
+from edgeformer.export.plan import make_plan
+from edgeformer.manifest.plan import ExportPlan
 from edgeformer.manifest.quantization import QuantizationOverrides, make_quantization
 
 FROM_CHECKPOINTS = {"context_length", "pooling", "normalize", "backend", "merge_adapter", "adapters", "allow_pickle"}
@@ -50,7 +51,7 @@ def test_a_plan_cannot_be_changed(llama):
     with pytest.raises(dataclasses.FrozenInstanceError):
         plan.precision = "int8"
     assert {field.name for field in dataclasses.fields(ExportPlan)} >= {
-        "deployment", "ops", "provider", "cache_form", "precision", "quantization", "prefill", "verify",
+        "deployment", "ops", "provider", "cache_form", "precision", "quantization", "prefill", "smooth",
     }  # fmt: skip
 
 
@@ -107,7 +108,10 @@ def test_blocks_that_cuda_lacks_for_one_token(llama):
 
 
 def test_a_precision_that_is_not_quantized_has_no_overrides(llama):
-    with pytest.raises(ExportError, match=r"^a quantization config is for int4 and int8, and the precision is fp32\."):
+    with pytest.raises(
+        ExportError,
+        match=r"^a quantization config and its overrides .* are for int4 and int8, and the precision is fp32\.",
+    ):
         make_plan(ExportOptions(quantization=QuantizationOverrides(block=64)), llama)
     assert make_plan(ExportOptions(quantization=QuantizationOverrides()), llama).quantization is None
 

@@ -56,7 +56,7 @@ def bundle(request, crossover, llama_folder, tmp_path_factory):
 
 
 def test_what_other_clients_read_is_the_same_without_it(bundle, llama_folder, tmp_path):
-    precision = Manifest.read(bundle).precision
+    precision = Manifest.read(bundle).plan.precision
     plain = export_model(llama_folder, tmp_path / "plain", precision=precision, verify=None).path
     for name in ("onnx/model.onnx", "onnx/model.onnx_data", "genai_config.json", "config.json"):
         assert (plain / name).read_bytes() == (bundle / name).read_bytes(), name
@@ -166,7 +166,7 @@ def test_its_logits_are_near_those_of_the_other_graph(bundle):
     last = decoder.prefill(0, PROMPT)
     error = np.linalg.norm(last - whole[-1]) / np.linalg.norm(whole[-1])
     # Between two ways to round weights and activations.
-    assert 1e-3 < error < (0.1 if model.manifest.precision == "fp32" else 0.5)
+    assert 1e-3 < error < (0.1 if model.manifest.plan.precision == "fp32" else 0.5)
 
 
 def test_a_token_of_zeros_stays_a_number(bundle, tmp_path):
@@ -197,7 +197,7 @@ def test_heads_of_every_kind_are_cut(make_model, crossover, tmp_path, family):
     assert not any(place.startswith("blocks.0.") for place in cut.places)
     assert any(check.name.startswith("prefill graph, prompts") for check in result.report.checks)
     manifest = Manifest.read(tmp_path / "bundle")
-    assert manifest.windowed_graph is None, "both graphs run over the same caches, which are whole"
+    assert "windowed" not in manifest.graphs, "both graphs run over the same caches, which are whole"
     load(tmp_path / "bundle").generate(PROMPT[:20], max_new_tokens=8)
 
 
@@ -320,4 +320,4 @@ def test_the_command_makes_it_and_says_so(crossover, llama_folder, tmp_path):
     assert done.exit_code == 0, done.output
     assert "prefill from 8 tokens: model_prefill.onnx" in done.output
     stored = json.loads((tmp_path / "bundle" / "edgeformer.json").read_text())
-    assert (stored["prefill"]["graph"], stored["prefill"]["from_tokens"]) == (VIEW, 8)
+    assert (stored["graphs"]["prefill"]["file"], stored["graphs"]["prefill"]["from_tokens"]) == (VIEW, 8)

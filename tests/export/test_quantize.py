@@ -627,15 +627,17 @@ def test_a_tied_embedding_is_stored_once_and_read_by_two_nodes(exported, precisi
 def test_the_manifest_keeps_the_quantization(exported):
     for (head, precision), bundle in exported[0].items():
         manifest = Manifest.read(bundle)
-        assert manifest.quantization == make_quantization(precision, QuantizationOverrides(symmetric=head == "free"))
-        assert (manifest.precision, manifest.arithmetic) == (precision, "fp32")
+        assert manifest.plan.quantization == make_quantization(
+            precision, QuantizationOverrides(symmetric=head == "free")
+        )
+        assert (manifest.plan.precision, manifest.plan.arithmetic) == (precision, "fp32")
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_other_precisions_are_written_as_ever(exported, tmp_path, precision):
     folder = exported[1]["tied"]
     result = export_model(folder, tmp_path / "bundle", precision=precision, verify=None)
-    assert result.manifest.quantization is None
+    assert result.manifest.plan.quantization is None
     original, places = open_source(folder).weights(), external(result.path)
     data = (result.path / "onnx" / "model.onnx_data").read_bytes()
     for name, stored in result.manifest.weights.items():

@@ -202,7 +202,7 @@ def test_a_layer_that_others_read_keeps_all_tokens(bundle):
     manifest = Manifest.read(folder)
     assert config.windows == (WINDOW, WINDOW, WINDOW, None)
     assert manifest.windows == config.cache_windows == (None, WINDOW, None, None)
-    model = onnx.load(folder / manifest.windowed_graph, load_external_data=False)
+    model = onnx.load(folder / manifest.graphs["windowed"].file, load_external_data=False)
     lengths = {
         value.name: value.type.tensor_type.shape.dim[2].dim_value for value in model.graph.input if "past" in value.name
     }

@@ -15,6 +15,7 @@ from edgeformer.export.adapters.from_transformers import plan_patches
 from edgeformer.export.calibrate import smoothing as smooth
 from edgeformer.export.calibrate.smoothing import Smoothed, smoothable_norms, smoothing_factors
 from edgeformer.export.calibrate.text import read_calibration
+from edgeformer.export.lower import GraphJob
 from edgeformer.export.parity.locate.locator import locate
 from edgeformer.export.parity.verify import open_subject
 from edgeformer.export.reference.reference import Reference
@@ -90,7 +91,7 @@ def said(model_spec, weights, dtype=torch.float32):
 def test_smoothed_weights_say_the_same_to_the_last_bit(name):
     data, norms = NORMS[name]
     model_spec, weights = opened(data)
-    assert smoothable_norms(model_spec, weights) == norms
+    assert smoothable_norms(GraphJob(model_spec=model_spec, weights=weights)) == norms
     factors = some_factors(norms, weights)
     smoothed = Smoothed(weights, factors)
     changed = {name for name in weights if not torch.equal(smoothed[name], weights[name])}
@@ -107,7 +108,7 @@ def test_smoothed_weights_say_the_same_to_the_last_bit(name):
 def test_numbers_of_two_bytes_get_the_room_that_their_factors_need(dtype):
     model_spec, weights = opened(NORMS["llama"][0])
     halves = {name: value.to(dtype) for name, value in weights.items()}
-    (norm, *_) = smoothable_norms(model_spec, halves)
+    (norm, *_) = smoothable_norms(GraphJob(model_spec=model_spec, weights=halves))
     smoothed = Smoothed(halves, {norm: torch.full((64,), 2.0**14)})
     assert torch.equal(said(model_spec, halves)[0], said(model_spec, smoothed)[0])
     assert torch.equal(smoothed[norm.parameters[0]] * 2.0**14, halves[norm.parameters[0]].float())
@@ -117,7 +118,7 @@ def test_norms_of_transformers_own_modules_are_smoothed_with_what_they_multiply_
     """Gemma's norms, too: patched to our op, they have the factor 1 + weight as their gain."""
     model_spec = plan_patches(GEMMA).model_spec
     weights = {name: torch.randn(shape, generator=seeded(1)) for name, shape in model_spec.parameter_shapes().items()}
-    norms = smoothable_norms(model_spec, weights)
+    norms = smoothable_norms(GraphJob(model_spec=model_spec, weights=weights))
     assert [norm.parameters[0].rpartition("layers.")[2] for norm in norms] == [
         f"{layer}.{name}.gain" for layer in range(2) for name in ("input_layernorm", "post_attention_layernorm")
     ]
@@ -133,7 +134,7 @@ def test_factors_even_out_what_the_text_makes_and_what_reads_it():
     weights["blocks.1.attention_norm.weight"][[3, 7]] *= 64
     weights["blocks.1.attention_norm.weight"][5] = 0
     text = read_calibration(TEXTS, None, model_spec)
-    found = smoothing_factors(model_spec, weights, [PER_TOKEN], text)
+    found = smoothing_factors(GraphJob(model_spec=model_spec, weights=weights), [PER_TOKEN], text)
     assert HEAD not in found and len(found) == 4, "heads are in blocks"
     norm = norm_of("blocks.1", "attention_norm", ATTENTION)
     inputs = []
@@ -156,13 +157,13 @@ def test_what_cannot_be_smoothed_is_said():
     model_spec, weights = opened(BERT)
     text = read_calibration(TEXTS, None, model_spec)
     with pytest.raises(ExportError, match="none is read only by linear layers whose inputs are quantized per token"):
-        smoothing_factors(model_spec, weights, [PER_TOKEN], text)
+        smoothing_factors(GraphJob(model_spec=model_spec, weights=weights), [PER_TOKEN], text)
     model_spec, weights = opened(LLAMA)
     with pytest.raises(ExportError, match="this model has no norm to smooth"):
-        smoothing_factors(model_spec, weights, [make_quantization("int8")], text)
+        smoothing_factors(GraphJob(model_spec=model_spec, weights=weights), [make_quantization("int8")], text)
     weights["blocks.1.attention_norm.weight"] *= 1e39
     with pytest.raises(ExportError, match="inputs of blocks.1.attention.query.weight that are not finite"):
-        smoothing_factors(model_spec, weights, [PER_TOKEN], text)
+        smoothing_factors(GraphJob(model_spec=model_spec, weights=weights), [PER_TOKEN], text)
 
 
 @pytest.mark.parametrize(("options", "message"), [

@@ -190,7 +190,7 @@ def test_windows_are_those_of_the_masks(bundles):
 
 def test_a_bundle_can_be_verified_without_the_checkpoint_and_against_it(bundles, folders):
     bundle = bundles["glm4"].path
-    assert Manifest.read(bundle).backend == "transformers"
+    assert Manifest.read(bundle).provenance.backend == "transformers"
     assert verify(bundle, mode="quick").passed
     assert verify(bundle, folders["glm4"], mode="quick").passed
     with pytest.raises(ConfigError, match="is another model than the one that .* was exported from"):

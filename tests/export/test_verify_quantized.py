@@ -127,7 +127,7 @@ def test_a_right_graph_passes(bundle, name, precision, symmetric):
 def test_both_graphs_of_a_pair_share_one_quantized_embedding(bundle, name, symmetric):
     place, _ = bundle(name, "int4", symmetric)
     places = []
-    for graph in Manifest.read(place).graphs:
+    for graph in Manifest.read(place).step_graphs:
         for tensor in onnx.load(place / graph, load_external_data=False).graph.initializer:
             if re.fullmatch(r".*embedding\.weight\.integers(\.flat)?", tensor.name):
                 places.append({entry.key: entry.value for entry in tensor.external_data})

@@ -52,7 +52,7 @@ def test_the_view_shares_the_weights_and_declares_its_windows(bundle):
 
 def test_memory_follows_the_window(bundle):
     model = load(bundle)
-    per_token = 2 * 2 * 16 * (2 if model.manifest.precision == "fp16" else 4)  # of one layer
+    per_token = 2 * 2 * 16 * (2 if model.manifest.plan.precision == "fp16" else 4)  # of one layer
     assert model.new_decoder(3, 100).cache.bytes == 3 * per_token * 2 * (WINDOW + 100)
     # A request shorter than the window takes no more than it needs.
     assert model.new_decoder(1, 5).cache.bytes == per_token * 4 * 5
@@ -66,7 +66,7 @@ def test_logits_past_the_window_are_those_of_whole_caches_and_of_transformers(bu
     )
     with torch.no_grad():
         expected = oracle(torch.from_numpy(tokens)[None]).logits[0].numpy()
-    limit = {"fp32": 1e-5, "fp16": 5e-3}[model.manifest.precision] * np.abs(expected).max()
+    limit = {"fp32": 1e-5, "fp16": 5e-3}[model.manifest.plan.precision] * np.abs(expected).max()
     whole = open_session(bundle / "onnx/model.onnx", "cpu")
     for session, chunk in itertools.product((model.session, whole), (1, 5, WINDOW, WINDOW + 1, 90)):
         model.session = session
@@ -79,12 +79,12 @@ def test_a_batch_generates_what_its_rows_generate(bundle):
     prompts = [list(np.random.default_rng(row).integers(0, 130, length)) for row, length in enumerate((30, 3, 13))]
     together = model.generate(prompts, max_new_tokens=40)
     alone = [model.generate(prompt, max_new_tokens=40) for prompt in prompts]
-    if model.manifest.precision == "fp32":  # in fp16 rows may tie, and a batch adds in another order
+    if model.manifest.plan.precision == "fp32":  # in fp16 rows may tie, and a batch adds in another order
         assert [each.token_ids for each in together] == [each.token_ids for each in alone]
 
 
 def test_models_without_short_windows_have_no_view(make_model, tmp_path, llama_bundle):
-    assert Manifest.read(llama_bundle).windowed_graph is None
+    assert "windowed" not in Manifest.read(llama_bundle).graphs
     long = make_model("mistral", **(SIZES | {"sliding_window": CONTEXT}))
     assert export_model(long, tmp_path / "long", verify=None).manifest.windows == ()
 

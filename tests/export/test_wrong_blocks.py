@@ -34,6 +34,7 @@ from edgeformer.config import (
     T5BiasConfig,
 )
 from edgeformer.export.parity import verify_graph
+from edgeformer.manifest.graph_forms import BundledGraphs
 from edgeformer.models.model_spec import model_spec_of
 
 ROTARY = RotaryConfig(rotary_dim=16, base=1e4, interleaved=False, scaling=None)
@@ -75,7 +76,7 @@ def failures(meant, exported, folder):
     weights = RandomWeights(meant, 0)
     bundle = export_random(model_spec_of(exported), weights, "fp32", folder)
     # As the exporter would verify the model that was meant: views that the wrong graph has are not what is asked.
-    manifest = replace(bundle.manifest, model=meant, windowed_graph=None, windows=())
+    manifest = replace(bundle.manifest, model=meant, graphs=BundledGraphs(model=bundle.manifest.graphs["model"]))
     return verify_graph(bundle.path, manifest, model_spec_of(meant), weights).failures()
 
 

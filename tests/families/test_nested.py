@@ -133,7 +133,7 @@ def test_plain_onnxruntime_matches_the_whole_model(make_wrapper, run_plain, tmp_
             pad_token_id=0,
         )  # fmt: skip
     assert outputs["greedy"].tolist() == written[0, PROMPT:].tolist()
-    whole = result.manifest.text_model_of
+    whole = result.manifest.provenance.text_model_of
     assert whole is not None and whole.model_type == kind
     stored = load_file(folder / "model.safetensors")
     kept = parameter_shapes(result.manifest.model)
@@ -289,7 +289,7 @@ def test_the_export_says_what_was_left_out(make_wrapper, tmp_path):
     assert done.exit_code == 0, done.output
     assert line in done.output.splitlines()
     assert f"This is the {line}." in (tmp_path / "bundle" / "README.md").read_text()
-    assert str(Manifest.read(tmp_path / "bundle").text_model_of) == line
+    assert str(Manifest.read(tmp_path / "bundle").provenance.text_model_of) == line
     config = json.loads((tmp_path / "bundle" / "config.json").read_text())
     assert config["model_type"] == "gemma3_text"
     assert config["tie_word_embeddings"] is True

@@ -72,7 +72,7 @@ def test_the_certificate_names_the_pickles_by_their_hashes(pickled, tmp_path):
     folder, bundle = pickled(), tmp_path / "bundle"
     done = export_model(folder, bundle, allow_pickle=True)
     hashes = {"pytorch_model.bin": hashlib.sha256((folder / "pytorch_model.bin").read_bytes()).hexdigest()}
-    assert done.manifest.pickled_weights == hashes
+    assert done.manifest.provenance.pickled_weights == hashes
     report = json.loads((bundle / CERTIFICATE / "report.json").read_text())
     assert report["pickled_weights"] == hashes
     assert f"SHA-256 {hashes['pytorch_model.bin']}" in (bundle / "README.md").read_text()

@@ -13,8 +13,8 @@ from edgeformer.export.graph.outlining import inline_functions
 from edgeformer.export.lower import ort as op_set
 from edgeformer.export.lower.ort.kernel_functions import call_kernels
 from edgeformer.export.lower.ort.per_token_functions import call_per_token_kernels
+from edgeformer.manifest.graph_forms import ENCODER_GRAPH, GRAPH
 from edgeformer.manifest.quantization import QuantizationOverrides, make_quantization
-from edgeformer.models.graph_specs import ENCODER_GRAPH, GRAPH
 from edgeformer.runtime.sessions import kernels
 from edgeformer.runtime.sessions.graph_functions import function_calls
 from edgeformer.runtime.sessions.session import onnxruntime_errors

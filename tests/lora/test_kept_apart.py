@@ -76,7 +76,7 @@ def test_the_manifest_lists_adapters_and_the_certificate_covers_them(bundle):
         ("polite", "adapters/polite.safetensors", "LoRA of rank 4"),
         ("brief", "adapters/brief.safetensors", "rsLoRA of rank 3"),
     ]
-    assert manifest.adapter_graph.graph == ADAPTER_GRAPH
+    assert manifest.adapter_graph.file == ADAPTER_GRAPH
     assert "blocks.0.attention.qkv" in manifest.adapter_graph.sites
     assert {"adapters/brief.safetensors", ADAPTER_GRAPH} <= manifest.parity["hashes"].keys()
     assert not [name for name in manifest.files if name.startswith("onnx/model_adapters.onnx_data")]

@@ -140,9 +140,12 @@ def merged_bundle(llama_folder, llama_adapter, tmp_path_factory):
 def test_the_manifest_names_the_adapter(merged_bundle, llama_adapter):
     manifest = Manifest.read(merged_bundle)
     assert manifest.parity is not None
-    assert manifest.merged_adapter.name == "polite" and manifest.merged_adapter.kind == "LoRA of rank 4"
+    assert (
+        manifest.provenance.merged_adapter.name == "polite"
+        and manifest.provenance.merged_adapter.kind == "LoRA of rank 4"
+    )
     assert "adapter polite (LoRA of rank 4, trained on" in (merged_bundle / "README.md").read_text()
-    written = json.loads((merged_bundle / "edgeformer.json").read_text())["merged_adapter"]
+    written = json.loads((merged_bundle / "edgeformer.json").read_text())["provenance"]["merged_adapter"]
     assert written["weights_sha256"] == LoraAdapter(llama_adapter).origin().weights_sha256
 
 

@@ -21,8 +21,9 @@ import pytest
 from edgeformer.errors import BundleError, RequestError
 from edgeformer.export import export_model
 from edgeformer.manifest.accounting import account
+from edgeformer.manifest.graph_forms import BundledGraphs, PrefillGraph
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.parts import FileEntry, PrefillGraph
+from edgeformer.manifest.parts import FileEntry
 from edgeformer.manifest.quantization import prefill_quantization
 from edgeformer.runtime import load
 from edgeformer.runtime.measure.benchmarking import benchmark, machine, measure, startup, workloads
@@ -173,14 +174,17 @@ def test_a_prompt_reads_the_weights_once_a_chunk(manifest, tiny_llama_bundle):
 
 
 def test_bf16_weights_are_float32_once_they_are_loaded(manifest):
-    stored, read = (Costs(replace(manifest, precision=each)).decode(0, 1, 0).bytes for each in ("fp32", "bf16"))
+    stored, read = (
+        Costs(replace(manifest, plan=replace(manifest.plan, precision=each))).decode(0, 1, 0).bytes
+        for each in ("fp32", "bf16")
+    )
     assert read == 2 * stored
 
 
 def test_prompts_that_are_long_enough_read_the_view(manifest):
-    view = PrefillGraph(graph="onnx/view.onnx", from_tokens=16, quantization=prefill_quantization(None))
+    view = PrefillGraph(file="onnx/view.onnx", from_tokens=16, quantization=prefill_quantization(None))
     files = {**manifest.files, "onnx/view.onnx_data": FileEntry(bytes=1000, sha256="")}
-    costs = Costs(replace(manifest, prefill=view, files=files))
+    costs = Costs(replace(manifest, graphs=BundledGraphs({**manifest.graphs, "prefill": view}), files=files))
     assert costs.prefill(300, 1).bytes == pytest.approx((2 * 1000 + (256 + 300) * CACHE_BYTES) / 300)
     behind = 256 * 256 + 3 * 256 * 512 + 2048 * 256  # the last attention: of a chunk's last token alone
     assert costs.prefill(300, 1).flops == pytest.approx(2 * (PRODUCTS - behind * 298 / 300) + 150.5 * ATTENTION)
@@ -237,8 +241,9 @@ def test_reading_and_steps_are_told_apart(tmp_path):
     """By what runs: prompts over the view, steps over the graph of steps, and batches of them over the view again."""
     bundle = export_model("tiny-llama", tmp_path / "viewed", precision="int4", prefill="int8", verify=None).path
     manifest = Manifest.read(bundle)
-    replace(manifest, prefill=replace(manifest.prefill, from_tokens=4)).write(bundle)
-    of_steps, of_prompts = (counted(tmp_path, bundle / graph) for graph in (manifest.graph, manifest.prefill.graph))
+    prefill = replace(manifest.prefill, from_tokens=4)
+    replace(manifest, graphs=BundledGraphs({**manifest.graphs, "prefill": prefill})).write(bundle)
+    of_steps, of_prompts = (counted(tmp_path, bundle / graph) for graph in (manifest.graph, manifest.prefill.file))
     one = measure_profile(bundle, 1, Request(tokens=16, batch_size=1, new_tokens=3))
     assert (counts(one.prefill), counts(one.decode)) == (of_prompts, of_steps)
     several = measure_profile(bundle, 1, Request(tokens=2, batch_size=5, new_tokens=3))

@@ -203,7 +203,7 @@ def test_pip_brings_cuda_and_cudnn():
 )
 def test_the_package_itself_is_refused_without_a_driver(tmp_path):
     folder = export_model("tiny-llama", tmp_path / "bundle", precision="fp16", provider="cuda", verify=None).path
-    assert Manifest.read(folder).provider == "cuda"
+    assert Manifest.read(folder).plan.provider == "cuda"
 
     def run(provider):
         code = f"from edgeformer.runtime import load; print(load({str(folder)!r}, provider={provider!r}).provider)"

@@ -283,7 +283,7 @@ def test_standard_ops_have_float32_kernels_on_cuda(model, monkeypatch):
     monkeypatch.setattr("edgeformer.runtime.sessions.session.driver", lambda: SimpleNamespace(absent=False))
     monkeypatch.setattr("edgeformer.runtime.sessions.session.cuda_machine", lambda ort: SimpleNamespace(problem=None))
     for manifest in standard:
-        assert (manifest.precision, manifest.provider) == ("fp32", "cpu")
+        assert (manifest.plan.precision, manifest.plan.provider) == ("fp32", "cpu")
         assert choose_provider("auto", manifest) == choose_provider("cuda", manifest) == "cuda"
     with pytest.raises(RequestError, match="this bundle is fp32 for the CPU.* or with --ops standard"):
         choose_provider("cuda", ort)

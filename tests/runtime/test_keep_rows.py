@@ -52,7 +52,7 @@ def alone(model):
 def test_rows_go_on_as_alone(model):
     found, kept = together(model)
     assert found == alone(model)
-    assert kept == (1 if model.manifest.cache_form != "dynamic" else len(PROMPTS))
+    assert kept == (1 if model.manifest.plan.cache_form != "dynamic" else len(PROMPTS))
 
 
 @pytest.mark.parametrize("model", [kind for kind in KINDS if kind != "dynamic"], indirect=True)

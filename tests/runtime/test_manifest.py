@@ -3,15 +3,15 @@
 import hashlib
 import json
 import re
-from dataclasses import replace
 
 import pytest
 
 from edgeformer.config import AttentionConfig, BlockConfig, DecoderConfig, FeedForwardConfig, NormConfig, RotaryConfig
-from edgeformer.contract.tensors import CacheGeometry
 from edgeformer.errors import BundleError
+from edgeformer.manifest.graph_forms import BundledGraph, BundledGraphs
 from edgeformer.manifest.manifest import FILE_NAME, SCHEMA_VERSION, Manifest
-from edgeformer.manifest.parts import FileEntry, SpecialTokens, StoredWeight
+from edgeformer.manifest.parts import FileEntry, Provenance, SpecialTokens, StoredWeight
+from edgeformer.manifest.plan import ExportPlan
 
 CONTENTS = {"model.onnx": b"graph" * 10, "model.onnx.data": b"\x00" * 4096, "tokenizer.json": "{é}".encode()}
 
@@ -39,16 +39,11 @@ def _manifest(**fields):
         tied_head=True,
     )
     defaults = {
-        "schema_version": SCHEMA_VERSION,
         "task": "causal-lm",
         "name": "tiny",
-        "source": "a folder named é",
-        "random_weights": 7,
-        "ops": "ort",
-        "precision": "fp32",
-        "arithmetic": "fp32",
-        "provider": "cpu",
-        "graph": "model.onnx",
+        "provenance": Provenance(source="a folder named é", random_weights=7),
+        "plan": ExportPlan(),
+        "graphs": BundledGraphs(model=BundledGraph(file="model.onnx")),
         "vocab_size": model.vocab_size,
         "context_length": model.context_length,
         "cache": model.cache_geometry,
@@ -84,11 +79,11 @@ def _edit(bundle, **changes):
     "fields",
     [
         {},
-        {"random_weights": None, "parity": None},
+        {"provenance": Provenance(source="a folder"), "parity": None},
         {"model": None},
-        {"model": None, "backend": "transformers"},
+        {"model": None, "provenance": Provenance(source="a folder", backend="transformers")},
         {"tokens": SpecialTokens(eos=(), bos=None, pad=0)},
-        {"precision": "fp16", "provider": "cuda", "weights": {}, "versions": {}},
+        {"plan": ExportPlan(precision="fp16", provider="cuda"), "weights": {}, "versions": {}},
     ],
     ids=str,
 )
@@ -110,7 +105,10 @@ def test_a_whole_bundle_passes_the_check_of_sizes(bundle):
 
 
 def test_files_in_folders_of_the_bundle_are_allowed():
-    _manifest(graph="onnx/model.onnx", files={"onnx/..model..onnx": FileEntry(bytes=1, sha256="")})
+    _manifest(
+        graphs=BundledGraphs(model=BundledGraph(file="onnx/model.onnx")),
+        files={"onnx/..model..onnx": FileEntry(bytes=1, sha256="")},
+    )
 
 
 @pytest.mark.parametrize(
@@ -120,10 +118,10 @@ def test_files_in_folders_of_the_bundle_are_allowed():
 def test_a_file_outside_the_bundle_is_refused(bundle, name):
     message = f"^{FILE_NAME} names the file {re.escape(repr(name))}, which is outside the bundle. Do not trust it.$"
     with pytest.raises(BundleError, match=message):
-        _manifest(graph=name)
+        _manifest(graphs=BundledGraphs(model=BundledGraph(file=name)))
     with pytest.raises(BundleError, match=message):
         _manifest(files={name: FileEntry(bytes=1, sha256="")})
-    _edit(bundle, graph=name)
+    _edit(bundle, graphs={"model": {"file": name}})
     with pytest.raises(BundleError, match=message):
         Manifest.read(bundle)
 
@@ -185,17 +183,26 @@ def test_a_manifest_cut_short_is_refused(bundle):
     ("changes", "message"),
     [
         ({"colour": "blue"}, "colour is not a field of Manifest; it has schema_version, task, name, "),
-        ({"precision": "fp8"}, "precision is 'fp8'; it must be one of 'fp32', 'fp16', 'bf16', 'int8', 'int4'."),
+        (
+            {"plan": {"precision": "fp8"}},
+            "plan.precision is 'fp8'; it must be one of 'fp32', 'fp16', 'bf16', 'int8', 'int4'.",
+        ),
         ({"name": 3}, "name is 3; it must be of type str."),
         ({"files": []}, "files is []; it must be an object."),
         ({"files": {"model.onnx": {"bytes": 1}}}, "files.model.onnx.sha256 is missing; FileEntry requires it."),
         ({"files": {"a": {"bytes": "1", "sha256": ""}}}, "files.a.bytes is '1'; it must be of type int."),
         ({"tokens": {"eos": 2}}, "tokens.eos is 2; it must be a list."),
         ({"tokens": {"eos": [2, "3"]}}, "tokens.eos[1] is '3'; it must be of type int."),
-        ({"random_weights": "7"}, "random_weights is '7'; it must be of type int."),
+        (
+            {"provenance": {"source": "a", "random_weights": "7"}},
+            "provenance.random_weights is '7'; it must be of type int.",
+        ),
         ({"parity": []}, "parity is []; it must be an object."),
         ({"vocab_size": None}, "vocab_size is None; it must be of type int."),
-        ({"backend": "pigeon"}, "backend is 'pigeon'; it must be one of 'transformers'."),
+        (
+            {"provenance": {"source": "a", "backend": "pigeon"}},
+            "provenance.backend is 'pigeon'; it must be one of 'transformers'.",
+        ),
         ({"model": {}}, "model is {}; it must be an object of kind ['decoder', 'encoder', 'seq2seq']."),
         ({"model": {"kind": "decoder"}}, "a DecoderConfig needs blocks: a list of {repeat: number, block: {…}}."),
     ],
@@ -206,57 +213,13 @@ def test_a_damaged_manifest_is_refused_with_the_field(bundle, changes, message):
         Manifest.read(bundle)
 
 
-OLD_CACHE = {"num_layers": 2, "num_kv_heads": 2, "head_dim": 8}
-"""The cache of the bundle as schema versions up to 4 had it."""
-
-
-@pytest.mark.parametrize(
-    ("precision", "provider", "arithmetic"),
-    [("fp16", "cpu", "fp16"), ("bf16", "cpu", "fp32"), ("bf16", "cuda", "bf16"), ("int4", "cuda", "fp16")],
-)
-def test_a_manifest_of_schema_version_5_loads_with_its_arithmetic(bundle, precision, provider, arithmetic):
-    data = json.loads((bundle / FILE_NAME).read_text(encoding="utf-8"))
-    del data["arithmetic"]
-    old = data | {"schema_version": 5, "precision": precision, "provider": provider}
-    (bundle / FILE_NAME).write_text(json.dumps(old), encoding="utf-8")
-    assert Manifest.read(bundle).arithmetic == arithmetic
-
-
-def test_a_manifest_of_schema_version_4_loads_with_its_cache(bundle):
-    path, today = bundle / FILE_NAME, Manifest.read(bundle)
-    data = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(data | {"schema_version": 4, "cache": OLD_CACHE}), encoding="utf-8")
-    assert Manifest.read(bundle) == today
-    path.write_text(json.dumps(data | {"schema_version": 4}), encoding="utf-8")
-    with pytest.raises(BundleError, match=r"is not a manifest of edgeformer"):
-        Manifest.read(bundle)
-
-
-@pytest.mark.parametrize(("before", "now"), [("growing", "dynamic"), ("static", "static"), ("any", "any")])
-def test_a_manifest_of_schema_version_3_loads_in_the_words_of_today(bundle, before, now):
-    """Version 3 called a backend `via` and a dynamic cache `growing`, and had one shape for the whole cache."""
-    today = Manifest.read(bundle)
-    path = bundle / FILE_NAME
-    data = json.loads(path.read_text(encoding="utf-8"))
-    data.pop("backend", None)
-    old = data | {"schema_version": 3, "cache_form": before, "via": "transformers", "model": None, "cache": OLD_CACHE}
-    path.write_text(json.dumps(old), encoding="utf-8")
-    read = Manifest.read(bundle)
-    assert (read.schema_version, read.cache_form, read.backend) == (SCHEMA_VERSION, now, "transformers")
-    assert read.cache == CacheGeometry.of_attention(**OLD_CACHE)
-    assert replace(read, cache_form=today.cache_form, backend=today.backend, model=today.model) == today
-    path.write_text(json.dumps(old | {"schema_version": SCHEMA_VERSION}), encoding="utf-8")
-    with pytest.raises(BundleError, match="via is not a field of Manifest"):
-        Manifest.read(bundle)
-
-
 def test_a_manifest_without_a_field_is_refused(bundle):
     path = bundle / FILE_NAME
     data = json.loads(path.read_text(encoding="utf-8"))
-    del data["graph"]
+    del data["plan"]
     path.write_text(json.dumps(data), encoding="utf-8")
     with pytest.raises(
-        BundleError, match=r"is damaged: graph is missing; Manifest requires it\. Export the model again\.$"
+        BundleError, match=r"is damaged: plan is missing; Manifest requires it\. Export the model again\.$"
     ):
         Manifest.read(bundle)
 

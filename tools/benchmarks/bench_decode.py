@@ -231,7 +231,7 @@ def main(
         check_same_tokens(ours.tokens, bare.tokens)
     data = {
         "bundle": model.manifest.name,
-        "precision": model.manifest.precision,
+        "precision": model.manifest.plan.precision,
         "prompt_tokens": prompt,
         "new_tokens": new,
         "rounds": rounds,

@@ -96,7 +96,9 @@ def measure(model: CausalLM, rows: int, new: int, rounds: int) -> dict[str, list
             turn()
         runs = run_interleaved(turns, rounds)
     of_batch = [run.tokens for run in runs[BATCH]]
-    if model.manifest.precision == "fp32" and any([run.tokens for run in done] != of_batch for done in runs.values()):
+    if model.manifest.plan.precision == "fp32" and any(
+        [run.tokens for run in done] != of_batch for done in runs.values()
+    ):
         raise click.ClickException("a stream has other tokens than its row")
     return runs
 
@@ -127,7 +129,7 @@ def main(bundle: Path, rows: int, new: int, rounds: int, threads: int | None, fi
             figures[name][clock] = {"tokens_per_second": spreads["this"], "of_batch": ratios["batch"]}
     data: dict[str, Any] = {
         "model": model.manifest.name,
-        "precision": model.manifest.precision,
+        "precision": model.manifest.plan.precision,
         "rows": rows,
         "new": new,
         "rounds": rounds,

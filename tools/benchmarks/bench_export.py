@@ -80,7 +80,7 @@ def export_once(model: str, output: Path, precision: Precision, verify: bool) ->
         import_seconds=imported - start,
         import_private_bytes=memory.private,
         export_seconds=result.seconds,
-        source=result.manifest.source,
+        source=result.manifest.provenance.source,
         bundle_bytes=sum(entry.bytes for entry in result.manifest.files.values()),
         parity=result.manifest.parity,
     )

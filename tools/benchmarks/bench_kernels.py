@@ -148,7 +148,7 @@ def main(bundle: Path, prompt: int, new: int, rounds: int, threads: int | None, 
     bandwidths: list[float] = runs.pop("memory")
     data = {
         "bundle": manifest.name,
-        "precision": manifest.precision,
+        "precision": manifest.plan.precision,
         "prompt_tokens": prompt,
         "new_tokens": new,
         "rounds": rounds,

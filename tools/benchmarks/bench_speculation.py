@@ -200,7 +200,7 @@ def main(
     done = run_interleaved(systems, rounds, pause_seconds=0)
     data = {
         "bundle": model.manifest.name,
-        "precision": model.manifest.precision,
+        "precision": model.manifest.plan.precision,
         "kernels": model.kernels.version or "none",
         "prompt_tokens": prompt,
         "new_tokens": new,

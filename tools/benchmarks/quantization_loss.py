@@ -38,7 +38,7 @@ from rich.table import Table
 from edgeformer.checkpoints.source import ModelSource, open_source
 from edgeformer.export import export_model
 from edgeformer.export.adapters.opened_bundle import open_subject
-from edgeformer.export.parity.twin import let_the_cpu_run, write_twin
+from edgeformer.export.parity.twin import replace_fp8_attention, write_twin
 from edgeformer.export.progress import no_progress
 from edgeformer.manifest.quantization import (
     MATRICES,
@@ -168,7 +168,7 @@ def logits_of(bundle: Path, texts: list[Text]) -> Iterator[NDArray[np.float32]]:
 def twin_of(bundle: Path, model: str, folder: Path) -> Path:
     """Write the float32 twin of a bundle for CUDA into a folder, as a bundle that the CPU runs; return it."""
     folder.mkdir()
-    twin = let_the_cpu_run(write_twin(open_subject(bundle, model), folder, no_progress))
+    twin = replace_fp8_attention(write_twin(open_subject(bundle, model), folder, no_progress))
     twin.manifest.write(folder)
     return folder
 

@@ -134,7 +134,7 @@ def check_case(model: Path, folder: Path, case: Case, *, dry: bool = False) -> d
             model, folder, precision=case.precision, provider=provider, arithmetic=case.arithmetic,
             cache_precision=case.cache, verify=None,
         )  # fmt: skip
-        found["model"] = result.manifest.source
+        found["model"] = result.manifest.provenance.source
         found["slower_forms"] = result.lowered.fallbacks
         if provider == "cuda":
             audit = check(folder, "cuda").cuda
@@ -146,9 +146,9 @@ def check_case(model: Path, folder: Path, case: Case, *, dry: bool = False) -> d
             return found
         found["nodes"] = cuda_runs.profile(folder, provider)
         # The CPU has no kernels for bfloat16.
-        others: tuple[Provider, ...] = () if result.manifest.arithmetic == "bf16" else ("cpu",)
+        others: tuple[Provider, ...] = () if result.manifest.plan.arithmetic == "bf16" else ("cpu",)
         found["speeds"] = {name: cuda_runs.speeds(folder, name) for name in dict.fromkeys((provider, *others))}
-        if provider == "cuda" and result.manifest.cache_form != "dynamic":
+        if provider == "cuda" and result.manifest.plan.cache_form != "dynamic":
             found["cuda_graphs"] = cuda_runs.cuda_graphs(folder)
             found["engine"] = cuda_runs.engine(folder, graphs="refused" not in found["cuda_graphs"])
     except Exception as error:

@@ -29,14 +29,14 @@ from edgeformer import __version__
 from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.config import ModelConfig
 from edgeformer.documents import schema
-from edgeformer.export.adapters.opened_model import OpenedModel, Provenance
+from edgeformer.export.adapters.opened_model import OpenedModel, Origin
 from edgeformer.export.options import ExportOptions, VerifyMode
 from edgeformer.export.parity import Report, verify_graph
 from edgeformer.export.parity.tolerances import LIMITS
 from edgeformer.export.pipeline import ExportResult, run_export
 from edgeformer.export.plan import make_plan
 from edgeformer.export.progress import no_progress
-from edgeformer.manifest.parts import Precision, SpecialTokens
+from edgeformer.manifest.parts import Precision, Provenance, SpecialTokens
 from edgeformer.models.model_spec import ModelSpec, model_spec_of
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
@@ -78,10 +78,12 @@ def export_random(
     model_spec: ModelSpec, weights: Mapping[str, Tensor], precision: Precision, parent: Path
 ) -> ExportResult:
     """Export a model to a bundle in `parent` without verification."""
-    provenance = Provenance(name="random", origin="random", tokens=SpecialTokens(eos=(), bos=None, pad=None))
-    opened = OpenedModel(model_spec=model_spec, weights=weights, provenance=provenance)
-    plan = make_plan(ExportOptions(precision=precision, verify=None), model_spec.config)
-    return run_export(opened, plan, parent / "bundle", no_progress)
+    tokens = SpecialTokens(eos=(), bos=None, pad=None)
+    origin = Origin(name="random", provenance=Provenance(source="random"), tokens=tokens)
+    opened = OpenedModel(model_spec=model_spec, weights=weights, origin=origin)
+    options = ExportOptions(precision=precision, verify=None)
+    plan = make_plan(options, model_spec.config)
+    return run_export(opened, plan, options, parent / "bundle", no_progress)
 
 
 def figure_of(check: str) -> str:

@@ -17,7 +17,7 @@ def edgeformer_findings(folder: Folder) -> Iterator[Finding]:
     except BundleError as problem:
         yield error(str(problem))
         return
-    for name in manifest.all_graphs:
+    for name in manifest.graph_files:
         graph = folder.graphs.get(name)
         if name in folder.ort_graphs:
             continue  # its size is as in the manifest, and the package onnx cannot read it

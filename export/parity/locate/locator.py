@@ -20,7 +20,7 @@ from torch import Tensor
 
 from edgeformer.errors import BundleError
 from edgeformer.export.graph.provenance import NodeOrigin
-from edgeformer.export.lower import lowering_options_of
+from edgeformer.export.lower import job_of_bundle
 from edgeformer.export.parity.locate.cut_graph import CutGraph, element_types, first_line, open_model, optimised
 from edgeformer.export.parity.locate.findings import SAME, Findings, Localisation, Suspect, describe, worst
 from edgeformer.export.parity.locate.node_differences import Wiring, node_differences, wrong_weights
@@ -97,10 +97,10 @@ class Locator:
         weights: Mapping[str, Tensor],
         progress: Progress = lambda what, part: None,
     ) -> None:
-        if manifest.precision not in FLOOR:
+        if manifest.plan.precision not in FLOOR:
             raise BundleError(
-                f"wrong nodes can be located in graphs of fp32 and fp16, and this one is {manifest.precision}. Export "
-                "the model with --precision fp32, and locate there what is wrong in both."
+                f"wrong nodes can be located in graphs of fp32 and fp16, and this one is {manifest.plan.precision}. "
+                "Export the model with --precision fp32, and locate there what is wrong in both."
             )
         if manifest.cache_scales is not None:
             raise BundleError(
@@ -113,11 +113,11 @@ class Locator:
                 "Export the model without --deployment mobile."
             )
         files = [file for file in (manifest.encoder_graph, manifest.graph) if file is not None]
+        job = job_of_bundle(manifest, model_spec, weights)
         self.graphs = []
         for index, (file, spec) in enumerate(zip(files, model_spec.graphs, strict=True)):
             progress(f"computing the value of every node of {file} in float64", 0.4 * index / len(files))
-            values = NodeValues(model_spec, weights, manifest.arithmetic, lowering_options_of(manifest), spec)
-            self.graphs.append(GraphLocator(file, values, manifest.arithmetic, manifest.provider))
+            self.graphs.append(GraphLocator(file, NodeValues(job, spec), job.plan.arithmetic, job.plan.provider))
         self._progress = progress
 
     def locate(self, folder: Path) -> Localisation:

@@ -9,7 +9,7 @@ Weights are read one at a time, for all feeds together. Besides them, memory hol
 of one recording.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,18 +19,15 @@ import onnx_ir as ir
 import torch
 from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
-from torch import Tensor
 
-from edgeformer.export.capture.trace import OPSET, capture
+from edgeformer.export.capture.trace import OPSET
 from edgeformer.export.graph.canonical import DOMAIN, OPS
 from edgeformer.export.graph.editing import streamed
-from edgeformer.export.graph.tensors import TORCH_PRECISIONS, StreamedTensor
-from edgeformer.export.lower import LoweringOptions, lower_captured
+from edgeformer.export.graph.tensors import StreamedTensor
+from edgeformer.export.lower import GraphJob
 from edgeformer.export.parity.locate.node_feeds import Array, Feed, make_feeds
 from edgeformer.export.quantize.quantized_tensor import quantized_once
-from edgeformer.manifest.parts import Arithmetic
 from edgeformer.models.graph_specs import GraphSpec
-from edgeformer.models.model_spec import ModelSpec
 from edgeformer.runtime.sessions.session import CACHE_DTYPES
 
 Compute = Callable[[list[Array | None]], list[Array]]
@@ -62,23 +59,16 @@ class NodeValues:
     each of its nodes. outputs: the names of the graph's outputs.
     """
 
-    def __init__(
-        self,
-        model_spec: ModelSpec,
-        weights: Mapping[str, Tensor],
-        precision: Arithmetic,
-        lowering: LoweringOptions,
-        spec: GraphSpec,
-    ) -> None:
-        graph = capture(spec, model_spec, weights, TORCH_PRECISIONS[precision])
-        self.precision = np.dtype(CACHE_DTYPES[precision])
-        self.feeds = make_feeds(spec, model_spec, self.precision, lowering)
+    def __init__(self, job: GraphJob, spec: GraphSpec) -> None:
+        graph = job.captured(spec)
+        self.precision = np.dtype(CACHE_DTYPES[job.plan.arithmetic])
+        self.feeds = make_feeds(spec, job.model_spec, self.precision, job.lowering)
         self._expected: dict[str, list[Expected]] = {
             name: [Expected(feed.inputs[name], feed.inputs[name]) for feed in self.feeds]
             for name in self.feeds[0].inputs
         }
         self._evaluate(graph)
-        self.origins = lower_captured(graph, spec, lowering).origins
+        self.origins = job.lower(graph, spec).origins
         self._evaluate(graph)
         self._place = {
             (node.name or "", index): output.name or ""

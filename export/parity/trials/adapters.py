@@ -9,10 +9,12 @@ from safetensors.torch import load_file
 
 from edgeformer.export.adapter_graph import stored_updates
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS
+from edgeformer.export.parity.report import Check
 from edgeformer.export.parity.trials.decoder import DecoderTrial
 from edgeformer.export.parity.trials.protocol import Setup
 from edgeformer.lora.adapted_spec import with_updates
 from edgeformer.lora.adapter_tensors import Update
+from edgeformer.manifest.graph_forms import BundledGraphs
 from edgeformer.manifest.parts import BundledAdapter
 from edgeformer.manifest.quantization import WeightFormat
 from edgeformer.runtime.sessions.kernels import BODIES, KernelChoice
@@ -24,8 +26,8 @@ Updates = Mapping[str, Mapping[str, Update]]
 
 def adapter_trials(
     setup: Setup, adapters: Updates, formats: Mapping[str, WeightFormat], kernels: KernelChoice
-) -> Iterator[tuple[str, Callable[[], DecoderTrial]]]:
-    """Yield a name and a function that makes the trial of each adapter: without rounding of activations, then as used.
+) -> Iterator[tuple[str, Callable[[], list[Check]]]]:
+    """Yield a name and a function that tries each adapter: without rounding of activations, then as used.
 
     setup: of the decode graph. adapters: what each adapter adds, by its name; of one that is not there, the bundle's
     own file says what. formats: of quantized weights, by parameter. kernels: that clients run the graph with.
@@ -33,27 +35,29 @@ def adapter_trials(
     graph = setup.manifest.adapter_graph
     if graph is None:
         return
-    manifest = replace(setup.manifest, graph=graph.graph, prefill=None, windowed_graph=None, windows=())
+    manifest = replace(setup.manifest, graphs=BundledGraphs(model=graph, adapters=graph))
     setup = replace(setup, manifest=manifest, mode="quick", references=None)
     opened: dict[KernelChoice | None, Any] = {}
 
-    def trial(adapter: BundledAdapter, chosen: KernelChoice | None) -> DecoderTrial:
+    def judge(adapter: BundledAdapter, chosen: KernelChoice | None) -> list[Check]:
         if chosen not in opened:
-            path, prepack = setup.folder / graph.graph, chosen is not None
+            path, prepack = setup.folder / graph.file, chosen is not None
             opened[chosen] = open_session(path, setup.provider, prepack=prepack, kernels=chosen or BODIES)
         session = AdaptedSession(opened[chosen], read_adapter(setup.folder, manifest, adapter.name))
         updates = adapters.get(adapter.name) or _stored(setup, adapter)
-        dtype = TORCH_PRECISIONS[manifest.arithmetic]
+        dtype = TORCH_PRECISIONS[manifest.plan.arithmetic]
         spec = with_updates(setup.model_spec, {name: update.to(dtype) for name, update in updates.items()})
         activations = None if chosen is None else formats
-        return DecoderTrial(replace(setup, model_spec=spec, activations=activations), [session])
+        trial = DecoderTrial(replace(setup, model_spec=spec, activations=activations), [session])
+        trial.run()
+        return trial.judge.checks
 
     for adapter in setup.manifest.adapters:
-        yield f"adapter {adapter.name}, ", partial(trial, adapter, None)
+        yield f"adapter {adapter.name}, ", partial(judge, adapter, None)
         if formats:
-            yield f"adapter {adapter.name}, int8 activations, ", partial(trial, adapter, BODIES)
+            yield f"adapter {adapter.name}, int8 activations, ", partial(judge, adapter, BODIES)
         if kernels.library is not None:
-            yield f"adapter {adapter.name}, kernels, ", partial(trial, adapter, kernels)
+            yield f"adapter {adapter.name}, kernels, ", partial(judge, adapter, kernels)
 
 
 def _stored(setup: Setup, adapter: BundledAdapter) -> dict[str, Update]:

@@ -133,7 +133,7 @@ class DecoderTrial(TextTrial):
         manifest = self.setup.manifest
         sizes = [[float(np.sqrt(np.square(part).mean())) for part in cache] for cache in main.expected.caches]
         layers = manifest.cache.by_layer(manifest.cache.tensors())
-        dtype = TORCH_PRECISIONS[manifest.arithmetic]
+        dtype = TORCH_PRECISIONS[manifest.plan.arithmetic]
 
         def past(layer: int) -> tuple[Tensor, ...]:
             generator = torch.Generator().manual_seed(layer)
@@ -165,10 +165,10 @@ class DecoderTrial(TextTrial):
 
     def rounding(self, original: Mapping[str, Tensor], *, by_graph: bool = False) -> Rounding | None:
         """Compare stored with original weights on random tokens; None where nothing changed or all logits are 0."""
-        manifest, arithmetic = self.setup.manifest, self.setup.manifest.arithmetic
-        stored = torch.bfloat16 if manifest.precision == "bf16" else TORCH_PRECISIONS[arithmetic]
+        manifest, arithmetic = self.setup.manifest, self.setup.manifest.plan.arithmetic
+        stored = torch.bfloat16 if manifest.plan.precision == "bf16" else TORCH_PRECISIONS[arithmetic]
         given = next(iter(original.values())).dtype
-        if not (by_graph or manifest.quantization) and torch.promote_types(given, stored) == stored:
+        if not (by_graph or manifest.plan.quantization) and torch.promote_types(given, stored) == stored:
             return None
         tokens = random_tokens(self.extent.main, manifest.vocab_size)
         ids = torch.from_numpy(tokens)[None]

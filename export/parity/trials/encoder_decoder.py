@@ -27,7 +27,7 @@ from edgeformer.export.parity.locate.cut_graph import ELEMENT_TYPES
 from edgeformer.export.parity.samples import random_tokens
 from edgeformer.export.parity.trials.protocol import Array, Outputs, Row, Setup, TextTrial, first_tokens, row_of
 from edgeformer.export.reference.reference import Reference
-from edgeformer.manifest.parts import AlignmentHead
+from edgeformer.manifest.graph_forms import AlignmentHead
 from edgeformer.runtime.caches.encoder_outputs import EncoderOutputs, pad_right
 from edgeformer.runtime.sessions.narrow_floats import numbers_of, stored
 from edgeformer.runtime.sessions.session import CACHE_DTYPES
@@ -53,7 +53,7 @@ class EncoderDecoderTrial(TextTrial):
         assert source_geometry is not None
         self.source_geometry = source_geometry
         self.encoder, others = sessions[0], list(sessions[2:])
-        self.merged = others.pop(0) if setup.manifest.merged_graph is not None else None
+        self.merged = others.pop(0) if "merged" in setup.manifest.graphs else None
         self.alignment = setup.manifest.alignment
         self.aligned = others.pop(0) if self.alignment is not None else None
 
@@ -106,7 +106,7 @@ class EncoderDecoderTrial(TextTrial):
         if encoder.audio is not None:
             shape = encoder.audio.mel_bins, 2 * encoder.context_length
             noise = np.random.default_rng(index).normal(size=shape)
-            return stored(noise, CACHE_DTYPES[self.setup.manifest.arithmetic])
+            return stored(noise, CACHE_DTYPES[self.setup.manifest.plan.arithmetic])
         length = max(1, min(self.extent.main, encoder.context_length) // (1 + index))
         return random_tokens(length, encoder.vocab_size, salt=index)
 

@@ -67,8 +67,8 @@ def judge_prefill_graph(setup: Setup, *, weights: bool = True) -> list[Check]:
     """
     manifest = setup.manifest
     assert manifest.prefill is not None
-    stored = StoredWeights(setup.folder, manifest, setup.model_spec, [manifest.prefill.graph])
-    session = open_session(setup.folder / manifest.prefill.graph, setup.provider, kernels=setup.kernels)
+    stored = StoredWeights(setup.folder, manifest, setup.model_spec, [manifest.prefill.file])
+    session = open_session(setup.folder / manifest.prefill.file, setup.provider, kernels=setup.kernels)
     trial = PrefillGraphTrial(replace(setup, weights=stored, activations=stored.formats), [session])
     trial.run()
     return [*(judge_weights(setup.weights, stored) if weights else ()), *trial.judge.checks]

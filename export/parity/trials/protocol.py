@@ -121,7 +121,7 @@ class Setup:
         """Return the references for trials of this setup."""
         manifest = self.manifest
         return References(
-            self.model_spec, self.weights, TORCH_PRECISIONS[manifest.arithmetic], self.activations,
+            self.model_spec, self.weights, TORCH_PRECISIONS[manifest.plan.arithmetic], self.activations,
             manifest.cache_scales, self.summation_orders, remember=remember,
         )  # fmt: skip
 
@@ -173,7 +173,7 @@ class Trial(ABC):
         self.setup = setup
         self.extent = EXTENTS[setup.mode].within(manifest.context_length)
         self.graphs = [Graph(session, manifest, setup.provider) for session in sessions]
-        self.judge = Judge(manifest.arithmetic)
+        self.judge = Judge(manifest.plan.arithmetic)
         self.greedy = Greedy(steps=0)
         self._references = setup.references or setup.make_references()
         self.float64, self.eager = self._references.float64, self._references.eager

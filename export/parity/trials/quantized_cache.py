@@ -74,7 +74,7 @@ def judge_quantized_cache(
     weights: those that the graph holds. exact_prompts: whether a prompt over an empty cache attends to its keys and
     values before they are rounded, as CUDA's kernel does (its FlashAttentionAndQuantizeKV, onnxruntime 1.31).
     """
-    scales, arithmetic = graph.manifest.cache_scales, graph.manifest.arithmetic
+    scales, arithmetic = graph.manifest.cache_scales, graph.manifest.plan.arithmetic
     assert scales is not None
     rows = _feed(graph)
     ids = _stacked([row.tokens for row in rows])
@@ -223,11 +223,11 @@ def judge_scales(folder: Path, manifest: Manifest) -> list[Check]:
     """
     scales = manifest.cache_scales
     assert scales is not None
-    if scales.precision == "fp8" and manifest.provider == "cpu":
+    if scales.precision == "fp8" and manifest.plan.provider == "cpu":
         return []
     wanted = np.array([scales.key, scales.value], np.float32).swapaxes(0, 1)  # [layers, 2, K·D or 1]
     differing = 0
-    for name in manifest.all_graphs:
+    for name in manifest.graph_files:
         graph = inline_functions(load_onnx(folder / name)).graph
         constants = {tensor.name: tensor for tensor in graph.initializer}
         attention = {node.output[1]: node for node in graph.node if node.op_type == "GroupQueryAttention"}
@@ -239,7 +239,7 @@ def judge_scales(folder: Path, manifest: Manifest) -> list[Check]:
                 same = [int(np.sum(each == numbers)) for each in stored if each.shape == numbers.shape]
                 differing += len(numbers) - sum(same)
     found = Check(
-        name="scales: differing numbers", what=f"that differ from the manifest in {', '.join(manifest.all_graphs)}",
+        name="scales: differing numbers", what=f"that differ from the manifest in {', '.join(manifest.graph_files)}",
         value=float(differing), limit=0.0, eager=None,
         reason="the graphs share one cache, so what it holds must mean the same to all of them",
     )  # fmt: skip

@@ -31,7 +31,7 @@ class Costs:
         self._element_bytes = cache_element_bytes(manifest)
         self._file_bytes = _weights_bytes(manifest, manifest.graph)
         self._prefill = manifest.prefill
-        self._prefill_bytes = 0 if self._prefill is None else _weights_bytes(manifest, self._prefill.graph)
+        self._prefill_bytes = 0 if self._prefill is None else _weights_bytes(manifest, self._prefill.file)
 
     def prefill(self, tokens: int, batch_size: int) -> Cost | None:
         """Return the cost of one token of a prompt, of a source, or of an encoder's text."""
@@ -94,5 +94,5 @@ def _weights_bytes(manifest: Manifest, graph: str) -> int:
     own = f"{graph}_data"
     if own not in manifest.files:
         own = next(name for name in manifest.files if name.endswith(".onnx_data"))
-    widened = manifest.precision == "bf16" and manifest.arithmetic == "fp32"
+    widened = manifest.plan.precision == "bf16" and manifest.plan.arithmetic == "fp32"
     return manifest.files[own].bytes * (2 if widened else 1)

@@ -88,8 +88,8 @@ def benchmark(
     return BenchmarkResult(
         name=manifest.name,
         task=manifest.task,
-        precision=manifest.precision,
-        ops=manifest.ops,
+        precision=manifest.plan.precision,
+        ops=manifest.plan.ops,
         provider=chosen,
         threads=threads,
         kernels=model.kernels,

@@ -61,12 +61,12 @@ def preset_questions(manifest: Manifest) -> Path:
 
     Raises RequestError for a bundle of another source.
     """
-    name = manifest.source.removeprefix("preset ")
-    if name == manifest.source or name not in preset_names():
+    name = manifest.provenance.source.removeprefix("preset ")
+    if name == manifest.provenance.source or name not in preset_names():
         raise RequestError(
-            f"this bundle was exported from {manifest.source}, and only presets come with problems to score. Give your "
-            "own with --problems FILE (a JSON object with skill, prompt and answer on each line), or measure the "
-            "perplexity of a text with --text FILE."
+            f"this bundle was exported from {manifest.provenance.source}, and only presets come with problems to "
+            "score. Give your own with --problems FILE (a JSON object with skill, prompt and answer on each line), or "
+            "measure the perplexity of a text with --text FILE."
         )
     path = PRESETS / name / FILE_NAME
     if not os.path.isfile(path):

@@ -76,8 +76,7 @@ def graph_file(folder: Path, manifest: Manifest, graph: str, kernels: KernelChoi
 
 def opened_graphs(manifest: Manifest) -> list[str]:
     """Return the graphs that the runtime opens, as paths within the bundle."""
-    prefill = None if manifest.prefill is None else manifest.prefill.graph
-    return [graph for graph in (manifest.encoder_graph, manifest.graphs[-1], prefill) if graph is not None]
+    return list(manifest.prepacked_graphs)
 
 
 def prepacked_folder(folder: Path, manifest: Manifest, kernels: KernelChoice) -> Path:

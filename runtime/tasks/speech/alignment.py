@@ -25,9 +25,9 @@ def cross_attentions(
     binding.bind_cpu_input("input_ids", np.ascontiguousarray(tokens))
     binding.bind_cpu_input("decoder_attention_mask", np.ones_like(tokens))
     outputs.bind(binding)
-    past = length if manifest.cache_form == "static" else 0  # a static cache is a buffer for all tokens
+    past = length if manifest.plan.cache_form == "static" else 0  # a static cache is a buffer for all tokens
     tensors = manifest.cache.tensors("decoder.")
-    buffers = [Buffer(tensor.shape(rows, past), CACHE_DTYPES[manifest.arithmetic], provider) for tensor in tensors]
+    buffers = [Buffer(tensor.shape(rows, past), CACHE_DTYPES[manifest.plan.arithmetic], provider) for tensor in tensors]
     for tensor, buffer in zip(tensors, buffers, strict=True):
         buffer.put(np.zeros(buffer.shape, buffer.dtype))
         buffer.bind_input(binding, tensor.past)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.errors import RequestError
-from edgeformer.manifest.parts import AlignmentGraph
+from edgeformer.manifest.graph_forms import AlignmentGraph
 from edgeformer.runtime.generation.generate import Generation
 from edgeformer.runtime.generation.generation_config import GenerationConfig
 from edgeformer.runtime.generation.sampling.logits_processors import LogitsProcessor

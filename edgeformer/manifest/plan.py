@@ -1,0 +1,49 @@
+"""The plan of an export, which its manifest keeps: every choice, made once by `edgeformer.export.plan.make_plan`."""
+
+from dataclasses import dataclass
+
+from edgeformer.contract.tensors import CacheForm
+from edgeformer.manifest.deployment import DEPLOYMENTS, Deployment
+from edgeformer.manifest.parts import Arithmetic, CachePrecision, DeploymentName, OpSet, Precision, Prefill, Provider
+from edgeformer.manifest.quantization import Quantization
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportPlan:
+    """The choices that graphs and files of a bundle follow from.
+
+    Attributes:
+        deployment: where the bundle is to run; None for no particular place.
+        ops: op set of the graphs.
+        provider: execution provider that the graphs are lowered for.
+        cache_form: how the graphs keep their caches.
+        precision: data type of the weights.
+        arithmetic: data type of activations, and of caches and weights that are not quantized.
+        functions: whether edgeformer's ops are functions in the graphs.
+        quantization: the quantization config; None where weights are not integers.
+        cache_precision: data type of a quantized cache.
+        prefill: precision of the prefill graph's weights; None for no such graph.
+        smooth: whether the weights are smoothed before they are quantized.
+    """
+
+    deployment: DeploymentName | None = None
+    ops: OpSet = "ort"
+    provider: Provider = "cpu"
+    cache_form: CacheForm = "any"
+    precision: Precision = "fp32"
+    arithmetic: Arithmetic = "fp32"
+    functions: bool = False
+    quantization: Quantization | None = None
+    cache_precision: CachePrecision | None = None
+    prefill: Prefill | None = None
+    smooth: bool = False
+
+    @property
+    def place(self) -> Deployment:
+        """The deployment, with the files that it has a use for."""
+        return DEPLOYMENTS[self.deployment]
+
+    @property
+    def per_token(self) -> bool:
+        """Whether the weights' products quantize their activations per token."""
+        return self.quantization is not None and self.quantization.per_token
