@@ -49,7 +49,8 @@ def others(tiny_llama_bundle, tmp_path_factory):
     for precision in ("bf16", "int8", "int4"):
         folder = tmp_path_factory.mktemp("bundles") / f"tiny-llama-of-{precision}-weights"
         shutil.copytree(tiny_llama_bundle, folder)
-        replace(Manifest.read(folder), precision=precision).write(folder)
+        manifest = Manifest.read(folder)
+        replace(manifest, plan=replace(manifest.plan, precision=precision)).write(folder)
         folders.append(folder)
     path = folders[-1] / "onnx" / "model.onnx_data"
     weights = np.fromfile(path, np.float32)
