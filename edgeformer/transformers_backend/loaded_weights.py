@@ -7,7 +7,7 @@ that they stay mapped to the files and take no memory by themselves, but for tho
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from edgeformer.checkpoints.expert_weights import LazyWeights
 from edgeformer.transformers_backend.transformers_shim import transformers
 
 ADAPTER = "adapter_config.json"
@@ -25,7 +26,7 @@ FLOATS = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F
 """Types of safetensors that a module can have, the widest first."""
 
 
-class LoadedWeights(Mapping[str, Tensor]):
+class LoadedWeights(LazyWeights):
     """Parameters and stored buffers by the names of transformers' module; tied ones have several names.
 
     missing: names of the parameters that the checkpoint lacks. They are NaN, so that no output may depend on them.

@@ -94,9 +94,8 @@ def state_bundle(folder, geometry, like, hf_config=None):
     manifest = Manifest.read(like)
     size = (folder / "onnx" / "model.onnx").stat().st_size
     files = {manifest.graph: replace(manifest.files[manifest.graph], bytes=size)}
-    manifest = replace(
-        manifest, cache=geometry, model=None, cache_form="dynamic", vocab_size=VOCABULARY, files=files, weights={}
-    )
+    plan = replace(manifest.plan, cache_form="dynamic")
+    manifest = replace(manifest, cache=geometry, model=None, plan=plan, vocab_size=VOCABULARY, files=files, weights={})
     config = {"model_type": "llama", "num_hidden_layers": geometry.num_layers} if hf_config is None else hf_config
     write_files(folder, ANYWHERE, config, manifest, "It was not verified.")
     manifest.write(folder)
