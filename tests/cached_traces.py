@@ -18,6 +18,8 @@ OTHERS = tuple(
                                       "presets", "server", "transformers_backend")
 )  # fmt: skip
 """Folders that no trace depends on."""
+OWN_MODELS = "edgeformer.models.model_spec"
+"""The module whose `build` makes a model of its config alone."""
 GRAPH, FLOATS = "graph.onnx", ".floats.json"
 
 
@@ -27,6 +29,8 @@ def install(trace: Any) -> None:
 
 
 def _trace(trace: Any, graph_spec: Any, model_spec: Any, dtype: Any) -> Any:
+    if getattr(model_spec.build, "__module__", None) != OWN_MODELS:  # a module that the config does not determine
+        return trace._trace(graph_spec, model_spec, dtype)
     said = (graph_spec.file, graph_spec.inputs, graph_spec.outputs, graph_spec.wrap.__qualname__, graph_spec.caches)
     recipe = repr((model_spec.config, model_spec.cache, model_spec.vocab_size, said, graph_spec.stack, dtype))
     key = hash_of([hash_of_sources(SOURCES, OTHERS), versions(), recipe])

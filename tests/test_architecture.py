@@ -18,7 +18,7 @@ FORBIDDEN = {
     **{f"edgeformer/{name}*": ("edgeformer.export", "edgeformer.runtime", "onnx", "onnxruntime") for name in MODEL},
     **{
         f"edgeformer/{name}*": ("torch", "onnx", "onnxruntime", "numpy", "edgeformer.export", "edgeformer.runtime")
-        for name in ("config", "contract", "documents", "errors", "manifest")
+        for name in ("config", "contract", "documents", "errors", "manifest", "options")
     },
     "edgeformer/families*": ("torch", "edgeformer.export", "edgeformer.runtime"),
     "edgeformer/client_files*": ("torch", "onnx", "onnxruntime", "numpy", "edgeformer.export", "edgeformer.runtime"),

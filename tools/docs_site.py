@@ -7,6 +7,7 @@ leaves docs/ is right on GitHub; the site gets it as a URL of the repository. Wh
 
 import ast
 import functools
+import inspect
 import json
 import logging
 import os
@@ -15,9 +16,12 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from edgeformer.options.option import Option
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "build" / "docs-source"
@@ -97,6 +101,34 @@ def wrappers() -> str:
     return "\n".join([head, "|---|---|---|", *rows])
 
 
+def generation_options() -> str:
+    """Return a table for each group of options of generation: what each does, and where else it can be given."""
+    from edgeformer.options.generation import GROUPS
+    from edgeformer.options.option import options_of
+
+    head = f"| option | default | range | what it does | command line | server | in the file |\n{'|---' * 7}|"
+    parts = []
+    for group in GROUPS:
+        rows = "\n".join(map(_option_row, options_of(group)))
+        parts += [f"## {group.TITLE}", inspect.cleandoc(group.__doc__ or ""), f"{head}\n{rows}"]
+    return "\n\n".join(parts)
+
+
+def _option_row(option: "Option") -> str:
+    from edgeformer.cli._generation import flag_of
+
+    cells = (
+        f"`{option.name}`",
+        f"`{option.default!r}`",
+        str(option.range) if option.range else "",
+        f"{option.help} {option.more}".rstrip(),
+        f"`{flag_of(option)}`" if option.cli else "",
+        f"`{option.api}`" if option.api else "",
+        "yes" if option.in_file else "",
+    )
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
 def server_routes() -> str:
     """Return a table of the server's routes."""
     from edgeformer.server.http.app import ROUTES
@@ -145,6 +177,17 @@ def server_refused() -> str:
     return "\n".join(["| field | why | accepted |", "|---|---|---|", *rows])
 
 
+def server_tool_formats() -> str:
+    """Return a table of the formats of tool calls."""
+    from edgeformer.server.tool_calls.table import FORMATS
+
+    rows = []
+    for format in FORMATS.values():
+        example = "<br>".join(f"`{line.replace('|', chr(92) + '|')}`" for line in format.example.split(chr(10)))
+        rows.append(f"| `{format.name}` | {format.models} | {example} |")
+    return "\n".join(["| format | models | a call |", "|---|---|---|", *rows])
+
+
 def public_names(package: str) -> str:
     """Return mkdocstrings' directives for every name in `__all__` of a package: functions first, then classes."""
     facade = ast.parse((SOURCE / package.replace(".", "/") / "__init__.py").read_text(encoding="utf-8"))
@@ -179,11 +222,13 @@ FACADES = (
 GENERATED: dict[str, Callable[[], str]] = {
     "command_line": command_line,
     "families": families,
+    "generation_options": generation_options,
     "wrappers": wrappers,
     "server_bodies": server_bodies,
     "server_ignored": server_ignored,
     "server_refused": server_refused,
     "server_routes": server_routes,
+    "server_tool_formats": server_tool_formats,
     **{name.replace(".", "_"): functools.partial(public_names, name) for name in FACADES},
 }
 

@@ -1,19 +1,58 @@
-"""Options of commands that generate text: its length, sampling, structured output, speculation."""
+"""Options of commands that generate text, from the declarations of `edgeformer.options.generation`."""
 
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from edgeformer.cli._options import COMMON, COUNT, option
+from edgeformer.cli._options import COMMON, ENCODER_DECODERS, OUTPUT
+from edgeformer.cli._options import option as cli_option
+from edgeformer.options.generation import (
+    OPTIONS,
+    BeamOptions,
+    DryOptions,
+    LengthOptions,
+    LogprobOptions,
+    RuleOptions,
+    SamplingOptions,
+    SpeculationOptions,
+    StructuredOutputOptions,
+    Texts,
+    TokenBiases,
+)
+from edgeformer.options.option import Option
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-SAMPLING = "Sampling"
-SPECULATION = "Speculation"
-STRUCTURED = "Structured output"
+SPECULATION = SpeculationOptions.TITLE
+
+TOPICS = {
+    LengthOptions.TITLE: COMMON,
+    RuleOptions.TITLE: SamplingOptions.TITLE,
+    DryOptions.TITLE: SamplingOptions.TITLE,
+    LogprobOptions.TITLE: OUTPUT,
+    BeamOptions.TITLE: ENCODER_DECODERS,
+}
+"""Topics of help, for groups of options whose title is not that of their topic."""
+
+
+class Number(click.ParamType[float]):
+    """A number in the range of an option."""
+
+    def __init__(self, option: Option) -> None:
+        self.name = "N" if option.value_type is int else "FLOAT"
+        self._kind: click.ParamType[Any] = click.INT if option.value_type is int else click.FLOAT
+        self._range = option.range
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number."""
+        number: float = self._kind.convert(value, param, ctx)
+        if self._range and number not in self._range:
+            self.fail(f"{number} is given; it must be {self._range}.", param, ctx)
+        return number
 
 
 class Bias(click.ParamType[tuple[int, float]]):
@@ -30,106 +69,82 @@ class Bias(click.ParamType[tuple[int, float]]):
             self.fail(f"{value!r} is no ID=VALUE, such as 42=-3.5.", param, ctx)
 
 
-BIAS = Bias()
-
-LENGTH_OPTIONS = [
-    option(
-        "--max-new-tokens",
-        "-n",
-        type=int,
-        metavar="N",
-        topic=COMMON,
-        help="Tokens to generate at most. [default: 256, or what the context leaves]",
-    ),
-    option("--stop", multiple=True, topic=COMMON, help="End before this text; may be given several times."),
-]
-
-SAMPLING_OPTIONS = [
-    option("--temperature", type=float, topic=SAMPLING, help="0 is greedy, and the default."),
-    option("--top-k", type=int, metavar="N", topic=SAMPLING, help="Keep the k most likely tokens; 0 keeps all."),
-    option("--top-p", type=float, topic=SAMPLING, help="Keep the fewest tokens that reach this probability."),
-    option(
-        "--min-p", type=float, topic=SAMPLING, help="Keep tokens of at least this fraction of the largest probability."
-    ),
-    option(
-        "--typical-p",
-        type=float,
-        topic=SAMPLING,
-        help="Keep the tokens nearest to the entropy, up to this probability.",
-    ),
-    option(
-        "--xtc-probability", type=float, topic=SAMPLING, help="Drop the most likely tokens in this fraction of steps."
-    ),
-    option(
-        "--xtc-threshold", type=float, topic=SAMPLING, help="Probability from which XTC drops tokens. [default: 0.1]"
-    ),
-    option("--repetition-penalty", type=float, topic=SAMPLING, help="Above 1, repeat less."),
-    option("--presence-penalty", type=float, topic=SAMPLING, help="Above 0, new tokens that came before come less."),
-    option("--frequency-penalty", type=float, topic=SAMPLING, help="The same for every time that the token came."),
-    option(
-        "--dry-multiplier", type=float, topic=SAMPLING, help="Above 0, texts that came before are not repeated (DRY)."
-    ),
-    option(
-        "--logit-bias",
-        multiple=True,
-        type=BIAS,
-        topic=SAMPLING,
-        help="Add VALUE to the logit of token ID; may be given several times.",
-    ),
-    option("--ignore-eos", is_flag=True, topic=SAMPLING, help="Go on after an end token."),
-    option("--seed", type=int, metavar="N", topic=SAMPLING, help="Make sampling repeatable."),
-    option(
-        "--json-schema",
-        metavar="FILE|JSON",
-        topic=STRUCTURED,
-        help="Write JSON that this schema allows.",
-    ),
-    option("--regex", topic=STRUCTURED, help="Write a text that this regular expression matches."),
-    option("--grammar", metavar="FILE|LARK", topic=STRUCTURED, help="Write a text of this grammar."),
-    option(
-        "--num-assistant-tokens",
-        **COUNT,
-        topic=SPECULATION,
-        help="With --draft, tokens at a time at most. [default: 8]",
-    ),
-    option(
-        "--prompt-lookup-num-tokens",
-        **COUNT,
-        topic=SPECULATION,
-        help="Draft up to N tokens at a time of what came before.",
-    ),
-    option(
-        "--max-matching-ngram-size", **COUNT, topic=SPECULATION, help="Last tokens to look up for a draft. [default: 3]"
-    ),
-]
-
-
 def length_options(function: _Function) -> _Function:
-    """Declare --max-new-tokens and --stop."""
-    return _declare(LENGTH_OPTIONS, function)
+    """Declare the options that say where a text ends."""
+    return declared(LengthOptions)(function)
 
 
 def sampling_options(function: _Function) -> _Function:
     """Declare the options that say how tokens are chosen."""
-    return _declare(SAMPLING_OPTIONS, function)
+    return declared(SamplingOptions, RuleOptions, DryOptions, StructuredOutputOptions, SpeculationOptions)(function)
 
 
-def _declare(options: list[Any], function: _Function) -> _Function:
-    for each in reversed(options):
-        function = each(function)
-    return function
+def declared(*groups: type[Any], note: str = "") -> Callable[[_Function], _Function]:
+    """Return a decorator that declares the options of groups that the command line has. note: the end of their help."""
+    titles = [group.TITLE for group in groups]
+    chosen = [option for option in OPTIONS.values() if option.cli and option.title in titles]
+
+    def declare(function: _Function) -> _Function:
+        for option in reversed(chosen):
+            function = _declare(option, note)(function)
+        return function
+
+    return declare
 
 
-def given(options: dict[str, Any]) -> dict[str, Any]:
+def flag_of(option: Option) -> str:
+    """Return the name of an option on the command line."""
+    return f"--{option.name.replace('_', '-')}"
+
+
+def help_of(option: Option, note: str = "") -> str:
+    """Return the help of an option: what it does, with names of this command line, and its default."""
+    return " ".join(filter(None, _sentences(option, note)))
+
+
+def explicit_options(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options that were given, as keywords of `CausalLM.generate`; the runtime has the defaults."""
     found = {name: value for name, value in options.items() if value not in (None, ())}
-    if not found["ignore_eos"]:
-        del found["ignore_eos"]
-    for name in found.keys() & {"json_schema", "grammar"}:
-        found[name] = _text_or_file(found[name])
+    for name in found.keys() & OPTIONS.keys():
+        if OPTIONS[name].metavar.startswith("FILE|"):
+            found[name] = _text_or_file(found[name])
     if "top_logprobs" in found:
         found["logprobs"] = True
     return found
+
+
+def _declare(option: Option, note: str) -> Any:
+    settings: dict[str, Any] = {"topic": TOPICS.get(option.title, option.title), "help": help_of(option, note)}
+    if option.value_type is bool:
+        settings |= {"is_flag": True, "default": None}
+    elif option.value_type in (int, float):
+        settings["type"] = Number(option)
+    elif option.value_type == TokenBiases:
+        settings["type"] = Bias()
+    if _is_repeated(option):
+        settings["multiple"] = True
+    if option.metavar:
+        settings["metavar"] = option.metavar
+    return cli_option(*filter(None, (flag_of(option), option.short)), **settings)
+
+
+def _is_repeated(option: Option) -> bool:
+    return option.value_type in (Texts, TokenBiases)
+
+
+def _sentences(option: Option, note: str) -> Iterator[str]:
+    """Yield the parts of an option's help."""
+    text = re.sub(r"\w+_\w+", lambda name: _spelled(name[0]), option.help)
+    yield f"{text[:-1]}; may be given several times." if _is_repeated(option) else text
+    yield note
+    says_itself = option.range.means is not None and option.range.means[0] == option.default
+    if option.default and option.value_type in (int, float) and not says_itself:
+        yield f"[default: {option.default}]"
+
+
+def _spelled(name: str) -> str:
+    """Return a name in a text as the command line spells it."""
+    return flag_of(OPTIONS[name]) if name in OPTIONS and OPTIONS[name].cli else name
 
 
 def _text_or_file(value: str) -> str:

@@ -10,10 +10,11 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from edgeformer.cli._generation import given, length_options, sampling_options
+from edgeformer.cli._generation import declared, explicit_options, length_options, sampling_options
 from edgeformer.cli._options import COMMON, COUNT, ENCODER_DECODERS, EXECUTION, OUTPUT, Command, json_option, option
 from edgeformer.cli._output import note, print_json, print_table
 from edgeformer.errors import require
+from edgeformer.options.generation import BeamOptions
 
 ROWS = "Rows and prompts"
 CLUSTER = "Cluster"
@@ -56,7 +57,7 @@ OF_ONE_REQUEST = ("num_assistant_tokens", "prompt_lookup_num_tokens", "max_match
 @option("--source-language", topic=ENCODER_DECODERS, help="Language of the rows.")
 @option("--target-language", topic=ENCODER_DECODERS, help="Language to translate into.")
 @option("--language", topic=ENCODER_DECODERS, help="Language spoken in the recordings.")
-@option("--num-beams", **COUNT, topic=ENCODER_DECODERS, help="Beam search instead of greedy choice.")
+@declared(BeamOptions)
 @option(
     "--address", metavar="ADDRESS", topic=CLUSTER, help="Ray cluster: auto, HOST:PORT. [default: this machine alone]"
 )
@@ -86,7 +87,7 @@ def batch_command(
     from edgeformer.batch.run import summary
 
     cluster = {name: options.pop(name) for name in ("address", "workers", "ship")}
-    chosen = given(options)
+    chosen = explicit_options(options)
     job = {name: chosen.pop(name) for name in JOB_OPTIONS if name in chosen}
     refused = [name for name in OF_ONE_REQUEST if name in chosen]
     if refused:

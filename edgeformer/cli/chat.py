@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from edgeformer.cli._conversation import Conversation
-from edgeformer.cli._generation import SPECULATION, given, length_options, sampling_options
+from edgeformer.cli._generation import SPECULATION, explicit_options, length_options, sampling_options
 from edgeformer.cli._options import COMMON, Command, execution_options, option
 from edgeformer.cli._output import note
 
@@ -43,7 +43,7 @@ def chat_command(
     model = load_causal_lm(bundle, provider, threads, draft=draft)
     if model.manifest.provenance.random_weights is not None:
         note("note: this model's weights are random, not trained. Its text is noise.")
-    conversation = Conversation(model, system, given(options))
+    conversation = Conversation(model, system, explicit_options(options))
     if session is not None:
         conversation.load(str(session))
     conversation.hold()

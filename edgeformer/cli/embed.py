@@ -29,7 +29,9 @@ def embed_command(
     provider: Any,
     threads: int | None,
     as_json: bool,
-    **options: Any,
+    prompt_name: str | None,
+    prompt: str | None,
+    dimensions: int | None,
 ) -> None:
     """Turn TEXTS into vectors with the encoder in BUNDLE.
 
@@ -40,7 +42,7 @@ def embed_command(
 
     model = open_encoder(bundle, provider, threads, "vectors")
     lines = read_texts(texts, "text")
-    vectors = model.embed(lines, **options)
+    vectors = model.embed(lines, prompt=prompt, prompt_name=prompt_name, dimensions=dimensions)
     if output is not None:
         try:
             with output.open("wb") as file:  # given a path, numpy would change its name

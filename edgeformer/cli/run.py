@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgeformer.cli._conversation import Conversation, opening, show
-from edgeformer.cli._generation import SAMPLING, SPECULATION, given, length_options, sampling_options
-from edgeformer.cli._options import COMMON, COUNT, ENCODER_DECODERS, Command, execution_options, json_option, option
+from edgeformer.cli._generation import SPECULATION, declared, explicit_options, length_options, sampling_options
+from edgeformer.cli._options import COMMON, ENCODER_DECODERS, Command, execution_options, json_option, option
 from edgeformer.cli._output import note, print_json, print_table
 from edgeformer.errors import RequestError
+from edgeformer.options.generation import BeamOptions, LogprobOptions
 
 if TYPE_CHECKING:
     from edgeformer.runtime import Encoder, Seq2SeqLM
@@ -38,12 +39,12 @@ CHAT = "Chat"
 @option("--chat", is_flag=True, topic=CHAT, help="Use the model's chat template; without PROMPT, hold a conversation.")
 @option("--system", topic=CHAT, help="System message of the chat.")
 @sampling_options
-@option("--top-logprobs", **COUNT, topic=SAMPLING, help="With --json, log-probabilities of the N most likely tokens.")
+@declared(LogprobOptions, note="Only --json shows them.")
 @option(
     "--draft", type=click.Path(path_type=Path), metavar="BUNDLE", topic=SPECULATION,
     help="A smaller model with the same tokenizer, which drafts tokens.",
 )  # fmt: skip
-@option("--num-beams", **COUNT, topic=ENCODER_DECODERS, help="Beam search instead of greedy choice.")
+@declared(BeamOptions)
 @option(
     "--source-language", topic=ENCODER_DECODERS,
     help="Language of PROMPT, as the model names it (multilingual translators).",
@@ -99,7 +100,7 @@ def run_command(
     """
     from edgeformer.runtime import CausalLM, Encoder, Seq2SeqLM, load
 
-    options = given(options)
+    options = explicit_options(options)
     model = load(bundle, provider, threads, draft=draft)
     if model.manifest.provenance.random_weights is not None:
         note("note: this model's weights are random, not trained. Its text is noise.")

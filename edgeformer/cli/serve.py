@@ -29,6 +29,10 @@ ENGINE_OPTIONS = ("max_rows", "max_queue", "memory", "prefix_cache", "prefill_gr
     help="A smaller model with the same tokenizer, which drafts tokens for requests that run alone.",
 )  # fmt: skip
 @option(
+    "--tool-format", metavar="NAME", topic=COMMON,
+    help="Format of tool calls, such as hermes or llama3. [default: what the chat template asks for]",
+)  # fmt: skip
+@option(
     "--api-key-file", type=click.Path(path_type=Path), topic=ACCESS,
     help="File whose first line is the API key. [default: the variable EDGEFORMER_API_KEY, or no key]",
 )  # fmt: skip

@@ -28,7 +28,7 @@ EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_expe
 MOST_PARAMETERS = 10**13
 """Parameters of a model at most; the largest that are published have 10**12."""
 
-OTHER_WAY = " transformers' own module may be tried instead: --backend transformers."
+TRY_TRANSFORMERS_BACKEND = " transformers' own module may be tried instead: --backend transformers."
 """End of an error about a config.json that the family of a decoder refuses."""
 
 __all__ = [
@@ -94,7 +94,7 @@ def read_model_config(data: dict[str, Any], context_length: int | None = None) -
         )
     family = load_family(data["model_type"])
     alone = family.encoder_class is not None and data.get("architectures") == [family.encoder_class]
-    # Of an encoder alone transformers 5 writes that it is no encoder-decoder, and all else as of the pair.
+    # transformers 5 writes is_encoder_decoder=False for a bare encoder, and the rest as for the encoder-decoder.
     read = data | {"is_encoder_decoder": True} if alone else data
     try:
         with _values_of(data):
@@ -111,7 +111,7 @@ def read_model_config(data: dict[str, Any], context_length: int | None = None) -
         raise
     except ConfigError as error:
         # Nothing falls back in silence: what the other way exports is not what was asked for.
-        raise ConfigError(f"{error}{OTHER_WAY if family.is_decoder else ''}") from error
+        raise ConfigError(f"{error}{TRY_TRANSFORMERS_BACKEND if family.is_decoder else ''}") from error
     return family, config
 
 

@@ -12,7 +12,7 @@ from edgeformer.families._experts import Tables
 from edgeformer.families._family import Fields, Packed
 from edgeformer.families._layers import FULL, read_layer_types
 from edgeformer.families._rotary import read_context_length, read_rotary
-from edgeformer.families.llama import NOTHING, QK_NORM_TENSORS, read_attention_bias, read_llama, read_norm
+from edgeformer.families.llama import NO_CHANGES, QK_NORM_TENSORS, read_attention_bias, read_llama, read_norm
 
 LINEAR = "linear_attention"
 """Name of a layer type of transformers."""
@@ -46,7 +46,9 @@ DEFAULTS = {
 }  # fmt: skip
 
 
-def read_gated(fields: Fields, context_length: int | None, feed_forward: Mapping[str, Any] = NOTHING) -> DecoderConfig:
+def read_gated(
+    fields: Fields, context_length: int | None, feed_forward: Mapping[str, Any] = NO_CHANGES
+) -> DecoderConfig:
     """Read what Qwen3-Next and Qwen3.5 share; feed_forward: fields of FeedForwardConfig that differ."""
     # Layers that predict further tokens, which generation leaves out, and the type that states have in training.
     fields.ignore("mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "mamba_ssm_dtype")

@@ -13,7 +13,7 @@ from edgeformer.families._activations import ACTIVATIONS
 from edgeformer.families._family import Family, Fields
 from edgeformer.families._rotary import read_context_length, read_rotary
 
-NOTHING: Mapping[str, Any] = MappingProxyType({})
+NO_CHANGES: Mapping[str, Any] = MappingProxyType({})
 
 TENSORS = {
     "embedding": "model.embed_tokens",
@@ -37,9 +37,9 @@ QK_NORM_TENSORS = {
 }
 
 
-def read_norm(fields: Fields, **otherwise: Any) -> NormConfig:
-    """Read the config of all norms; otherwise: fields of NormConfig that differ."""
-    return NormConfig(eps=fields.take("rms_norm_eps", 1e-6), **otherwise)
+def read_norm(fields: Fields, **changes: Any) -> NormConfig:
+    """Read the config of all norms. changes: fields of NormConfig that differ."""
+    return NormConfig(eps=fields.take("rms_norm_eps", 1e-6), **changes)
 
 
 def read_attention_bias(fields: Fields) -> dict[str, Any]:
@@ -55,9 +55,9 @@ def read_llama(
     norm: NormConfig | None = None,
     interleaved: bool = False,
     fraction: float | None = None,
-    attention: Mapping[str, Any] = NOTHING,
-    feed_forward: Mapping[str, Any] = NOTHING,
-    block: Mapping[str, Any] = NOTHING,
+    attention: Mapping[str, Any] = NO_CHANGES,
+    feed_forward: Mapping[str, Any] = NO_CHANGES,
+    block: Mapping[str, Any] = NO_CHANGES,
     **model: Any,
 ) -> DecoderConfig:
     """Read the fields that Llama and its variants share; keywords are the fields in which a variant differs.

@@ -113,8 +113,8 @@ class LogprobOptions:
         in_file=False,
     )  # fmt: skip
     top_logprobs: int = option(
-        0, "Return those of this many most likely tokens with each new one.", "Above 0 it needs logprobs.",
-        at_least=0, cli=True, in_file=False,
+        0, "Return the log-probabilities of this many most likely tokens with each new one.",
+        "Above 0 it needs logprobs.", at_least=0, cli=True, in_file=False,
     )  # fmt: skip
 
 
@@ -248,8 +248,9 @@ class BeamOptions:
     TITLE: ClassVar[str] = "Beam search"
 
     num_beams: int = option(
-        1, "Continuations that are kept at each step.", at_least=1, at_most=MOST_ROWS, means=(1, "greedy"), cli=True
-    )
+        1, "Continuations that a beam search keeps at each step.",
+        at_least=1, at_most=MOST_ROWS, means=(1, "greedy"), cli=True,
+    )  # fmt: skip
     length_penalty: float = option(
         1.0, "Above 0 favours long texts, below 0 short ones.",
         "A hypothesis scores the sum of its tokens' log-probabilities divided by its length to this power.",

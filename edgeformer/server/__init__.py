@@ -6,7 +6,7 @@
 
 It needs the extra `server`. Routes read a request (`bodies`), make token ids and a `GenerationConfig` of it (`prompts`,
 `config_of_body`), submit them to the `Engine` of the model (`served`), and write what comes back (`chat`,
-`completions`). Nothing here knows rows, caches or sessions.
+`completions`). Tool calls are read, and held to schemas, in `tool_calls`. Nothing here knows rows, caches or sessions.
 """
 
 import importlib

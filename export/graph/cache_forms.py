@@ -10,7 +10,7 @@ import onnx_ir as ir
 from edgeformer.contract.tensors import CacheForm
 from edgeformer.export.graph.builder import NodeBuilder
 
-TO_THE_END = 2**63 - 1
+INT64_MAX = 2**63 - 1
 """End of a Slice that reads to the end of an axis: the largest int64."""
 
 
@@ -28,7 +28,7 @@ def key_positions(emit: NodeBuilder, attention_mask: ir.Value, form: CacheForm) 
 def token_positions(emit: NodeBuilder, attention_mask: ir.Value, new: ir.Value, form: CacheForm) -> ir.Value:
     """Return the positions of the new tokens, int64 [B, S]; new: S as int64 [1]."""
     if form == "dynamic":
-        ends = emit.constant([TO_THE_END])
+        ends = emit.constant([INT64_MAX])
         return emit("Slice", key_positions(emit, attention_mask, form), emit("Neg", new), ends, emit.constant([1]))
     length = emit("ReduceSum", attention_mask, emit.constant([1]), keepdims=1)  # [B, 1]
     start = emit("Max", emit("Sub", length, new), emit.constant(0))  # [B, 1]
@@ -39,7 +39,7 @@ def token_positions(emit: NodeBuilder, attention_mask: ir.Value, new: ir.Value, 
 def token_mask(emit: NodeBuilder, attention_mask: ir.Value, new: ir.Value, form: CacheForm) -> ir.Value:
     """Return which new tokens are tokens and not padding, bool [B, S]; new: S as int64 [1]."""
     if form == "dynamic":
-        ends = emit.constant([TO_THE_END])
+        ends = emit.constant([INT64_MAX])
         columns = emit("Slice", attention_mask, emit("Neg", new), ends, emit.constant([1]))
         return emit("Cast", columns, to=ir.DataType.BOOL)
     length = emit("ReduceSum", attention_mask, emit.constant([1]), keepdims=1)  # [B, 1]

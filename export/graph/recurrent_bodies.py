@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from edgeformer.contract.tensors import CacheForm
 from edgeformer.export.graph.builder import NodeBuilder, Outputs
-from edgeformer.export.graph.cache_forms import TO_THE_END
+from edgeformer.export.graph.cache_forms import INT64_MAX
 from edgeformer.export.graph.canonical import canonical_inputs
 from edgeformer.export.graph.editing import dim, dtype_of
 
@@ -265,7 +265,7 @@ def _scaled(chunk: NodeBuilder, value: ir.Value, factor: ir.Value | None) -> ir.
 def _decays(chunk: NodeBuilder, decay: ir.Value, triangles: _Triangles) -> _Decays:
     """Return the decays of a chunk for their logarithms [B, G, R, L]."""
     token_axis = chunk.constant(3)
-    last = chunk.constant([-1]), chunk.constant([TO_THE_END]), chunk.constant([3])
+    last = chunk.constant([-1]), chunk.constant([INT64_MAX]), chunk.constant([3])
     column = chunk("Unsqueeze", decay, triangles.last_axis)  # [B, G, R, L, 1]
     steps = chunk("Where", triangles.before, column, triangles.zero)  # [B, G, R, L, L]: token i, if it is behind j
     between = chunk("Exp", chunk("CumSum", steps, token_axis))

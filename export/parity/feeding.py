@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.parts import Provider
 from edgeformer.runtime.caches.encoder_outputs import EncoderOutputs
+from edgeformer.runtime.caches.static_cache import StaticCache
 from edgeformer.runtime.sessions.narrow_floats import FLOAT8, stored
-from edgeformer.runtime.steps.decoder import Decoder, PrefillSession, returns_last_logits
-from edgeformer.runtime.steps.dynamic_decoder import DynamicDecoder
-from edgeformer.runtime.steps.new_decoder import new_decoder
-from edgeformer.runtime.steps.static_decoder import StaticDecoder, needs_numbers
+from edgeformer.runtime.steps.decode_graph import PrefillSession, returns_last_logits
+from edgeformer.runtime.steps.new_decoder import needs_numbers, new_decoder
+from edgeformer.runtime.steps.runner import StepRunner
 
 Logits = NDArray[np.float32]
 Tokens = NDArray[np.int64]
@@ -58,7 +58,7 @@ class Graph:
             return (127.0, 0.0)
         return (LARGE, 0.0, -LARGE) if needs_numbers(self.manifest) else (float("nan"), 0.0)
 
-    def read(self, decoder: Decoder, length: int) -> list[Cache]:
+    def read(self, decoder: StepRunner, length: int) -> list[Cache]:
         """Return what each layer keeps of the first `length` tokens, dequantized if the cache is quantized."""
         caches = decoder.cache.read(length)
         if self.manifest.cache_scales is None:
@@ -94,7 +94,7 @@ class Graph:
         """The sides on which the prompts of a batch may be padded."""
         return ("right", "left") if self.manifest.plan.cache_form == "dynamic" else ("right",)
 
-    def decoder(self, rows: int, tokens: int, filling: float | None = None) -> Decoder:
+    def decoder(self, rows: int, tokens: int, filling: float | None = None) -> StepRunner:
         """Return a decoder with a fresh cache for `rows` × `tokens`, and SPARE slots more if the context allows it.
 
         filling: the number in every slot of a static cache, by default the first of `fillings`.
@@ -104,24 +104,24 @@ class Graph:
         decoder = new_decoder(
             self.session, self.manifest, rows, capacity, self.provider, self.encoder_outputs, self.prefill
         )
-        if isinstance(decoder, StaticDecoder):
+        if isinstance(decoder.cache, StaticCache):
             decoder.cache.fill(self.fillings[0] if filling is None else filling)
         return decoder
 
 
-def prefill(graph: Graph, tokens: Tokens, filling: float | None = None) -> tuple[Logits, Decoder]:
+def prefill(graph: Graph, tokens: Tokens, filling: float | None = None) -> tuple[Logits, StepRunner]:
     """Run a whole text at once; return its logits [n, V], and the decoder with its cache."""
     decoder = graph.decoder(1, len(tokens), filling)
     return decoder.prefill_all(0, tokens, chunk=len(tokens)), decoder
 
 
-def single_steps(graph: Graph, tokens: Tokens) -> tuple[Logits, Decoder]:
+def single_steps(graph: Graph, tokens: Tokens) -> tuple[Logits, StepRunner]:
     """Run a text token by token from an empty cache; return its logits [n, V], and the decoder with its cache."""
     decoder = graph.decoder(1, len(tokens))
     return np.concatenate([decoder.decode_one_token([token]).copy() for token in tokens]), decoder
 
 
-def chunks(graph: Graph, tokens: Tokens) -> tuple[Logits, Decoder]:
+def chunks(graph: Graph, tokens: Tokens) -> tuple[Logits, StepRunner]:
     """Run a text in chunks of 1, 2, 3, 5, 8… tokens; return its logits [n, V], and the decoder with its cache."""
     decoder = graph.decoder(1, len(tokens))
     pieces, start, sizes = [], 0, (1, 2)
@@ -144,7 +144,7 @@ def greedy(graph: Graph, prompt: Tokens, steps: int) -> tuple[Tokens, Logits]:
 
 def ragged_batch(
     graph: Graph, rows: Sequence[Tokens], lengths: Sequence[int], steps: int, side: Side = "right"
-) -> tuple[list[Logits], Decoder]:
+) -> tuple[list[Logits], StepRunner]:
     """Run prompts of `lengths` together, padded on one side, then `steps` single steps of all rows.
 
     Returns each row's logits [length + steps, V], and the decoder with its cache.
@@ -158,7 +158,6 @@ def ragged_batch(
     if side == "right":
         first = decoder.prefill_batch(padded, lengths)
     else:
-        assert isinstance(decoder, DynamicDecoder)
         first = decoder.prefill_padded(padded, mask)
     return _steps(decoder, rows, [first[row, mask[row]] for row in range(len(rows))], steps), decoder
 
@@ -172,7 +171,7 @@ def rows_apart(graph: Graph, rows: Sequence[Tokens], lengths: Sequence[int], ste
     )
 
 
-def _steps(decoder: Decoder, rows: Sequence[Tokens], prompts: Sequence[Logits], steps: int) -> list[Logits]:
+def _steps(decoder: StepRunner, rows: Sequence[Tokens], prompts: Sequence[Logits], steps: int) -> list[Logits]:
     """Run single steps of all rows behind prompts with these logits; return the logits of prompts and steps."""
     logits = [[prompt] for prompt in prompts]
     for step in range(steps):
@@ -200,7 +199,6 @@ def in_halves(graph: Graph, tokens: Tokens, guess: int) -> Logits:
 def behind_padding(graph: Graph, tokens: Tokens, padding: int) -> Logits:
     """Run a whole text at once behind SPARE slots of padding with the token `padding`; return its logits [n, V]."""
     decoder = graph.decoder(1, SPARE + len(tokens))
-    assert isinstance(decoder, DynamicDecoder)
     ids = np.concatenate([np.full(SPARE, padding), tokens])
     return decoder.prefill_padded(ids[None], np.arange(len(ids))[None] >= SPARE)[0, SPARE:]
 

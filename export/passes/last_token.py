@@ -24,7 +24,7 @@ ELEMENTWISE = {
     "Reciprocal", "Relu", "Sigmoid", "Softplus", "Sqrt", "Sub", "Tanh", "Where",
 }  # fmt: skip
 
-TO_THE_END = 2**31 - 1
+INT32_MAX = 2**31 - 1
 """End of a Slice that reads to the end of an axis; Slice clamps it."""
 
 
@@ -113,7 +113,7 @@ def _slice(value: ir.Value, reader: ir.Node, start: ir.Value | None) -> ir.Value
     assert reader.graph is not None
     emit = NodeBuilder(f"{value.name}/last", origin_of(reader).replaced("sliced by last_token"))
     first = emit.constant([-1]) if start is None else start
-    last = emit("Slice", value, first, emit.constant([TO_THE_END]), emit.constant([1]))
+    last = emit("Slice", value, first, emit.constant([INT32_MAX]), emit.constant([1]))
     last.type, last.shape = value.type, _shortened(value, start)
     reader.graph.insert_before(reader, emit.nodes)
     return last

@@ -25,7 +25,7 @@ from edgeformer.export.graph.editing import dtype_of, producer, remove_if_unused
 from edgeformer.export.graph.pass_report import PassReport
 
 CREATOR = "rewritten by simplify_layout"
-TO_THE_END = 2**31 - 1
+INT32_MAX = 2**31 - 1
 """A Slice whose end is at least this reads to the end of the axis; torch writes 2**63 − 1."""
 
 
@@ -97,7 +97,7 @@ def _slice(model: ir.Model, node: ir.Node) -> bool:
     steps = constant_integers(node.inputs[4]) if len(node.inputs) > 4 else np.ones(1)
     if x is None or starts is None or ends is None or steps is None:
         return False
-    whole = not starts.any() and (ends >= TO_THE_END).all() and (steps == 1).all()
+    whole = not starts.any() and (ends >= INT32_MAX).all() and (steps == 1).all()
     return bool(whole) and _bypass(model, node, x)
 
 

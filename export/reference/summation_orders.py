@@ -21,7 +21,7 @@ from edgeformer.layers.experts import Router
 
 T = TypeVar("T")
 
-NEARLY_EQUAL = 2.0
+LOGIT_NOISE = 2.0
 """Standard deviation by which logits of a router are moved, in units of the last place of the largest one. Measured:
 behind one to three layers, logits of eager PyTorch in float16 err by 0.4 to 0.9 such units (root mean square). Errors
 grow with the root of the number of layers, so this is for about twenty layers."""
@@ -63,7 +63,7 @@ def _router(layer: nn.Linear, order: Tensor, x: Tensor) -> Tensor:
     logits = _linear(layer, order, x)
     noise = torch.randn(logits.shape, generator=torch.Generator().manual_seed(int(order[0]))).to(logits.dtype)
     unit = torch.finfo(logits.dtype).eps * logits.abs().amax(-1, keepdim=True)
-    return logits + NEARLY_EQUAL * unit * noise
+    return logits + LOGIT_NOISE * unit * noise
 
 
 def _typical(outcomes: Sequence[Any]) -> Any:

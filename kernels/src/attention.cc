@@ -44,7 +44,17 @@ class Attention {
   int valid(std::size_t row) const { return in_.last_positions[row] + 1; }
   int past(std::size_t row) const { return in_.is_prompt ? 0 : valid(row) - in_.new_tokens; }
 
-  // A cache that evicts has `stored` tokens of the past, and keeps so many of them in front of the new ones.
+  // The tokens of a row, and its lengths:
+  //
+  //     evicted          stored(past)           new_tokens
+  //   ···········|──────────────────────────|───────────────|
+  //   |────────────── past ─────────────────|
+  //   |─────────────────────── valid ───────────────────────|
+  //                  |────── kept ──────────|                  where new tokens are written: behind `kept`
+  //                      |── seen_of_past ──|                  what the first new token sees: window − 1 at most
+  //
+  // A cache that evicts had `stored` tokens of the past, and keeps the last `kept` of them in front of the new ones. A
+  // cache that does not evict keeps all: kept = past. A prompt has no past.
   int stored(int length) const {
     return stored_tokens(length, shape_.window, static_cast<int>(in_.keys_cache.present_capacity));
   }

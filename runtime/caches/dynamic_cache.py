@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from edgeformer.contract.tensors import CacheGeometry, StateTensor
 from edgeformer.manifest.parts import Provider
 from edgeformer.runtime.caches.static_cache import check_memory, dtype_of, move_rows
-from edgeformer.runtime.sessions.buffer import Buffer
+from edgeformer.runtime.sessions.buffer import Buffer, Rows
 
 Array = NDArray[Any]
 
@@ -46,6 +46,9 @@ class DynamicCache:
     Raises RequestError where twice these bytes are not free.
     """
 
+    in_place = False
+    reversible_length = 0  # a past is a mask of slots, which has no end to cut: `snapshot` costs nothing here
+
     def __init__(
         self,
         geometry: CacheGeometry,
@@ -66,8 +69,13 @@ class DynamicCache:
         self._tensors = geometry.tensors(prefix)
         self._blocks = [self._block(np.ones((1, 0), np.int64)) for _ in range(batch_size)]
 
+    def bind(self, binding: Any, rows: Rows = None) -> None:
+        """Bind nothing: the cache changes with every run."""
+
     @contextmanager
-    def grow(self, binding: Any, new: NDArray[np.bool_], row: int | None = None) -> Iterator[NDArray[np.int64]]:
+    def over(
+        self, binding: Any, new: NDArray[np.bool_], lengths: NDArray[np.int64], row: int | None = None
+    ) -> Iterator[NDArray[np.int64]]:
         """Bind past and present of all rows or one; keep the present once the `with` block has run the graph.
 
         new: bool [R, S], which of the new slots hold tokens. Yields the mask of the present, int64 [R, P + S].
@@ -143,12 +151,26 @@ class DynamicCache:
         self._arrange(row)
         self._blocks[row] = self._block_of([content])
 
-    def snapshot(self) -> list[_Block]:
+    def clear_row(self, row: int) -> None:
+        """Make a row empty."""
+        self._arrange(row)
+        self._blocks[row] = self._block(np.ones((1, 0), np.int64))
+
+    def move_row(self, source: int, target: int, length: int) -> None:
+        """Replace a row by a copy of another one, which has this length."""
+        parents = np.arange(self.batch_size)
+        parents[target] = source
+        self.reorder(parents, length)
+
+    def release_row(self, row: int) -> None:
+        """Do nothing: rows that run together are one memory."""
+
+    def snapshot(self, row: int | None = None) -> list[_Block]:
         """Return what `restore` needs to take back later tokens; it holds no copy, since no block is written again."""
         return list(self._blocks)
 
-    def restore(self, snapshot: Sequence[_Block]) -> None:
-        """Put back what `snapshot` returned."""
+    def restore(self, snapshot: Sequence[_Block], row: int | None = None) -> None:
+        """Put back what `snapshot` returned; for one of several rows, no other may have run since."""
         self._blocks = list(snapshot)
 
     def reorder(self, parents: NDArray[np.int64], length: int) -> int:

@@ -15,6 +15,7 @@ attention op evicts tokens that left the window, and keeps the last min(length, 
 import math
 import os
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,8 @@ class StaticCache:
     memory only once they are written (CPU only), for a caller that sees to it that they fit. bytes: size of a full
     cache. Raises RequestError where these bytes are not free, unless they are reserved.
     """
+
+    in_place = True
 
     def __init__(
         self,
@@ -80,6 +83,13 @@ class StaticCache:
         for tensor, buffer in zip(self._tensors, self._buffers, strict=True):
             buffer.bind_input(binding, tensor.past, rows)
             buffer.bind_output(binding, tensor.present, rows)
+
+    def over(
+        self, binding: Any, new: NDArray[np.bool_], lengths: NDArray[np.int64], row: int | None = None
+    ) -> AbstractContextManager[NDArray[np.int64]]:
+        """Yield a mask [R, T] of the first `lengths` slots of each row; later tokens overwrite the padding behind."""
+        total = max(int(lengths.max()), new.shape[1])
+        return nullcontext((np.arange(total) < lengths[:, None]).astype(np.int64))
 
     def clear_states(self) -> None:
         """Make all states of fixed size those before the first token; slots of tokens need no clearing."""
@@ -151,6 +161,8 @@ class StaticCache:
 
     def read_states(self, row: int, length: int) -> list[Array | None]:
         """Return copies of what later tokens of a row of `length` tokens overwrite: states, and buffers of windows."""
+        if self.trimmable:
+            return [None] * len(self._tensors)
         return [
             None if self._is_appended(tensor) else content.copy()
             for tensor, content in zip(self._tensors, self._copies.read(row, length), strict=True)
@@ -208,18 +220,23 @@ class StaticCache:
             if tensor.per_token:
                 buffer.release(row)
 
-    def snapshot(self) -> list[Array | None]:
-        """Return copies of what later tokens overwrite: states of fixed size, and buffers of windows.
+    def snapshot(self, row: int | None = None) -> list[Array | None]:
+        """Return copies of what later tokens of a row overwrite, or of all: states of fixed size, buffers of windows.
 
         Other keys and values need no copy: a token that is taken back leaves a slot that is masked again.
         """
+        if row is not None:
+            return self.read_states(row, self.capacity)
         return [
-            buffer.host().copy() if not tensor.per_token or self._windows[tensor.layer] else None
+            None if self._is_appended(tensor) else buffer.host().copy()
             for tensor, buffer in zip(self._tensors, self._buffers, strict=True)
         ]
 
-    def restore(self, snapshot: Sequence[Array | None]) -> None:
+    def restore(self, snapshot: Sequence[Array | None], row: int | None = None) -> None:
         """Put back what `snapshot` returned."""
+        if row is not None:
+            self._copies.write(row, snapshot)
+            return
         for buffer, content in zip(self._buffers, snapshot, strict=True):
             if content is not None:
                 buffer.put(content)

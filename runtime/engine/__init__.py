@@ -8,9 +8,8 @@ with Engine(load("tiny-llama")) as engine:
 engine.py       submit, statistics, close: what callers see, from any thread
 scheduler.py    one turn of the batch: a step of all running rows, then at most one chunk of a prompt
 waiting.py      requests in the queue, and which one is next
-row_decoder.py  rows of a static cache, of which a step runs adjacent ones
-held_rows.py    rows that keep what they hold for requests that go on behind it
-services.py     requests of decoders; of encoder-decoders with the keys and values of their sources
+service.py      requests of a model and their rows; causal_service.py, seq2seq_service.py: of decoders, and of
+                encoder-decoders with the keys and values of their sources
 texts.py        texts for an encoder, run together by length
 """
 

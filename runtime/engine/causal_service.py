@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime.engine.device_row_decoder import DeviceRowDecoder
 from edgeformer.runtime.engine.request import EngineRequest
-from edgeformer.runtime.engine.row_adapters import RowAdapters
 from edgeformer.runtime.engine.row_drafts import RowDrafts, drafts_of
 from edgeformer.runtime.engine.service import Service, Wake, default_memory, row_bytes
 from edgeformer.runtime.engine.stream import EngineStream
@@ -20,7 +18,8 @@ from edgeformer.runtime.generation.speculation import DraftLength
 from edgeformer.runtime.prefixes.held_rows import HeldRow, HeldRows, common_length
 from edgeformer.runtime.prefixes.prefix_cache import SHORTEST, PrefixCache
 from edgeformer.runtime.steps.adapters import check_adapter
-from edgeformer.runtime.steps.decoder import PREFILL_CHUNK, Logits
+from edgeformer.runtime.steps.decode_graph import DecodeGraph, Logits
+from edgeformer.runtime.steps.memory import PREFILL_CHUNK
 from edgeformer.runtime.tasks.causal_lm import CausalLM
 
 PREFIX_SHARE = 4
@@ -38,7 +37,16 @@ class CausalService(Service):
         prefill_graph_steps: bool,
         prefix_cache_bytes: int | None,
     ):
-        super().__init__(model, max_rows, memory)
+        adapters = model.row_adapters(max_rows) if model.adapters and model.provider == "cpu" else None
+        graph = DecodeGraph(
+            model.session,
+            model.manifest,
+            prefill=model.prefill_session,
+            prefill_steps=prefill_graph_steps,
+            adapters=adapters,
+        )
+        super().__init__(model, graph, max_rows, memory)
+        self._adapters = adapters
         self._model = model
         if prefix_cache_bytes is None:
             # Prefixes are in the host's memory, whatever the rows are in.
@@ -46,18 +54,13 @@ class CausalService(Service):
         self._prefixes = PrefixCache(prefix_cache_bytes)
         self._held = HeldRows()
         self._cuttable = self.decoder.cache.trimmable
-        self.decoder.prefill_graph_steps = prefill_graph_steps
-        if isinstance(self.decoder, DeviceRowDecoder):
-            self.decoder.captures = model.captures and self._cuttable
-        elif model.adapters:
-            self.decoder.adapters = RowAdapters(model, max_rows)
 
     def request(self, wake: Wake, prompt: Any, /, **keywords: Any) -> EngineRequest:
         """Return a checked request; keywords: those of `CausalLM.generate`."""
         adapter = keywords.pop("adapter", None)
         if adapter is not None:
             check_adapter(self.manifest, adapter)
-            if self.decoder.adapters is None:
+            if self._adapters is None:
                 raise RequestError("an engine runs adapters on the CPU. Load the bundle with provider='cpu'.")
         processors, given = keywords.pop("logits_processors", ()), keywords.pop("config", None)
         config = self._model.generation_config.replaced_by(given).override(keywords)
@@ -65,8 +68,7 @@ class CausalService(Service):
         tokens = len(row.prompt) + row.max_new_tokens
         needed = self.cache_bytes(tokens)
         self.check_fits(needed, tokens)
-        # `RowDecoder.decode_tokens` runs the graph without adapters.
-        drafts, of_drafts = (None, 0) if adapter else self._drafts(row, config, self.memory - needed)
+        drafts, of_drafts = self._drafts(row, config, self.memory - needed)
         return EngineRequest(row, EngineStream(row, wake), needed + of_drafts, adapter=adapter, drafts=drafts)
 
     def _drafts(self, row: Row, config: GenerationConfig, free_bytes: int) -> tuple[RowDrafts | None, int]:
@@ -108,8 +110,8 @@ class CausalService(Service):
                 prefix = self._prefixes.restore(self.decoder, request.place, prompt, adapter or "")
                 request.prefilled, request.fork, request.first_logits = prefix.length, prefix.fork, prefix.logits
         request.row.cached_tokens = request.prefilled
-        if self.decoder.adapters is not None:
-            self.decoder.adapters.set(request.place, adapter)
+        if self._adapters is not None:
+            self._adapters.set(request.place, adapter)
         self._held.release(free_bytes - request.bytes, self._release_held)
         request.row.prefill_seconds += time.perf_counter() - started
 

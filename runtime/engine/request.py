@@ -7,7 +7,8 @@ from typing import Any
 from edgeformer.runtime.engine.row_drafts import RowDrafts
 from edgeformer.runtime.engine.stream import EngineStream
 from edgeformer.runtime.generation.generate import Row
-from edgeformer.runtime.steps.decoder import Candidates, Logits
+from edgeformer.runtime.steps.decode_graph import Logits
+from edgeformer.runtime.steps.memory import Candidates
 
 
 @dataclass(eq=False)

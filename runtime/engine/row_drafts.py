@@ -20,7 +20,7 @@ from edgeformer.runtime.generation.speculation import (
     SpeculationStatistics,
     forced_length,
 )
-from edgeformer.runtime.steps.decoder import Decoder
+from edgeformer.runtime.steps.runner import StepRunner
 
 CATCHING_UP = 16
 """Tokens that a draft model is told one by one, so that it runs them together with its draft: those of a verification,
@@ -47,7 +47,7 @@ class RowDrafts:
         self._known = 0  # tokens of the prompt and the answer that the drafter has
         self._reading = 0.0  # seconds of this step in which it read
 
-    def draft(self, decoder: Decoder, place: int) -> list[int]:
+    def draft(self, decoder: StepRunner, place: int) -> list[int]:
         """Return tokens that may come behind the row's last one; none where they do not pay or could not be taken back.
 
         place: the row in the decoder's cache. A drafter that has missed much of the text, as the prompt, reads a chunk

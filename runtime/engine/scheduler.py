@@ -17,14 +17,15 @@ from edgeformer.runtime.engine.service import Service
 from edgeformer.runtime.engine.statistics import EngineStatistics
 from edgeformer.runtime.engine.waiting import EngineBusyError, WaitingRequests
 from edgeformer.runtime.generation.generate import candidate_count
-from edgeformer.runtime.steps.decoder import Candidates, Logits
+from edgeformer.runtime.steps.decode_graph import Logits
+from edgeformer.runtime.steps.memory import Candidates
 
 
 class Scheduler:
     """Requests in a queue, in the batch, and on their way between.
 
     changed: guards the queue, which callers append to. chunk: tokens of prompts in a turn, at most; None to cut a
-    prompt where `Decoder.prefill` would cut it, so that both compute the same.
+    prompt where `StepRunner.prefill` would cut it, so that both compute the same.
     """
 
     def __init__(self, service: Service, max_rows: int, max_queue: int, changed: Condition, chunk: int | None = None):

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime.caches.cross_rows import CrossRows
+from edgeformer.runtime.caches.encoder_outputs import EncoderOutputs
 from edgeformer.runtime.engine.request import EngineRequest
 from edgeformer.runtime.engine.service import Service, Wake
 from edgeformer.runtime.engine.stream import EngineStream
 from edgeformer.runtime.generation.generation_config import GenerationConfig, GenerationOptions
+from edgeformer.runtime.steps.decode_graph import DecodeGraph
 from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
 from edgeformer.runtime.tasks.seq2seq_requests import new_row, source_tokens
 
@@ -18,9 +19,9 @@ class Seq2SeqService(Service):
     """Requests of an encoder-decoder. The encoder runs when a request gets its row."""
 
     def __init__(self, model: Seq2SeqLM, max_rows: int, memory: int | None):
-        self._cross = CrossRows(model.manifest, max_rows)
+        self._sources = EncoderOutputs.empty(model.manifest, max_rows)
         self._model = model
-        super().__init__(model, max_rows, memory)
+        super().__init__(model, DecodeGraph(model.session, model.manifest, self._sources), max_rows, memory)
 
     def request(self, wake: Wake, prompt: Any, /, **keywords: Any) -> EngineRequest:
         """Return a checked request.
@@ -42,7 +43,7 @@ class Seq2SeqService(Service):
         text = source_tokens(self._model, [source], checked.config)[0]
         row = new_row(self._model, checked, text, int(mask.sum()))
         tokens = len(row.prompt) + row.max_new_tokens
-        needed = self.cache_bytes(tokens) + self._cross.bytes(mask.shape[1])
+        needed = self.cache_bytes(tokens) + self._sources.row_bytes(mask.shape[1])
         self.check_fits(needed, tokens)
         return EngineRequest(row, EngineStream(row, wake), needed, (inputs, mask))
 
@@ -54,16 +55,7 @@ class Seq2SeqService(Service):
         super().begin(request, places, running, free_bytes)
         inputs, mask = request.source
         used = range(running[0].place, running[-1].place + 1) if running else range(0)
-        if self._cross.reserve(mask.shape[1], used=used):
-            self.decoder.forget_bindings()
-        self._cross.write(request.place, self._model.run_encoder_inputs(inputs, mask))
+        if self._sources.reserve(mask.shape[1], used=used):
+            self.decoder.memory.forget_bindings()
+        self._sources.write(request.place, self._model.run_encoder_inputs(inputs, mask))
         request.row.prefill_seconds += time.perf_counter() - started
-
-    def move(self, request: EngineRequest, place: int) -> None:
-        """Move a request, and what belongs to its source, to another row."""
-        source = request.place
-        super().move(request, place)
-        self._cross.move(source, place)
-
-    def _inputs(self, model: Any) -> tuple[Any, ...]:
-        return (self._cross,)

@@ -11,12 +11,11 @@ from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.parts import Provider
 from edgeformer.runtime.caches.static_cache import available_memory
-from edgeformer.runtime.engine.device_row_decoder import DeviceRowDecoder
 from edgeformer.runtime.engine.request import EngineRequest
-from edgeformer.runtime.engine.row_decoder import RowDecoder
 from edgeformer.runtime.sessions.cuda_machine import free_gpu_memory
 from edgeformer.runtime.sessions.session import cache_dtype, onnxruntime
-from edgeformer.runtime.steps.decoder import Logits
+from edgeformer.runtime.steps.decode_graph import DecodeGraph, Logits
+from edgeformer.runtime.steps.new_decoder import new_row_runner
 from edgeformer.runtime.tasks.causal_lm import CausalLM
 from edgeformer.runtime.tasks.model import Model
 
@@ -28,9 +27,12 @@ DEFAULT_MEMORY = 4 * 10**9
 
 
 class Service(ABC):
-    """A model's requests and their rows. memory: bytes that all running requests may need together."""
+    """A model's requests and their rows.
 
-    def __init__(self, model: Any, max_rows: int, memory: int | None):
+    graph: what the rows run. memory: bytes that all running requests may need together.
+    """
+
+    def __init__(self, model: Model, graph: DecodeGraph, max_rows: int, memory: int | None):
         _check_engine_runs(model)
         self.manifest: Manifest = model.manifest
         self.memory = default_memory(model.provider) if memory is None else memory
@@ -46,10 +48,7 @@ class Service(ABC):
                 f"memory is {self.memory} bytes, and a row of two tokens takes {self.cache_bytes(2)}. Give the engine "
                 f"more memory{', or fewer rows' if self._on_device else ''}."
             )
-        kind = DeviceRowDecoder if self._on_device else RowDecoder
-        self.decoder: RowDecoder = kind(
-            model.session, self.manifest, max_rows, self.capacity, model.provider, *self._inputs(model)
-        )
+        self.decoder = new_row_runner(graph, max_rows, self.capacity, model.provider, model.captures)
 
     def cache_bytes(self, tokens: int) -> int:
         """Return the bytes of a row of this many tokens."""
@@ -132,10 +131,6 @@ class Service(ABC):
     def held_bytes(self) -> int:
         """Bytes of rows that no request has, and that are held for later requests."""
         return 0
-
-    def _inputs(self, model: Any) -> tuple[Any, ...]:
-        """Return the decoder's encoder outputs and its prefill session."""
-        return (None, model.prefill_session)
 
 
 def row_bytes(manifest: Manifest, tokens: int) -> int:

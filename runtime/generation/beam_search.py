@@ -26,7 +26,7 @@ from edgeformer.options.generation import BeamOptions
 from edgeformer.runtime.generation.generate import FinishReason
 from edgeformer.runtime.generation.sampling.logits_processors import LogitsProcessor, apply_processors
 from edgeformer.runtime.generation.sampling.logits_rules import Rules
-from edgeformer.runtime.steps.decoder import Logits
+from edgeformer.runtime.steps.decode_graph import Logits
 
 Ids = NDArray[np.int64]
 

@@ -15,7 +15,8 @@ from edgeformer.runtime.generation.sampling.sampling import Sampler, Sampling
 from edgeformer.runtime.generation.sampling.structured_output import Constraint
 from edgeformer.runtime.generation.sampling.token_logprobs import TokenLogprobs, token_logprobs
 from edgeformer.runtime.generation.speculation.statistics import SpeculationStatistics
-from edgeformer.runtime.steps.decoder import Candidates, Logits, Mask, Tokens
+from edgeformer.runtime.steps.decode_graph import Logits, Tokens
+from edgeformer.runtime.steps.memory import Candidates, Mask
 from edgeformer.runtime.text.streaming import TextStream, WholeText
 
 DEFAULT_NEW_TOKENS = 256
@@ -172,19 +173,20 @@ class Row:
 
 
 class Steps(Protocol):
-    """The runs of rows: of a `Decoder`, or of a `SpeculativeDecoder` over it."""
+    """The runs of rows: of a `StepRunner`, or of a `SpeculativeDecoder` over it."""
+
+    chooses_candidates: bool
 
     def prefill(self, row: int, tokens: Tokens) -> Logits:
         """Append a prompt to one row; return the logits of its last token [V]."""
 
-    def decode_one_token(self, tokens: Tokens, active: Mask | None = None) -> Logits:
-        """Append one token to every active row; return logits [B, V], which the next step overwrites."""
+    def decode_rows(
+        self, first: int, tokens: Tokens, candidates: int | None = None, active: Mask | None = None
+    ) -> Logits | list[Candidates]:
+        """Append one token to each active row from `first` on; return logits [n, V], or so many candidates of each."""
 
-    def decode_candidates(self, tokens: Tokens, active: Mask | None, count: int) -> list[Candidates] | None:
-        """Append one token to every active row; return the most likely next ones, or None, and append nothing."""
-
-    def keep_rows(self, rows: Sequence[int]) -> list[int] | None:
-        """Go on with these rows alone; return which of them each row is now, None where that is not possible."""
+    def close_gaps(self, rows: Sequence[int]) -> list[int] | None:
+        """Make some rows the first ones; return which row each is then, None where that is of no use."""
 
 
 KEPT_ROWS = 0.75
@@ -210,18 +212,17 @@ def run_rows(decoder: Steps, rows: Sequence[Row], first_logits: Logits | None = 
         row.prefill_seconds = time.perf_counter() - start
         yield index, row.advance(first)
     kept = list(range(len(rows)))  # the rows of the decoder
-    count = candidate_count(rows)
+    count = candidate_count(rows) if decoder.chooses_candidates else None
     while active := [place for place, index in enumerate(kept) if rows[index].finish_reason is None]:
         start = time.perf_counter()
-        if len(active) <= KEPT_ROWS * len(kept) and (order := decoder.keep_rows(active)):
+        if len(active) <= KEPT_ROWS * len(kept) and (order := decoder.close_gaps(active)):
             kept = [kept[place] for place in order]
             active = list(range(len(kept)))
         mask = None
         if len(active) < len(kept):
             mask = np.array([rows[index].finish_reason is None for index in kept])
         tokens = [rows[index].tokens[-1] for index in kept]
-        candidates = decoder.decode_candidates(tokens, mask, count) if count else None
-        logits = decoder.decode_one_token(tokens, mask) if candidates is None else candidates
+        logits = decoder.decode_rows(0, tokens, count, mask)
         pieces = [(kept[place], rows[kept[place]].advance(logits[place])) for place in active]
         elapsed = time.perf_counter() - start
         for index, piece in pieces:

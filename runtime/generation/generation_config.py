@@ -82,7 +82,7 @@ class GenerationConfig(
         if beams and structured:
             raise RequestError("structured output does not work with beams; use num_beams=1.")
         if self.ignore_eos and structured:
-            raise RequestError("structured output ends where it is complete; take ignore_eos out.")
+            raise RequestError("structured output ends where it is complete; take ignore_eos out.", field="ignore_eos")
         if beams and self.prompt_lookup_num_tokens:
             raise RequestError(
                 "prompt_lookup_num_tokens does not work with beams; use num_beams=1.", field="prompt_lookup_num_tokens"

@@ -25,7 +25,7 @@ from edgeformer.runtime.generation.speculation import (
 )
 from edgeformer.runtime.prefixes.prefix_cache import PrefixCache
 from edgeformer.runtime.request_values import functions
-from edgeformer.runtime.steps.decoder import Decoder
+from edgeformer.runtime.steps.runner import StepRunner
 from edgeformer.runtime.text.streaming import TextStream
 from edgeformer.runtime.text.tokenizer import Tokenizer
 
@@ -79,7 +79,7 @@ def drafts_tokens(rows: Sequence[Row], config: GenerationConfig) -> bool:
 
 
 def with_prompt_lookup(
-    decoder: Decoder, row: Row, config: GenerationConfig, text: Sequence[int] = ()
+    decoder: StepRunner, row: Row, config: GenerationConfig, text: Sequence[int] = ()
 ) -> SpeculativeDecoder:
     """Return a decoder that drafts the tokens of a row, which gets its counts.
 
@@ -90,13 +90,13 @@ def with_prompt_lookup(
     return with_drafts(decoder, row, lookup, DraftLength(config.prompt_lookup_num_tokens))
 
 
-def with_drafts(decoder: Decoder, row: Row, drafter: Drafter, length: DraftLength) -> SpeculativeDecoder:
+def with_drafts(decoder: StepRunner, row: Row, drafter: Drafter, length: DraftLength) -> SpeculativeDecoder:
     """Return a decoder that drafts tokens of a row; the row gets its counts."""
     row.speculation = SpeculationStatistics()
     return SpeculativeDecoder(decoder, drafter, length, row.speculation)
 
 
-def with_forced_tokens(decoder: Decoder, rows: Sequence[Row]) -> Steps:
+def with_forced_tokens(decoder: StepRunner, rows: Sequence[Row]) -> Steps:
     """Return a decoder that drafts what structured output forces, for a single row; otherwise the decoder itself."""
     constraint = rows[0].constraint if len(rows) == 1 else None
     if constraint is None:
@@ -104,7 +104,7 @@ def with_forced_tokens(decoder: Decoder, rows: Sequence[Row]) -> Steps:
     return with_drafts(decoder, rows[0], ForcedTokens(constraint), forced_length())
 
 
-def prefill_samples(decoder: Decoder, rows: Sequence[Row], count: int) -> NDArray[np.float32]:
+def prefill_samples(decoder: StepRunner, rows: Sequence[Row], count: int) -> NDArray[np.float32]:
     """Run the prompt of every `count` rows, which is the same, once; return the logits after it for each row [B, V].
 
     The cache of the first of these rows is copied to the others.
@@ -112,7 +112,7 @@ def prefill_samples(decoder: Decoder, rows: Sequence[Row], count: int) -> NDArra
     logits = []
     for first in range(0, len(rows), count):
         start = time.perf_counter()
-        logits.append(decoder.prefill(first, rows[first].prompt))
+        logits.append(decoder.prefill(first, rows[first].prompt).copy())
         for row in rows[first : first + count]:
             row.prefill_seconds = time.perf_counter() - start
     decoder.reorder(np.arange(len(rows)) // count * count)
@@ -120,7 +120,7 @@ def prefill_samples(decoder: Decoder, rows: Sequence[Row], count: int) -> NDArra
 
 
 def run_from_prefix(
-    prefixes: PrefixCache, decoder: Decoder, row: Row, steps: Steps | None = None, adapter: str = ""
+    prefixes: PrefixCache, decoder: StepRunner, row: Row, steps: Steps | None = None, adapter: str = ""
 ) -> Generator[tuple[int, str]]:
     """Run one row as `run_rows` does, from its longest prefix on, and keep what it leaves, wherever it stops.
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.runtime.prefixes.prefix_cache import SHORTEST
-from edgeformer.runtime.steps.decoder import Decoder
+from edgeformer.runtime.steps.runner import StepRunner
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class HeldRows:
         return iter(self._rows.items())
 
     def find(
-        self, decoder: Decoder, places: Iterable[int], prompt: Sequence[int], adapter: str | None, most_bytes: int
+        self, decoder: StepRunner, places: Iterable[int], prompt: Sequence[int], adapter: str | None, most_bytes: int
     ) -> tuple[int, int]:
         """Return the place among `places` of the row that holds most of a prompt, and how many tokens; (-1, 0) if none.
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from edgeformer.errors import RequestError
 from edgeformer.runtime.request_values import integer
-from edgeformer.runtime.steps.decoder import Decoder
+from edgeformer.runtime.steps.runner import StepRunner
 
 Array = NDArray[Any]
 Tensors = Sequence[Array | None]
@@ -107,7 +107,7 @@ class PrefixCache:
         # In the order of use, each before its parent: the first one is a leaf, and the one to drop.
         self._nodes: OrderedDict[_Node, None] = OrderedDict()
 
-    def restore(self, decoder: Decoder, row: int, prompt: Sequence[int], adapter: str = "") -> Prefix:
+    def restore(self, decoder: StepRunner, row: int, prompt: Sequence[int], adapter: str = "") -> Prefix:
         """Put the longest prefix of a prompt into an empty row.
 
         At least one token is left to run, unless the logits are known. adapter: what else the keys and values depend
@@ -125,13 +125,13 @@ class PrefixCache:
             decoder.load_row(row, length, pieces, snapshot.states if snapshot else [None] * len(pieces[0]))
             return Prefix(length, snapshot.logits if snapshot and length == len(prompt) else None, fork)
 
-    def known_length(self, decoder: Decoder, prompt: Sequence[int], adapter: str = "") -> int:
+    def known_length(self, decoder: StepRunner, prompt: Sequence[int], adapter: str = "") -> int:
         """Return how many tokens of a prompt are kept that a row could start with."""
         with self._lock:
             return self._find(decoder, prompt, adapter)[1]
 
     def _find(
-        self, decoder: Decoder, prompt: Sequence[int], adapter: str
+        self, decoder: StepRunner, prompt: Sequence[int], adapter: str
     ) -> tuple[list[tuple[_Node, int]], int, Snapshot | None, int]:
         """Return the path that a prompt begins with, how much of it can start a row, its snapshot, and the fork."""
         tokens = np.asarray(prompt, np.int64)
@@ -144,7 +144,7 @@ class PrefixCache:
         return path, length, snapshot, fork
 
     def keep(
-        self, decoder: Decoder, row: int, tokens: Sequence[int], logits: Array | None = None, adapter: str = ""
+        self, decoder: StepRunner, row: int, tokens: Sequence[int], logits: Array | None = None, adapter: str = ""
     ) -> None:
         """Copy what a row holds for its first tokens, as far as it is new and there is room.
 
@@ -164,7 +164,7 @@ class PrefixCache:
             adapter,
         )
 
-    def prefill(self, decoder: Decoder, row: int, prompt: Sequence[int], adapter: str = "") -> tuple[Array, int]:
+    def prefill(self, decoder: StepRunner, row: int, prompt: Sequence[int], adapter: str = "") -> tuple[Array, int]:
         """Run a prompt from its longest prefix on; return the logits after it [V], and the tokens of the prefix."""
         prefix = self.restore(decoder, row, prompt, adapter)
         start, logits = prefix.length, prefix.logits

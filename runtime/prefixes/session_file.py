@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.runtime.caches.dynamic_cache import DynamicCache
-from edgeformer.runtime.caches.static_cache import StaticCache
+from edgeformer.runtime.caches.cache import Cache
 from edgeformer.runtime.prefixes.prefix_cache import Kept, Snapshot
 from edgeformer.runtime.sessions.narrow_floats import BFLOAT16, FLOAT8
 from edgeformer.runtime.text.tokenizer import Message
@@ -69,7 +68,7 @@ def write_session(path: Path, manifest: Manifest, kept: Kept, messages: Sequence
         raise RequestError(f"the session cannot be written to {path}: {error.strerror or error}.") from error
 
 
-def read_session(path: Path, manifest: Manifest, cache: StaticCache | DynamicCache) -> tuple[Kept, list[Message]]:
+def read_session(path: Path, manifest: Manifest, cache: Cache) -> tuple[Kept, list[Message]]:
     """Return what a file holds and its messages; cache: any one of this model.
 
     Raises RequestError for a file that is no session, that is damaged, or that is of another bundle.
@@ -103,7 +102,7 @@ def bundle_hash(manifest: Manifest) -> str:
     return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
 
 
-def _kept(manifest: Manifest, cache: StaticCache | DynamicCache, arrays: dict[str, NDArray[Any]], adapter: str) -> Kept:
+def _kept(manifest: Manifest, cache: Cache, arrays: dict[str, NDArray[Any]], adapter: str) -> Kept:
     tensors: list[NDArray[Any] | None] = []
     states: list[NDArray[Any] | None] = []
     layout = cache.row_layout(len(arrays["tokens"]))
@@ -114,7 +113,7 @@ def _kept(manifest: Manifest, cache: StaticCache | DynamicCache, arrays: dict[st
     return Kept(arrays["tokens"], tensors, snapshot, adapter)
 
 
-def _specs(manifest: Manifest, cache: StaticCache | DynamicCache, length: int, logits: bool) -> dict[str, Spec]:
+def _specs(manifest: Manifest, cache: Cache, length: int, logits: bool) -> dict[str, Spec]:
     """Return the tensors of a session of so many tokens, in the order of the file."""
     specs: dict[str, Spec] = {"tokens": ((length,), np.dtype(np.int64))}
     for tensor, (shape, dtype, _) in zip(manifest.cache.tensors(), cache.row_layout(length), strict=True):

@@ -28,7 +28,7 @@ WITH_GRAPHS = (b"If", b"Loop", b"Scan")
 """Ops that have graphs in their attributes."""
 
 
-LIGHT = frozenset(
+CHEAP_OPS = frozenset(
     b"Add Cast CastLike Clip Concat Constant ConstantOfShape Div Equal Erf Exp Expand Gather GatherBlockQuantized "
     b"GatherElements GatherND Gelu Greater LayerNormalization Less LessOrEqual Max Min Mul Neg Pow Range ReduceMean "
     b"ReduceSum Relu Reshape Shape Sigmoid SimplifiedLayerNormalization SkipLayerNormalization "
@@ -41,7 +41,7 @@ LIGHT = frozenset(
 class FunctionCalls:
     """The calls of functions of the domain: in the graph, and in the body of each function.
 
-    only_light: whether all other nodes of the graph are of ops in LIGHT.
+    only_light: whether all other nodes of the graph are of ops in CHEAP_OPS.
     """
 
     graph: Counter[Function]
@@ -99,7 +99,7 @@ def _calls(model: memoryview) -> FunctionCalls:
 
 def _is_light(node: memoryview) -> bool:
     texts = dict(_fields(node))
-    return bytes(texts.get(NODE_DOMAIN, b"")) == DOMAIN or bytes(texts.get(NODE_OP_TYPE, b"")) in LIGHT
+    return bytes(texts.get(NODE_DOMAIN, b"")) == DOMAIN or bytes(texts.get(NODE_OP_TYPE, b"")) in CHEAP_OPS
 
 
 def _called(holder: memoryview, node_field: int) -> Iterator[Function]:

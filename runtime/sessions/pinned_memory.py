@@ -55,7 +55,7 @@ def pinned(session: Any, size: int) -> Array | None:
         return None
     from onnxruntime.capi.onnxruntime_pybind11_state import OrtDevice
 
-    # Of other arguments, or no more pages: it is for speed alone.
+    # A changed signature, or no pages left. Such memory only saves time, so callers do without.
     failures: tuple[type[Exception], ...] = (TypeError, *onnxruntime_errors())
     try:
         value = allocate([size], np.uint8, OrtDevice(OrtDevice.cuda(), HOST_ACCESSIBLE, NVIDIA, 0))

@@ -10,7 +10,7 @@ from edgeformer.manifest.parts import Provider
 from edgeformer.runtime.sessions.buffer import Buffer
 from edgeformer.runtime.sessions.pinned_memory import HostMemory
 from edgeformer.runtime.sessions.small_graphs import Node, Value, open_small_graph, write_graph
-from edgeformer.runtime.steps.decoder import Candidates
+from edgeformer.runtime.steps.memory import Candidates
 
 Array = NDArray[Any]
 

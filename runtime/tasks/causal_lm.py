@@ -37,9 +37,11 @@ from edgeformer.runtime.prefixes.prefix_cache import PrefixCache
 from edgeformer.runtime.prefixes.session_file import read_session, write_session
 from edgeformer.runtime.sessions.session import SessionSettings
 from edgeformer.runtime.steps.adapters import AdaptedSession, Tensors, adapter_names, check_adapter, read_adapter
-from edgeformer.runtime.steps.decoder import Decoder, PrefillSession
-from edgeformer.runtime.steps.device_decoder import CapturedSteps
+from edgeformer.runtime.steps.decode_graph import PrefillSession
+from edgeformer.runtime.steps.device import CapturedSteps
 from edgeformer.runtime.steps.new_decoder import new_decoder
+from edgeformer.runtime.steps.row_adapters import RowAdapters
+from edgeformer.runtime.steps.runner import StepRunner
 from edgeformer.runtime.tasks.model import Model, Text, is_batch
 from edgeformer.runtime.text.tokenizer import Message
 
@@ -99,7 +101,7 @@ class CausalLM(Model):
             raise RequestError("the bundle has no adapters. Export it with --adapter NAME=DIR.")
         return self._open_graph(self.manifest.adapter_graph.file)
 
-    def new_decoder(self, batch_size: int, capacity: int, adapter: str | None = None) -> Decoder:
+    def new_decoder(self, batch_size: int, capacity: int, adapter: str | None = None) -> StepRunner:
         """Return a decoder with an empty cache for `batch_size` rows of up to `capacity` tokens, to run by hand.
 
         adapter: name of the LoRA adapter of all rows. Raises RequestError for one that the bundle does not have, for
@@ -110,13 +112,21 @@ class CausalLM(Model):
         session, prefill, captured = self.session, self.prefill_session, self._captured
         if adapter is not None:
             check_adapter(self.manifest, adapter)
-            if adapter not in self._adapters:
-                self._adapters[adapter] = read_adapter(self.folder, self.manifest, adapter)
-            tensors = self._adapters[adapter]
-            session, prefill, captured = AdaptedSession(self.adapter_session, tensors), None, None
+            session = AdaptedSession(self.adapter_session, self._adapter_tensors(adapter))
+            prefill = captured = None
         return new_decoder(
             session, self.manifest, batch_size, capacity, self.provider, prefill=prefill, captured=captured
         )
+
+    def row_adapters(self, rows: int) -> RowAdapters:
+        """Return inputs of the adapter graph for rows that may each have another adapter of the bundle, or none."""
+        tensors = {name: self._adapter_tensors(name) for name in self.adapters}
+        return RowAdapters(tensors, rows, lambda: self.adapter_session)
+
+    def _adapter_tensors(self, name: str) -> Tensors:
+        if name not in self._adapters:
+            self._adapters[name] = read_adapter(self.folder, self.manifest, name)
+        return self._adapters[name]
 
     def forward(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         """Return the logits after every token of one text: float32 [S, V].
@@ -310,7 +320,7 @@ class CausalLM(Model):
         processors: Sequence[LogitsProcessor],
         samples: int = 1,
         adapter: str | None = None,
-    ) -> tuple[list[Row], Decoder]:
+    ) -> tuple[list[Row], StepRunner]:
         """Return the rows of each prompt, one for each of its samples, and a decoder with room for all of them."""
         rows = [self._new_row(prompt, config, processors, sample) for prompt in prompts for sample in range(samples)]
         if not rows:
@@ -319,7 +329,7 @@ class CausalLM(Model):
         return rows, self.new_decoder(len(rows), capacity, adapter)
 
     def _with_drafts(
-        self, decoder: Decoder, rows: Sequence[Row], config: GenerationConfig, text: Sequence[int] = ()
+        self, decoder: StepRunner, rows: Sequence[Row], config: GenerationConfig, text: Sequence[int] = ()
     ) -> Steps:
         """Return a decoder that drafts tokens: where the config asks for it, by the draft model, or of what is forced.
 

@@ -16,8 +16,8 @@ from edgeformer.runtime.sessions.narrow_floats import stored
 from edgeformer.runtime.sessions.session import CACHE_DTYPES, SessionSettings, check_tensors
 from edgeformer.runtime.sound.audio import Spectrogram, log_mel
 from edgeformer.runtime.sound.sound_files import load_audio
-from edgeformer.runtime.steps.decoder import Decoder
 from edgeformer.runtime.steps.new_decoder import new_decoder
+from edgeformer.runtime.steps.runner import StepRunner
 from edgeformer.runtime.tasks.model import Model, Text
 from edgeformer.runtime.tasks.speech.alignment import cross_attentions
 from edgeformer.runtime.tasks.speech.prompt import window_seconds
@@ -65,12 +65,12 @@ class EncoderDecoder(Model):
         """Run the encoder on what `encoder_inputs` returned; with `kept`, take its outputs from there, or put them."""
         if kept and kept[0].session is self._encoder:
             return kept[0]
-        outputs = EncoderOutputs(self._encoder, self.manifest, inputs, mask, self.provider)
+        outputs = EncoderOutputs.run(self._encoder, self.manifest, inputs, mask, self.provider)
         if kept is not None:
             kept[:] = [outputs]
         return outputs
 
-    def new_decoder(self, encoder_outputs: EncoderOutputs, capacity: int) -> Decoder:
+    def new_decoder(self, encoder_outputs: EncoderOutputs, capacity: int) -> StepRunner:
         """Return a decoder with an empty cache of up to `capacity` tokens for every row of the encoder outputs."""
         rows = len(encoder_outputs.mask)
         return new_decoder(self.session, self.manifest, rows, capacity, self.provider, encoder_outputs)

@@ -15,7 +15,7 @@ class Class:
 
     The probabilities of all labels sum to 1. Where labels apply or not by themselves (`problem_type` is
     `multi_label_classification`), and of a model with a single label, each is the probability that the label applies.
-    Of a `regression` it is no probability, but the number that the model computes.
+    For a `regression`, it is the number that the model computes, which is not a probability.
     """
 
     label: str

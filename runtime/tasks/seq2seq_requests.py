@@ -21,7 +21,8 @@ from edgeformer.runtime.generation.rows import (
     with_prompt_lookup,
 )
 from edgeformer.runtime.generation.sampling.logits_processors import LogitsProcessor
-from edgeformer.runtime.steps.decoder import Decoder, Logits
+from edgeformer.runtime.steps.decode_graph import Logits
+from edgeformer.runtime.steps.runner import StepRunner
 from edgeformer.runtime.tasks.encoder_decoder import EncoderDecoder, Source, kept_by
 
 
@@ -144,7 +145,7 @@ def source_tokens(
     return [np.array(tokens, np.int64) for tokens in model.encode_sources(sources)]
 
 
-def _run_prompt(decoder: Decoder, prompt: Sequence[int]) -> Logits:
+def _run_prompt(decoder: StepRunner, prompt: Sequence[int]) -> Logits:
     """Append one prompt to all rows; return the logits after it [B, V]."""
     rows = decoder.cache.batch_size
     if len(prompt) == 1:

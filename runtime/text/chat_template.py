@@ -13,12 +13,13 @@ import functools
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
 
 import jinja2.ext
+import jinja2.meta
 from jinja2 import nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
@@ -34,6 +35,9 @@ LARGEST = 8_000_000
 
 LARGEST_WORK = 200_000_000
 """Characters that a call may make of its arguments, as `replace` does, at most."""
+
+TOOLS_OF_MESSAGE = r"""(?:\[\s*['"]tools['"]\s*\]|\.tools\b)"""
+"""A template that reads tools from a message."""
 
 _deadline: ContextVar[float] = ContextVar("deadline of a chat template", default=float("inf"))
 
@@ -61,6 +65,35 @@ class ChatTemplate:
             raise RequestError(f"the chat template of this model refuses the conversation: {reason}") from error
         finally:
             _deadline.reset(token)
+
+    def with_tools(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> dict[str, Any]:
+        """Return the variables of a conversation: its messages, and the tools where the template reads them.
+
+        Most templates have the variable `tools`. Some of SmolLM3 have `xml_tools`; those of GLM-4-9B read a list from
+        the message of the system, and those of Phi-4-mini JSON text of the functions.
+        """
+        variables: dict[str, Any] = {"messages": list(messages), "tools": list(tools) or None}
+        if not tools or "tools" in self._names:
+            return variables
+        if "xml_tools" in self._names:
+            return variables | {"xml_tools": list(tools)}
+        if not re.search(TOOLS_OF_MESSAGE, self.source):
+            return variables
+        as_list = re.search(rf"\bin\s+\w+{TOOLS_OF_MESSAGE}", self.source)
+        functions = [tool.get("function", tool) for tool in tools]
+        own = list(tools) if as_list else json.dumps(functions, ensure_ascii=False)
+        begins = bool(messages) and messages[0].get("role") == "system"
+        system = messages[0] if begins else {"role": "system", "content": ""}
+        return variables | {"messages": [{**system, "tools": own}, *messages[begins:]]}
+
+    @functools.cached_property
+    def _names(self) -> set[str]:
+        """The variables that the template reads and does not set."""
+        try:
+            _measure(self.source)
+            return jinja2.meta.find_undeclared_variables(_environment().parse(self.source))
+        except Exception:  # rendering it says what is wrong
+            return {"tools"}
 
 
 class _LimitError(jinja2.TemplateError):

@@ -192,8 +192,9 @@ class Tokenizer:
         tokens = {name: _content(value) for name, value in self.config.items() if name.endswith("_token")}
         return self._template.render(
             # transformers defines these for every template, and drops entries of a message that are None.
-            messages=[{key: value for key, value in message.items() if value is not None} for message in messages],
-            tools=list(tools) or None,
+            **self._template.with_tools(
+                [{key: value for key, value in message.items() if value is not None} for message in messages], tools
+            ),
             documents=None,
             add_generation_prompt=True,
             **{name: value for name, value in tokens.items() if isinstance(value, str)},

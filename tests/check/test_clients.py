@@ -59,7 +59,7 @@ def test_a_loop_over_onnxruntime(bundles, expected):
 @pytest.mark.parametrize("name", DECODERS)
 def test_one_buffer_as_past_and_present(bundles, expected, spoil, name):
     """Bind one buffer as the C++ example does, by telling the Python example that the cache is not dynamic."""
-    folder = spoil(bundles[name], lambda edit: edit.json("edgeformer.json", "cache_form", "any"))
+    folder = spoil(bundles[name], lambda edit: edit.json("edgeformer.json", "plan/cache_form", "any"))
     if check(bundles[name]).verdict("onnxruntime-cpp") == "loads":
         assert in_onnxruntime(folder) == expected[name]
     else:

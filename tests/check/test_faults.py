@@ -251,7 +251,7 @@ def test_a_foreign_op_cannot_be_judged(talker, spoil):
 def test_a_manifest_is_held_against_the_graph(talker, spoil):
     def change(edit):
         edit.json("edgeformer.json", "context_length", 4096)
-        edit.json("edgeformer.json", "cache_form", "static")
+        edit.json("edgeformer.json", "plan/cache_form", "static")
         edit.json("edgeformer.json", "vocab_size", 9)
 
     report = check(spoil(talker, change))

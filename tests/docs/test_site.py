@@ -12,6 +12,8 @@ import docs_site
 import pytest
 from docs_pages import ROOT
 
+from edgeformer.options.generation import OPTIONS
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
@@ -79,6 +81,11 @@ def test_families_are_listed(site):
 
     text = page(site, "reference/families")
     assert [name for name in family_names() if f"<code>{name}</code>" not in text] == []
+
+
+def test_options_of_generation_are_listed(site):
+    text = page(site, "reference/generation-options")
+    assert [name for name in OPTIONS if f"<code>{name}</code>" not in text] == []
 
 
 def rendered(markdown):

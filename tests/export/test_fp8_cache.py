@@ -36,7 +36,9 @@ from edgeformer.models.model_spec import model_spec_of
 from edgeformer.runtime import Engine, load
 from edgeformer.runtime.sessions.narrow_floats import FLOAT8, FLOAT8_NUMBERS
 from edgeformer.runtime.sessions.session import open_session
-from edgeformer.runtime.steps.device_decoder import CapturedSteps, DeviceDecoder
+from edgeformer.runtime.steps.decode_graph import DecodeGraph
+from edgeformer.runtime.steps.device import CapturedSteps
+from edgeformer.runtime.steps.new_decoder import device_runner
 from edgeformer.runtime.tasks import causal_lm
 
 FP8 = {"cache_precision": "fp8", "provider": "cuda", "precision": "fp16"}
@@ -342,8 +344,8 @@ def test_a_decoder_of_devices_writes_the_same_tokens(model, monkeypatch):
     expected = [each.token_ids for each in model.generate(PROMPTS, **options)]
     captured = CapturedSteps(64)
 
-    def decoder_of_devices(session, manifest, rows, tokens, provider, *arguments, **_):
-        made = DeviceDecoder(session, manifest, rows, tokens, provider, *arguments, captured=captured)
+    def decoder_of_devices(session, manifest, rows, tokens, provider, **_):
+        made = device_runner(DecodeGraph(session, manifest), rows, tokens, provider, captured)
         made.cache._copies.on_device = True
         return made
 
@@ -363,15 +365,15 @@ def test_logits_that_a_caller_holds_stay_when_the_memory_of_steps_is_lent_again(
     captured = CapturedSteps(64)
 
     def new():
-        return DeviceDecoder(model.session, model.manifest, 1, 40, "cpu", captured=captured)
+        return device_runner(DecodeGraph(model.session, model.manifest), 1, 40, "cpu", captured)
 
     decoder = new()
     decoder.prefill(0, PROMPTS[0])
     held = decoder.decode_one_token([4])
-    memory, before = decoder._memory, held.copy()
+    memory, before = decoder.memory, held.copy()
     del decoder
     other = new()
-    assert other._memory is memory
+    assert other.memory is memory
     other.prefill(0, PROMPTS[1])
     assert not np.array_equal(other.decode_one_token([9]), before)
     np.testing.assert_array_equal(held, before)

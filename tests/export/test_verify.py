@@ -16,7 +16,7 @@ from edgeformer.export import export_model, verify
 from edgeformer.manifest.manifest import FILE_NAME, Manifest
 from edgeformer.manifest.parts import sha256
 from edgeformer.runtime import load
-from edgeformer.runtime.steps.decoder import Decoder
+from edgeformer.runtime.steps.runner import StepRunner
 
 
 def test_a_full_verification_runs_every_way_of_feeding_and_every_language(tiny_llama_bundle):
@@ -139,12 +139,12 @@ def test_load_warns_of_a_graph_that_its_certificate_does_not_speak_of(llama_bund
 
 def test_logits_of_another_token_than_the_last_are_found(tiny_llama_bundle, monkeypatch):
     """The check of prompts, which ask for the logits of their last token alone."""
-    prefill = Decoder.prefill
+    prefill = StepRunner.prefill
 
     def of_the_token_before(self, row, tokens, *, chunk=None):
         return prefill(self, row, tokens[: max(1, len(tokens) - 1)], chunk=chunk)
 
-    monkeypatch.setattr(Decoder, "prefill", of_the_token_before)
+    monkeypatch.setattr(StepRunner, "prefill", of_the_token_before)
     report = verify(tiny_llama_bundle, mode="quick")
     failed = {check.name.split(":")[0] for check in report.checks if not check.passed}
     assert "last logits alone against all" in failed

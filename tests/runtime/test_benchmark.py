@@ -35,8 +35,8 @@ from edgeformer.runtime.measure.benchmarking.result import Cost, Phase, Roofs, S
 from edgeformer.runtime.measure.benchmarking.startup import measure_loading
 from edgeformer.runtime.measure.benchmarking.workloads import Request, plan, run
 from edgeformer.runtime.sessions.session import profiled, session_options
-from edgeformer.runtime.steps.decoder import Decoder
-from edgeformer.runtime.steps.static_decoder import StaticDecoder
+from edgeformer.runtime.steps import new_decoder as new_decoders
+from edgeformer.runtime.steps.runner import StepRunner
 from edgeformer.runtime.tasks.encoder import Encoder
 
 TABLES = {"fp32": "c = MatMul (a, b)", "int8": "c = com.microsoft.DynamicQuantizeMatMul (a, b, s)"}
@@ -321,21 +321,21 @@ def slowed(function, seconds):
 
 
 def test_a_slow_step_shows_in_decoding_alone(tiny_llama_bundle, monkeypatch):
-    monkeypatch.setattr(StaticDecoder, "decode_one_token", slowed(StaticDecoder.decode_one_token, 0.2))
+    monkeypatch.setattr(StepRunner, "decode_rows", slowed(StepRunner.decode_rows, 0.2))
     timing = run(load(tiny_llama_bundle, threads=1), REQUEST)
     assert timing.total - timing.first_token >= 4 * 0.2
     assert timing.prefill <= timing.first_token < 0.8
 
 
 def test_a_slow_prompt_shows_in_prefill_and_in_the_first_token(tiny_llama_bundle, monkeypatch):
-    monkeypatch.setattr(Decoder, "prefill", slowed(Decoder.prefill, 0.4))
+    monkeypatch.setattr(StepRunner, "prefill", slowed(StepRunner.prefill, 0.4))
     timing = run(load(tiny_llama_bundle, threads=1), REQUEST)
     assert timing.first_token >= timing.prefill >= 2 * 0.4
     assert timing.total - timing.first_token < 0.8
 
 
 def test_a_slow_allocation_shows_in_the_first_token_alone(tiny_llama_bundle, monkeypatch):
-    monkeypatch.setattr(StaticDecoder, "_new_cache", slowed(StaticDecoder._new_cache, 0.5))
+    monkeypatch.setattr(new_decoders, "new_static_cache", slowed(new_decoders.new_static_cache, 0.5))
     timing = run(load(tiny_llama_bundle, threads=1), REQUEST)
     assert timing.first_token >= 0.5 > timing.prefill
 

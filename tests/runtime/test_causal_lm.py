@@ -16,7 +16,7 @@ from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.parts import sha256
 from edgeformer.runtime import load
 from edgeformer.runtime.caches.static_cache import StaticCache
-from edgeformer.runtime.steps import decoder as decoders
+from edgeformer.runtime.steps import decode_graph, memory
 
 
 @pytest.fixture(scope="module")
@@ -211,8 +211,9 @@ def test_a_missing_package_names_the_extra_to_install(tiny_llama_bundle, code, b
 
 def test_a_prompt_takes_the_logits_of_its_last_token_alone(model, monkeypatch):
     """They are those that a run of all logits has, and no others are computed."""
-    sizes, bind = [], decoders.bind_output
-    monkeypatch.setattr(decoders, "bind_output", lambda *given: sizes.append(given[2].shape) or bind(*given))
+    sizes, bind = [], decode_graph.bind_output
+    for module in (decode_graph, memory):
+        monkeypatch.setattr(module, "bind_output", lambda *given: sizes.append(given[2].shape) or bind(*given))
     tokens = list(range(3, 40))
     decoder = model.new_decoder(1, 64)
     sizes.clear()

@@ -2,7 +2,6 @@
 
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -15,8 +14,8 @@ from edgeformer.export import export_model
 from edgeformer.runtime import load
 from edgeformer.runtime.caches.static_cache import StaticCache
 from edgeformer.runtime.sessions.session import graph_run
-from edgeformer.runtime.steps.decoder import Decoder
-from edgeformer.runtime.steps.device_decoder import CapturedSteps, DeviceDecoder
+from edgeformer.runtime.steps.decode_graph import DecodeGraph
+from edgeformer.runtime.steps.device import CapturedSteps, DeviceSteps
 from edgeformer.runtime.steps.device_logits import (
     MOST_CANDIDATES,
     DeviceLogits,
@@ -25,7 +24,7 @@ from edgeformer.runtime.steps.device_logits import (
     device_logits,
     row_graph,
 )
-from edgeformer.runtime.steps.static_decoder import StaticDecoder
+from edgeformer.runtime.steps.new_decoder import device_runner
 from edgeformer.runtime.tasks import causal_lm, encoder_decoder
 
 KINDS = {
@@ -55,8 +54,9 @@ def on_a_device(monkeypatch, capturing):
 
     def change(model, captured=None):
         def new_decoder(session, manifest, rows, tokens, provider, encoder_outputs=None, prefill=None, **_):
-            arguments = session, manifest, rows, tokens, provider, encoder_outputs, prefill
-            return DeviceDecoder(*arguments, captured=captured)
+            return device_runner(
+                DecodeGraph(session, manifest, encoder_outputs, prefill), rows, tokens, provider, captured
+            )
 
         for module in causal_lm, encoder_decoder:
             monkeypatch.setattr(module, "new_decoder", new_decoder)
@@ -140,7 +140,7 @@ def test_free_memory_makes_room_for_another_shape(monkeypatch):
     captured, room, made = CapturedSteps(96), 2, []
 
     class Memory:
-        cache = SimpleNamespace(clear_states=lambda: None)
+        begin = lambda self: None  # noqa: E731
 
         def __init__(self):
             made.append(weakref.ref(self))
@@ -150,14 +150,17 @@ def test_free_memory_makes_room_for_another_shape(monkeypatch):
     class Holder:
         pass
 
+    def lend(owner, rows):
+        captured.lend(owner, rows, 256, captured.take(rows, 256, Memory))
+
     one, other = Holder(), Holder()
-    captured.lend(one, 1, 256, Memory)
-    captured.lend(other, 2, 256, Memory)
+    lend(one, 1)
+    lend(other, 2)
     with pytest.raises(RequestError):  # both are in use
-        captured.lend(Holder(), 3, 256, Memory)
+        lend(Holder(), 3)
     del one
     third = Holder()
-    captured.lend(third, 3, 256, Memory)
+    lend(third, 3)
     assert sum(each() is not None for each in made) == room
 
 
@@ -168,7 +171,7 @@ def test_finished_requests_leave_their_memory_to_later_ones(grouped, on_a_device
         model.generate(PROMPTS[0], max_new_tokens=5, ignore_eos=True)
     assert model.session.runs == {"1": 3 + 3 * 4 - 1}
     first, second = model.new_decoder(1, 20), model.new_decoder(1, 20)
-    assert first._memory is not second._memory
+    assert first.memory is not second.memory
     second.prefill(0, [5, 6])
     assert second.decode_one_token([7]).shape == (1, 131)
     assert set(model.session.runs) == {"1", "2"}
@@ -192,12 +195,16 @@ def test_prompts_in_pieces_come_to_the_same_logits(grouped, on_a_device):
 
 
 def test_logits_of_a_large_vocabulary_are_made_in_shorter_pieces(grouped, on_a_device, monkeypatch):
-    monkeypatch.setattr("edgeformer.runtime.steps.device_decoder.CHUNK_BYTES", 131 * 4 * 9)
+    monkeypatch.setattr("edgeformer.runtime.steps.device.CHUNK_BYTES", 131 * 4 * 9)
     # As a graph of an earlier version, which has no optional input.
     monkeypatch.setattr(grouped.session, "get_overridable_initializers", lambda: [])
     decoder, lengths = on_a_device(grouped).new_decoder(1, 60), []
-    run = Decoder._run
-    monkeypatch.setattr(Decoder, "_run", lambda self, *given: lengths.append(given[2].shape[1]) or run(self, *given))
+    run = DeviceSteps.run_prompt
+    monkeypatch.setattr(
+        DeviceSteps,
+        "run_prompt",
+        lambda self, row, ids, length: lengths.append(len(ids)) or run(self, row, ids, length),
+    )
     decoder.prefill(0, range(2, 30))
     assert lengths == [9, 9, 9, 1]
 
@@ -216,11 +223,9 @@ def test_requests_that_a_few_candidates_decide(grouped, options, count):
 
 def test_no_logits_are_copied_for_a_greedy_step(grouped, on_a_device, monkeypatch):
     model = on_a_device(grouped)
-    monkeypatch.delattr(DeviceDecoder, "decode_one_token")
-    monkeypatch.delattr(StaticDecoder, "decode_one_token")  # so that a call of it is an error
-    monkeypatch.setattr(DeviceLogits, "all", None)
+    monkeypatch.setattr(DeviceLogits, "all", None)  # so that a call of it is an error
     assert len(model.generate(PROMPTS[0], max_new_tokens=4, ignore_eos=True).token_ids) == 4
-    with pytest.raises(TypeError):  # as of an abstract method, or of None
+    with pytest.raises(TypeError):  # as of None
         model.generate(PROMPTS[0], max_new_tokens=4, ignore_eos=True, repetition_penalty=1.2)
 
 
@@ -229,13 +234,13 @@ def test_equally_likely_tokens_are_all_candidates(grouped, on_a_device):
     logits = np.zeros((2, 1, 131), np.float32)
     logits[0, 0, [90, 3, 40, 7]] = 2, 1, 1, 1
     logits[1, 0, [5, 4, 3]] = 3, 2, 1
-    decoder._run_step = lambda *_: decoder._memory.logits.put(logits)
-    first, second = decoder.decode_candidates([0, 0], None, 2)
+    decoder.memory._run_step = lambda *_: decoder.memory._logits.put(logits)
+    first, second = decoder.decode_rows(0, [0, 0], 2)
     assert first.ids.tolist() == [3, 7, 40, 90] and first.logits.tolist() == [1, 1, 1, 2]
     assert second.ids.tolist() == [4, 5]
-    assert [each.ids.tolist() for each in decoder.decode_candidates([0, 0], None, 1)] == [[90], [5]]
+    assert [each.ids.tolist() for each in decoder.decode_rows(0, [0, 0], 1)] == [[90], [5]]
     logits[0, 0, 90] = 1
-    first, _ = decoder.decode_candidates([0, 0], None, 1)
+    first, _ = decoder.decode_rows(0, [0, 0], 1)
     assert first.ids[first.logits.argmax()] == 3 == logits[0, 0].argmax()
 
 
@@ -244,8 +249,7 @@ def test_many_candidates_are_read_from_all_logits(grouped, on_a_device, count):
     options = {"temperature": 2.0, "top_k": count, "seed": 1, "max_new_tokens": 12, "ignore_eos": True}
     expected = grouped.generate(PROMPTS[0], **options).token_ids
     decoder = on_a_device(grouped).new_decoder(1, 8)
-    decoder._run_step = None  # so that a step is an error
-    assert decoder.decode_candidates([0], None, count) is None
+    assert decoder.decode_rows(0, [0], count).shape == (1, 131)
     assert grouped.generate(PROMPTS[0], **options).token_ids == expected
 
 

@@ -14,8 +14,7 @@ from edgeformer.export import export_model
 from edgeformer.runtime import load
 from edgeformer.runtime.caches.dynamic_cache import DynamicCache
 from edgeformer.runtime.sessions.session import choose_provider
-from edgeformer.runtime.steps.dynamic_decoder import DynamicDecoder
-from edgeformer.runtime.steps.static_decoder import StaticDecoder
+from edgeformer.runtime.steps.memory import GrowingSteps, HostSteps
 
 FORMS = [(ops, cache) for ops in ("standard", "portable") for cache in ("dynamic", "static")]
 VOCABULARY = 97
@@ -88,8 +87,8 @@ def form(request):
 
 def test_every_form_writes_what_the_graph_of_onnxruntimes_ops_writes(model, form):
     theirs, ours = model("llama"), model("llama", *form)
-    kind = DynamicDecoder if form[1] == "dynamic" else StaticDecoder
-    assert type(ours.new_decoder(1, 1)) is kind
+    kind = GrowingSteps if form[1] == "dynamic" else HostSteps
+    assert type(ours.new_decoder(1, 1).memory) is kind
     text = theirs.generate(PROMPTS[0], max_new_tokens=20).text
     for prompt, options in (
         (PROMPTS, {"max_new_tokens": 24}),
@@ -180,7 +179,7 @@ def test_finished_rows_stand_still_and_may_go_on(model, ops):
         decoder.prefill(row, prompt)
     for step, active in enumerate(([1, 1, 1], [1, 0, 1], [1, 0, 1], [0, 0, 1], [1, 1, 1])):
         active = np.array(active, bool)
-        logits = decoder.decode_one_token(NEXT[:, step], active)
+        logits = decoder.decode_rows(0, NEXT[:, step], active=active)
         for row in np.flatnonzero(active):
             texts[row].append(int(NEXT[row, step]))
             assert_close(logits[row], alone(ours, texts[row])[-1])
@@ -220,7 +219,7 @@ def test_a_cache_is_read_without_its_padding(model):
     ours, theirs = model("llama", "portable", "dynamic"), model("llama")
     decoder = ours.new_decoder(3, CONTEXT)
     decoder.prefill_padded(*pad_left())
-    decoder.decode_one_token(NEXT[:, 0], np.array([True, False, True]))
+    decoder.decode_rows(0, NEXT[:, 0], active=np.array([True, False, True]))
     caches = decoder.cache.read(13)
     for row, length in enumerate(decoder.lengths):
         reference = theirs.new_decoder(1, CONTEXT)

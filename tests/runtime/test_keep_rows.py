@@ -9,7 +9,7 @@ from edgeformer.runtime import load
 from edgeformer.runtime.caches.encoder_outputs import EncoderOutputs
 from edgeformer.runtime.caches.static_cache import StaticCache
 from edgeformer.runtime.generation.generate import run_rows
-from edgeformer.runtime.steps.static_decoder import StaticDecoder
+from edgeformer.runtime.steps.runner import StepRunner
 
 NEW_TOKENS = (3, 14, 9, 1, 20, 5, 12, 2)
 PROMPTS = [np.random.default_rng(row).integers(2, 130, 2 + 3 * (row % 4)).tolist() for row in range(len(NEW_TOKENS))]
@@ -35,9 +35,11 @@ def together(model):
         for prompt, new in zip(PROMPTS, NEW_TOKENS, strict=True)
     ]
     decoder = model.new_decoder(len(rows), max(map(len, PROMPTS)) + max(NEW_TOKENS))
+    step, sizes = decoder.decode_rows, []
+    decoder.decode_rows = lambda first, tokens, *rest: sizes.append(len(tokens)) or step(first, tokens, *rest)
     for _ in run_rows(decoder, rows):
         pass
-    return [row.tokens for row in rows], len(decoder.lengths)
+    return [row.tokens for row in rows], sizes[-1]
 
 
 def alone(model):
@@ -55,7 +57,7 @@ def test_rows_go_on_as_alone(model):
 
 @pytest.mark.parametrize("model", [kind for kind in KINDS if kind != "dynamic"], indirect=True)
 def test_rows_that_stay_in_place_would_be_noticed(model, monkeypatch):
-    monkeypatch.setattr(StaticCache, "reorder", lambda *_: 0)
+    monkeypatch.setattr(StaticCache, "move_row", lambda *_: None)
     assert together(model)[0] != alone(model)
 
 
@@ -63,15 +65,15 @@ def test_rows_that_stay_in_place_would_be_noticed(model, monkeypatch):
 def test_last_rows_fill_the_gaps(model):
     decoder = model.new_decoder(8, 4)
     decoder.lengths[:] = range(8)
-    assert decoder.keep_rows([0, 2, 5, 7]) == [0, 5, 2, 7] == decoder.lengths.tolist()
-    assert decoder.keep_rows([1, 2, 3]) == [3, 1, 2]
-    assert decoder.keep_rows([0, 1]) == [0, 1] and decoder.lengths.tolist() == [7, 5]
+    assert decoder.close_gaps([0, 2, 5, 7]) == [0, 5, 2, 7] == decoder.lengths[:4].tolist()
+    assert decoder.close_gaps([1, 2, 3]) == [3, 1, 2]
+    assert decoder.close_gaps([0, 1]) == [0, 1] and decoder.lengths[:2].tolist() == [7, 5]
 
 
 @pytest.mark.parametrize("model", ["standard"], indirect=True)
 def test_a_loop_that_takes_rows_in_their_old_order_would_be_noticed(model, monkeypatch):
-    keep = StaticDecoder.keep_rows
-    monkeypatch.setattr(StaticDecoder, "keep_rows", lambda self, rows: keep(self, rows) and rows)
+    keep = StepRunner.close_gaps
+    monkeypatch.setattr(StepRunner, "close_gaps", lambda self, rows: keep(self, rows) and rows)
     assert together(model)[0] != alone(model)
 
 
@@ -81,15 +83,15 @@ def of_sources(model):
     single = [model.generate(source, max_new_tokens=12, ignore_eos=True).token_ids for source in sources]
     eos = frozenset(tokens[2] for tokens in single[1::2])  # so that about half of the rows end early
     together, kept = [], []
-    step = StaticDecoder.decode_one_token
+    step = StepRunner.decode_rows
 
-    def watched(self, tokens, active=None):
+    def watched(self, first, tokens, *rest):
         kept.append(len(tokens))
-        return step(self, tokens, active)
+        return step(self, first, tokens, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("edgeformer.runtime.generation.rows.end_tokens", lambda config, manifest: eos)
-        patch.setattr(StaticDecoder, "decode_one_token", watched)
+        patch.setattr(StepRunner, "decode_rows", watched)
         together = [each.token_ids for each in model.generate(sources, max_new_tokens=12)]
     return together, [until(tokens, eos) for tokens in single], kept
 
@@ -107,6 +109,6 @@ def test_sources_go_with_their_rows(translator):
 
 
 def test_sources_of_other_rows_would_be_noticed(translator, monkeypatch):
-    monkeypatch.setattr(EncoderOutputs, "reorder", lambda *_: None)
+    monkeypatch.setattr(EncoderOutputs, "move", lambda *_: None)
     found, expected, _ = of_sources(translator)
     assert found != expected

@@ -169,8 +169,8 @@ def runs_of(whisper, samples, **speech):
 
 
 def test_the_encoder_runs_once_for_each_window(whisper, monkeypatch):
-    encoded, frames, encode, cut = [], set(), EncoderOutputs.__init__, Recording.window
-    monkeypatch.setattr(EncoderOutputs, "__init__", lambda *args: encoded.append(args) or encode(*args))
+    encoded, frames, encode, cut = [], set(), EncoderOutputs.run, Recording.window
+    monkeypatch.setattr(EncoderOutputs, "run", lambda *args: encoded.append(args) or encode(*args))
     monkeypatch.setattr(Recording, "window", lambda self, frame: frames.add(frame) or cut(self, frame))
 
     def found():
@@ -189,7 +189,7 @@ def test_the_encoder_runs_once_for_each_window(whisper, monkeypatch):
         assert len(encoded) == count
     # Negative control: windows of which nothing is kept.
     for module in ("encoder_decoder", "seq2seq_requests"):
-        monkeypatch.setattr(f"edgeformer.runtime.{module}.kept_by", lambda sources: None)
+        monkeypatch.setattr(f"edgeformer.runtime.tasks.{module}.kept_by", lambda sources: None)
     del encoded[:]
     assert found() == once
     assert len(encoded) > 3 * len(frames)

@@ -10,7 +10,7 @@ from edgeformer.errors import RequestError
 from edgeformer.runtime import GenerationConfig, TokenEvent, TokenLogprobs, load_causal_lm
 from edgeformer.runtime.generation.generate import Row
 from edgeformer.runtime.generation.sampling.token_logprobs import token_logprobs
-from edgeformer.runtime.steps.decoder import Decoder
+from edgeformer.runtime.steps.runner import StepRunner
 
 PROMPT = "Once upon a time"
 
@@ -125,8 +125,10 @@ def test_a_greedy_row_without_options_reads_the_logits_as_they_are():
 def test_samples_of_a_prompt_are_solo_runs_with_the_seeds_that_follow(model, prompts, monkeypatch):
     options = {"temperature": 0.9, "top_p": 0.95, "max_new_tokens": 10}
     runs = []
-    prefill = Decoder.prefill
-    monkeypatch.setattr(Decoder, "prefill", lambda self, row, *rest, **k: runs.append(row) or prefill(self, row, *rest))
+    prefill = StepRunner.prefill
+    monkeypatch.setattr(
+        StepRunner, "prefill", lambda self, row, *rest, **k: runs.append(row) or prefill(self, row, *rest)
+    )
     found = model.generate(prompts, num_return_sequences=3, seed=5, **options)
     assert runs == ([0] if isinstance(prompts, str) else [0, 3])  # each prompt once
     for prompt, samples in [(prompts, found)] if isinstance(prompts, str) else zip(prompts, found, strict=True):

@@ -67,10 +67,8 @@ def test_onnxruntime_refuses_such_a_batch_itself(model):
     decoder = model.new_decoder(3, 40)
     first = np.array([prompt[:9] for prompt in PROMPTS])
     decoder.prefill_batch(first, [9, 9, 9])
-    logits = np.empty((*first.shape, model.manifest.vocab_size), np.float32)
-    binding = decoder._new_binding(model.session, first, logits)
     with pytest.raises(BundleError, match="GroupQueryAttention.*batch_size must be 1"):
-        decoder._run(model.session, binding, np.ones(first.shape, bool))
+        decoder.memory.run_batch(first, np.ones(first.shape, bool), np.array([18, 18, 18]))
 
 
 def test_rows_move_and_go_back(model):

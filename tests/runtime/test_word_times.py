@@ -231,7 +231,7 @@ def test_a_model_without_heads_refuses_words(make_model, tmp_path):
 def test_an_older_bundle_refuses_words(whisper, tmp_path):
     folder = shutil.copytree(whisper.path, tmp_path / "older")
     manifest = json.loads((folder / "edgeformer.json").read_text())
-    del manifest["alignment"]
+    del manifest["graphs"]["alignment"]
     (folder / "edgeformer.json").write_text(json.dumps(manifest))
     older = SimpleNamespace(ours=load(folder, "cpu", 1))
     with pytest.raises(RequestError, match="^this bundle has no alignment graph, .* Export the model again"):
@@ -243,12 +243,12 @@ def test_an_older_bundle_refuses_words(whisper, tmp_path):
     [
         ({"median_filter_width": 4}, "AlignmentGraph.median_filter_width is 4; it must be a positive odd number"),
         ({"heads": []}, r"AlignmentGraph.heads is \(\); it must be at least one"),
-        ({"graph": "onnx/no.onnx"}, "is damaged: it does not list 'onnx/no.onnx'"),
+        ({"file": "onnx/no.onnx"}, "is damaged: it does not list 'onnx/no.onnx'"),
     ],
 )
 def test_a_damaged_manifest_is_refused(whisper, tmp_path, change, message):
     manifest = json.loads((whisper.path / "edgeformer.json").read_text())
-    manifest["alignment"] |= change
+    manifest["graphs"]["alignment"] |= change
     (tmp_path / "edgeformer.json").write_text(json.dumps(manifest))
     with pytest.raises(BundleError, match=message):
         Manifest.read(tmp_path)

@@ -54,7 +54,7 @@ def running(
 ) -> Iterator[Running]:
     """Serve bundles while the `with` lasts. send_buffer: bytes that the kernel keeps for a slow client."""
     chosen = ServerOptions(port=0, **options)
-    models = load_models(bundles, "cpu", 1, engine)
+    models = load_models(bundles, "cpu", 1, engine, tool_format=chosen.tool_format)
     with listen(chosen) as listener:
         if send_buffer is not None:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)

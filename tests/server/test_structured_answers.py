@@ -6,12 +6,19 @@ the schema, and one that it makes by itself is put into its mouth by a logits pr
 
 import functools
 import json
+import re
 
+import httpx2
 import jsonschema
 import numpy as np
 import openai
 import pytest
 from running_server import running, with_tools
+from test_tool_calls import ODD
+
+from edgeformer.errors import RequestError
+from edgeformer.server.service.options import ServerOptions
+from edgeformer.server.tool_calls.table import FORMATS
 
 ASK = [{"role": "user", "content": "How is the weather in Rome?"}]
 PARAMETERS = {
@@ -146,3 +153,110 @@ def test_choices_of_tools_that_do_not_exist_are_refused(create):
         create(tools=TOOLS, tool_choice={"type": "function", "function": {"name": "none"}})
     with pytest.raises(openai.BadRequestError, match="asks for a call, but there are no tools"):
         create(tool_choice="required")
+
+
+def tool(parameters, name="weather", **fields):
+    return {"type": "function", "function": {"name": name, "parameters": parameters, **fields}}
+
+
+NESTED = {
+    "type": "object",
+    "properties": {"trip": {"$ref": "#/$defs/Trip"}},
+    "required": ["trip"],
+    "$defs": {
+        "City": {"enum": ["Rome", "Oslo"]},
+        "Trip": {
+            "type": "object",
+            "properties": {"city": {"$ref": "#/$defs/City"}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+            "required": ["city", "days"],
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+@pytest.mark.parametrize("others", [[], [tool(NESTED, "time")]], ids=["alone", "with another"])
+def test_parameters_with_pointers_are_followed(create, choice, others):
+    message = create(tools=[tool(NESTED), *others], tool_choice=choice).choices[0].message
+    jsonschema.validate(json.loads(message.tool_calls[0].function.arguments), NESTED)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_call_that_must_come_follows_the_schema_in_every_format(create, server, format, monkeypatch):
+    served = server.models.find(None)
+    monkeypatch.setitem(served.__dict__, "tool_format", FORMATS[format])
+    monkeypatch.setitem(served.__dict__, "special_marks", {})
+    answer = create(tools=TOOLS, tool_choice="required", max_tokens=250).choices[0]
+    assert (answer.finish_reason, answer.message.content) == ("tool_calls", None)
+    jsonschema.validate(json.loads(answer.message.tool_calls[0].function.arguments), PARAMETERS)
+
+
+def test_strict_tools_hold_every_call_to_its_schema(create, says):
+    tools = [tool(PARAMETERS, strict=True)]
+    for seed in range(3):
+        answer = create(tools=tools, temperature=1.0, seed=seed).choices[0]
+        for call in answer.message.tool_calls or ():
+            jsonschema.validate(json.loads(call.function.arguments), PARAMETERS)
+    says(CALL)
+    message = create(tools=tools).choices[0].message
+    assert (message.content, message.tool_calls[0].function.name) == ("Look: ", "weather")
+
+
+def test_an_answer_with_a_schema_and_tools_is_one_or_the_other(create, says):
+    wanted = {"type": "json_schema", "json_schema": {"name": "forecast", "schema": PARAMETERS}}
+    message = create(tools=TOOLS, response_format=wanted).choices[0].message
+    values = [call.function.arguments for call in message.tool_calls or ()] or [message.content]
+    for value in values:
+        jsonschema.validate(json.loads(value), PARAMETERS)
+    says('{"city": "Oslo", "days": 3}')
+    message = create(tools=TOOLS, response_format=wanted).choices[0].message
+    assert message.tool_calls is None and json.loads(message.content) == {"city": "Oslo", "days": 3}
+    says(CALL.removeprefix("Look: "))
+    [call] = create(tools=TOOLS, response_format=wanted).choices[0].message.tool_calls
+    assert json.loads(call.function.arguments) == {"city": "Rome", "days": 2}
+
+
+DEEP = functools.reduce(lambda inner, _: {"type": "object", "properties": {"x": inner}}, range(300), {})
+REFUSED = {
+    "itself": ({"$ref": "#"}, "are a \\$ref to '#', which leads to no schema"),
+    "nothing": ({"$ref": "#/$defs/X"}, "are a \\$ref to '#/\\$defs/X', which leads to no schema"),
+    "deep": (DEEP, "nests objects and lists more than 64 deep"),
+    "beyond JSON": ({"properties": {"x": {"maximum": float("inf")}}}, "number beyond the range of JSON"),
+    "half a character": ({"properties": {"x": {"enum": ["\ud800"]}}}, "half of a character"),
+    "unknown type": (
+        {"type": "object", "properties": {"x": {"type": "king"}}},
+        "of a tool cannot be followed",
+    ),
+}
+
+
+def ask(server, parameters, **fields):
+    body = {"messages": ASK, "tools": [tool(parameters, **fields)], "tool_choice": "required", "max_tokens": 30}
+    content = json.dumps(body).replace("Infinity", "1e999")
+    return httpx2.post(f"{server.url}/v1/chat/completions", content=content, timeout=60)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_parameters_that_cannot_be_followed_are_refused_by_a_sentence(server, case):
+    parameters, message = REFUSED[case]
+    answer = ask(server, parameters, strict=True)
+    assert answer.status_code == 400 and re.search(message, answer.json()["error"]["message"]), answer.text
+    assert answer.json()["error"]["param"].startswith("tools") and len(answer.text) < 600
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("odd", ODD)
+def test_odd_parameters_are_no_failure_of_the_server(server, odd, strict):
+    answer = ask(server, ODD[odd], strict=strict)
+    assert answer.status_code in (200, 400), answer.text
+    assert "error" not in answer.json() or len(answer.text) < 600
+
+
+def test_a_format_of_tool_calls_can_be_named(tiny_llama_bundle, tmp_path):
+    folder = with_tools(tiny_llama_bundle, tmp_path / "tiny-llama")
+    with running([folder], tool_format="mistral") as server:
+        assert server.models.find(None).tool_format is FORMATS["mistral"]
+        answer = ask(server, PARAMETERS).json()["choices"][0]
+        assert answer["message"].get("tool_calls") or answer["finish_reason"] == "length"
+    with pytest.raises(RequestError, match="tool_format is 'latin'; it must be one of gpt-oss, "):
+        ServerOptions(tool_format="latin")

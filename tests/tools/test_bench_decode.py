@@ -13,11 +13,12 @@ def run(*arguments):
     return CliRunner().invoke(bench_decode.main, [str(argument) for argument in arguments])
 
 
-def test_the_report_holds_speeds_and_ratios_of_all_three_loops(tiny_bundle, tiny_checkpoint):
-    result = run(tiny_bundle, "--checkpoint", tiny_checkpoint, *OPTIONS, "--json")
+def test_the_report_holds_speeds_and_ratios_of_all_three_loops(tiny_bundle, tiny_checkpoint, tmp_path):
+    file = tmp_path / "report.json"
+    result = run(tiny_bundle, "--checkpoint", tiny_checkpoint, *OPTIONS, "--json", file)
 
     assert result.exit_code == 0, result.output
-    data = json.loads(result.stdout)
+    data = json.loads(file.read_text())
     assert list(data["tokens_per_second"]) == ["edgeformer", "bare", "eager"]
     for speeds in data["tokens_per_second"].values():
         assert speeds["prefill"]["median"] > 0
@@ -48,7 +49,7 @@ def test_an_end_of_text_token_ends_no_run(tiny_bundle):
     assert len(bench_decode.edgeformer_loop(model)([1, 2, 3], 8).tokens) == 8
 
 
-def test_loops_that_disagree_fail_loudly(tiny_bundle, monkeypatch):
+def test_loops_that_disagree_fail_loudly(tiny_bundle, monkeypatch, tmp_path):
     honest = bench_decode.bare_loop
 
     def feeds_another_prompt(session):
@@ -56,9 +57,10 @@ def test_loops_that_disagree_fail_loudly(tiny_bundle, monkeypatch):
         return lambda prompt, new: bare(prompt[::-1], new)
 
     monkeypatch.setattr(bench_decode, "bare_loop", feeds_another_prompt)
-    result = run(tiny_bundle, *OPTIONS, "--json")
+    result = run(tiny_bundle, *OPTIONS, "--json", tmp_path / "report.json")
 
     assert result.exit_code == 1
+    assert not (tmp_path / "report.json").exists()
     assert result.stdout == ""
     assert "the loops disagree from new token" in result.stderr
 

@@ -8,11 +8,12 @@ from click.testing import CliRunner
 from edgeformer.runtime import load
 
 
-def test_both_texts_are_written_with_and_without_drafts(tiny_bundle):
+def test_both_texts_are_written_with_and_without_drafts(tiny_bundle, tmp_path):
     options = ["--prompt", "48", "--new", "32", "--rounds", "1", "--threads", "1", "--no-kernels"]
-    result = CliRunner().invoke(bench_speculation.main, [str(tiny_bundle), *options, "--json"])
+    file = tmp_path / "report.json"
+    result = CliRunner().invoke(bench_speculation.main, [str(tiny_bundle), *options, "--json", str(file)])
     assert result.exit_code == 0, result.output
-    data = json.loads(result.stdout)
+    data = json.loads(file.read_text())
     assert list(data["tasks"]) == ["edit", "free"]
     for figures in data["tasks"].values():
         assert list(figures["tokens_per_second"]) == ["plain", "lookup"]

@@ -209,9 +209,11 @@ def print_report(data: dict[str, Any]) -> None:
 @click.option("--new", type=click.IntRange(min=2), default=64, show_default=True, help="Tokens to generate.")
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of each contender. [default: all usable cores]")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
+@click.option(
+    "--json", "file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the figures to this file."
+)
 def main(
-    bundle: Path, checkpoint: Path | None, prompt: int, new: int, rounds: int, threads: int | None, as_json: bool
+    bundle: Path, checkpoint: Path | None, prompt: int, new: int, rounds: int, threads: int | None, file: Path | None
 ) -> None:
     """Measure one bundle."""
     threads = threads or usable_cores()
@@ -237,10 +239,9 @@ def main(
         **report(runs, prompt),
         "environment": environment(),
     }
-    if as_json:
-        click.echo(json.dumps(data, indent=1))
-    else:
-        print_report(data)
+    print_report(data)
+    if file:
+        file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

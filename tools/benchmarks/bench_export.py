@@ -144,8 +144,10 @@ def print_report(data: dict[str, Any]) -> None:
     show_default=True,
     help="Folder for the temporary bundle.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
-def main(model: str, precision: Precision, no_verify: bool, workdir: Path, as_json: bool) -> None:
+@click.option(
+    "--json", "file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the figures to this file."
+)
+def main(model: str, precision: Precision, no_verify: bool, workdir: Path, file: Path | None) -> None:
     """Measure one export."""
     if not Path("/proc/self/status").is_file():
         raise click.ClickException("memory is read from /proc/<pid>/status, which this system does not have.")
@@ -164,10 +166,9 @@ def main(model: str, precision: Precision, no_verify: bool, workdir: Path, as_js
         "method": f"{len(samples)} samples of /proc/<pid>/status, one every {1000 * INTERVAL_SECONDS:.0f} ms",
         "environment": environment(),
     }
-    if as_json:
-        click.echo(json.dumps(data, indent=1))
-    else:
-        print_report(data)
+    print_report(data)
+    if file:
+        file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -134,8 +134,10 @@ def print_report(data: dict[str, Any]) -> None:
 @click.option("--new", type=click.IntRange(min=2), default=32, show_default=True, help="Tokens to generate.")
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of each contender. [default: all usable cores]")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
-def main(bundle: Path, prompt: int, new: int, rounds: int, threads: int | None, as_json: bool) -> None:
+@click.option(
+    "--json", "file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the figures to this file."
+)
+def main(bundle: Path, prompt: int, new: int, rounds: int, threads: int | None, file: Path | None) -> None:
     """Measure one bundle."""
     threads = threads or usable_cores()
     models = open_contenders(bundle, threads)
@@ -155,10 +157,9 @@ def main(bundle: Path, prompt: int, new: int, rounds: int, threads: int | None, 
         "contenders": report(runs, step_bytes(bundle / manifest.graph), bandwidths),
         "environment": environment(),
     }
-    if as_json:
-        click.echo(json.dumps(data, indent=1))
-    else:
-        print_report(data)
+    print_report(data)
+    if file:
+        file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ from edgeformer.runtime.generation.generate import Row, run_rows
 from edgeformer.runtime.generation.rows import with_prompt_lookup
 from edgeformer.runtime.generation.sampling.sampling import Sampling
 from edgeformer.runtime.sessions.session import usable_cores
-from edgeformer.runtime.steps.decoder import PrefillSession
+from edgeformer.runtime.steps.decode_graph import PrefillSession
 from edgeformer.runtime.steps.new_decoder import new_decoder
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
@@ -172,9 +172,18 @@ def print_report(data: dict[str, Any]) -> None:
 @click.option("--kernels/--no-kernels", default=True, show_default=True, help="Whether to use edgeformer-kernels.")
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of the session. [default: all usable cores]")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
+@click.option(
+    "--json", "file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the figures to this file."
+)
 def main(
-    bundle: Path, prompt: int, new: int, drafted: int, kernels: bool, rounds: int, threads: int | None, as_json: bool
+    bundle: Path,
+    prompt: int,
+    new: int,
+    drafted: int,
+    kernels: bool,
+    rounds: int,
+    threads: int | None,
+    file: Path | None,
 ) -> None:
     """Measure one bundle."""
     if new > prompt:
@@ -201,10 +210,9 @@ def main(
         "steps_of_runs": time_runs(model, prompt, rounds),
         "environment": environment(),
     }
-    if as_json:
-        click.echo(json.dumps(data, indent=1))
-    else:
-        print_report(data)
+    print_report(data)
+    if file:
+        file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

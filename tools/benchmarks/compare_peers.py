@@ -232,6 +232,7 @@ def main(
         if precision not in PEERS[name].precisions
     ]
     data: dict[str, Any] = {
+        "tool": "compare_peers",
         "checkpoint": checkpoint.name,
         "new_tokens": new,
         "threads": threads,

@@ -1,6 +1,7 @@
-"""Describe the machine and the package versions that a measurement was made with."""
+"""Describe when a measurement was made, on which machine and with which package versions."""
 
 import platform
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -9,8 +10,9 @@ PACKAGES = ("edgeformer", "numpy", "onnx", "onnxruntime", "onnxruntime-gpu", "to
 
 
 def environment() -> dict[str, str]:
-    """Return the versions of Python and of the relevant packages, the operating system and the processor."""
-    facts = {"python": platform.python_version(), "system": platform.system(), "processor": _processor()}
+    """Return the date (UTC), the processor, the system and the versions of Python and of relevant packages."""
+    facts = {"date": datetime.now(UTC).date().isoformat(), "processor": _processor(), "system": platform.system()}
+    facts["python"] = platform.python_version()
     for package in PACKAGES:
         try:
             facts[package] = version(package)

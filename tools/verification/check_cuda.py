@@ -308,12 +308,14 @@ def time_models(work: Path, data: dict[str, Any], timed: dict[str, Any], output:
 def resumed(output: Path, data: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
     """Return the cases of an earlier run that passed, and the models that it timed, by key.
 
-    Both are empty if anything else in the file differs from `data`.
+    Both are empty if anything else in the file, except the date, differs from `data`.
     """
     if not output.is_file():
         return {}, {}
     earlier = json.loads(output.read_text(encoding="utf-8"))
-    if any(earlier.get(name) != value for name, value in json.loads(json.dumps(data)).items()):
+    now = json.loads(json.dumps(data))
+    now["environment"] |= {key: value for key, value in earlier["environment"].items() if key == "date"}
+    if any(earlier.get(name) != value for name, value in now.items()):
         return {}, {}
     timed = {key: case for key, case in earlier.get("speed", {}).items() if "error" not in case}
     return {case["key"]: case for case in earlier["cases"] if passed(case)}, timed

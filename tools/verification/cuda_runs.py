@@ -15,7 +15,7 @@ from edgeformer.errors import RequestError
 from edgeformer.manifest.parts import Provider
 from edgeformer.runtime import CudaOptions, Engine, load, load_causal_lm
 from edgeformer.runtime.sessions.session import profiled
-from edgeformer.runtime.steps.device_decoder import SHORTEST
+from edgeformer.runtime.steps.device import SHORTEST
 from edgeformer.runtime.tasks.causal_lm import CausalLM
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages

@@ -17,8 +17,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from edgeformer import families
 from edgeformer.families import family_names
-from edgeformer.families._family import WITHOUT_EFFECT
 from edgeformer.families._nested import TIED
+from edgeformer.families._neutral import WITHOUT_EFFECT
 from edgeformer.families._wrappers import SAME_ON_TEXT, WRAPPERS
 
 FILE = Path(families.__file__).with_name("text_defaults.json")
@@ -52,7 +52,7 @@ def defaults(kind: str) -> dict[str, Any]:
     base = getattr(CONFIG_MAPPING[kind], "default_theta", None)
     if isinstance(base, float) and base != PLAIN_BASE:
         found[ROPE] = base
-    ignored = WITHOUT_EFFECT | PAIRS | {TIED}
+    ignored = WITHOUT_EFFECT.keys() | PAIRS | {TIED}
     return {name: value for name, value in sorted(found.items()) if name not in ignored}
 
 

@@ -9,36 +9,41 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from edgeformer.errors import RequestError
 from edgeformer.runtime import CausalLM, Generation, TokenEvent
 from edgeformer.server.schema.bodies import ChatBody
-from edgeformer.server.schema.tool_formats import Call, ToolCallReader
 from edgeformer.server.service.answers import Answers, Progress, unless_gone
 from edgeformer.server.service.config_of_body import configs
 from edgeformer.server.service.generating import FINISH_REASONS, EventStream, keep_text, submit, usage
 from edgeformer.server.service.logprobs import chat_logprobs
-from edgeformer.server.service.prompts import ChatPrompt, chat_prompt, check_length
+from edgeformer.server.service.marked_text import MarkedText
+from edgeformer.server.service.prompts import ChatPrompt, chat_prompt, check_length, grammar_error
 from edgeformer.server.service.records import Record
 from edgeformer.server.service.served import ServedModel
 from edgeformer.server.service.state import body_of, record_of, state_of
+from edgeformer.server.tool_calls.format import Call
+from edgeformer.server.tool_calls.reader import ToolCallReader
 
 
 @dataclass
 class Choice:
-    """One answer of a chat: its text and calls so far."""
+    """One answer of a chat: its text and calls so far. marked: the text with its marks, which `reader` reads."""
 
     reader: ToolCallReader | None
+    marked: MarkedText | None
     one_call: bool
     text: str = ""
     calls: list[Call] = field(default_factory=list)
     events: list[TokenEvent] = field(default_factory=list)
     finish_reason: str | None = None
 
-    def advance(self, progress: Progress, spelled: Sequence[str]) -> tuple[str, list[Call]]:
-        """Take new tokens, with the text of each; return new text and calls."""
-        text = "".join(spelled)
+    def advance(self, progress: Progress) -> tuple[str, list[Call]]:
+        """Take new tokens; return new text and calls."""
+        text = "".join(each.text or "" for each in progress.tokens)
         calls: list[Call] = []
-        if self.reader is not None:
-            text, calls = self.reader.push(text)
+        if self.reader is not None and self.marked is not None:
+            text = "".join(self.marked.push(each.token_id) for each in progress.tokens)
+            text, calls = self.reader.push(text + (self.marked.flush() if progress.result is not None else ""))
             if progress.result is not None:
                 rest, more = self.reader.finish()
                 text, calls = text + rest, calls + more
@@ -71,17 +76,8 @@ class Chat:
     async def changes(self) -> AsyncIterator[tuple[Progress, str, list[Call]]]:
         """Yield what comes, with its new text and calls, until all choices have ended."""
         async for progress in self.answers.progress():
-            text, calls = self.choices[progress.choice].advance(progress, self._spelled(progress.tokens))
+            text, calls = self.choices[progress.choice].advance(progress)
             yield progress, text, calls
-
-    def _spelled(self, tokens: Sequence[TokenEvent]) -> list[str]:
-        """Return the text of each token. Where calls are read, the special token that opens one is spelled, too."""
-        format = self.prompt.tool_format
-        opening = None
-        if format is not None:
-            opening = self.served.tokenizer.backend.token_to_id(format.opening)
-        return [format.opening if format and each.token_id == opening and not each.text else each.text or ""
-                for each in tokens]  # fmt: skip
 
     async def collect(self) -> dict[str, Any]:
         """Return the whole answer."""
@@ -144,18 +140,23 @@ async def begin_chat(request: Request, body: ChatBody, param: str) -> Chat:
     served.require(CausalLM)
     prompt = await state.in_thread(chat_prompt, served, body)
     check_length(served, prompt.tokens, state.options.max_prompt_tokens, param)
-    wanted = configs(served, body, state.options, len(prompt.tokens), prompt.json_schema)
+    wanted = configs(served, body, state.options, len(prompt.tokens), prompt.json_schema, prompt.grammar)
     keep_text(state, record, "prompt", [message.model_dump(exclude_none=True) for message in body.messages])
-    answers = await submit(request, served, [prompt.tokens], wanted)
-    format = prompt.tool_format
-    choices = [
-        Choice(
-            None if format is None else ToolCallReader(format, forced=prompt.forced),
-            one_call=body.parallel_tool_calls is False,
-        )
-        for _ in wanted
-    ]
+    try:
+        answers = await submit(request, served, [prompt.tokens], wanted)
+    except RequestError as error:
+        raise grammar_error(error) if prompt.grammar is not None else error from None
+    choices = [_choice(served, body, prompt, config.stop) for config in wanted]
     return Chat(served, body, prompt, answers, record, choices)
+
+
+def _choice(served: ServedModel, body: ChatBody, prompt: ChatPrompt, stop: Sequence[str]) -> Choice:
+    one_call = body.parallel_tool_calls is False
+    if prompt.tool_format is None:
+        return Choice(None, None, one_call)
+    marks = {id: mark for mark, id in served.special_marks.items()}
+    reader = ToolCallReader(prompt.tool_format, prompt.functions, thinking=prompt.thinking)
+    return Choice(reader, MarkedText(served.tokenizer, marks, stop), one_call)
 
 
 async def chat_completions(request: Request) -> Response:

@@ -13,11 +13,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from edgeformer.server.endpoints.chat import Chat, begin_chat
-from edgeformer.server.schema.response_bodies import ResponseBody
-from edgeformer.server.schema.tool_formats import Call
+from edgeformer.server.schema.response_bodies import OPTION_NAMES, ResponseBody
 from edgeformer.server.service.answers import unless_gone
 from edgeformer.server.service.generating import EventStream, keep_text
 from edgeformer.server.service.state import body_of, record_of, state_of
+from edgeformer.server.tool_calls.format import Call
 
 Event = dict[str, Any]
 
@@ -67,7 +67,7 @@ class Output:
         self.items.append(item)
         return {"type": "response.output_item.added", "output_index": len(self.items) - 1, "item": dict(item)}
 
-    def _change(self, name: str, **fields: Any) -> Event:
+    def _change(self, name: str, **fields: object) -> Event:
         place = {"item_id": self.items[-1]["id"], "output_index": len(self.items) - 1}
         return {"type": f"response.{name}"} | place | fields
 
@@ -136,11 +136,10 @@ class Responding:
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": None,
             "store": False,
-            "temperature": body.temperature,
+            **{name: getattr(body, name) for name in OPTION_NAMES},
             "text": {"format": {"type": "text"}} | text,
             "tool_choice": "auto" if choice is None else choice if isinstance(choice, str) else choice.model_dump(),
             "tools": [tool.model_dump() for tool in body.tools or ()],
-            "top_p": body.top_p,
             "truncation": "disabled",
             "usage": self._usage() if ended else None,
         }

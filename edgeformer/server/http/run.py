@@ -36,7 +36,7 @@ def serve(
     """
     log_to_stderr()
     with listen(options) as listener:
-        models = load_models(bundles, provider, threads, engine_options, draft)
+        models = load_models(bundles, provider, threads, engine_options, draft, options.tool_format)
         # uvicorn raises the signal again when it has drained; this exit is no failure.
         previous = signal.signal(signal.SIGTERM, signal.SIG_IGN)
         try:

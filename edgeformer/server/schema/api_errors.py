@@ -7,6 +7,7 @@ from typing import Any
 from starlette.responses import Response
 
 from edgeformer.errors import EdgeformerError, RequestError
+from edgeformer.options.generation import OPTIONS
 from edgeformer.runtime import EngineBusyError
 
 KINDS = {
@@ -57,7 +58,7 @@ class ApiError(EdgeformerError):
         return Response(json.dumps(self.body), self.status, headers, media_type="application/json")
 
 
-def as_api_error(error: BaseException, param: str | None = None) -> ApiError:
+def as_api_error(error: BaseException) -> ApiError:
     """Return the error of the API for one of the runtime: 429, 400, or 500 for what is nobody's request's fault."""
     match error:
         case ApiError():
@@ -65,6 +66,12 @@ def as_api_error(error: BaseException, param: str | None = None) -> ApiError:
         case EngineBusyError():
             return ApiError(429, str(error), code="engine_busy", retry_after=error.retry_after)
         case RequestError():
-            return ApiError(400, str(error), param=param)
+            return ApiError(400, str(error), param=param_of(error))
         case _:
             return ApiError(500, "the server failed to answer this request; its log says why.", code="internal_error")
+
+
+def param_of(error: RequestError) -> str | None:
+    """Return the field of requests that an error of the runtime is about, or None where it is about no option."""
+    option = OPTIONS.get(error.field or "")
+    return option.api or None if option is not None else None

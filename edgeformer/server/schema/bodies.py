@@ -4,12 +4,14 @@ Ranges of OpenAI's API that the runtime checks too are left to it; its errors na
 """
 
 import json
-from typing import Annotated, Any, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
+from edgeformer.options.generation import OPTIONS, Texts, TokenBiases
 from edgeformer.server.schema.api_errors import ApiError
 from edgeformer.server.schema.fields import drop_other_fields
+from edgeformer.server.schema.json_values import Schema
 
 TokenId = Annotated[int, Field(ge=0)]
 Prompt = str | list[str] | list[TokenId] | list[list[TokenId]]
@@ -65,7 +67,7 @@ class Function(Body):
 
     name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: Schema | None = None
     strict: bool | None = None
 
 
@@ -101,7 +103,7 @@ class JsonSchema(Body):
 
     name: str | None = None
     description: str | None = None
-    schema_: dict[str, Any] = Field(alias="schema")
+    schema_: Schema = Field(alias="schema")
     strict: bool | None = None
 
 
@@ -112,27 +114,35 @@ class ResponseFormat(Body):
     json_schema: JsonSchema | None = None
 
 
-class GenerationBody(ModelBody):
-    """The fields that chats and completions share. The last seven are no fields of OpenAI's, but of other servers'."""
+def with_options(*names: str) -> Any:
+    """Return a body with these options of generation as fields: all that the API has, where none is named."""
+    chosen = [OPTIONS[name] for name in names] or [option for option in OPTIONS.values() if option.api]
+    fields: dict[str, Any] = {}
+    for option in chosen:
+        kind = JSON_TYPES.get(option.value_type, option.value_type)
+        limits: dict[str, Any] = dict(option.api_limits)
+        fields[option.api] = (kind | None, Field(None, **limits))
+    return create_model("OptionsBody", __base__=ModelBody, **fields)
 
-    max_tokens: int | None = Field(None, ge=1)
-    temperature: float | None = Field(None, ge=0)
-    top_p: float | None = None
-    seed: int | None = Field(None, ge=-(2**63), lt=2**64)
-    stop: str | Annotated[list[str], Field(max_length=16)] | None = None
+
+JSON_TYPES: dict[Any, Any] = {
+    Texts: str | Annotated[list[str], Field(max_length=16)],
+    TokenBiases: dict[str, float],
+}
+"""Types of fields, for options whose type in Python is another."""
+
+if TYPE_CHECKING:
+    OptionsBody = ModelBody
+else:
+    OptionsBody = with_options()
+
+
+class GenerationBody(OptionsBody):
+    """The fields that chats and completions share: options of generation, and others. Not all are OpenAI's."""
+
     n: int | None = Field(None, ge=1)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    logit_bias: dict[str, float] | None = None
-    presence_penalty: float | None = Field(None, ge=-2, le=2)
-    frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    top_k: int | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    repetition_penalty: float | None = None
-    ignore_eos: bool | None = None
-    min_tokens: int | None = None
-    prompt_lookup_num_tokens: int | None = None
 
 
 class ChatBody(GenerationBody):
@@ -214,7 +224,8 @@ def read_body(kind: type[_Body], content: bytes) -> _Body:
         # Of a field that may be of several types, the error deepest inside is the one of the type that was meant.
         first = max(error.errors(include_url=False, include_context=False), key=lambda each: len(each["loc"]))
         param = ".".join(str(part) for part in first["loc"] if "[" not in str(part)) or None
-        raise ApiError(400, f"{param or 'the body'}: {first['msg']}.", code="invalid_type", param=param) from None
+        reason = first["msg"].removeprefix("Value error, ")
+        raise ApiError(400, f"{param or 'the body'}: {reason}.", code="invalid_type", param=param) from None
 
 
 def _refuse_constant(name: str) -> NoReturn:

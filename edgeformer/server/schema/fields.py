@@ -12,8 +12,8 @@ from edgeformer.server.schema.api_errors import ApiError
 IGNORED: dict[str, str] = {
     "metadata": "labels of stored answers; nothing is stored",
     "prediction": "a guess that makes the same answer come sooner",
-    "prompt_cache_key": "a hint; no prefix is kept between requests",
-    "prompt_cache_retention": "a hint; no prefix is kept between requests",
+    "prompt_cache_key": "a hint; prefixes that are kept are found by their tokens",
+    "prompt_cache_retention": "a hint; prefixes are kept while there is room",
     "safety_identifier": "names the end user; nobody is told",
     "service_tier": "there is one tier",
     "store": "nothing is stored",

@@ -1,6 +1,6 @@
 """The request of /v1/responses, and the chat that it stands for."""
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -19,7 +19,9 @@ from edgeformer.server.schema.bodies import (
     StreamOptions,
     ToolCall,
     ToolDefinition,
+    with_options,
 )
+from edgeformer.server.schema.json_values import Schema
 
 
 class Returned(Body):
@@ -65,7 +67,7 @@ class TextFormat(Body):
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
     description: str | None = None
-    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    schema_: Schema | None = Field(None, alias="schema")
     strict: bool | None = None
 
 
@@ -75,14 +77,21 @@ class TextOptions(Body):
     format: TextFormat | None = None
 
 
-class ResponseBody(ModelBody):
+OPTION_NAMES = ("temperature", "top_p")
+"""Options of generation that /v1/responses has, by the same names."""
+
+if TYPE_CHECKING:
+    OptionsBody = ModelBody
+else:
+    OptionsBody = with_options(*OPTION_NAMES)
+
+
+class ResponseBody(OptionsBody):
     """The request of /v1/responses."""
 
     input: str | list[Item] = Field(min_length=1)
     instructions: str | None = None
     max_output_tokens: int | None = Field(None, ge=1)
-    temperature: float | None = Field(None, ge=0)
-    top_p: float | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     text: TextOptions | None = None
@@ -101,8 +110,6 @@ class ResponseBody(ModelBody):
             "model": self.model,
             "messages": _messages(self),
             "max_completion_tokens": self.max_output_tokens,
-            "temperature": self.temperature,
-            "top_p": self.top_p,
             "stream": self.stream,
             "response_format": _response_format(self.text),
             "tools": [
@@ -112,7 +119,7 @@ class ResponseBody(ModelBody):
             "tool_choice": named,
             "parallel_tool_calls": self.parallel_tool_calls,
         }
-        return ChatBody(**fields)
+        return ChatBody(**fields | {name: getattr(self, name) for name in OPTION_NAMES})
 
 
 def _messages(body: ResponseBody) -> list[ChatMessage]:
@@ -149,7 +156,7 @@ def _text(content: str | list[TextPart] | None) -> str:
     return content if isinstance(content, str) else "".join(part.text for part in content or ())
 
 
-def _require(where: str, **fields: Any) -> None:
+def _require(where: str, **fields: object) -> None:
     for name, value in fields.items():
         if value is None:
             raise ApiError(400, f"{where}.{name}: Field required.", code="invalid_type", param=f"{where}.{name}")

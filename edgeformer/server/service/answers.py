@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from starlette.requests import Request
 
-from edgeformer.errors import RequestError
 from edgeformer.runtime import EngineStream, Generation, TokenEvent
 from edgeformer.server.schema.api_errors import ApiError
 from edgeformer.server.service.metrics import ModelMetrics
@@ -156,9 +155,3 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, _Result]) -> _
 async def _until_disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def param_of(error: RequestError, names: Sequence[str]) -> str | None:
-    """Return the field that an error of the runtime begins with, if it is one of a request."""
-    first = str(error).split(" ", 1)[0].strip(":,")
-    return first if first in names else None

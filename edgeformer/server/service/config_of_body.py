@@ -3,18 +3,12 @@
 from typing import Any
 
 from edgeformer.errors import RequestError
+from edgeformer.options.generation import OPTIONS
 from edgeformer.runtime import CausalLM, GenerationConfig, Seq2SeqLM
-from edgeformer.server.schema.api_errors import ApiError
+from edgeformer.server.schema.api_errors import ApiError, as_api_error
 from edgeformer.server.schema.bodies import ChatBody, CompletionBody, GenerationBody
-from edgeformer.server.service.answers import param_of
 from edgeformer.server.service.options import ServerOptions
 from edgeformer.server.service.served import ServedModel
-
-SAME_NAME = (
-    "top_p", "top_k", "min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
-    "ignore_eos", "prompt_lookup_num_tokens",
-)  # fmt: skip
-"""Fields of requests that are fields of `GenerationConfig` by the same name."""
 
 SEED_BITS = 63
 """Negative seeds, which OpenAI's API allows, are taken modulo 2 to this power."""
@@ -26,11 +20,12 @@ def configs(
     options: ServerOptions,
     prompt_tokens: int,
     json_schema: dict[str, Any] | None = None,
+    grammar: str | None = None,
 ) -> list[GenerationConfig]:
     """Return the config of each choice of a request: they differ in the seed alone.
 
     prompt_tokens: of its longest prompt; the server's own limit of new tokens is lowered to what the context leaves.
-    json_schema: what the answer has to follow, or None.
+    json_schema, grammar: what the answer has to follow, or None.
 
     Raises ApiError, naming the field, for a value that the runtime refuses.
     """
@@ -43,6 +38,8 @@ def configs(
         given["max_new_tokens"] = max(1, min(options.default_max_tokens, room))
     if json_schema is not None:
         given["json_schema"] = json_schema
+    if grammar is not None:
+        given["grammar"] = grammar
     assert isinstance(served.model, CausalLM | Seq2SeqLM)
     own = served.model.generation_config
     seed = given.pop("seed", None)
@@ -50,36 +47,34 @@ def configs(
         config = own.override(given)
         return [config.override({} if seed is None else {"seed": seed + choice}) for choice in range(count)]
     except RequestError as error:
-        raise ApiError(400, str(error), param=param_of(error, list(type(body).model_fields))) from None
+        raise as_api_error(error) from None
 
 
 def _options(served: ServedModel, body: GenerationBody, count: int) -> dict[str, Any]:
     """Return the fields of a request as options of the runtime, those alone that it has."""
     given: dict[str, Any] = {
-        name: value for name in SAME_NAME if (value := getattr(body, name)) is not None and value is not False
+        name: value
+        for name, option in OPTIONS.items()
+        if option.api and (value := getattr(body, option.api)) is not None
     }
-    given["max_new_tokens"] = _max_tokens(body)
-    if body.stop:
-        given["stop"] = body.stop
-    if body.min_tokens is not None:
-        given["min_new_tokens"] = body.min_tokens
-    if body.seed is not None:
-        given["seed"] = body.seed % 2**SEED_BITS
-    if body.temperature is not None:
-        given["temperature"] = body.temperature
-    elif body.top_p is not None or count > 1:
-        given["temperature"] = 1.0  # what OpenAI's API has; without it, these fields would change nothing
-    if body.logit_bias:
-        given["logit_bias"] = _biases(body.logit_bias)
+    given["max_new_tokens"] = _max_tokens(body, given.get("max_new_tokens"))
+    if given.get("stop") == "":
+        del given["stop"]
+    if "seed" in given:
+        given["seed"] %= 2**SEED_BITS
+    if "top_p" in given or count > 1:
+        given.setdefault("temperature", 1.0)  # what OpenAI's API has; without it, these fields would change nothing
+    if "logit_bias" in given:
+        given["logit_bias"] = _biases(given["logit_bias"])
     if isinstance(served.model, Seq2SeqLM):
         given["num_beams"] = 1  # no token of a beam is final before the search ends
     return given | _logprobs(body)
 
 
-def _max_tokens(body: GenerationBody) -> int | None:
+def _max_tokens(body: GenerationBody, max_tokens: int | None) -> int | None:
     if not isinstance(body, ChatBody) or body.max_completion_tokens is None:
-        return body.max_tokens
-    if body.max_tokens not in (None, body.max_completion_tokens):
+        return max_tokens
+    if max_tokens not in (None, body.max_completion_tokens):
         message = "max_tokens and max_completion_tokens differ; give max_completion_tokens alone."
         raise ApiError(400, message, param="max_tokens")
     return body.max_completion_tokens

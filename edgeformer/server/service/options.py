@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgeformer.errors import RequestError
+from edgeformer.server.tool_calls.table import FORMATS
 
 KEY_VARIABLE = "EDGEFORMER_API_KEY"
 """Environment variable of the API key."""
@@ -33,6 +34,7 @@ class ServerOptions:
         stall_seconds: time that a client may leave a stream unread; after that its request is cancelled.
         drain_seconds: time that running requests have after SIGTERM; after that they are cancelled.
         log_prompts: write prompts and answers into the log.
+        tool_format: name of the format of tool calls of all models; None for what their chat templates ask for.
     """
 
     host: str = "127.0.0.1"
@@ -48,6 +50,7 @@ class ServerOptions:
     stall_seconds: float = 60.0
     drain_seconds: float = 30.0
     log_prompts: bool = False
+    tool_format: str | None = None
 
     def __post_init__(self) -> None:
         at_least_one = ("max_body_bytes", "max_prompt_tokens", "default_max_tokens", "max_choices")
@@ -57,6 +60,8 @@ class ServerOptions:
         for name in ("body_seconds", "stall_seconds", "drain_seconds"):
             if getattr(self, name) < 0:
                 raise RequestError(f"{name} is {getattr(self, name)}; it must be 0 or more.")
+        if self.tool_format not in (None, *FORMATS):
+            raise RequestError(f"tool_format is {self.tool_format!r}; it must be one of {', '.join(FORMATS)}.")
         if self.api_key is not None and (not self.api_key.isascii() or not self.api_key.isprintable()):
             raise RequestError("the API key has characters that no HTTP header can carry; use printable ASCII.")
         if self.api_key is not None and not self.api_key.strip():

@@ -8,21 +8,29 @@ from typing import Any
 from edgeformer.errors import RequestError
 from edgeformer.server.schema.api_errors import ApiError
 from edgeformer.server.schema.bodies import ChatBody, ChatMessage, NamedTool, Prompt
-from edgeformer.server.schema.tool_formats import ToolFormat
+from edgeformer.server.schema.json_values import problem_of
 from edgeformer.server.service.served import ServedModel
+from edgeformer.server.tool_calls.format import ToolFormat
+from edgeformer.server.tool_calls.lark import arguments_schema, resolved
+
+TAIL = 8
+"""Tokens at the end of a prompt that may begin thinking."""
 
 
 @dataclass(frozen=True)
 class ChatPrompt:
-    """A conversation to answer. tool_format: None where no calls are to be read. forced: the answer is one call.
+    """A conversation to answer.
 
-    json_schema: what the answer has to follow, or None.
+    tool_format: None where no calls are to be read. functions: that may be called. thinking: whether the prompt ends
+    within thinking. json_schema, grammar: what the answer has to follow, or None.
     """
 
     tokens: list[int]
     tool_format: ToolFormat | None = None
-    forced: bool = False
+    functions: Sequence[dict[str, Any]] = ()
+    thinking: bool = False
     json_schema: dict[str, Any] | None = None
+    grammar: str | None = None
 
 
 def chat_prompt(served: ServedModel, body: ChatBody) -> ChatPrompt:
@@ -35,21 +43,51 @@ def chat_prompt(served: ServedModel, body: ChatBody) -> ChatPrompt:
     tools = [tool.model_dump(exclude_none=True) for tool in body.tools or ()]
     if not tools and body.tool_choice not in (None, "none", "auto"):
         raise ApiError(400, "tool_choice asks for a call, but there are no tools.", param="tool_choice")
-    if not tools or body.tool_choice == "none":
-        return ChatPrompt(_encode(served, messages, ()), json_schema=schema)
     format = served.tool_format
+    if not tools or body.tool_choice == "none":
+        channels = format if format is not None and format.channels and schema is None else None
+        return ChatPrompt(_encode(served, messages, ()), tool_format=channels, json_schema=schema)
     if format is None:
         reason = "has no tools, or writes their calls in a format that this server cannot read"
         raise ApiError(400, f"the chat template of {served.name!r} {reason}.", code="no_tools", param="tools")
+    functions = [tool["function"] for tool in tools]
+    _check_pointers(functions)
     tokens = _encode(served, messages, tools)
-    if body.tool_choice in (None, "auto"):
-        if schema is not None:
-            message = "response_format with tools needs tool_choice 'none', or one that asks for a call."
-            raise ApiError(400, message, param="response_format")
-        return ChatPrompt(tokens, tool_format=format)
-    functions = _callable_functions(body, tools)
-    tokens += served.tokenizer.encode(format.forced_opening, add_special_tokens=False) if format.forced_opening else []
-    return ChatPrompt(tokens, tool_format=format, forced=True, json_schema=format.schema(functions))
+    end = b"".join(served.spelled(token) for token in tokens[-TAIL:]).decode(errors="ignore").rstrip()
+    closing = next((close for open, close in format.thinking.items() if end.endswith(open.rstrip())), None)
+    is_free = body.tool_choice in (None, "auto")
+    callable = functions if is_free else _callable_functions(body, tools)
+    constrained = [
+        each | {"parameters": arguments_schema(each.get("parameters") or {}, strict=each.get("strict") is True)}
+        for each in callable
+    ]
+    if is_free and schema is None and not any(each.get("strict") for each in functions):
+        return ChatPrompt(tokens, format, functions, closing is not None)
+    if closing is not None:  # the grammar begins with the answer
+        tokens += served.tokenizer.encode(f"\n{closing}\n\n", add_special_tokens=False)
+    grammar = format.grammar(
+        constrained, served.special_marks, forced=not is_free, answer_schema=schema if is_free else None
+    )
+    return ChatPrompt(tokens, format, callable, grammar=grammar)
+
+
+def _check_pointers(functions: Sequence[dict[str, Any]]) -> None:
+    """Raise ApiError for parameters that are a `$ref` to themselves, or to nothing."""
+    for index, function in enumerate(functions):
+        parameters = function.get("parameters") or {}
+        if "$ref" in parameters and not resolved(parameters, parameters):
+            reason = f"are a $ref to {str(parameters['$ref'])[:100]!r}, which leads to no schema of theirs"
+            message = f"the parameters of the tool {function['name']!r} {reason}."
+            raise ApiError(400, message, param=f"tools.{index}.function.parameters")
+
+
+def grammar_error(error: RequestError) -> ApiError:
+    """Return the error of a request whose tools no grammar can follow, without the grammar itself."""
+    reason = str(error).splitlines()[0][:300]
+    if not reason.startswith("grammar "):
+        raise error
+    reason = reason.removeprefix("grammar cannot be followed: ").split(" failed to ")[-1]
+    return ApiError(400, f"the parameters of a tool cannot be followed: {reason}", param="tools")
 
 
 def as_template_message(message: ChatMessage) -> dict[str, Any]:
@@ -68,14 +106,45 @@ def as_template_message(message: ChatMessage) -> dict[str, Any]:
 
 
 def _arguments(call: Any) -> Any:
+    """Return the arguments of a call as an object; as the text that they are, if they are none."""
     try:
-        return json.loads(call.function.arguments or "{}")
+        arguments = json.loads(call.function.arguments or "{}", strict=False)
     except (ValueError, RecursionError):
         return call.function.arguments
+    problem = problem_of(arguments)
+    if problem is not None:
+        message = f"the arguments of the call {call.id!r} cannot be read: it {problem}."
+        raise ApiError(400, message.replace("read: it", "read; the value"), param="messages")
+    if arguments in (None, [], ""):
+        return {}
+    return arguments if isinstance(arguments, dict) else call.function.arguments
 
 
 def _encode(served: ServedModel, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[int]:
-    return served.tokenizer.encode_chat(messages, tools=tools)
+    """Return the tokens of a conversation. Some templates, as DeepSeek's, want the arguments of calls as text."""
+    try:
+        return served.tokenizer.encode_chat(messages, tools=tools)
+    except RequestError:
+        if not any(message.get("tool_calls") for message in messages):
+            raise
+        try:
+            return served.tokenizer.encode_chat([_with_text(message) for message in messages], tools=tools)
+        except RequestError:
+            pass
+        raise
+
+
+def _with_text(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message in which the arguments of calls are text."""
+    calls = [
+        call | {"function": call["function"] | {"arguments": _text_of(call["function"]["arguments"])}}
+        for call in message.get("tool_calls", ())
+    ]
+    return message | ({"tool_calls": calls} if calls else {})
+
+
+def _text_of(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
 def _response_schema(body: ChatBody) -> dict[str, Any] | None:

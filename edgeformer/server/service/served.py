@@ -1,5 +1,6 @@
 """The models of a server: each a bundle with an engine of its own, chosen by its name."""
 
+import dataclasses
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,8 @@ from edgeformer.runtime import CausalLM, Encoder, Engine, Seq2SeqLM, load
 from edgeformer.runtime.tasks.model import Model
 from edgeformer.runtime.text.tokenizer import Tokenizer
 from edgeformer.server.schema.api_errors import ApiError
-from edgeformer.server.schema.tool_formats import ToolFormat, recognise
+from edgeformer.server.tool_calls.format import ToolFormat
+from edgeformer.server.tool_calls.table import FORMATS, recognise
 
 M = TypeVar("M", bound=Model)
 
@@ -29,13 +31,15 @@ ROUTES: dict[Task, str] = {
 class ServedModel:
     """A model and the engine that computes it. name: what requests call it. created: seconds since 1970.
 
-    adapter: the LoRA adapter that its requests run with, over the engine of the model without one.
+    adapter: the LoRA adapter that its requests run with, over the engine of the model without one. tool_format_name:
+    the format of its tool calls, if it is not the one that its chat template asks for.
     """
 
     name: str
     model: CausalLM | Seq2SeqLM | Encoder
     engine: Engine
     adapter: str | None = None
+    tool_format_name: str | None = None
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
@@ -66,7 +70,17 @@ class ServedModel:
     @cached_property
     def tool_format(self) -> ToolFormat | None:
         """The format of tool calls that its chat template asks for, or None."""
+        if self.tool_format_name is not None:
+            return FORMATS[self.tool_format_name]
         return recognise(self.tokenizer.chat_template or "")
+
+    @cached_property
+    def special_marks(self) -> dict[str, int]:
+        """Marks of its format of tool calls that are special tokens, and the id of each."""
+        if self.tool_format is None:
+            return {}
+        added = self.tokenizer.backend.get_added_tokens_decoder().items()
+        return {token.content: id for id, token in added if token.special and token.content in self.tool_format.marks}
 
     def require(self, *kinds: type[M]) -> M:
         """Return the model. Raises ApiError unless it is of one of these kinds, and reads text."""
@@ -130,13 +144,15 @@ def load_models(
     threads: int | None = None,
     engine_options: Mapping[str, Any] | None = None,
     draft: str | Path | None = None,
+    tool_format: str | None = None,
 ) -> ServedModels:
     """Open bundles and start an engine for each; a model has the name of its folder.
 
     On the CPU each adapter of a bundle is a model, too, over the same engine: `FOLDER:ADAPTER`.
 
     engine_options: keywords of `Engine`. draft: bundle of a smaller model with the same tokenizer, which drafts tokens
-    of requests that run alone; for a single bundle. Raises RequestError for two folders of one name, for a draft model
+    of requests that run alone; for a single bundle. tool_format: the name of the format of tool calls of all models;
+    None for what their chat templates ask for. Raises RequestError for two folders of one name, for a draft model
     of several bundles, and what `load` raises.
     """
     folders = [Path(bundle) for bundle in bundles]
@@ -152,7 +168,10 @@ def load_models(
         )
     models = [load(folder, provider, threads, draft=draft) for folder in folders]
     options = dict(engine_options or {})
-    served = [ServedModel(name, model, Engine(model, **options)) for name, model in zip(names, models, strict=True)]
+    served = [
+        ServedModel(name, model, Engine(model, **options), tool_format_name=tool_format)
+        for name, model in zip(names, models, strict=True)
+    ]
     return ServedModels([*served, *(adapted for each in served for adapted in _with_adapters(each))])
 
 
@@ -161,7 +180,4 @@ def _with_adapters(served: ServedModel) -> list[ServedModel]:
     model = served.model
     # An engine runs adapters on the CPU.
     adapters = model.adapters if isinstance(model, CausalLM) and model.provider == "cpu" else ()
-    return [
-        ServedModel(f"{served.name}:{adapter}", served.model, served.engine, adapter, served.created)
-        for adapter in adapters
-    ]
+    return [dataclasses.replace(served, name=f"{served.name}:{adapter}", adapter=adapter) for adapter in adapters]

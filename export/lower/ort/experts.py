@@ -140,7 +140,7 @@ def _emit_integers(
 def format_of_experts(node: ir.Node, quantization: Quantization) -> WeightFormat | None:
     """Return the format that all layers of the experts of a canonical node can have, or None.
 
-    Of a per-channel format, which the kernel lacks, the next rule decides. Raises ExportError where the config has
+    Per-channel formats are left to the next rule: the kernel lacks them. Raises ExportError where the config has
     different formats for the layers, because the kernel has one for all.
     """
     inputs = canonical_inputs(node)

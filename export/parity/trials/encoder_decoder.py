@@ -118,7 +118,7 @@ class EncoderDecoderTrial(TextTrial):
         else:
             ids, mask = pad_right([source.tolist() for source in sources], padding)
             inputs = {"input_ids": ids, "attention_mask": mask}
-        return EncoderOutputs(self.encoder, self.setup.manifest, inputs, mask, self.setup.provider)
+        return EncoderOutputs.run(self.encoder, self.setup.manifest, inputs, mask, self.setup.provider)
 
     def _decoder(self, sources: list[Array], padding: int = 0) -> Graph:
         return replace(self.graphs[1], encoder_outputs=self._encode(sources, padding))

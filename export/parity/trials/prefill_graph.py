@@ -15,7 +15,7 @@ from edgeformer.export.parity.samples import random_tokens
 from edgeformer.export.parity.trials.protocol import Setup, Trial
 from edgeformer.export.parity.trials.quantized_weights import judge_weights
 from edgeformer.runtime.sessions.session import open_session
-from edgeformer.runtime.steps.decoder import PrefillSession
+from edgeformer.runtime.steps.decode_graph import PrefillSession
 
 ROWS, LENGTH = 3, 48
 """Rows of a batch, and tokens of each."""

@@ -33,7 +33,7 @@ from edgeformer.manifest.parts import Provider
 from edgeformer.manifest.quantization import WeightFormat
 from edgeformer.models.model_spec import ModelSpec
 from edgeformer.runtime.sessions.kernels import BODIES, KernelChoice
-from edgeformer.runtime.steps.decoder import Decoder
+from edgeformer.runtime.steps.runner import StepRunner
 
 Array = NDArray[Any]
 
@@ -244,7 +244,7 @@ class TextTrial(Trial):
             pairs = [(logits, whole[: len(part)])]
             self.judge.agreement(f"{run} against prefill", pairs, main.eager.logits, main.expected.logits)
 
-    def judge_caches(self, run: str, row: Row, decoder: Decoder) -> list[StateError]:
+    def judge_caches(self, run: str, row: Row, decoder: StepRunner) -> list[StateError]:
         """Judge what a run left in the first row of its cache; return the error of each tensor."""
         length = int(decoder.lengths[0])
         graph = [tuple(tensor[0] for tensor in layer) for layer in self.graphs[0].read(decoder, length)]
@@ -297,7 +297,7 @@ class TextTrial(Trial):
             if self.setup.manifest.cache.recurrent:
                 self._judge_states(name, rows, decoder)
 
-    def _judge_states(self, run: str, rows: Sequence[Row], decoder: Decoder) -> None:
+    def _judge_states(self, run: str, rows: Sequence[Row], decoder: StepRunner) -> None:
         """Judge what a padded batch left in the cache of each row, where padding might have entered a state."""
         kept = self.graphs[0].read(decoder, int(decoder.lengths.max()))
         for index, (row, length) in enumerate(zip(rows, map(int, decoder.lengths), strict=True)):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edgeformer.errors import RequestError
 from edgeformer.options.generation import RuleOptions
-from edgeformer.runtime.steps.decoder import Logits
+from edgeformer.runtime.steps.decode_graph import Logits
 
 Ids = NDArray[np.int64]
 

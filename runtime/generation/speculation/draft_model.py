@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime.steps.decoder import Decoder, Logits, Snapshot
+from edgeformer.runtime.steps.decode_graph import Logits
+from edgeformer.runtime.steps.runner import Snapshot, StepRunner
 from edgeformer.runtime.text.tokenizer import Tokenizer
 
 SHORT = 16
@@ -17,7 +18,7 @@ class DraftModel:
     drafted.
     """
 
-    def __init__(self, decoder: Decoder, vocab_size: int):
+    def __init__(self, decoder: StepRunner, vocab_size: int):
         self._decoder = decoder
         self._vocab_size = vocab_size
         self._text: list[int] = []

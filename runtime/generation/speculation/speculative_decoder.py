@@ -17,7 +17,9 @@ from typing import Protocol
 
 from edgeformer.runtime.generation.speculation.draft_length import DraftLength
 from edgeformer.runtime.generation.speculation.statistics import SpeculationStatistics
-from edgeformer.runtime.steps.decoder import Candidates, Decoder, Logits, Mask, Snapshot, Tokens
+from edgeformer.runtime.steps.decode_graph import Logits, Tokens
+from edgeformer.runtime.steps.memory import Mask
+from edgeformer.runtime.steps.runner import Snapshot, StepRunner
 
 
 class Drafter(Protocol):
@@ -36,7 +38,9 @@ class SpeculativeDecoder:
     drafter: has the text that this decoder has. length: decides how much is drafted. statistics: are counted here.
     """
 
-    def __init__(self, decoder: Decoder, drafter: Drafter, length: DraftLength, statistics: SpeculationStatistics):
+    chooses_candidates = False  # drafts are compared with the logits of their runs
+
+    def __init__(self, decoder: StepRunner, drafter: Drafter, length: DraftLength, statistics: SpeculationStatistics):
         self._decoder = decoder
         self._drafter = drafter
         self._length = length
@@ -53,9 +57,11 @@ class SpeculativeDecoder:
         self._drafter.extend([int(token) for token in tokens])
         return self._decoder.prefill(row, tokens)
 
-    def decode_one_token(self, tokens: Tokens, active: Mask | None = None) -> Logits:
-        """Append one token; return logits [1, V], which a later step overwrites. active is for rows of a batch."""
-        assert len(tokens) == 1 and active is None, "drafts are of one row"
+    def decode_rows(
+        self, first: int, tokens: Tokens, candidates: int | None = None, active: Mask | None = None
+    ) -> Logits:
+        """Append one token; return logits [1, V], which a later step overwrites. The rest is for rows of a batch."""
+        assert first == 0 and len(tokens) == 1 and active is None, "drafts are of one row"
         token = int(tokens[0])
         self._drafter.extend([token])
         if self._logits is not None and self._accepted < self._drafted and token == self._next_draft():
@@ -65,11 +71,7 @@ class SpeculativeDecoder:
         self.settle()
         return self._run_with_draft(token)
 
-    def decode_candidates(self, tokens: Tokens, active: Mask | None, count: int) -> list[Candidates] | None:
-        """Return None: drafts are compared with the logits of their runs."""
-        return None
-
-    def keep_rows(self, rows: Sequence[int]) -> list[int] | None:
+    def close_gaps(self, rows: Sequence[int]) -> list[int] | None:
         """Return None: there is one row."""
         return None
 

@@ -16,7 +16,7 @@ from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, StackCo
 from edgeformer.manifest.accounting import account, cache_element_bytes, last_token_flops
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime.measure.benchmarking.result import Cost
-from edgeformer.runtime.steps.decoder import PREFILL_CHUNK
+from edgeformer.runtime.steps.memory import PREFILL_CHUNK
 
 
 class Costs:

@@ -15,7 +15,7 @@ READ_BYTES = 256 << 20
 """Bytes of the array that is read: more than processor caches hold."""
 
 ROWS = 256
-"""Rows of the left factor: a chunk of a prompt (`decoder.PREFILL_CHUNK`)."""
+"""Rows of the left factor: a chunk of a prompt (`memory.PREFILL_CHUNK`)."""
 
 SIZES = range(512, 4097)
 """Range of inputs and outputs of a product. Below it, the call costs more than the product; above, memory is wasted."""

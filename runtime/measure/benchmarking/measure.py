@@ -21,7 +21,7 @@ from edgeformer.runtime.measure.benchmarking.result import BenchmarkResult, Memo
 from edgeformer.runtime.measure.benchmarking.startup import Loading, measure_loading, measure_memory
 from edgeformer.runtime.measure.benchmarking.workloads import Request, Timing, plan, run
 from edgeformer.runtime.sessions.session import ProviderChoice, choose_provider, choose_threads
-from edgeformer.runtime.steps.decoder import returns_last_logits
+from edgeformer.runtime.steps.decode_graph import returns_last_logits
 from edgeformer.runtime.tasks.loading import load
 from edgeformer.runtime.tasks.model import Model
 

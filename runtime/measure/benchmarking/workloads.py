@@ -15,7 +15,8 @@ from edgeformer.runtime import request_values
 from edgeformer.runtime.generation.generate import Row, run_rows
 from edgeformer.runtime.generation.sampling.sampling import Sampling
 from edgeformer.runtime.sound.audio import SAMPLE_RATE
-from edgeformer.runtime.steps.decoder import Decoder, Logits
+from edgeformer.runtime.steps.decode_graph import Logits
+from edgeformer.runtime.steps.runner import StepRunner
 from edgeformer.runtime.tasks.causal_lm import CausalLM
 from edgeformer.runtime.tasks.encoder import Encoder
 from edgeformer.runtime.tasks.model import Model
@@ -139,7 +140,7 @@ def _run_encoder(model: Encoder, request: Request) -> Timing:
     return Timing(prefill=each, first_token=each, total=each)
 
 
-def _generate(decoder: Decoder, rows: list[Row], first_logits: Logits | None = None) -> tuple[float, float]:
+def _generate(decoder: StepRunner, rows: list[Row], first_logits: Logits | None = None) -> tuple[float, float]:
     """Run the loop of `generate`; return the times at which all rows had their first token, and their last."""
     steps = run_rows(decoder, rows, first_logits)
     for _ in rows:

@@ -16,7 +16,7 @@ from edgeformer.runtime.generation.generate import Generation
 from edgeformer.runtime.measure.evaluation.perplexity import Progress, silent, surprise
 from edgeformer.runtime.measure.evaluation.questions import Question, choose
 from edgeformer.runtime.measure.evaluation.scores import Answer, Evaluation
-from edgeformer.runtime.steps.decoder import Logits
+from edgeformer.runtime.steps.decode_graph import Logits
 from edgeformer.runtime.tasks.causal_lm import CausalLM
 from edgeformer.runtime.tasks.encoder import Encoder
 from edgeformer.runtime.tasks.model import Model

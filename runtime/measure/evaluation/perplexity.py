@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime.steps.decoder import PREFILL_CHUNK
+from edgeformer.runtime.steps.memory import PREFILL_CHUNK
 from edgeformer.runtime.tasks.causal_lm import CausalLM
 from edgeformer.runtime.tasks.model import Model
 

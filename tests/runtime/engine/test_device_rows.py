@@ -8,7 +8,10 @@ from edgeformer.runtime import Engine, load
 from edgeformer.runtime.caches import static_cache
 from edgeformer.runtime.caches.row_copies import RowCopies
 from edgeformer.runtime.engine import service
-from edgeformer.runtime.engine.device_row_decoder import DeviceRowDecoder
+from edgeformer.runtime.steps.decode_graph import DecodeGraph
+from edgeformer.runtime.steps.device import DeviceSteps
+from edgeformer.runtime.steps.new_decoder import MASK_STEP, new_static_cache
+from edgeformer.runtime.steps.runner import StepRunner
 
 WAIT = 60  # seconds, for what takes milliseconds
 START = np.random.default_rng(9).integers(3, 129, 40).tolist()
@@ -23,12 +26,18 @@ class CopiesOnADevice(RowCopies):
         self.on_device = True
 
 
+def device_rows(graph, rows, capacity, provider="cpu", captures=False):
+    """Rows of a device whose memory is on the CPU."""
+    cache = new_static_cache(graph, rows, capacity, "cpu")
+    return StepRunner(cache, DeviceSteps(graph, cache, "cpu", captures and cache.trimmable, MASK_STEP))
+
+
 @pytest.fixture
 def on_a_device(monkeypatch, capturing):
     """A function after which engines have rows of devices; it returns the model, with a session that captures."""
 
     def change(model, captures=True):
-        monkeypatch.setattr(service, "RowDecoder", DeviceRowDecoder)
+        monkeypatch.setattr(service, "new_row_runner", device_rows)
         monkeypatch.setattr(static_cache, "RowCopies", CopiesOnADevice)
         monkeypatch.setattr(model, "captures", captures)
         monkeypatch.setattr(model, "session", capturing(model.session))
@@ -99,8 +108,7 @@ def test_texts_that_begin_alike_go_on_from_what_the_device_has(models, on_a_devi
 def decoder(models, on_a_device):
     """Three rows, of which the first two have texts, and steps that are captured."""
     model = on_a_device(models("llama"))
-    made = DeviceRowDecoder(model.session, model.manifest, 3, 96, "cpu", None, None)
-    made.captures = True
+    made = device_rows(DecodeGraph(model.session, model.manifest), 3, 96, captures=True)
     for row in range(2):
         made.prefill(row, START[row:])
     return made
@@ -139,7 +147,7 @@ def test_rows_that_do_not_run_may_be_longer_than_those_that_do(models, decoder):
     decoder.release(1)
     decoder.prefill(1, [5, 6])
     before = content(decoder, 0)
-    alone = DeviceRowDecoder(model.session, model.manifest, 1, 96, "cpu", None, None)
+    alone = device_rows(DecodeGraph(model.session, model.manifest), 1, 96)
     alone.prefill(0, [5, 6])
     np.testing.assert_allclose(decoder.decode_rows(1, [7])[0], alone.decode_rows(0, [7])[0], atol=1e-5)
     assert same(content(decoder, 0), before)
@@ -150,12 +158,11 @@ def test_all_rows_have_their_memory_at_once(bundles, monkeypatch):
     per_token = model.new_decoder(1, 1).cache.bytes
     monkeypatch.setattr(model, "provider", "cuda")
 
-    class Made(DeviceRowDecoder):
-        def __init__(self, session, manifest, rows, tokens, provider, *inputs):
-            assert provider == "cuda"
-            super().__init__(session, manifest, rows, tokens, "cpu", *inputs)
+    def made(graph, rows, tokens, provider, captures):
+        assert provider == "cuda"
+        return device_rows(graph, rows, tokens)
 
-    monkeypatch.setattr(service, "DeviceRowDecoder", Made)
+    monkeypatch.setattr(service, "new_row_runner", made)
     monkeypatch.setattr(service, "free_gpu_memory", lambda _: 2 * 4 * 100 * per_token)
     with Engine(model, max_rows=4) as engine:
         assert engine._service.decoder.cache.bytes == 4 * 100 * per_token

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from edgeformer.runtime import Engine
-from edgeformer.runtime.engine.row_decoder import RowDecoder
 from edgeformer.runtime.prefixes.held_rows import HeldRow, HeldRows
+from edgeformer.runtime.steps.runner import StepRunner
 
 WAIT = 120  # seconds, for what takes milliseconds
 NEW = {"max_new_tokens": 9, "ignore_eos": True, "logprobs": True}
@@ -38,13 +38,13 @@ def copies(monkeypatch):
     """Count what is copied into rows: kept prefixes, and other rows."""
     counts = {"load_row": 0, "move": 0, "copy": 0}
     for name in counts:
-        plain = getattr(RowDecoder, name)
+        plain = getattr(StepRunner, name)
 
         def counted(self, *arguments, name=name, plain=plain):
             counts[name] += 1
             return plain(self, *arguments)
 
-        monkeypatch.setattr(RowDecoder, name, counted)
+        monkeypatch.setattr(StepRunner, name, counted)
     return counts
 
 

@@ -1,4 +1,4 @@
-"""The adapters of an engine's rows: the inputs of the adapter graph with one entry for each row.
+"""The adapters of rows: the inputs of the adapter graph with one entry for each row.
 
     SITE.lora_A [rows, in, rank], SITE.lora_B [rows, rank, out]      a row without an adapter has zeros
 
@@ -6,27 +6,26 @@ A row's adapter is written into its entries when its request begins, so that a s
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.runtime.steps.adapters import AdaptedSession, Tensors, read_adapter
-from edgeformer.runtime.tasks.causal_lm import CausalLM
+from edgeformer.runtime.steps.adapters import AdaptedSession, Tensors
 
 
 class RowAdapters:
-    """Adapters by row. model: a decoder; its files of adapters are opened here, their graph when it is first needed.
+    """Adapters by row.
 
-    bytes_per_row: memory that each row takes once an adapter has run in it.
+    adapters: the inputs of each for one row, by its name. open_session: returns the session of the adapter graph, when
+    that is first needed. bytes_per_row: memory that each row takes once an adapter has run in it.
     """
 
-    def __init__(self, model: CausalLM, rows: int):
-        self._model = model
-        self._adapters: Mapping[str, Tensors] = {
-            name: read_adapter(model.folder, model.manifest, name) for name in model.adapters
-        }
+    def __init__(self, adapters: Mapping[str, Tensors], rows: int, open_session: Callable[[], Any]):
+        self._adapters = adapters
+        self._open_session = open_session
+        self._sessions: dict[str, AdaptedSession] = {}  # for one row by itself
         self.names: list[str | None] = [None] * rows
         shapes: dict[str, tuple[int, ...]] = {}
         for tensors in self._adapters.values():
@@ -53,7 +52,11 @@ class RowAdapters:
     def session_of(self, row: int) -> AdaptedSession | None:
         """Return a session for one row by itself; None where the row has no adapter."""
         name = self.names[row]
-        return None if name is None else AdaptedSession(self._model.adapter_session, self._adapters[name])
+        if name is None:
+            return None
+        if name not in self._sessions:
+            self._sessions[name] = AdaptedSession(self._open_session(), self._adapters[name])
+        return self._sessions[name]
 
     def any_of(self, rows: range) -> bool:
         """Return whether any of some adjacent rows has an adapter."""
@@ -64,4 +67,4 @@ class RowAdapters:
         if not self.any_of(rows):
             return None
         entries = {site: entries[rows.start : rows.stop] for site, entries in self._rows.items()}
-        return AdaptedSession(self._model.adapter_session, entries)
+        return AdaptedSession(self._open_session(), entries)

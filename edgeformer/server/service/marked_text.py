@@ -1,0 +1,31 @@
+"""The text of tokens as readers of tool calls want it: with the special tokens that are marks of the format."""
+
+from collections.abc import Mapping, Sequence
+
+from edgeformer.runtime.text.streaming import TextStream
+from edgeformer.runtime.text.tokenizer import Tokenizer
+
+
+class MarkedText:
+    """The text of one answer, in which some special tokens are spelled. Decoding leaves out special tokens.
+
+    marks: the spelled ones, by token id. stop: strings that end the answer.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, marks: Mapping[int, str], stop: Sequence[str] = ()):
+        self._tokenizer = tokenizer
+        self._marks = marks
+        self._stop = stop
+        self._stream = TextStream(tokenizer, stop)
+
+    def push(self, token: int) -> str:
+        """Add the next token; return new text, which may be empty."""
+        if token not in self._marks or self._stream.stopped:
+            return self._stream.push(token)
+        text = self._stream.flush()  # nothing behind a mark changes what stands before it
+        self._stream = TextStream(self._tokenizer, self._stop)
+        return text + self._marks[token]
+
+    def flush(self) -> str:
+        """Return the rest: text that was held back."""
+        return self._stream.flush()

@@ -1,0 +1,216 @@
+"""Grammars of tool calls, in llguidance's variant of Lark.
+
+A JSON schema of a grammar is a document of its own: pointers in it (`#/$defs/Point`) lead to the schema that a tool
+came with, and never to one that it was put into.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+WHITESPACE = r" |\n[ \t]{0,20}"
+"""White space between the parts of a JSON text, as the runtime bounds it for `json_schema`."""
+
+DATA = ("const", "enum", "default", "examples")
+"""Keywords of JSON schemas whose values are data, in which no pointers are."""
+
+MAX_OPTIONS = 1000
+"""Parts of a schema that are looked at for its types, at most; they may lead back to each other."""
+
+NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+"""Keywords whose values are schemas by names that may be anything."""
+
+
+class Lark:
+    """The rules of a grammar. special: token ids of marks that are special tokens."""
+
+    def __init__(self, special: Mapping[str, int]):
+        self._special = special
+        self._marks = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or "(?!)")
+        self._bodies: dict[str, str] = {}  # of rules, by their names
+        self._names: dict[str, str] = {}  # of rules, by their bodies
+
+    def grammar(self, start: str) -> str:
+        """Return the whole grammar. start: the expression of an answer."""
+        return "\n".join([f"start: {start}", *(f"{name}{body}" for name, body in self._bodies.items())])
+
+    def text(self, text: str) -> str:
+        """Return the expression of a text, whose special tokens are meant as such."""
+        parts, place = [], 0
+        for match in self._marks.finditer(text):
+            parts += [json.dumps(text[place : match.start()]), f"<[{self._special[match.group()]}]>"]
+            place = match.end()
+        return " ".join(part for part in [*parts, json.dumps(text[place:])] if part != '""')
+
+    def json(self, schema: Mapping[str, Any]) -> str:
+        """Return the rule of JSON that follows a schema."""
+        options = {"whitespace_pattern": WHITESPACE, "coerce_one_of": True}
+        return self._rule(f": %json {json.dumps({'x-guidance': options} | dict(schema))}")
+
+    def any_of(self, expressions: Sequence[str]) -> str:
+        """Return the rule of one of several expressions."""
+        return self._rule(f": {' | '.join(expressions)}")
+
+    def text_until(self, closing: str, letters: str = r"(\n|.)*") -> str:
+        """Return the rule of any text up to a closing mark, which it includes."""
+        special = self._marks.search(closing)
+        if special:  # a line break before it may be a part of the text
+            return f"{self._rule(f': /{letters}/')} {self.text(closing[special.start() :])}"
+        return self._rule(f"[suffix={json.dumps(closing)}]: /{letters}/")
+
+    def free_text(self, *, unless: Sequence[str] = (), without: str = "") -> str:
+        """Return the rule of any text. unless: what it does not begin with. without: a mark that it does not hold."""
+        refused = [f"[ \\n]*({'|'.join(map(_escaped, unless))})(\\n|.)*"] if unless else []
+        refused += [f"(\\n|.)*{_escaped(without)}(\\n|.)*"] if without and without not in self._special else []
+        terms = ["/(\\n|.)*/", *(f"~/{each}/" for each in refused)]
+        return self._rule(f": {' & '.join(terms)}", "TEXT")
+
+    def named(self, key: str, body: Callable[[], str]) -> str:
+        """Return the rule of a key. body: returns its expression, which may lead back to the rule."""
+        if key not in self._names:
+            name = self._names[key] = f"rule_{len(self._names)}"
+            self._bodies[name] = f": {body()}"
+        return self._names[key]
+
+    def keywords(self, required: Sequence[str], optional: Sequence[str], divider: str) -> str:
+        """Return the expression of keywords divided by a text: all required ones, then any of the optional ones.
+
+        All stand in their order.
+        """
+        rest = ""  # what follows an optional keyword: any of those behind it
+        alternatives = []
+        for each in reversed(optional):
+            alternatives.append(f"{each} {rest}".strip())
+            rest = self._rule(f": ({self.text(divider)} {each})? {rest}".rstrip())
+        if required:
+            return f" {self.text(divider)} ".join(required) + f" {rest}"
+        return f"({' | '.join(alternatives)})?" if alternatives else '""'
+
+    def _rule(self, body: str, kind: str = "rule") -> str:
+        name = self._names.setdefault(body, f"{kind}_{len(self._names)}")
+        self._bodies[name] = body
+        return name
+
+
+def _escaped(text: str) -> str:
+    """Return a text as a regular expression between slashes."""
+    return re.escape(text).replace("/", "\\/").replace("\n", "n")
+
+
+def arguments_schema(parameters: Mapping[str, Any], *, strict: bool = True) -> dict[str, Any]:
+    """Return the schema that arguments of a call follow: an object of the parameters that a function has.
+
+    Objects that name their properties have no others unless they say so, as in the API of OpenAI; small models would
+    write on to the limit. strict: whether keywords that cannot be followed are refused, or else left out.
+    """
+    closed = _closed(parameters) if parameters else {}
+    if not {"type", "$ref", "anyOf", "oneOf", "allOf"} & closed.keys():
+        closed = {"type": "object", "properties": {}} | closed
+    if closed.get("type") == "object" and "properties" in closed:
+        closed.setdefault("additionalProperties", False)
+    options = {"whitespace_pattern": WHITESPACE, "coerce_one_of": True, "lenient": not strict}
+    return {"x-guidance": options} | closed
+
+
+def _closed(schema: Any, inside_all_of: bool = False) -> Any:
+    if not isinstance(schema, Mapping):
+        return schema
+    closed: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in DATA:
+            closed[key] = value
+        elif key in NAMED and isinstance(value, Mapping):
+            closed[key] = {name: _closed(each) for name, each in value.items()}
+        elif isinstance(value, list):
+            closed[key] = [_closed(each, inside_all_of or key == "allOf") for each in value]
+        else:
+            closed[key] = _closed(value)
+    if "properties" in closed and not inside_all_of and not {"allOf", "anyOf", "oneOf", "$ref"} & closed.keys():
+        closed.setdefault("additionalProperties", False)
+    return closed
+
+
+def part_of(schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a part of a schema as a document of its own, whose pointers lead where they led before."""
+    part = _moved(schema, "tool") if isinstance(schema, Mapping) else {}
+    options = {key: value for key, value in root.items() if key == "x-guidance"}
+    return options | part | {"$defs": {"tool": _moved(root, "tool")}}
+
+
+def any_schema(schemas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a schema of values that follow one of several, each a document with pointers of its own."""
+    moved = {f"option_{index}": _moved(each, f"option_{index}") for index, each in enumerate(schemas)}
+    return {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in moved], "$defs": moved}
+
+
+def _moved(schema: Any, name: str) -> Any:
+    """Return a schema whose pointers begin at the definition of a name."""
+    if isinstance(schema, list):
+        return [_moved(each, name) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    moved: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key == "$ref" and isinstance(value, str) and value.startswith("#"):
+            moved[key] = f"#/$defs/{name}{value[1:]}"
+        elif key in NAMED and isinstance(value, Mapping):
+            moved[key] = {each: _moved(part, name) for each, part in value.items()}
+        elif key != "x-guidance":
+            moved[key] = value if key in DATA else _moved(value, name)
+    return moved
+
+
+def resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schema that a `$ref` leads to; any other schema as it is, and {} for one that is none."""
+    seen = set()
+    while isinstance(schema, Mapping) and isinstance(schema.get("$ref"), str):
+        pointer = schema["$ref"]
+        if pointer in seen or not pointer.startswith("#"):
+            return {}
+        seen.add(pointer)
+        schema = root
+        for step in pointer[1:].strip("/").split("/") if pointer.strip("#/") else ():
+            step = step.replace("~1", "/").replace("~0", "~")
+            schema = schema.get(step) if isinstance(schema, Mapping) else None
+    return schema if isinstance(schema, Mapping) else {}
+
+
+def types_of(schema: Any, root: Mapping[str, Any]) -> set[str]:
+    """Return the types of JSON that a schema allows; none where it does not say."""
+    types: set[str] = set()
+    left, seen = [schema], 0
+    while left and (seen := seen + 1) < MAX_OPTIONS:
+        each = resolved(left.pop(), root)
+        named = each.get("type")
+        values = [each["const"]] if "const" in each else each.get("enum")
+        if isinstance(named, str | list):
+            types.update([named] if isinstance(named, str) else [name for name in named if isinstance(name, str)])
+        elif isinstance(values, list):
+            types.update(_type_of(value) for value in values)
+        else:
+            left += [option for key in ("anyOf", "oneOf") for option in _list(each.get(key))]
+    return types
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _type_of(value: Any) -> str:
+    names = {bool: "boolean", str: "string", int: "integer", float: "number", type(None): "null", list: "array"}
+    return names.get(type(value), "object")
+
+
+def properties_of(
+    schema: Mapping[str, Any], root: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], list[str], list[str]]:
+    """Return the schemas of the properties of an object by name, the names of the required ones, and of the others.
+
+    root: the schema that pointers lead into, if it is another one.
+    """
+    found = resolved(schema, schema if root is None else root)
+    properties, required = found.get("properties"), _list(found.get("required"))
+    properties = dict(properties) if isinstance(properties, Mapping) else {}
+    needed = [name for name in properties if name in required]
+    return properties, needed, [name for name in properties if name not in needed]

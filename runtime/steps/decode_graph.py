@@ -1,0 +1,132 @@
+"""A decoder graph and what its runs read besides tokens and cache: sources, adapters, a faster graph for prompts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeformer.contract.tensors import LOGITS_START
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.runtime.caches.encoder_outputs import EncoderOutputs
+from edgeformer.runtime.sessions.buffer import Rows
+from edgeformer.runtime.steps.row_adapters import RowAdapters
+
+LAST = np.array([-1], np.int64)
+"""The `logits_start` of a run that returns the logits of its last token alone."""
+
+ALL = np.array([0], np.int64)
+"""The `logits_start` of a run that returns the logits of all its tokens."""
+
+Tokens = Sequence[int] | NDArray[np.int64]
+Logits = NDArray[Any]
+"""float32 from edgeformer's own graphs; other graphs may return the precision that they compute in."""
+
+
+@dataclass(frozen=True)
+class PrefillSession:
+    """A session of the prefill graph: over the same cache, and faster for runs of `from_tokens` tokens or more.
+
+    The tokens of all rows count together. The graph returns the logits of the last token only: [B, 1, V].
+    """
+
+    session: Any
+    from_tokens: int
+
+
+def returns_last_logits(session: Any) -> bool:
+    """Return whether runs of a session may return the logits of their last token alone: it has the optional input."""
+    return any(each.name == LOGITS_START for each in session.get_overridable_initializers())
+
+
+class DecodeGraph:
+    """A session of a decoder graph, and the sessions that take its place for some rows and lengths.
+
+    - sources: keys and values of the rows' sources, of an encoder-decoder.
+    - prefill: the session of the prefill graph, where the bundle has one.
+    - prefill_steps: whether it also runs steps of enough rows. It has other weights, so a row's tokens then depend on
+      how many rows run.
+    - adapters: those of the rows; rows with one run over the adapter graph.
+    """
+
+    def __init__(
+        self,
+        session: Any,
+        manifest: Manifest,
+        sources: EncoderOutputs | None = None,
+        prefill: PrefillSession | None = None,
+        prefill_steps: bool = True,
+        adapters: RowAdapters | None = None,
+    ):
+        self.session = session
+        self.manifest = manifest
+        self.sources = sources
+        self.adapters = adapters
+        self.mask_name = "attention_mask" if sources is None else "decoder_attention_mask"
+        self.cache_prefix = "" if sources is None else "decoder."
+        logits = next(output for output in session.get_outputs() if output.name == "logits")
+        self.logits_dtype = np.dtype(np.float16 if logits.type == "tensor(float16)" else np.float32)
+        self.has_start = returns_last_logits(session)
+        self._prefill = prefill
+        self._prefill_steps = prefill_steps
+
+    def session_of(self, row: int, tokens: int = 0) -> Any:
+        """Return the session for a run of one row. tokens: how many of whose logits the last alone are needed."""
+        adapted = None if self.adapters is None else self.adapters.session_of(row)
+        return self._faster(tokens) if adapted is None else adapted
+
+    def session_of_rows(self, rows: range) -> Any:
+        """Return the session for a step of adjacent rows."""
+        adapted = None if self.adapters is None else self.adapters.session_of_rows(rows)
+        if adapted is not None:
+            return adapted
+        return self._faster(len(rows)) if self._prefill_steps else self.session
+
+    def _faster(self, tokens: int) -> Any:
+        prefill = self._prefill
+        return self.session if prefill is None or tokens < prefill.from_tokens else prefill.session
+
+    def adapts(self, rows: range) -> bool:
+        """Return whether any of some adjacent rows has an adapter."""
+        return self.adapters is not None and self.adapters.any_of(rows)
+
+    def gives_last(self, session: Any) -> bool:
+        """Return whether a run of a session can return the logits of its last token alone."""
+        return self.takes_start(session) or (self._prefill is not None and session is self._prefill.session)
+
+    def takes_start(self, session: Any) -> bool:
+        """Return whether a session has the optional input for that."""
+        if session is self.session:
+            return self.has_start
+        return (self._prefill is None or session is not self._prefill.session) and returns_last_logits(session)
+
+    def new_logits(self, *tokens: int) -> Logits:
+        """Return an array for the logits of so many tokens [..., V]."""
+        return np.empty((*tokens, self.manifest.vocab_size), self.logits_dtype)
+
+    def new_binding(self, session: Any, ids: NDArray[np.int64], logits: Logits | None, rows: Rows) -> Any:
+        """Return a binding of tokens [R, S], logits and sources, for all rows or some.
+
+        logits: of all tokens, or of the last one where the session can return those alone; None where the caller binds
+        them, of the last one if possible.
+        """
+        binding = session.io_binding()
+        bind_input(binding, "input_ids", ids)
+        if logits is not None:
+            bind_output(binding, "logits", logits)
+        if self.takes_start(session) and (logits is None or logits.shape[1] < ids.shape[1]):
+            bind_input(binding, LOGITS_START, LAST)
+        if self.sources is not None:
+            self.sources.bind(binding, rows)
+        return binding
+
+
+def bind_input(binding: Any, name: str, array: NDArray[Any]) -> None:
+    """Bind an array as an input of a graph; it must stay where it is until the graph has run."""
+    binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+
+
+def bind_output(binding: Any, name: str, array: NDArray[Any]) -> None:
+    """Bind an array as an output of a graph; it must stay where it is until the graph has run."""
+    binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)

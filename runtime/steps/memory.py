@@ -1,0 +1,270 @@
+"""Where a step's token ids, mask and logits are, and how a run binds them: on the host, for both forms of cache.
+
+static    `HostSteps`     past and present are one buffer, bound once; a step writes tokens and mask in place and runs
+dynamic   `GrowingSteps`  every run returns a present, which is the past of the next run
+
+`device.DeviceSteps` is the third kind. A `StepRunner` is handed one of them.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeformer.contract.tensors import LOGITS_START
+from edgeformer.runtime.caches.cache import Cache
+from edgeformer.runtime.caches.dynamic_cache import DynamicCache
+from edgeformer.runtime.caches.static_cache import StaticCache
+from edgeformer.runtime.steps.decode_graph import ALL, LAST, DecodeGraph, Logits, Tokens, bind_input, bind_output
+
+PREFILL_CHUNK = 256
+"""Tokens of a prompt per run on the CPU. Attention kernels also compute the masked half of a prompt; in chunks, only
+the masked half of each chunk is wasted."""
+
+MOST_BINDINGS = 256
+"""Bindings of steps that are kept; one takes 31 kB, and 0.6 ms to make, at 30 layers (measured)."""
+
+KEPT_LOGITS = 8 * 2**20
+"""Bytes of a prompt's logits that are kept for the next prompt. New memory costs a page fault for each 4 KB: 5 % of a
+prompt of 40 tokens of tiny-llama. Larger vocabularies would take more memory, for less of the time.
+"""
+
+Mask = NDArray[np.bool_]
+
+
+class Candidates(NamedTuple):
+    """The most likely tokens of a row, and all that are as likely as the last of them.
+
+    ids: int64 [n], in ascending order; logits: [n].
+    """
+
+    ids: NDArray[np.int64]
+    logits: Logits
+
+
+class StepMemory(ABC):
+    """The runs of a graph over a cache; lengths are checked and counted by the `StepRunner`.
+
+    - chooses_candidates: whether `step` may return candidates.
+    - runs_fewer_rows: whether a step of fewer rows is faster.
+    - prefill_chunk: tokens of a prompt in one run.
+    """
+
+    chooses_candidates = False
+    runs_fewer_rows = False
+
+    def __init__(self, graph: DecodeGraph, cache: Cache):
+        self.graph = graph
+        self.prefill_chunk = PREFILL_CHUNK
+        self._cache = cache
+        self._prompts: dict[tuple[Any, int], Any] = {}  # bindings of runs of one row, by session and row
+        self._prompt_logits = graph.new_logits(0)
+
+    @abstractmethod
+    def step(
+        self, first: int, tokens: Tokens, lengths: NDArray[np.int64], longest: int,
+        active: Mask | None, candidates: int | None,
+    ) -> Logits | list[Candidates]:  # fmt: skip
+        """Append one token to each of n rows from `first` on; return logits [n, V], which the next step overwrites.
+
+        lengths: of all rows, before. longest: of these rows, behind. active: bool [n], False for rows whose token and
+        logits mean nothing; None for none. candidates: how many of the most likely tokens are enough.
+        """
+
+    def run_prompt(self, row: int, tokens: Tokens, length: int) -> Logits:
+        """Append a piece of a prompt to one row, of `length` tokens then; return the logits of its last token [V]."""
+        session = self.graph.session_of(row, len(tokens))
+        count = 1 if self.graph.gives_last(session) else len(tokens)
+        logits = self._kept_logits(count)
+        self._run_row(session, row, tokens, length, logits)
+        return logits[count - 1]
+
+    def run_all(self, row: int, tokens: Tokens, length: int) -> Logits:
+        """Append tokens to one row, of `length` then; return new logits of each [S, V]."""
+        logits = self.graph.new_logits(len(tokens))
+        self._run_row(self.graph.session_of(row), row, tokens, length, logits)
+        return logits
+
+    def run_tokens(self, row: int, tokens: Tokens, length: int) -> Logits:
+        """Append a few tokens to one row, of `length` then; return logits [S, V] that the next call overwrites."""
+        return self.run_all(row, tokens, length)
+
+    def run_batch(self, ids: NDArray[np.int64], new: Mask, lengths: NDArray[np.int64]) -> Logits:
+        """Append padded prompts [B, S] to all rows, of these lengths then; return logits [B, S, V]."""
+        ids, logits = np.ascontiguousarray(ids), self.graph.new_logits(*ids.shape)
+        binding = self.graph.new_binding(self.graph.session, ids, logits, None)
+        self._cache.bind(binding)
+        with self._cache.over(binding, new, lengths) as mask:
+            bind_input(binding, self.graph.mask_name, mask)
+            self.graph.session.run_with_iobinding(binding)
+        return logits
+
+    def forget_bindings(self) -> None:
+        """Bind anew from the next run on, because a buffer of the sources has moved."""
+        self._prompts.clear()
+
+    def _run_row(self, session: Any, row: int, tokens: Tokens, length: int, logits: Logits) -> None:
+        """Run one row by itself, so that its result does not depend on the other rows."""
+        ids = np.asarray(tokens, np.int64)[None]
+        binding = self._row_binding(session, row, ids, logits[None])
+        with self._cache.over(binding, np.ones(ids.shape, np.bool_), np.array([length]), row) as mask:
+            bind_input(binding, self.graph.mask_name, mask)
+            session.run_with_iobinding(binding)
+
+    def _row_binding(self, session: Any, row: int, ids: NDArray[np.int64], logits: Logits) -> Any:
+        """Return a binding of a row; that of a cache which stays in place is kept."""
+        binding = self._prompts.get((session, row)) if self._cache.in_place else None
+        if binding is None:
+            binding = self.graph.new_binding(session, ids, logits, row)
+            self._cache.bind(binding, row)
+            if self._cache.in_place:
+                if len(self._prompts) >= MOST_BINDINGS:
+                    self._prompts.clear()
+                self._prompts[session, row] = binding
+        else:
+            bind_input(binding, "input_ids", ids)
+            bind_output(binding, "logits", logits)
+            if self.graph.takes_start(session):
+                bind_input(binding, LOGITS_START, LAST if logits.shape[1] < ids.shape[1] else ALL)
+        return binding
+
+    def _kept_logits(self, tokens: int) -> Logits:
+        """Return a kept array, or a new one for more bytes than `KEPT_LOGITS`."""
+        if tokens > len(self._prompt_logits):
+            logits = self.graph.new_logits(tokens)
+            if logits.nbytes > KEPT_LOGITS:
+                return logits
+            self._prompt_logits = logits
+        return self._prompt_logits[:tokens]
+
+
+class _Step:
+    """A binding of some rows; tokens [n] or [1, n], logits [n, V] and mask [n, T] are views of what is bound."""
+
+    __slots__ = ("binding", "columns", "logits", "mask", "run", "slots", "tokens")
+
+    def __init__(self, session: Any, binding: Any, tokens: NDArray[np.int64], logits: Logits):
+        self.run = session.run_with_iobinding
+        self.binding, self.tokens, self.logits = binding, tokens, logits
+        self.columns = 0
+
+    def bind_mask(self, name: str, mask: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
+        """Bind a mask [n, T] of these slots [T]."""
+        self.mask, self.slots, self.columns = mask, slots, len(slots)
+        bind_input(self.binding, name, mask)
+
+
+class HostSteps(StepMemory):
+    """Steps over a static cache on the CPU.
+
+    mask_step: the mask is as long as the longest row, rounded up to this many tokens; None for the whole capacity, so
+    that no shape changes from step to step.
+    """
+
+    runs_fewer_rows = True
+
+    def __init__(self, graph: DecodeGraph, cache: StaticCache, mask_step: int | None = None):
+        super().__init__(graph, cache)
+        rows, self._capacity = cache.batch_size, cache.capacity
+        self._mask_step = mask_step or cache.capacity
+        self._slots = np.arange(cache.capacity)
+        self._tokens = np.zeros((rows, 1), np.int64)
+        self._mask = np.empty(rows * cache.capacity, np.int64)
+        self._logits = graph.new_logits(rows, 1)
+        self._steps: dict[tuple[int, int, bool], _Step] = {}
+        self._run_tokens = np.empty((1, 0), np.int64)
+        self._run_logits = graph.new_logits(1, 0)
+        self._runs: dict[tuple[Any, int, int], _Step] = {}  # of several tokens of one row
+
+    def step(
+        self, first: int, tokens: Tokens, lengths: NDArray[np.int64], longest: int,
+        active: Mask | None, candidates: int | None,
+    ) -> Logits:  # fmt: skip
+        """Append one token to each row. The row of a token that means nothing gets it behind its last one.
+
+        The weights of a step evict this code from the processor's caches, so every Python call here is a slow one.
+        """
+        count = len(tokens)
+        adapted = self.graph.adapters is not None and self.graph.adapts(range(first, first + count))
+        step = self._steps.get((first, count, adapted))
+        if step is None or not step.columns - self._mask_step < longest <= step.columns:
+            step = self._bound(first, count, adapted, longest)
+        np.less_equal(step.slots, lengths[first : first + count, None], out=step.mask, casting="unsafe")
+        step.tokens[:] = tokens
+        step.run(step.binding)
+        return step.logits
+
+    def run_tokens(self, row: int, tokens: Tokens, length: int) -> Logits:
+        """Run several tokens over a binding that is made once for each number of them, and kept."""
+        count = len(tokens)
+        if count > self._run_tokens.shape[1]:
+            self._run_tokens, self._run_logits = np.empty((1, count), np.int64), self.graph.new_logits(1, count)
+            self._runs.clear()
+        session = self.graph.session_of(row)
+        run = self._runs.get((session, row, count))
+        if run is None:
+            if len(self._runs) >= MOST_BINDINGS:
+                self._runs.clear()
+            ids, logits = self._run_tokens[:, :count], self._run_logits[:, :count]
+            binding = self.graph.new_binding(session, ids, logits, row)
+            self._cache.bind(binding, row)
+            run = self._runs[session, row, count] = _Step(session, binding, ids, logits[0])
+        if run.columns != self._columns(length):
+            self._bind_mask(run, 1, length)
+        np.less(run.slots, length, out=run.mask[0], casting="unsafe")
+        run.tokens[0] = tokens
+        run.run(run.binding)
+        return run.logits
+
+    def forget_bindings(self) -> None:
+        """Bind anew from the next run on."""
+        super().forget_bindings()
+        self._steps.clear()
+        self._runs.clear()
+
+    def _columns(self, longest: int) -> int:
+        return min(-(-longest // self._mask_step) * self._mask_step, self._capacity)
+
+    def _bound(self, first: int, count: int, adapted: bool, longest: int) -> _Step:
+        """Return the step of some rows, bound to a mask for the longest of them."""
+        step, rows = self._steps.get((first, count, adapted)), range(first, first + count)
+        if step is None:
+            if len(self._steps) >= MOST_BINDINGS:
+                self._steps.clear()
+            session, ids, logits = self.graph.session_of_rows(rows), self._tokens[:count], self._logits[:count]
+            binding = self.graph.new_binding(session, ids, logits, rows)
+            self._cache.bind(binding, rows)
+            step = self._steps[first, count, adapted] = _Step(session, binding, ids[:, 0], logits[:, 0])
+        self._bind_mask(step, count, longest)
+        return step
+
+    def _bind_mask(self, step: _Step, rows: int, longest: int) -> None:
+        columns = self._columns(longest)
+        mask = self._mask[: rows * columns].reshape(rows, columns)
+        step.bind_mask(self.graph.mask_name, mask, self._slots[:columns])
+
+
+class GrowingSteps(StepMemory):
+    """Steps over a dynamic cache: all of its rows run, and those that have no new token get padding."""
+
+    def __init__(self, graph: DecodeGraph, cache: DynamicCache):
+        super().__init__(graph, cache)
+        self._tokens = np.zeros((cache.batch_size, 1), np.int64)
+        self._logits = graph.new_logits(cache.batch_size, 1)
+        self._session = graph.session_of_rows(range(cache.batch_size))
+        self._binding = graph.new_binding(self._session, self._tokens, self._logits, None)
+
+    def step(
+        self, first: int, tokens: Tokens, lengths: NDArray[np.int64], longest: int,
+        active: Mask | None, candidates: int | None,
+    ) -> Logits:  # fmt: skip
+        """Append one token to each of some rows."""
+        rows = slice(first, first + len(tokens))
+        self._tokens[rows, 0] = tokens
+        new = np.zeros(self._tokens.shape, np.bool_)
+        new[rows, 0] = True if active is None else active
+        with self._cache.over(self._binding, new, lengths) as mask:
+            bind_input(self._binding, self.graph.mask_name, mask)
+            self._session.run_with_iobinding(self._binding)
+        return self._logits[rows, 0]

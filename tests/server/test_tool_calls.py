@@ -1,0 +1,342 @@
+"""Every format of tool calls: examples, calls by any division into pieces, round trips, and a grammar."""
+
+import json
+import random
+import re
+
+import pytest
+from llguidance import LLMatcher, LLTokenizer
+
+from edgeformer.runtime.text.tokenizer import Tokenizer
+from edgeformer.server.service.marked_text import MarkedText
+from edgeformer.server.tool_calls.gemma import Gemma
+from edgeformer.server.tool_calls.harmony import CALL, Harmony
+from edgeformer.server.tool_calls.json_objects import JsonObjects
+from edgeformer.server.tool_calls.lark import arguments_schema
+from edgeformer.server.tool_calls.named_json import DeepSeek, Mistral, NameAndJson
+from edgeformer.server.tool_calls.pythonic import Pythonic
+from edgeformer.server.tool_calls.reader import ToolCallReader
+from edgeformer.server.tool_calls.table import FORMATS, recognise
+from edgeformer.server.tool_calls.xml_parameters import XmlParameters
+
+OPEN = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
+WEATHER = {"name": "weather", "parameters": OPEN}
+F = [{"name": name, "parameters": {}} for name in "fg"]
+ROME = {"city": "Rome", "days": 2}
+
+
+def read(format, text, size=1000, functions=(*F, WEATHER), **options):
+    reader, texts, calls = ToolCallReader(FORMATS[format], functions, **options), [], []
+    for start in range(0, len(text), size):
+        piece, found = reader.push(text[start : start + size])
+        texts.append(piece)
+        calls += found
+    rest, found = reader.finish()
+    return "".join(texts) + rest, [(call.name, json.loads(call.arguments)) for call in calls + found]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_example_of_every_format_is_one_call_in_pieces_of_any_size(format, size):
+    example = FORMATS[format].example
+    assert read(format, example, size) == ("", [("weather", ROME)])
+    other = example.replace("weather", "whether")
+    text, calls = read(format, other, size)
+    assert calls == [] and "whether" in text, "the name is none of the tools'"
+
+
+INFINITE = '<tool_call>{"name": "f", "arguments": {"x": 1e999}}</tool_call>'
+DRAFT = "<think>maybe <tool_call> x</think>"
+THOUGHT = '<think><tool_call>{"name": "f"}</tool_call></think>No.'
+ANALYSIS = "<|channel|>analysis<|message|>Hm.<|end|>"
+CUT = '<tool_call>{"name": "f", "arguments": {'
+LLAMA_BEHIND_TEXT = 'It is {"name": "f", "parameters": {}}'
+
+CASES = {
+    "closing mark in an argument": (
+        "hermes", '<tool_call>\n{"name": "f", "arguments": {"t": "a </tool_call> b"}}\n</tool_call>',
+        "", [("f", {"t": "a </tool_call> b"})],
+    ),
+    "the other key": ("hermes", '<tool_call>{"name": "f", "parameters": {"x": 1}}</tool_call>', "", [("f", {"x": 1})]),
+    "text before": (
+        "hermes", 'Hm.\n<tool_call>\n{"name": "f", "arguments": {"x": "é<"}}\n</tool_call>', "Hm.\n",
+        [("f", {"x": "é<"})],
+    ),
+    "two of Hermes": (
+        "hermes", '<tool_call>{"name": "f"}</tool_call>\n<tool_call>{"name": "g", "arguments": {"y": [1]}}</tool_call>',
+        "", [("f", {}), ("g", {"y": [1]})],
+    ),
+    "no call": ("hermes", "a < b and <tool_kit> is no call", "a < b and <tool_kit> is no call", []),
+    "not well formed": ("hermes", "<tool_call>{oops}</tool_call>!", "<tool_call>{oops}</tool_call>!", []),
+    "cut in the arguments": ("hermes", CUT, CUT, []),
+    "no closing": ("hermes", '<tool_call>{"name": "f", "arguments": {}}', "", [("f", {})]),
+    "no closings": ("hermes", '<tool_call>\n{"name": "f"}\n\n<tool_call>\n{"name": "g"}\n', "", [("f", {}), ("g", {})]),
+    "a draft while thinking": (
+        "hermes", f'{DRAFT}\n<tool_call>\n{{"name": "f", "arguments": {{"x": 1}}}}\n</tool_call>', DRAFT,
+        [("f", {"x": 1})],
+    ),
+    "a call while thinking": ("hermes", THOUGHT, THOUGHT, []),
+    "a line break": (
+        "hermes", '<tool_call>{"name": "f", "arguments": {"x": "a\nb"}}</tool_call>', "", [("f", {"x": "a\nb"})],
+    ),
+    "null": ("hermes", '<tool_call>{"name": "f", "arguments": null}</tool_call>', "", [("f", {})]),
+    "empty": ("hermes", '<tool_call>{"name": "f", "arguments": ""}</tool_call>', "", [("f", {})]),
+    "JSON text": ("hermes", '<tool_call>{"name": "f", "arguments": "{\\"x\\": 1}"}</tool_call>', "", [("f", {"x": 1})]),
+    "infinite": ("hermes", INFINITE, INFINITE, []),
+    "cut": ("hermes", '<tool_call>{"name": "f", "arg', '<tool_call>{"name": "f", "arg', []),
+    "a list of Mistral": (
+        "mistral", 'Ok[TOOL_CALLS][{"name": "f", "arguments": {"x": 1}}, {"name": "g", "arguments": {}}]', "Ok",
+        [("f", {"x": 1}), ("g", {})],
+    ),
+    "one of Mistral": ("mistral", '[TOOL_CALLS]f[ARGS]{"x": 1}', "", [("f", {"x": 1})]),
+    "two of Mistral": (
+        "mistral", '[TOOL_CALLS]f[ARGS]{"x": 1}[TOOL_CALLS]g[ARGS]{"y": 2}', "", [("f", {"x": 1}), ("g", {"y": 2})],
+    ),
+    "none of Mistral": ("mistral", "[TOOL_CALLS] none", "[TOOL_CALLS] none", []),
+    "prose behind": ("mistral", '[TOOL_CALLS]f{"x": 1}\n\nLet me see.', "\n\nLet me see.", [("f", {"x": 1})]),
+    "an id": ("mistral", '[TOOL_CALLS]f[CALL_ID]abc123def[ARGS]{"x": 1}', "", [("f", {"x": 1})]),
+    "behind a line break": ("llama3", '\n{"name": "f", "parameters": {"x": 1}}', "", [("f", {"x": 1})]),
+    "two of Llama": (
+        "llama3", '{"name": "f", "parameters": {}}; {"name": "g", "parameters": {}}', "", [("f", {}), ("g", {})],
+    ),
+    "python tag": ("llama3", '<|python_tag|>{"name": "f", "parameters": {"x": 1}}', "", [("f", {"x": 1})]),
+    "JSON that is no call": ("llama3", '{"answer": 42}', '{"answer": 42}', []),
+    "behind text": ("llama3", LLAMA_BEHIND_TEXT, LLAMA_BEHIND_TEXT, []),
+    "channels": (
+        "gpt-oss", f"{ANALYSIS}<|start|>assistant<|channel|>final<|message|>Hi.<|return|>", "<think>Hm.</think>Hi.", [],
+    ),
+    "quotes as templates write them": (
+        "lfm2", "<|tool_call_start|>[f(t='it's', n=None)]<|tool_call_end|>", "", [("f", {"t": "it's", "n": None})],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 1000])
+@pytest.mark.parametrize("case", CASES)
+def test_calls_as_models_really_write_them(case, size):
+    format, answer, text, calls = CASES[case]
+    assert read(format, answer, size) == (text, calls)
+
+
+TEMPLATES = {
+    "{% if tools %}{{ tools | tojson }} within <tool_call></tool_call>{% endif %}": "hermes",
+    "{% if xml_tools %}{{ xml_tools }} within <tool_call></tool_call>{% endif %}": "hermes",
+    "{% if tools %}[AVAILABLE_TOOLS]{{ tools }}{% endif %}{{ '[TOOL_CALLS]' }}": "mistral",
+    """<|start_header_id|>{% if tools %}{"name": function name, "parameters": dictionary}{% endif %}""": "llama3",
+    "{% if tools %}{{ tools | tojson }}<tool_call><function=name><parameter=x>{% endif %}": "qwen3-coder",
+    "{% for message in messages %}{{ message['tools'] }}<|tool|>{% endfor %}": "phi4",
+    "{% for message in messages %}<tool_call>{{ message | tojson }}{% endfor %}": None,
+    "{% if tools %}{{ tools }}{% endif %}": None,
+    "": None,
+}
+SIGNS = [(" ".join(signs), format.name) for format in FORMATS.values() for signs in format.signs]
+
+
+@pytest.mark.parametrize(
+    ("template", "format"),
+    [*TEMPLATES.items(), *((f"{{{{ tools }}}}{signs}", name) for signs, name in SIGNS)],
+)
+def test_a_format_is_recognised_by_the_template(template, format):
+    found = recognise(template)
+    assert (found.name if found else None) == format
+
+
+def test_text_is_not_held_back_longer_than_a_call_could_begin():
+    reader = ToolCallReader(FORMATS["hermes"], F)
+    assert reader.push("a <tool") == ("a ", [])
+    assert reader.push("s") == ("<tools", [])
+
+
+def test_ids_of_calls_are_as_templates_of_mistral_want_them():
+    reader = ToolCallReader(FORMATS["hermes"], F)
+    _, [call] = reader.push('<tool_call>{"name": "f"}</tool_call>.')
+    assert len(call.id) == 9 and call.id.isalnum()
+
+
+def test_marks_that_are_special_tokens_are_read(tiny_llama_bundle):
+    tokenizer = Tokenizer(tiny_llama_bundle)
+    tokenizer.backend.add_special_tokens(["<tool_call>", "</tool_call>"])
+    tokens = tokenizer.encode(f"Look: {FORMATS['hermes'].example}", add_special_tokens=False)
+    marks = {tokenizer.backend.token_to_id(mark): mark for mark in ("<tool_call>", "</tool_call>")}
+    assert marks.keys() < set(tokens)
+    spelled = MarkedText(tokenizer, marks)
+    text = "".join(map(spelled.push, tokens)) + spelled.flush()
+    assert read("hermes", text, 1) == ("Look: ", [("weather", ROME)])
+
+
+PIECES = (*"a \n\té'{}<>,:", '"', "\\", "😀", "[1]", "</b>", "it's", "()", "null")
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string"},
+        "count": {"type": "integer"},
+        "share": {"type": "number"},
+        "on": {"type": "boolean"},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "place": {"type": "object", "properties": {"street": {"type": "string"}}},
+    },
+}
+NAMES = ("find", "files.write-all", "get_2")
+
+
+def make_text(numbers, format):
+    """Return a text with marks of the format in it, but for what could not be told from the end of the text."""
+    pieces = [*PIECES, *sorted(format.marks)]
+    if isinstance(format, Gemma):  # the notation has no escapes
+        pieces.remove(format.quote)
+    text = "".join(numbers.choices(pieces, k=numbers.randrange(12)))
+    if isinstance(format, XmlParameters):
+        ends = "|".join(map(re.escape, (format.key_tag[0], *format.closings)))
+        return "x" if re.search(rf"{re.escape(format.value_tag[1])}\s*(?:{ends}|$)", text) else text
+    return text
+
+
+def make_arguments(numbers, format):
+    values = {
+        "text": make_text(numbers, format),
+        "count": numbers.randrange(-9, 10**12),
+        "share": numbers.choice([0.5, -2e-7, 1e21]),
+        "on": numbers.random() < 0.5,
+        "tags": [make_text(numbers, format) for _ in range(numbers.randrange(3))],
+        "place": {"street": make_text(numbers, format)},
+    }
+    return {key: values[key] for key in numbers.sample(sorted(values), numbers.randrange(len(values) + 1))}
+
+
+def write(format, name, arguments):
+    """Return a call as models of the format write it, without what stands before and behind all calls."""
+    text = json.dumps(arguments, ensure_ascii=False)
+    if isinstance(format, JsonObjects):
+        return f'{{{format.before}"{format.name_key}": "{name}", "{format.arguments_key}": {text}}}'
+    if isinstance(format, Mistral):
+        if format.listed:
+            return f'{{"name": "{name}", "arguments": {text}}}'
+        return f"{name}{'[CALL_ID]abcdef123' if format.with_id else ''}[ARGS]{text}"
+    if isinstance(format, DeepSeek):
+        begin = f"function<｜tool▁sep｜>{name}\n```json\n" if format.fenced else f"{name}<｜tool▁sep｜>"
+        end = "\n```" if format.fenced else ""
+        return f"<｜tool▁call▁begin｜>{begin}{text}{end}<｜tool▁call▁end｜>"
+    if isinstance(format, NameAndJson):
+        return f"{name}\n{text}"
+    if isinstance(format, Harmony):
+        return f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{text}<|call|>"
+    if isinstance(format, Gemma):
+        return f"call:{name}{format.write(arguments)}"
+    if isinstance(format, Pythonic):
+        return f"{name}({', '.join(f'{key}={json.dumps(value)}' for key, value in arguments.items())})"
+    assert isinstance(format, XmlParameters)
+    line, between = "\n" if format.lines else "", "\n" if format.value_tag[0] else ""
+    parts = [f"{format.name_tag[0]}{name}{format.name_tag[1]}\n"]
+    for key, value in arguments.items():
+        written = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        parts.append(f"{format.key_tag[0]}{key}{format.key_tag[1]}{between}")
+        parts.append(f"{format.value_tag[0]}{line}{written}{line}{format.value_tag[1]}\n")
+    return "".join(parts)
+
+
+def round_trips(name, count):
+    format, numbers = FORMATS[name], random.Random(f"calls of {name}")
+    functions = [{"name": each, "parameters": SCHEMA} for each in NAMES]
+    for index in range(count):
+        several = 1 if isinstance(format, Harmony) else numbers.randrange(1, 4)
+        calls = [(numbers.choice(NAMES), make_arguments(numbers, format)) for _ in range(several)]
+        answer = format.begin + format.between.join(write(format, *call) for call in calls) + format.end
+        prose = numbers.choice(["", "Let me see. "]) if format.begin and format.openings else ""
+        assert read(name, prose + answer, 1, functions) == (prose, calls), index
+        assert read(name, prose + answer, numbers.randrange(2, 9), functions) == (prose, calls), index
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_calls_come_back_as_they_were_written(format):
+    round_trips(format, 20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", FORMATS)
+def test_ten_thousand_calls_come_back_as_they_were_written(format):
+    round_trips(format, 10_000)
+
+
+TREE = {
+    "type": "object",
+    "properties": {"city": {"$ref": "#/$defs/City"}, "days": {"type": "integer"}, "next": {"$ref": "#/$defs/Node"}},
+    "required": ["city", "days"],
+    "$defs": {
+        "City": {"enum": ["Rome", "Oslo"]},
+        "Node": {"type": "object", "properties": {"value": {"type": "integer"}, "next": {"$ref": "#/$defs/Node"}}},
+    },
+}
+STRICT = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Rome", "Oslo"]}, "days": {"type": "integer", "minimum": 1}},
+    "required": ["city", "days"],
+}
+ODD = {
+    "no object": {"type": "string"},
+    "unknown type": {"type": "king"},
+    "property that is true": {"type": "object", "properties": {"x": True}},
+    "properties in a list": {"type": "object", "properties": []},
+    "required text": {"type": "object", "properties": {"x": {}}, "required": "x"},
+    "no options": {"type": "object", "properties": {"x": {"anyOf": []}}},
+    "no values": {"type": "object", "properties": {"x": {"enum": []}}},
+    "odd items": {"type": "object", "properties": {"x": {"type": "array", "items": [{}], "minItems": -1}}},
+    "a property that is itself": {"type": "object", "properties": {"x": {"$ref": "#/properties/x"}}},
+    "a pointer to nothing": {"type": "object", "properties": {"x": {"$ref": "#/$defs/X"}}},
+    "an odd pointer": {"type": "object", "properties": {"x": {"$ref": 7}}},
+    "keys of any letters": {"type": "object", "properties": {'a"b\n/<|im_end|>': {"type": "string"}, "": {}}},
+}
+
+
+def accepts(grammar, text):
+    matcher = LLMatcher(LLTokenizer("byte"), LLMatcher.grammar_from_lark(grammar), log_level=0)
+    assert not matcher.is_error(), matcher.get_error()
+    tokens = list(text.encode())
+    return matcher.validate_tokens(tokens) == len(tokens) and matcher.consume_tokens(tokens) and matcher.is_accepting()
+
+
+def grammar_of(format, parameters=STRICT, **options):
+    function = {"name": "weather", "parameters": arguments_schema(parameters)}
+    return FORMATS[format].grammar([function], {}, **{"forced": True} | options)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("parameters", [OPEN, STRICT, TREE], ids=["open", "strict", "pointers"])
+def test_the_grammar_of_every_format_accepts_its_example_and_no_other_values(format, parameters):
+    example = FORMATS[format].example.removesuffix(CALL)
+    assert accepts(grammar_of(format, parameters, forced=False), example)
+    grammar = grammar_of(format, parameters)
+    assert accepts(grammar, example)
+    assert not accepts(grammar, example.replace("weather", "time")), "none of the functions"
+    assert not accepts(grammar, re.sub(r"\b2\b", '"two"', example))
+    if parameters is not OPEN:
+        assert not accepts(grammar, example.replace("Rome", "Bonn"))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_grammar_that_forces_no_call_accepts_text(format):
+    text = "<|channel|>final<|message|>It is sunny." if FORMATS[format].channels else "It is sunny."
+    assert accepts(grammar_of(format, forced=False), text)
+    assert not accepts(grammar_of(format), text)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_grammar_of_a_schema_and_tools_accepts_either(format):
+    schema = {"type": "object", "properties": {"sunny": {"type": "boolean"}}, "required": ["sunny"]}
+    grammar = grammar_of(format, forced=False, answer_schema=schema)
+    begin = "<|channel|>final<|message|>" if FORMATS[format].channels else ""
+    assert accepts(grammar, f'{begin}{{"sunny": true}}')
+    assert accepts(grammar, FORMATS[format].example.removesuffix(CALL))
+    assert not accepts(grammar, f"{begin}It is sunny.")
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("odd", ODD)
+def test_a_grammar_can_be_written_for_any_schema(format, odd):
+    for options in ({}, {"forced": False}, {"forced": False, "answer_schema": {"type": "object"}}):
+        assert grammar_of(format, ODD[odd], **options).startswith("start: ")
+
+
+def test_marks_that_are_special_tokens_are_tokens_in_a_grammar():
+    functions = [{"name": "weather", "parameters": arguments_schema(STRICT)}]
+    grammar = FORMATS["hermes"].grammar(functions, {"<tool_call>": 7, "</tool_call>": 8}, forced=True)
+    assert "<[7]>" in grammar and "<[8]>" in grammar and "tool_call" not in grammar
