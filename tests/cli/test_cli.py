@@ -233,7 +233,8 @@ def test_the_checkpoint_of_a_bundle_is_found_where_its_manifest_says(
     assert open_subject(bundle, find_checkpoint(bundle)).reference == f"folder {name}"
     manifest = json.loads((bundle / FILE_NAME).read_text())
     for source in ("folder ..", "folder a/b", "hub no/such-model", "hub ../x", "module Mine", "preset none", ""):
-        (bundle / FILE_NAME).write_text(json.dumps(manifest | {"source": source}))
+        provenance = manifest["provenance"] | {"source": source}
+        (bundle / FILE_NAME).write_text(json.dumps(manifest | {"provenance": provenance}))
         assert find_checkpoint(bundle) is None
     assert find_checkpoint(tmp_path / "nowhere") is None
 

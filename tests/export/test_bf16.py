@@ -8,7 +8,8 @@ import transformers
 
 from edgeformer.check import check
 from edgeformer.errors import BundleError, ExportError, ParityError, RequestError
-from edgeformer.export import export_model, pipeline, verify
+from edgeformer.export import export_model, verify
+from edgeformer.export.lower import job
 from edgeformer.export.parity.locate import locator as locate
 from edgeformer.export.parity.verify import open_subject
 from edgeformer.manifest.manifest import Manifest
@@ -63,12 +64,12 @@ def test_tables_that_the_module_computes_keep_their_digits(llama_folder, tmp_pat
     assert wide == {"rotary.0.cos", "rotary.0.sin"}
     assert set(types.values()) == {onnx.TensorProto.FLOAT, onnx.TensorProto.BFLOAT16}
 
-    right = pipeline.bf16_weights
+    right = job.bf16_weights
 
     def with_tables(model, parameters):
         return right(model, {*parameters, *wide})
 
-    monkeypatch.setattr(pipeline, "bf16_weights", with_tables)
+    monkeypatch.setattr(job, "bf16_weights", with_tables)
     with pytest.raises(ParityError):
         export_model(llama_folder, tmp_path / "rounded", precision="bf16")
 

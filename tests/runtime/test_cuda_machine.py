@@ -75,7 +75,8 @@ def gpu_package(monkeypatch):
 
 
 def bundle(**fields):
-    return SimpleNamespace(**{"arithmetic": "fp16", "provider": "cuda", "ops": "ort", "cache_scales": None} | fields)
+    plan = SimpleNamespace(**{"arithmetic": "fp16", "provider": "cuda", "ops": "ort"} | fields)
+    return SimpleNamespace(plan=plan, cache_scales=None)
 
 
 def driver(status=0, cuda=13010, devices=1):

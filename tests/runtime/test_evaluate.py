@@ -19,6 +19,7 @@ from edgeformer.checkpoints.source import PRESETS
 from edgeformer.config import ClassificationHead
 from edgeformer.errors import RequestError
 from edgeformer.export import export_model
+from edgeformer.manifest.parts import Provenance
 from edgeformer.runtime import load
 from edgeformer.runtime.measure.evaluation.exact_match import evaluate
 from edgeformer.runtime.measure.evaluation.perplexity import perplexity, score_text, surprise, windows
@@ -208,7 +209,7 @@ def test_only_presets_have_questions(model):
     assert path == PRESETS / "tiny-llama" / "evaluation.jsonl"
     for source in ("folder tiny-llama", "preset ..", "preset tiny-lama"):
         with pytest.raises(RequestError, match=f"exported from {source}, and only presets come with problems.*--text"):
-            preset_questions(replace(model.manifest, source=source))
+            preset_questions(replace(model.manifest, provenance=Provenance(source=source)))
 
 
 TEXT = "Once upon a time, there was a dog. Voilà: 12 + 30 = 42 in the café, and nobody knew why."

@@ -224,8 +224,9 @@ def test_every_weight_begins_where_a_page_does(llama_folder, tmp_path):
 def test_what_cannot_be_prepacked_is_refused(llama_bundle, tmp_path):
     manifest = json.loads((llama_bundle / "edgeformer.json").read_text())
     shutil.copytree(llama_bundle, tmp_path / "cuda")
-    manifest["plan"]["provider"] = "cuda"
-    (tmp_path / "cuda" / "edgeformer.json").write_text(json.dumps(manifest))
+    (tmp_path / "cuda" / "edgeformer.json").write_text(
+        json.dumps(manifest | {"plan": manifest["plan"] | {"provider": "cuda"}})
+    )
     with pytest.raises(RequestError, match="this bundle is for CUDA"):
         prepack.optimize(tmp_path / "cuda")
     with pytest.raises(BundleError, match="there is no folder"):
