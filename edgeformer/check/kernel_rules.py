@@ -38,7 +38,7 @@ def kernel_functions(folder: Folder) -> tuple[str, ...]:
 
     Portable graphs may have functions of the domain, too: canonical ops, for which there are none.
     """
-    if folder.document(FILE_NAME).get("functions"):
+    if folder.document(FILE_NAME).get("plan", {}).get("functions"):
         return ()
     names = {name for graph in folder.graphs.values() for domain, name in graph.functions if domain == DOMAIN}
     return tuple(sorted(names))

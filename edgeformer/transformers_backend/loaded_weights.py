@@ -64,13 +64,35 @@ def load_weights(model: Any, folder: Path, allow_pickle: bool = False) -> Loaded
     allow_pickle: whether transformers may read pickles, which it does by torch's unpickler for tensors alone. Raises
     whatever transformers raises.
     """
-    with _without_adapter(folder) as plain:
+    dtype = _widest(folder)
+    if dtype.itemsize < 4 and _computes_positions(model):
+        dtype = torch.float32  # half precision would round the tables that the module computes
+    with _without_adapter(folder) as plain, _no_progress_bar():
         loaded, report = type(model).from_pretrained(
-            plain, config=model.config, dtype=_widest(folder), use_safetensors=None if allow_pickle else True,
+            plain, config=model.config, dtype=dtype, use_safetensors=None if allow_pickle else True,
             attn_implementation="eager", local_files_only=True, trust_remote_code=False, output_loading_info=True,
             generation_config=transformers.GenerationConfig(),
         )  # fmt: skip
     return LoadedWeights(loaded, set(report["missing_keys"]))
+
+
+def _computes_positions(model: Any) -> bool:
+    """Return whether a module of transformers computes tables of positions that no checkpoint stores (Marian)."""
+    config = model.config
+    names = getattr(type(model), "_keys_to_ignore_on_load_missing", None) or ()
+    return getattr(config, "is_encoder_decoder", False) or any("position" in name for name in names)
+
+
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """Keep transformers from drawing a bar of its own into the terminal."""
+    shown = transformers.utils.logging.is_progress_bar_enabled()
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers.utils.logging.enable_progress_bar()
 
 
 def _widest(folder: Path) -> torch.dtype:
