@@ -662,7 +662,7 @@ def test_other_precisions_are_written_as_ever(exported, tmp_path, precision):
     [
         (
             {"precision": "fp32", "quantization": make_quantization("int4")},
-            "a quantization config is for int4 and int8, and",
+            r"a quantization config and its overrides \(--block.*\) are for int4 and int8, and the precision is fp32",
         ),
         ({"precision": "int4", "ops": "standard"}, "quantized products are ops of onnxruntime's own. Leave ops stand"),
         ({"precision": "int8", "ops": "portable"}, "quantized products are ops of onnxruntime's own. Leave ops porta"),
