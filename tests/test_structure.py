@@ -27,7 +27,7 @@ FEW = {
     ),
     "takes any keyword": (r"\*\*\w+: Any", 55),  # the goal is 15
 }
-"""What a line does, the pattern that finds it, and how many lines of the product may."""
+"""Limits by what a line does: the pattern that finds such lines, and how many of them the product may have."""
 
 
 def room_of(module: str, house: str) -> str:

@@ -104,7 +104,7 @@ class GraphForm:
         verified: how a verification judges it.
         read_by: the clients that run it.
         entry: type of its entry in the manifest.
-        steps: whether it is one of the graphs that run the model token by token.
+        steps: True where the graph runs the model token by token.
         replaces: the form whose graph edgeformer's runtime does not open where this one is there.
         beside: whether it is tried together with the graphs that run the model, as a further session of their trial.
         prepacked: whether `edgeformer optimize` prepacks its weights.

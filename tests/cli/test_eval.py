@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from edgeformer.cli.main import cli
 from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.parts import Provenance
 from edgeformer.runtime import load
 from edgeformer.runtime.measure.evaluation.exact_match import evaluate
 from edgeformer.runtime.measure.evaluation.perplexity import score_text
@@ -177,7 +178,8 @@ def foreign(tiny_llama_bundle, tmp_path):
     """Return the preset with a manifest as if it had been exported from a folder."""
     folder = tmp_path / "foreign"
     shutil.copytree(tiny_llama_bundle, folder)
-    replace(Manifest.read(folder), source="folder mine", random_weights=7).write(folder)
+    provenance = Provenance(source="folder mine", random_weights=7)
+    replace(Manifest.read(folder), provenance=provenance).write(folder)
     return folder
 
 

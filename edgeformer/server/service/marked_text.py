@@ -9,7 +9,9 @@ from edgeformer.runtime.text.tokenizer import Tokenizer
 class MarkedText:
     """The text of one answer, in which some special tokens are spelled. Decoding leaves out special tokens.
 
-    marks: the spelled ones, by token id. stop: strings that end the answer.
+    Args:
+        marks: texts of the special tokens that are spelled out, by token id.
+        stop: strings that end the answer.
     """
 
     def __init__(self, tokenizer: Tokenizer, marks: Mapping[int, str], stop: Sequence[str] = ()):
