@@ -101,8 +101,11 @@ FAULTS = {
     "memory without a file that is emptied": Fault(
         "file_pages", "file_pages.cc", "inode != 0 && begin < end", "begin < end"
     ),
-    "zero points that are ignored": Fault(
-        "quantized_linear", "simd_kernels.h", "(zero_points == nullptr)", "(zero_points != nullptr)"
+    "a zero point of all blocks that is ignored": Fault(
+        "quantized_linear", "simd_kernels.h", "own_zero_points == nullptr ? offset : 0", "0 * offset"
+    ),
+    "zero points of blocks that are ignored": Fault(
+        "quantized_linear", "simd_kernels.h", "(zero_points == nullptr)", "(zero_points == nullptr || sum == sum)"
     ),
     "rows that are left out": Fault(
         "quantized_linear", "quantized_linear.cc", ROWS, f"std::max(row, {ROWS[:-1]} - 1);"

@@ -72,7 +72,7 @@ def test_a_fault_in_one_level_fails_that_level(bundle, built, installed, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["a block that is dropped", "zero points that are ignored"])
+@pytest.mark.parametrize("fault", ["a block that is dropped", "a zero point of all blocks that is ignored"])
 def test_faults_of_all_levels_fail_all(bundle, built, installed, tmp_path, fault):
     source = copy_of_sources(tmp_path, FAULTS[fault][1:4])
     levels = [
