@@ -45,13 +45,18 @@ UNVERIFIED = "It was exported with `--no-verify`: nobody checked yet that the gr
 
 @dataclass(frozen=True, kw_only=True)
 class ExportResult:
-    """The result of an export. graphs: passes and rules by graph file. report: None where it was not verified."""
+    """The result of an export.
+
+    graphs: passes and rules by graph file. report: None where it was not verified. warnings: of the model's tokenizer
+    and generation files.
+    """
 
     path: Path
     manifest: Manifest
     graphs: dict[str, Lowered]
     report: Report | None
     seconds: float
+    warnings: tuple[str, ...] = ()
 
     @property
     def lowered(self) -> Lowered:
@@ -98,7 +103,10 @@ def run_export(
         report = verify(export, manifest)
         manifest = seal(export, manifest, report)
     seconds = time.perf_counter() - start
-    return ExportResult(path=destination, manifest=manifest, graphs=export.out.lowered, report=report, seconds=seconds)
+    return ExportResult(
+        path=destination, manifest=manifest, graphs=export.out.lowered, report=report, seconds=seconds,
+        warnings=model.warnings,
+    )  # fmt: skip
 
 
 def _begin(model: OpenedModel, plan: ExportPlan, options: ExportOptions, folder: Path, progress: Progress) -> Export:
@@ -228,6 +236,7 @@ def seal(export: Export, manifest: Manifest, report: Report | None) -> Manifest:
             write_certificate(report, folder / CERTIFICATE, manifest.name)
             proof["report"] = sha256(folder / CERTIFICATE / "report.json")
             card += f" See [the certificate]({CERTIFICATE}/report.html)."
+    card += "".join(f"\n\n> **Note:** {warning}" for warning in export.model.warnings)
     write_files(folder, deployment, export.model.origin.hf_config, manifest, card)
     known = {name: entry.sha256 for name, entry in manifest.files.items()}
     sealed = replace(manifest, parity=proof, files=file_entries(folder, known))
