@@ -322,7 +322,10 @@ class CausalLM(Model):
         adapter: str | None = None,
     ) -> tuple[list[Row], StepRunner]:
         """Return the rows of each prompt, one for each of its samples, and a decoder with room for all of them."""
-        rows = [self._new_row(prompt, config, processors, sample) for prompt in prompts for sample in range(samples)]
+        rows = []
+        for index, prompt in enumerate(prompts):
+            with request_values.naming_entry("prompt", index, prompt, of=len(prompts)):
+                rows += [self._new_row(prompt, config, processors, sample) for sample in range(samples)]
         if not rows:
             raise RequestError("there is no prompt in the batch; give at least one.")
         capacity = max(len(row.prompt) + row.max_new_tokens for row in rows)

@@ -17,6 +17,7 @@ from edgeformer.manifest.parts import sha256
 from edgeformer.runtime import load
 from edgeformer.runtime.caches.static_cache import StaticCache
 from edgeformer.runtime.steps import decode_graph, memory
+from edgeformer.runtime.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +127,21 @@ def test_the_cache_is_sized_to_the_request(model, monkeypatch):
 def test_a_request_that_cannot_be_served_says_why(model, prompt, options, message):
     with pytest.raises(RequestError, match=message):
         model.generate(prompt, **options)
+
+
+def test_a_list_with_a_bad_row_is_refused_by_its_number_its_text_and_its_token(tiny_llama_bundle, tmp_path):
+    """As a tokenizer whose picture token has no row in the embedding makes them."""
+    tokenizer = json.loads((tiny_llama_bundle / "tokenizer.json").read_text())
+    added = {"id": 2048, "content": "<image_soft_token>", **dict.fromkeys(("single_word", "lstrip", "rstrip"), False)}
+    tokenizer["added_tokens"].append(added | {"normalized": False, "special": True})
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    model, texts = load(tiny_llama_bundle), ["ok", "a <image_soft_token> b", "ok"]
+    model.tokenizer = Tokenizer(tmp_path)
+    said = r"vocabulary: 2048 \(<image_soft_token>\)\.$"
+    with pytest.raises(RequestError, match=rf"^prompt 1 of the list, 'a <image_soft_token> b' .*0 to 2047.*{said}"):
+        model.generate(texts, max_new_tokens=1)
+    with pytest.raises(RequestError, match=rf"^the prompt has token ids outside 0 to 2047, the model's {said}"):
+        model.generate(texts[1])
 
 
 def test_an_unknown_option_is_not_ignored(model):
