@@ -5,6 +5,7 @@
 Each stage is a function over one state, `Export`. `run_export` calls them in order, and is the whole story.
 """
 
+import math
 import shutil
 import time
 from dataclasses import dataclass, replace
@@ -214,6 +215,11 @@ def verify(export: Export, manifest: Manifest) -> Report | None:
                 f"machine:\n{report.describe()}\nNo bundle was made. This is a bug in edgeformer-kernels; please "
                 "report it. "
                 "To export without them, set EDGEFORMER_KERNELS=0."
+            )
+        if export.plan.arithmetic == "fp16" and not all(math.isfinite(check.value) for check in report.failures()):
+            raise ParityError(
+                f"numbers of this model are larger than float16 can hold, which is 65,504:\n{report.describe()}\n"
+                "No bundle was made. Export it with --precision bf16 or fp32."
             )
         code, option = ("code", "verify=None") if manifest.model is None else ("config.json", "--no-verify")
         raise ParityError(
