@@ -23,6 +23,7 @@ from edgeformer.runtime.sessions.cuda_options import CudaOptions, execution_prov
 from edgeformer.runtime.sessions.int8_saturation import products_saturate
 from edgeformer.runtime.sessions.kernels import BODIES, KernelChoice
 from edgeformer.runtime.sessions.narrow_floats import BFLOAT16, FLOAT8
+from edgeformer.runtime.sessions.optional_input import with_optional_input
 
 ProviderChoice = Literal["auto", "cpu", "cuda"]
 
@@ -370,8 +371,9 @@ def open_session(
             kind = _graph_session(ort.InferenceSession)
             has_threads = chosen > 1 or provider == "cuda"  # of onnxruntime, or of our kernels
             session = kind(
-                str(graph), has_threads, uncaptured, str(graph), options, providers=providers, enable_fallback=0
-            )
+                str(graph), has_threads, uncaptured, with_optional_input(Path(graph), options), options,
+                providers=providers, enable_fallback=0,
+            )  # fmt: skip
     except onnxruntime_errors() as error:
         if uncaptured is not None and "graph capture" in str(error):
             raise RequestError(
