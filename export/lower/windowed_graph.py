@@ -22,14 +22,15 @@ import onnx
 from edgeformer.contract.tensors import CacheGeometry
 from edgeformer.export.lower.contrib import CONTRIB, attention_input
 from edgeformer.export.lower.ort.kernel_nodes import ATTENTION, INT8_ATTENTION
-from edgeformer.manifest.parts import Provider
+from edgeformer.export.lower.providers import RULES
+from edgeformer.manifest.providers import ProviderName
 
 WINDOWED = {ATTENTION.name: "WindowedAttention", INT8_ATTENTION.name: "Int8WindowedAttention"}
 """Functions that stand for attention with a cache, and those with a cache that evicts."""
 
 
 def write_windowed_graph(
-    graph: Path, windowed: Path, geometry: CacheGeometry, context_length: int, provider: Provider
+    graph: Path, windowed: Path, geometry: CacheGeometry, context_length: int, provider: ProviderName
 ) -> tuple[int | None, ...]:
     """Write the windowed form of a lowered graph and return the window of each layer in tokens.
 
@@ -70,10 +71,10 @@ def _evict(model: onnx.ModelProto, node: onnx.NodeProto) -> None:
     evicting.attribute.append(onnx.helper.make_attribute("sliding_window_cache", 1))
 
 
-def _window(node: onnx.NodeProto, context_length: int, provider: Provider) -> int | None:
+def _window(node: onnx.NodeProto, context_length: int, provider: ProviderName) -> int | None:
     """The window of an attention, where it is shorter than the context and the kernel can evict tokens."""
     if node.domain != CONTRIB and node.op_type not in WINDOWED:
         return None
     window = next(each.i for each in node.attribute if each.name == "local_window_size")
     biased = node.domain == CONTRIB and attention_input(node, "attention_bias") != ""
-    return window if 0 < window < context_length and not (provider == "cuda" and biased) else None
+    return window if 0 < window < context_length and (RULES[provider].evicts_with_bias or not biased) else None

@@ -18,7 +18,7 @@ from edgeformer.errors import BundleError
 from edgeformer.export.bundle.ort_format import load_onnx
 from edgeformer.export.graph.outlining import inline_functions
 from edgeformer.export.parity.locate.cut_graph import first_line, open_model
-from edgeformer.manifest.parts import Provider
+from edgeformer.manifest.providers import Provider
 from edgeformer.runtime.sessions.session import onnxruntime_errors
 
 PRODUCT, ROUNDING = "MatMulIntegerToFloat", "QuantizeLinear"

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from edgeformer.manifest.parts import Provider
-from edgeformer.runtime.sessions.cuda_options import CudaOptions, execution_providers
+from edgeformer.manifest.providers import Provider
+from edgeformer.runtime.sessions.cuda_options import CudaOptions
 from edgeformer.runtime.sessions.narrow_floats import BFLOAT16
+from edgeformer.runtime.sessions.providers import sessions_of
 from edgeformer.runtime.sessions.session import BESIDE, graph_session, session_options
 
 IR_VERSION, OPSET = 10, 18
@@ -71,9 +72,9 @@ def write_graph(
 
 def open_small_graph(model: bytes, provider: Provider) -> Any:
     """Open a session of a model, in one thread; errors of its runs are those of `open_session`."""
-    providers = execution_providers(provider, CudaOptions())
+    providers = sessions_of(provider).execution_providers(CudaOptions())
     with redirect_stdout(sys.stderr):
-        return graph_session(BESIDE, provider == "cuda", model, session_options(1), providers)
+        return graph_session(BESIDE, provider.on_device, model, session_options(1), providers)
 
 
 def _node(node: Node) -> bytes:

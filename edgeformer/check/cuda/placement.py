@@ -27,8 +27,8 @@ INPUTS_ON_CPU: dict[str, tuple[int, ...]] = {
 HALF = frozenset({"float16", "bfloat16", "float8e4m3fn"})
 """Types that onnxruntime does not move to the CPU."""
 
-Where = Literal["cuda", "cpu", "shape", "nowhere"]
-"""cuda; cpu: for want of a CUDA kernel; shape: on the CPU on purpose; nowhere: neither has a kernel."""
+Where = Literal["device", "host", "shape", "nowhere"]
+"""device; host: for want of a kernel on the device; shape: on the host on purpose; nowhere: neither has a kernel."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def place(nodes: Sequence[TypedNode], table: KernelTable) -> list[Placed]:
     for node, reason in zip(nodes, lacks, strict=True):
         where = _where(node, reason, on_cpu, table)
         # What a node without a kernel returns counts only if it reads from there: onnxruntime looks no further.
-        if where == "shape" or (where == "cpu" and _reads(node, on_cpu)):
+        if where == "shape" or (where == "host" and _reads(node, on_cpu)):
             on_cpu.update(each.name for each in node.outputs if each is not None)
         placed.append(Placed(node, where, reason))
     return placed
@@ -66,11 +66,11 @@ def _where(node: TypedNode, reason: str | None, on_cpu: set[str], table: KernelT
         # onnxruntime casts to float32 around nodes without a float16 kernel on the CPU.
         wide = {name: "float" if kind == "float16" else kind for name, kind in node.types.items()}
         cast = own and table.why_not("cpu", node.domain, node.op, node.version, wide)
-        return "nowhere" if cast else "cpu"
+        return "nowhere" if cast else "host"
     wanted = INPUTS_ON_CPU.get(node.op, ())
     stays = all(_allows(each, place in wanted, on_cpu) for place, each in enumerate(node.inputs))
     lacks_kernel = table.why_not("cpu", node.domain, node.op, node.version, node.types)
-    return "shape" if _reads(node, on_cpu) and stays and lacks_kernel is None else "cuda"
+    return "shape" if _reads(node, on_cpu) and stays and lacks_kernel is None else "device"
 
 
 def _reads(node: TypedNode, on_cpu: set[str]) -> bool:

@@ -36,8 +36,8 @@ from edgeformer.export.graph.tensors import interleave
 from edgeformer.export.lower.contrib import CONTRIB
 from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.lower.ort.quantized import INT8_ACTIVATIONS
+from edgeformer.export.lower.providers import ProviderRules
 from edgeformer.export.quantize.quantized_experts import QuantizedExperts
-from edgeformer.manifest.parts import Provider
 from edgeformer.manifest.quantization import Quantization, WeightFormat
 
 UNGATED = {"relu": "relu", "silu": "silu", "gelu_tanh": "gelu", "identity": "identity"}
@@ -45,9 +45,6 @@ UNGATED = {"relu": "relu", "silu": "silu", "gelu_tanh": "gelu", "identity": "ide
 
 SMALLEST = 1e-30
 """Lower bound of a weight before its logarithm is taken: what such an expert adds is lost in float32."""
-
-SMALLEST_RATIO = 2.0**-24
-"""Lower bound on CUDA of a weight over the sum of its token's: the smallest number that float16 has."""
 
 
 def lower_experts(model: ir.Model, lowering: LoweringOptions) -> PassReport:
@@ -61,13 +58,12 @@ def lower_experts(model: ir.Model, lowering: LoweringOptions) -> PassReport:
             continue
         router = canonical_inputs(node)["experts"].producer()
         emit = NodeBuilder.replacing(node, "emitted by lower/ort")
-        provider = lowering.provider
         if form is None:
-            result, main = _emit_float(emit, model, node, provider)
-        elif provider == "cpu":
-            result, main = _emit_quantized(emit, model, node, form)
+            result, main = _emit_float(emit, model, node, lowering.rules)
+        elif lowering.rules.routes_by_logits:
+            result, main = _emit_quantized_by_logits(emit, model, node, form, lowering.rules)
         else:
-            result, main = _emit_quantized_for_cuda(emit, model, node, form)
+            result, main = _emit_quantized(emit, model, node, form)
         replace_node(node, emit, [result], main=main)
         remove_if_unused(model, router)
         report.fire(node)
@@ -75,11 +71,11 @@ def lower_experts(model: ir.Model, lowering: LoweringOptions) -> PassReport:
 
 
 def _emit_float(
-    emit: NodeBuilder, model: ir.Model, node: ir.Node, provider: Provider
+    emit: NodeBuilder, model: ir.Model, node: ir.Node, rules: ProviderRules
 ) -> tuple[ir.Value, ir.Node | None]:
     """Emit MoE, and return its result and its node."""
     inputs = canonical_inputs(node)
-    logits, attributes, factor = _logits(emit, node, provider)
+    logits, attributes, factor = _logits(emit, node, rules)
     first, first_bias = _first_layer(model, node)
     options = {"k": dim(inputs.experts, -1), **attributes, **_network(node)}
     result = emit("MoE", inputs.x, logits, first, first_bias, inputs.down, inputs.down_bias, domain=CONTRIB, **options)
@@ -89,18 +85,18 @@ def _emit_float(
 def _emit_quantized(
     emit: NodeBuilder, model: ir.Model, node: ir.Node, form: WeightFormat
 ) -> tuple[ir.Value, ir.Node | None]:
-    """Emit QMoE for the CPU, and return its result and its node."""
+    """Emit QMoE over a choice of experts and their weights, and return its result and its node."""
     choice, weights = _choice_and_weights(emit, node)
     options = {"normalize_routing_weights": int(weights is None), "accuracy_level": INT8_ACTIVATIONS}
     result = _emit_integers(emit, model, node, form, choice, weights, options)
     return result, result.producer()
 
 
-def _emit_quantized_for_cuda(
-    emit: NodeBuilder, model: ir.Model, node: ir.Node, form: WeightFormat
+def _emit_quantized_by_logits(
+    emit: NodeBuilder, model: ir.Model, node: ir.Node, form: WeightFormat, rules: ProviderRules
 ) -> tuple[ir.Value, ir.Node | None]:
-    """Emit QMoE for CUDA, which routes as MoE does and lays its weights out when it is loaded."""
-    logits, attributes, factor = _logits(emit, node, "cuda")
+    """Emit QMoE for a kernel that routes as MoE does and lays its weights out when it is loaded."""
+    logits, attributes, factor = _logits(emit, node, rules)
     result = _emit_integers(emit, model, node, form, logits, None, {**attributes, "weights_prepacked": 0})
     return result if factor is None else emit("Mul", result, factor), result.producer()
 
@@ -165,26 +161,11 @@ def _quantized(model: ir.Model, weight: ir.Value, form: WeightFormat) -> list[ir
     return [*parts, None][:3]
 
 
-def _reason_of_provider(node: ir.Node, provider: Provider, form: WeightFormat | None) -> str | None:
-    """Why the provider's kernel cannot have types and sizes of a node; None where it can."""
-    inputs = canonical_inputs(node)
-    if provider == "cpu":
-        return None if dtype_of(inputs.x) == ir.DataType.FLOAT else "the CPU kernel takes float32 only"
-    multiple, sizes = 8 if form is None else 64, [dim(inputs.up, -1), dim(inputs.down, -1)]
-    if any(size < 16 or size % multiple for size in sizes):
-        return f"the CUDA kernel takes sizes in multiples of {multiple}, from 16 on, and these are {sizes}"
-    if form is not None and not 32 <= (form.block or 0) <= 128:
-        return f"the CUDA kernel takes blocks of 32, 64 and 128 weights, and these have {form.block}"
-    if node.attributes.get_string("activation") == "gelu_tanh":
-        return "the approximation of gelu in the CUDA kernel was compared by nobody"
-    return None
-
-
 def _reason_against(node: ir.Node, lowering: LoweringOptions, form: WeightFormat | None) -> str | None:
     """Why the kernel cannot compute a node; None where it can."""
     inputs, attributes = canonical_inputs(node), node.attributes
     activation = attributes.get_string("activation")
-    if reason := _reason_of_provider(node, lowering.provider, form):
+    if reason := lowering.rules.experts(node, form):
         return reason
     if attributes.get_int("weighted_input"):
         return "the kernel weighs outputs, and these are weighted inputs"
@@ -256,7 +237,7 @@ def _choice_and_weights(emit: NodeBuilder, node: ir.Node) -> tuple[ir.Value, ir.
     return chosen, weighed
 
 
-def _logits(emit: NodeBuilder, node: ir.Node, provider: Provider) -> tuple[ir.Value, dict[str, Any], ir.Value | None]:
+def _logits(emit: NodeBuilder, node: ir.Node, rules: ProviderRules) -> tuple[ir.Value, dict[str, Any], ir.Value | None]:
     """Logits for the kernel, its attributes for them, and the factor of its result [N, 1], None for 1."""
     inputs = canonical_inputs(node)
     experts, weights = inputs["experts"], inputs["weights"]
@@ -267,9 +248,8 @@ def _logits(emit: NodeBuilder, node: ir.Node, provider: Provider) -> tuple[ir.Va
     dtype, relative = dtype_of(inputs.x), weights
     smallest, nothing = SMALLEST, emit.constant(float("-inf"), dtype)
     total = emit("ReduceSum", weights, emit.constant([-1]), keepdims=1)
-    if provider == "cuda":
-        # Logarithms near 0 are the exact ones in half precision, so those of large weights should be near it.
-        smallest = SMALLEST_RATIO
+    if rules.smallest_ratio is not None:
+        smallest = rules.smallest_ratio
         # All weights of a token may be 0.
         relative = emit("Div", weights, emit("Max", total, emit.constant(smallest, dtype)))
     chosen = emit("Log", emit("Max", relative, emit.constant(smallest, dtype)))

@@ -33,7 +33,7 @@ def fuse_gemms(model: ir.Model, lowering: LoweringOptions) -> PassReport:
     report = PassReport("fuse_gemms")
     groups: dict[object, list[ir.Node]] = {}
     for node in canonical_nodes(model, "QuantizedMatMul"):
-        if lowering.provider == "cpu" and all(map(_is_fusible, node.inputs[1:])) and not _biased(node.outputs[0]):
+        if lowering.rules.fuses_products and all(map(_is_fusible, node.inputs[1:])) and not _biased(node.outputs[0]):
             matrix = _matrix(node)
             groups.setdefault((node.inputs[0], matrix.form, _module(matrix)), []).append(node)
     for nodes in groups.values():

@@ -117,7 +117,7 @@ def call_kernels(model: ir.Model, lowering: LoweringOptions) -> PassReport:
     """Replace every node that a kernel can compute by a call of its function."""
     report = PassReport("kernels")
     is_quantized = any(node.domain == CONTRIB and node.op_type in QUANTIZED_PRODUCTS for node in model.graph)
-    if lowering.provider != "cpu" or not is_quantized:
+    if not lowering.runs_on.own_kernels or not is_quantized:
         return report
 
     def record(node: ir.Node, function: ir.Function) -> None:

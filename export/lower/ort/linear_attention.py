@@ -48,7 +48,7 @@ def _no_kernel(node: ir.Node) -> str | None:
 def _emit_attention(node: ir.Node, lowering: LoweringOptions) -> None:
     inputs, emit = canonical_inputs(node), NodeBuilder.replacing(node, "emitted by lower/ort")
     past, dtype = inputs["past"], dtype_of(inputs.query)
-    wide = ir.DataType.FLOAT if lowering.provider == "cpu" else dtype
+    wide = ir.DataType.FLOAT if lowering.rules.float32_alone else dtype
 
     def cast(value: ir.Value, old: ir.DataType, new: ir.DataType) -> ir.Value:
         return value if old == new else emit("Cast", value, to=new)

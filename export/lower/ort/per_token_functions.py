@@ -75,7 +75,7 @@ class FeedForward:
 def call_per_token_kernels(model: ir.Model, lowering: LoweringOptions) -> PassReport:
     """Replace every feed-forward and every other product that a kernel can compute by a call of a function."""
     report = PassReport("per-token kernels")
-    if lowering.provider != "cpu":
+    if not lowering.runs_on.own_kernels:
         return report
     opsets = {"": max(model.opset_imports[""], PER_TOKEN_OPSET), CONTRIB: 1}
     products = list(_products(model))

@@ -50,9 +50,7 @@ def _no_kernel(node: ir.Node, lowering: LoweringOptions) -> str | None:
     head_dim = head_dim_of(node)
     if head_dim % 8:
         return f"the kernel takes head_dim in multiples of 8, and this is {head_dim}"
-    if lowering.provider == "cuda":
-        return "the CUDA kernel is not known to read an earlier layer's keys and values"
-    return None
+    return lowering.rules.shared_attention(node)
 
 
 def _emit_attention(node: ir.Node, seqlens_k: ir.Value, total: ir.Value, lowering: LoweringOptions) -> None:

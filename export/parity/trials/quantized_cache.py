@@ -223,7 +223,7 @@ def judge_scales(folder: Path, manifest: Manifest) -> list[Check]:
     """
     scales = manifest.cache_scales
     assert scales is not None
-    if scales.precision == "fp8" and manifest.plan.provider == "cpu":
+    if scales.precision not in manifest.plan.runs_on.cache_precisions:
         return []
     wanted = np.array([scales.key, scales.value], np.float32).swapaxes(0, 1)  # [layers, 2, K·D or 1]
     differing = 0
