@@ -14,8 +14,8 @@ import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 
+from edgeformer.contract.ops import DOMAIN
 from edgeformer.errors import ExportError
-from edgeformer.export.graph.canonical import DOMAIN
 from edgeformer.export.graph.editing import remove_initializer
 from edgeformer.export.graph.function_bodies import decompose_all
 from edgeformer.export.graph.pass_report import PassReport

@@ -12,6 +12,7 @@ from typing import Literal
 
 from edgeformer.check.cuda.kernel_table import KernelTable
 from edgeformer.check.cuda.typed_nodes import TypedNode, Value
+from edgeformer.contract.ops import ATTENTION
 
 OUTPUTS_ON_CPU = frozenset({"Shape", "Size"})
 """Ops whose CUDA kernels return something in the CPU's memory."""
@@ -20,7 +21,7 @@ INPUTS_ON_CPU: dict[str, tuple[int, ...]] = {
     "ConstantOfShape": (0,), "CumSum": (1,), "Expand": (1,), "Loop": (0, 1), "If": (0,), "OneHot": (1,),
     "Pad": (1, 2, 3), "Range": (0, 1, 2), "ReduceMax": (1,), "ReduceMean": (1,), "ReduceMin": (1,), "ReduceSum": (1,),
     "ReduceL2": (1,), "Reshape": (1,), "Slice": (1, 2, 3, 4), "Split": (1,), "Squeeze": (1,), "Tile": (1,),
-    "TopK": (1,), "Trilu": (1,), "Unsqueeze": (1,), "GroupQueryAttention": (6,),
+    "TopK": (1,), "Trilu": (1,), "Unsqueeze": (1,), ATTENTION.name: (ATTENTION.place("total_sequence_length"),),
 }  # fmt: skip
 """Inputs that CUDA kernels read from the CPU's memory, by op (InputMemoryType of their definitions)."""
 

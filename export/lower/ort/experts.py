@@ -17,9 +17,10 @@ from typing import Any
 
 import onnx_ir as ir
 
+from edgeformer.contract.ops import CONTRIB, DOMAIN, QUANTIZED_EXPERTS
 from edgeformer.errors import ExportError
 from edgeformer.export.graph.builder import NodeBuilder, replace_node
-from edgeformer.export.graph.canonical import DOMAIN, canonical_inputs
+from edgeformer.export.graph.canonical import canonical_inputs
 from edgeformer.export.graph.editing import (
     add_initializer,
     canonical_nodes,
@@ -33,7 +34,6 @@ from edgeformer.export.graph.editing import (
 from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.graph.signs import never_negative
 from edgeformer.export.graph.tensors import interleave
-from edgeformer.export.lower.contrib import CONTRIB
 from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.lower.ort.quantized import INT8_ACTIVATIONS
 from edgeformer.export.lower.providers import ProviderRules
@@ -115,16 +115,15 @@ def _emit_integers(
     layers = [_first_layer(model, node), (inputs["down"], inputs.down_bias)]
     (first, first_bias), (last, last_bias) = layers
     (first_parts, last_parts) = (_quantized(model, weight, form) for weight in (first, last))
-    given: list[ir.Value | None] = [
-        inputs.x, choice, *first_parts[:2], first_bias, *last_parts[:2], last_bias, None, None, None,
-        first_parts[2], last_parts[2], None, weights,
-    ]  # fmt: skip
-    while given[-1] is None:
-        given.pop()
+    parts = ("experts_weights", "scales", "zero_points")
+    given = {"input": inputs.x, "router_probs": choice, "fc1_experts_bias": first_bias, "fc2_experts_bias": last_bias}
+    given |= {f"fc1_{name}": part for name, part in zip(parts, first_parts, strict=True)}
+    given |= {f"fc2_{name}": part for name, part in zip(parts, last_parts, strict=True)}
+    given["router_weights"] = weights
     return emit(
-        "QMoE",
-        *given,
-        domain=CONTRIB,
+        QUANTIZED_EXPERTS.name,
+        *QUANTIZED_EXPERTS.ordered(**{name: value for name, value in given.items() if value is not None}),
+        domain=QUANTIZED_EXPERTS.domain,
         k=dim(inputs.experts, -1),
         expert_weight_bits=form.bits,
         block_size=form.block,

@@ -12,8 +12,8 @@ decode step of SmolLM2-135M takes 2 to 5 % less time on an Intel and on an AMD C
 
 import onnx_ir as ir
 
+from edgeformer.contract.ops import DOMAIN
 from edgeformer.export.graph.builder import NodeBuilder
-from edgeformer.export.graph.canonical import DOMAIN
 from edgeformer.export.graph.editing import (
     add_initializer,
     canonical_nodes,

@@ -13,12 +13,12 @@ keep padding in its state: for 6144 channels on one thread 45 µs a step and 16 
 
 import onnx_ir as ir
 
+from edgeformer.contract.ops import CONTRIB
 from edgeformer.export.graph.builder import NodeBuilder, replace_node
 from edgeformer.export.graph.canonical import canonical_inputs
 from edgeformer.export.graph.editing import canonical_nodes, dim, dtype_of
 from edgeformer.export.graph.function_bodies import decompose
 from edgeformer.export.graph.pass_report import PassReport
-from edgeformer.export.lower.contrib import CONTRIB
 from edgeformer.export.lower.options import LoweringOptions
 
 RULE_NAMES = {(False, False): "linear", (True, False): "gated", (False, True): "delta", (True, True): "gated_delta"}

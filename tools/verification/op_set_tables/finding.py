@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from edgeformer.contract.ops import DOMAIN
 from edgeformer.errors import ExportError
-from edgeformer.export.graph.canonical import DOMAIN
 from edgeformer.export.lower import Lowered, LoweringOptions
 from edgeformer.export.passes import PassReport
 from edgeformer.manifest.parts import Precision
