@@ -30,8 +30,8 @@ from edgeformer.manifest.parts import (
     OpSet,
     Precision,
     PrefillChoice,
-    Provider,
 )
+from edgeformer.manifest.providers import PROVIDERS
 from edgeformer.manifest.quantization import DEFAULTS, NO_OVERRIDES, Activations, QuantizationOverrides, Rounding
 
 if TYPE_CHECKING:  # edgeformer.export imports torch
@@ -106,7 +106,7 @@ ACTIVATIONS: dict[str | None, Activations | None] = {None: None, "block": "block
     help="Add a prefill graph with int8 weights; edgeformer-kernels need none. [default: the deployment's, or none]",
 )  # fmt: skip
 @option(
-    "--provider", type=click.Choice(get_args(Provider)), default="cpu", show_default=True, topic=GRAPH,
+    "--provider", type=click.Choice(list(PROVIDERS)), default="cpu", show_default=True, topic=GRAPH,
     help="Execution provider whose kernels the graph is lowered for.",
 )  # fmt: skip
 @option(

@@ -292,6 +292,11 @@ def past_names(geometry: CacheGeometry, part: str = "") -> list[str]:
     return [tensor.past for tensor in geometry.tensors(part)]
 
 
+def past_name(tensor: str, layer: int | str, part: str = "") -> str:
+    """Return the name of the past of a tensor of a layer, such as `key`. part: see `CacheGeometry.tensors`."""
+    return _state_names(layer, tensor, part)[0]
+
+
 def present_names(geometry: CacheGeometry, part: str = "") -> list[str]:
     """Return the names of the presents, in the order of `past_names`: present.0.key, …, present_conv.1, …"""
     return [tensor.present for tensor in geometry.tensors(part)]
@@ -369,7 +374,12 @@ def _caches(geometry: CacheGeometry, length: str, part: str = "") -> list[Tensor
     return [tensor.spec(length) for tensor in geometry.tensors(part)]
 
 
-def _state_names(layer: int, name: str, part: str) -> tuple[str, str]:
+def past_layer(past: str) -> int:
+    """Return the layer of a past, by its name."""
+    return int(past.split(".")[1])
+
+
+def _state_names(layer: int | str, name: str, part: str) -> tuple[str, str]:
     """Return the names of the past and the present of a tensor, as transformers.js and Optimum name them."""
     if name in ("key", "value"):
         return f"past_key_values.{layer}.{part}{name}", f"present.{layer}.{part}{name}"

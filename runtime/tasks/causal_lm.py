@@ -63,7 +63,7 @@ class CausalLM(Model):
         self.draft: CausalLM | None = None
         self._captured = CapturedSteps(manifest.context_length) if self.captures else None
         self.prefill_session: PrefillSession | None = None
-        if manifest.prefill is not None and self.provider == "cpu":
+        if manifest.prefill is not None and self.provider.per_token:
             session = self._open_graph(manifest.prefill.file)
             self.prefill_session = PrefillSession(session, manifest.prefill.from_tokens)
 

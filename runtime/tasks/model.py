@@ -12,6 +12,7 @@ from edgeformer.runtime.sessions.cuda_options import checked, without_graphs
 from edgeformer.runtime.sessions.kernel_report import KernelReport, report_kernels
 from edgeformer.runtime.sessions.kernels import choose_kernels
 from edgeformer.runtime.sessions.prepacked.prepacked_graphs import open_graph
+from edgeformer.runtime.sessions.providers import sessions_of
 from edgeformer.runtime.sessions.session import SessionSettings, check_tensors, choose_provider
 from edgeformer.runtime.text.tokenizer import Tokenizer
 
@@ -25,7 +26,7 @@ class Model:
     `Engine` runs the requests of threads together, which is faster. A process that is forked from this one can use the
     model if it was loaded with threads=1; otherwise its calls raise RequestError.
 
-    provider: where it runs, cpu or cuda. captures: whether CUDA graphs replay its steps. tokenizer: None for a bundle
+    provider: where it runs. captures: whether CUDA graphs replay its steps. tokenizer: None for a bundle
     without one, which takes token ids only.
     """
 
@@ -35,7 +36,7 @@ class Model:
         self.provider = choose_provider(settings.provider, manifest)
         self._kernel_choice = choose_kernels(self.provider, flag("kernels", settings.kernels))
         self._threads, self._cuda = settings.threads, checked(settings.cuda)
-        self.captures = self.provider == "cuda" and self._cuda.enable_cuda_graph
+        self.captures = sessions_of(self.provider).captures(self._cuda)
         if self.captures and (manifest.task != "causal-lm" or manifest.plan.cache_form == "dynamic"):
             has = "a dynamic cache" if manifest.task == "causal-lm" else f"a model for {manifest.task}"
             raise RequestError(
