@@ -91,7 +91,7 @@ def test_few_lines_of_the_product(what):
     assert len(found) <= most, f"{len(found)} lines: {' '.join(found)}"
 
 
-SHARED = {"Answer", "Kind", "Request", "Snapshot"}
+SHARED = {"Answer", "Kind"}
 """Names that two classes of the runtime still share."""
 
 

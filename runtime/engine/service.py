@@ -1,6 +1,6 @@
 """The requests that a model serves: how they are checked, the memory that they need, and where their rows begin."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +23,7 @@ DEFAULT_MEMORY = 4 * 10**9
 """Bytes for caches, where the system does not tell how many are free."""
 
 
-class Service(Beginnings):
+class Service(Beginnings, ABC):
     """A model's requests, and rows that come and go.
 
     graph: what the rows run. memory: bytes that all running requests may need together.

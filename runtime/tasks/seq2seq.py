@@ -16,7 +16,7 @@ from edgeformer.runtime.sound.audio import check_samples
 from edgeformer.runtime.sound.sound_files import load_audio
 from edgeformer.runtime.tasks.encoder_decoder import EncoderDecoder, Source
 from edgeformer.runtime.tasks.model import is_batch
-from edgeformer.runtime.tasks.seq2seq_requests import Request, max_new_tokens, search_beams, start_sources
+from edgeformer.runtime.tasks.seq2seq_requests import Seq2SeqRequest, max_new_tokens, search_beams, start_sources
 from edgeformer.runtime.tasks.speech import Runs, SpeechConfig, SpeechModel, Transcript, transcribe
 from edgeformer.runtime.text.languages import plan_translation
 
@@ -324,7 +324,7 @@ class Seq2SeqLM(EncoderDecoder):
         given: GenerationConfig | None,
         options: GenerationOptions,
         processors: Sequence[LogitsProcessor],
-    ) -> Request:
+    ) -> Seq2SeqRequest:
         """Resolve and check a request; given: the config of the call, if it has one."""
         own = self.generation_config
         config = own.replaced_by(given).override(options)
@@ -334,7 +334,7 @@ class Seq2SeqLM(EncoderDecoder):
         if asked is None and given is not None and given.max_new_tokens != own.max_new_tokens:
             asked = given.max_new_tokens
         tokens = self.start_prompt(prompt)
-        return Request(tokens, max_new_tokens(self.manifest, len(tokens), asked, config), config, processors)
+        return Seq2SeqRequest(tokens, max_new_tokens(self.manifest, len(tokens), asked, config), config, processors)
 
 
 def _sequences(options: GenerationOptions) -> int:

@@ -22,7 +22,7 @@ from edgeformer.runtime.steps.runner import StepRunner
 from edgeformer.runtime.tasks.encoder_decoder import EncoderDecoder, Source, kept_by
 
 
-class Request(NamedTuple):
+class Seq2SeqRequest(NamedTuple):
     """A checked request. prompt: the decoder's first tokens. max_new_tokens: fits the context behind them."""
 
     prompt: Sequence[int]
@@ -58,7 +58,7 @@ def max_new_tokens(manifest: Manifest, prompt_length: int, asked: int | None, co
     return asked
 
 
-def new_row(model: EncoderDecoder, request: Request, source: NDArray[np.int64], length: int) -> Row:
+def new_row(model: EncoderDecoder, request: Seq2SeqRequest, source: NDArray[np.int64], length: int) -> Row:
     """Return the row of a request; source: what `source_tokens` returns. length: of it, which `Generation` reports."""
     config = request.config
     if config.stop:
@@ -69,7 +69,7 @@ def new_row(model: EncoderDecoder, request: Request, source: NDArray[np.int64], 
 
 
 def start_sources(
-    model: EncoderDecoder, sources: Sequence[Source], request: Request
+    model: EncoderDecoder, sources: Sequence[Source], request: Seq2SeqRequest
 ) -> tuple[Scheduler, list[GenerationStream], list[Row]]:
     """Run the encoder and the prompt; return a row for each source, its stream, and the scheduler of all.
 
@@ -93,7 +93,7 @@ def start_sources(
 
 
 def search_beams(
-    model: EncoderDecoder, sources: Sequence[Source], request: Request, search: BeamSearch
+    model: EncoderDecoder, sources: Sequence[Source], request: Seq2SeqRequest, search: BeamSearch
 ) -> list[list[Generation]]:
     """Return the hypotheses of each source, best first."""
     if request.config.stop:
