@@ -245,3 +245,17 @@ def test_graphs_of_earlier_versions_return_the_logits_of_all_tokens(tiny_llama_b
         each.generate("Once upon a time", max_new_tokens=20).token_ids for each in (earlier, load(tiny_llama_bundle))
     ]
     assert found[0] == found[1]
+
+
+def test_an_error_in_one_row_ends_the_call_at_once(model):
+    seen = []
+
+    def third(ids, logits):
+        seen.append(len(ids))
+        if len(seen) == 5:  # two rows: in the second step behind the prompts
+            raise ZeroDivisionError
+        return logits
+
+    with pytest.raises(ZeroDivisionError):
+        model.generate(["Once", "The old bear"], max_new_tokens=50, ignore_eos=True, logits_processors=[third])
+    assert len(seen) <= 6
