@@ -11,28 +11,31 @@ input is a piece of 30 bytes behind the file's own.
 from pathlib import Path
 from typing import Any
 
+from edgeformer.contract import protobuf as onnx
+from edgeformer.contract.protobuf import written_field
 from edgeformer.contract.tensors import LOGITS_START
 
-GRAPH, INPUT, NAME, TYPE = 7, 11, 1, 2
-"""Numbers of fields in onnx.proto: of a ModelProto, of its GraphProto, and of the ValueInfoProto of an input."""
+INT64 = 7
+"""The number of the element type in onnx.proto."""
 
-INT64_1 = b"\x0a\x08\x08\x07\x12\x04\x0a\x02\x08\x01"
-"""A TypeProto: a tensor of int64 (7) of the shape [1]."""
-
-INITIALIZER = b"\x42" + bytes([len(LOGITS_START)]) + LOGITS_START.encode()
-"""The name of the initializer as a file has it: field 8 of a TensorProto."""
+INITIALIZER = written_field(onnx.TENSOR_NAME, LOGITS_START)
+"""The name of the initializer as a file has it."""
 
 LARGEST_GRAPH = 64 * 2**20
 """Bytes of a graph that are read for it. A graph without its weights takes a few MB; onnxruntime keeps them in memory
 beside what it makes of them."""
 
 
-def _field(number: int, content: bytes) -> bytes:
-    """Return a field of a protocol buffer with fewer than 128 bytes of content."""
-    return bytes([number << 3 | 2, len(content)]) + content
+def _added() -> bytes:
+    """Return the piece of a file that adds the input: int64 [1]."""
+    shape = written_field(onnx.SHAPE_DIM, written_field(1, 1))
+    tensor = written_field(onnx.TENSOR_ELEMENT, INT64) + written_field(onnx.TENSOR_SHAPE, shape)
+    kind = written_field(onnx.VALUE_TYPE, written_field(onnx.TYPE_TENSOR, tensor))
+    value = written_field(onnx.VALUE_NAME, LOGITS_START) + kind
+    return written_field(onnx.MODEL_GRAPH, written_field(onnx.GRAPH_INPUT, value))
 
 
-ADDED = _field(GRAPH, _field(INPUT, _field(NAME, LOGITS_START.encode()) + _field(TYPE, INT64_1)))
+ADDED = _added()
 
 
 def with_optional_input(graph: Path, options: Any) -> str | bytes:

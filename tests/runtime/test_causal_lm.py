@@ -261,3 +261,17 @@ def test_a_plain_client_opens_the_graph_without_a_warning(tiny_llama_bundle):
         assert {{each.name for each in session.get_inputs()}} == {listed!r}"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_an_error_in_one_row_ends_the_call_at_once(model):
+    seen = []
+
+    def third(ids, logits):
+        seen.append(len(ids))
+        if len(seen) == 5:  # two rows: in the second step behind the prompts
+            raise ZeroDivisionError
+        return logits
+
+    with pytest.raises(ZeroDivisionError):
+        model.generate(["Once", "The old bear"], max_new_tokens=50, ignore_eos=True, logits_processors=[third])
+    assert len(seen) <= 6
