@@ -30,6 +30,8 @@ from edgeformer.export.graph_forms import make_graphs
 from edgeformer.export.lower import GraphJob, Lowered, joined
 from edgeformer.export.options import ExportOptions
 from edgeformer.export.parity import Report, verify_graph
+from edgeformer.export.parity.certificate.page import write_certificate
+from edgeformer.export.parity.certificate.words import paragraph, summary
 from edgeformer.export.progress import Progress
 from edgeformer.export.quantize import calibrated_weights
 from edgeformer.manifest.graph_forms import AdapterGraph
@@ -234,9 +236,6 @@ def seal(export: Export, manifest: Manifest, report: Report | None) -> Manifest:
     """Write the certificate, the files of clients, the model card and, last, the manifest."""
     folder, deployment, proof, card = export.out.folder, export.plan.place, None, UNVERIFIED
     if report is not None:
-        # Imported here, because it draws with matplotlib, which takes a second to import.
-        from edgeformer.export.parity.certificate.page import paragraph, summary, write_certificate
-
         proof, card = {**summary(report), "hashes": report.hashes}, paragraph(report)
         if deployment.certificate:
             write_certificate(report, folder / CERTIFICATE, manifest.name)
