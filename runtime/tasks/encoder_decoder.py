@@ -103,7 +103,8 @@ class EncoderDecoder(Model):
 
     def encode_sources(self, sources: Sequence[Any]) -> list[list[int]]:
         """Return the token ids of each source, which is no recording."""
-        return [self.encode(source, "source", self._encoder_config.vocab_size) for source in sources]
+        config = self._encoder_config
+        return [self.encode(source, "source", config.vocab_size, config.context_length) for source in sources]
 
     def _token_ids(self, sources: Sequence[Any]) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
         """Return the encoder's inputs for texts, padded on the right, and their mask: int64 [B, longest]."""
