@@ -104,10 +104,10 @@ class EncoderDecoder(Model):
 
     def encode_sources(self, sources: Sequence[Any]) -> list[list[int]]:
         """Return the token ids of each source, which is no recording."""
-        encoded = []
+        config, encoded = self._encoder_config, []
         for row, source in enumerate(sources):
             with naming_entry("source", row, source, of=len(sources)):
-                encoded.append(self.encode(source, "source", self._encoder_config.vocab_size))
+                encoded.append(self.encode(source, "source", config.vocab_size, config.context_length))
         return encoded
 
     def _token_ids(self, sources: Sequence[Any]) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
