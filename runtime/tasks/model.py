@@ -80,7 +80,7 @@ class Model:
             raise RequestError(f"the {what} is empty; give at least one token.")
         if min(tokens) < 0 or max(tokens) >= vocab_size:
             first = next(token for token in tokens if not 0 <= token < vocab_size)
-            spelled = f" ({self.require_tokenizer().backend.id_to_token(first)})" if isinstance(checked, str) else ""
+            spelled = f" ({self.require_tokenizer().backend.id_to_token(first)})" if isinstance(text, str) else ""
             raise RequestError(
                 f"the {what} has token ids outside 0 to {vocab_size - 1}, the model's vocabulary: {first}{spelled}."
             )
