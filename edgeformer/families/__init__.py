@@ -108,6 +108,8 @@ def read_model_config(data: dict[str, Any], context_length: int | None = None) -
             if isinstance(config, DecoderConfig) and (head := read_decoder_head(fields, data.get("architectures"))):
                 family = family.without_head({"classifier.output": "score|classifier"})
                 config = EncoderConfig.of_decoder(config, head=head)
+            elif isinstance(config, EncoderConfig) and family.is_decoder:
+                family = family.without_head()
             config = _checked(config)
             if alone and isinstance(config, Seq2SeqConfig):
                 return family.encoder_alone(), config.encoder
