@@ -116,8 +116,7 @@ def _begin(model: OpenedModel, plan: ExportPlan, options: ExportOptions, folder:
     text = None
     if options.calibration is not None:
         text = read_calibration(options.calibration, model.origin.folder, model.model_spec)
-    # Graphs in ORT format would each hold the weights again.
-    alignment = None if plan.place.ort_format else read_alignment(model.origin, model.model_spec.config)
+    alignment = read_alignment(model.origin, model.model_spec.config)
     job = GraphJob(
         model_spec=model.model_spec, weights=model.weights, plan=plan, alignment=alignment,
         adapted=frozenset(name for adapter in model.adapters for name in adapter.updates),
