@@ -28,7 +28,6 @@ from edgeformer.export.calibrate.weights import with_calibrated_weights
 from edgeformer.export.graph_folder import GraphFolder
 from edgeformer.export.graph_forms import make_graphs
 from edgeformer.export.lower import GraphJob, Lowered, joined
-from edgeformer.export.options import ExportOptions
 from edgeformer.export.parity import Report, verify_graph
 from edgeformer.export.parity.certificate.page import write_certificate
 from edgeformer.export.parity.certificate.words import paragraph, summary
@@ -39,6 +38,7 @@ from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.parts import BundledAdapter, sha256
 from edgeformer.manifest.plan import ExportPlan
 from edgeformer.manifest.quantization import Smoothing, prefill_quantization
+from edgeformer.options.export import ExportOptions
 from edgeformer.runtime.sessions.session import onnxruntime
 
 CERTIFICATE = "parity"
@@ -139,8 +139,7 @@ def calibrate(export: Export) -> None:
     if plan.cache_precision is not None:
         out.progress("measuring keys and values", 0)
         texts, bos = () if out.text is None else out.text.texts, export.model.origin.tokens.bos
-        scales = calibrate_caches(out.job.model_spec, out.job.weights, bos, texts, precision=plan.cache_precision)
-        out.job = replace(out.job, cache_scales=scales)
+        out.job = replace(out.job, cache_scales=calibrate_caches(out.job, bos, texts))
     place = out.folder / calibrated_weights.FOLDER / "graph"
     out.job = with_calibrated_weights(out.job, out.text, place, out.progress)
 

@@ -79,6 +79,6 @@ def test_another_kind_is_entries(monkeypatch):
     assert account(config) == account(decoder)
     assert spec.parameter_shapes() == model_spec_of(decoder).parameter_shapes()
     with pytest.raises(KeyError, match="toy-lm"):
-        DEPLOYMENTS["server"].choose(config)
+        DEPLOYMENTS["server"].proposal(config, "ort", "cpu")
     monkeypatch.setitem(DEPLOYMENTS["server"].proposals, "toy-lm", DEPLOYMENTS["server"].proposals["causal-lm"])
-    assert DEPLOYMENTS["server"].choose(config).precision == "int8"
+    assert DEPLOYMENTS["server"].proposal(config, "ort", "cpu").precision == "int8"

@@ -7,12 +7,12 @@ import pytest
 import transformers
 
 from edgeformer.checkpoints.source import find_model
-from edgeformer.config.generation_fields import (
+from edgeformer.errors import BundleError, ConfigError, RequestError
+from edgeformer.options.generation_fields import (
     GENERATION_FIELDS,
     UNSUPPORTED,
     WITHOUT_EFFECT_ON_TOKENS,
 )
-from edgeformer.errors import BundleError, ConfigError, RequestError
 from edgeformer.runtime import GenerationConfig, load_causal_lm
 from edgeformer.runtime.generation.beam_search import BeamSearch
 from edgeformer.runtime.generation.generation_config import GenerationOptions
