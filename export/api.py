@@ -56,7 +56,7 @@ def export_model(
     plan = make_plan(options, source.config)
     require_packages()
     from edgeformer.checkpoints.merged_source import merge_adapter
-    from edgeformer.export.adapters.checkpoint import open_checkpoint
+    from edgeformer.export.importers.checkpoint import open_checkpoint
     from edgeformer.export.pipeline import run_export
 
     base = source
@@ -80,7 +80,7 @@ def _export_with_transformers(
         )
     plan = make_plan(options, None)
     require_packages()
-    from edgeformer.export.adapters.from_transformers import open_with_transformers
+    from edgeformer.export.importers.from_transformers import open_with_transformers
     from edgeformer.export.pipeline import run_export
 
     opened = open_with_transformers(found, options.context_length, progress)
@@ -134,9 +134,9 @@ def export_module(
     its graph computes something else.
     """
     require_packages()
-    from edgeformer.export.adapters.own_module import ModuleDescription, open_module
     from edgeformer.export.bundle.staging import check_destination
     from edgeformer.export.graph.tensors import TORCH_PRECISIONS
+    from edgeformer.export.importers.own_module import ModuleDescription, open_module
     from edgeformer.export.pipeline import run_export
 
     described = {field.name for field in fields(ModuleDescription)}

@@ -16,7 +16,6 @@ from edgeformer import __version__
 from edgeformer.client_files.files import copy_files, lower_case, write_files
 from edgeformer.errors import ParityError
 from edgeformer.export.adapter_graph import write_adapters
-from edgeformer.export.adapters.opened_model import OpenedModel
 from edgeformer.export.alignment_heads import read_alignment
 from edgeformer.export.bundle.ort_format import convert_to_ort, ort_name
 from edgeformer.export.bundle.staging import staged
@@ -27,6 +26,7 @@ from edgeformer.export.calibrate.text import read_calibration
 from edgeformer.export.calibrate.weights import with_calibrated_weights
 from edgeformer.export.graph_folder import GraphFolder
 from edgeformer.export.graph_forms import make_graphs
+from edgeformer.export.importers.opened_model import OpenedModel
 from edgeformer.export.lower import GraphJob, Lowered, joined
 from edgeformer.export.parity import Report, verify_graph
 from edgeformer.export.parity.certificate.page import write_certificate

@@ -11,7 +11,7 @@ from edgeformer.checkpoints.source import open_source
 from edgeformer.cli.info import HEADS as DESCRIBED_HEADS
 from edgeformer.client_files.model_card import CARDS
 from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Task
-from edgeformer.export.adapters.compared_kinds import COMPARED_KINDS
+from edgeformer.export.importers.compared_kinds import COMPARED_KINDS
 from edgeformer.export.parity.trials.kinds import TRIALS
 from edgeformer.manifest.accounting import HEADS, account
 from edgeformer.manifest.deployment import DEPLOYMENTS
@@ -27,7 +27,7 @@ TABLES = {
     "edgeformer.manifest.manifest.MODELS": MODELS,
     "edgeformer.models.kinds.KINDS": KINDS,
     "edgeformer.client_files.model_card.CARDS": CARDS,
-    "edgeformer.export.adapters.compared_kinds.COMPARED_KINDS": COMPARED_KINDS,
+    "edgeformer.export.importers.compared_kinds.COMPARED_KINDS": COMPARED_KINDS,
     "edgeformer.export.parity.trials.kinds.TRIALS": TRIALS,
     "edgeformer.runtime.tasks.loading.KINDS": LOADED_KINDS,
     "edgeformer.server.service.served.ROUTES": ROUTES,

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from edgeformer import __version__
 from edgeformer.errors import BundleError, ExportError, shown
-from edgeformer.export.adapters.module_contract import check_contract
-from edgeformer.export.adapters.opened_bundle import Subject, open_bundle, open_subject
-from edgeformer.export.adapters.own_module import ModuleWeights, module_spec
 from edgeformer.export.bundle.stored_weights import StoredWeights
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS
+from edgeformer.export.importers.module_contract import check_contract
+from edgeformer.export.importers.opened_bundle import Subject, open_bundle, open_subject
+from edgeformer.export.importers.own_module import ModuleWeights, module_spec
 from edgeformer.export.parity.feeding import Graph
 from edgeformer.export.parity.float_products import open_with_float_products
 from edgeformer.export.parity.report import KERNELS, REPORT_VERSION, Check, Report

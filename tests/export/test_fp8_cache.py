@@ -18,9 +18,9 @@ from edgeformer.cli.main import cli
 from edgeformer.documents import schema
 from edgeformer.errors import ConfigError, ExportError, ParityError, RequestError
 from edgeformer.export import export_model
-from edgeformer.export.adapters.opened_bundle import open_subject
 from edgeformer.export.calibrate import caches as cache_calibration
 from edgeformer.export.calibrate.caches import calibrate_caches
+from edgeformer.export.importers.opened_bundle import open_subject
 from edgeformer.export.lower import GraphJob
 from edgeformer.export.parity import fp8_twin
 from edgeformer.export.parity.feeding import Graph

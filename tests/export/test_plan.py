@@ -10,8 +10,8 @@ import pytest
 from edgeformer.checkpoints.source import open_source
 from edgeformer.errors import ExportError
 from edgeformer.export import ExportOptions, export_model
-from edgeformer.export.adapters.own_module import ModuleDescription
 from edgeformer.export.api import ModuleKeywords
+from edgeformer.export.importers.own_module import ModuleDescription
 from edgeformer.export.plan import make_plan
 from edgeformer.manifest.plan import ExportPlan
 from edgeformer.manifest.quantization import QuantizationOverrides, make_quantization

@@ -29,7 +29,7 @@ from edgeformer import __version__
 from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.config import ModelConfig
 from edgeformer.documents import schema
-from edgeformer.export.adapters.opened_model import OpenedModel, Origin
+from edgeformer.export.importers.opened_model import OpenedModel, Origin
 from edgeformer.export.parity import Report, verify_graph
 from edgeformer.export.parity.tolerances import LIMITS
 from edgeformer.export.pipeline import ExportResult, run_export

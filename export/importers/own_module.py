@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from edgeformer.checkpoints.expert_weights import LazyWeights
 from edgeformer.contract.tensors import CacheGeometry
 from edgeformer.errors import ExportError, shown
-from edgeformer.export.adapters.module_contract import FEWEST_TOKENS, check_contract
-from edgeformer.export.adapters.opened_model import OpenedModel, Origin
+from edgeformer.export.importers.module_contract import FEWEST_TOKENS, check_contract
+from edgeformer.export.importers.opened_model import OpenedModel, Origin
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.parts import Provenance, SpecialTokens
 from edgeformer.models.model_spec import ModelSpec

@@ -19,8 +19,8 @@ from edgeformer.checkpoints.source import ModelSource
 from edgeformer.checkpoints.tensor_files import open_tensors
 from edgeformer.config import ModelConfig, StackConfig
 from edgeformer.errors import EdgeformerError, ExportError, MissingDependencyError
-from edgeformer.export.adapters.compared_kinds import COMPARED_KINDS
-from edgeformer.export.adapters.opened_model import Comparison
+from edgeformer.export.importers.compared_kinds import COMPARED_KINDS
+from edgeformer.export.importers.opened_model import Comparison
 from edgeformer.export.reference.reference import Reference
 from edgeformer.export.reference.weight_streaming import streaming_parameters
 from edgeformer.models.model_spec import model_spec_of
