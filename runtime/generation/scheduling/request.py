@@ -28,7 +28,7 @@ class TokenSink(Protocol):
 
 
 class TokenRecord:
-    """What a reader on the same thread needs to know of a row.
+    """The tokens of a row as far as a reader on the same thread needs to know of them.
 
     - pieces: the text that each token completes; None where the reader decodes it.
     - pushed: tokens so far.
