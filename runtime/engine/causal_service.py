@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from edgeformer.errors import RequestError
+from edgeformer.manifest.providers import CPU
 from edgeformer.runtime.engine.service import Service, default_memory, row_bytes
 from edgeformer.runtime.generation.generation_config import GenerationConfig
 from edgeformer.runtime.generation.row import Row
@@ -35,7 +36,7 @@ class CausalService(Service):
         prefill_graph_steps: bool,
         prefix_cache_bytes: int | None,
     ):
-        adapters = model.row_adapters(max_rows) if model.adapters and model.provider == "cpu" else None
+        adapters = model.row_adapters(max_rows) if model.adapters and not model.provider.on_device else None
         graph = DecodeGraph(
             model.session,
             model.manifest,
@@ -48,7 +49,7 @@ class CausalService(Service):
         self._model = model
         if prefix_cache_bytes is None:
             # Prefixes are in the host's memory, whatever the rows are in.
-            prefix_cache_bytes = min(self.memory, default_memory("cpu")) // PREFIX_SHARE
+            prefix_cache_bytes = min(self.memory, default_memory(CPU)) // PREFIX_SHARE
         self._prefixes = PrefixCache(prefix_cache_bytes)
         self._held = HeldRows()
         self._cuttable = self.decoder.cache.trimmable

@@ -9,10 +9,9 @@ import numpy as np
 
 from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.parts import Provider
-from edgeformer.runtime.caches.static_cache import available_memory
+from edgeformer.manifest.providers import Provider
 from edgeformer.runtime.generation.scheduling import Beginnings, ScheduledRequest
-from edgeformer.runtime.sessions.cuda_machine import free_gpu_memory
+from edgeformer.runtime.sessions.providers import sessions_of
 from edgeformer.runtime.sessions.session import cache_dtype, onnxruntime
 from edgeformer.runtime.steps.decode_graph import DecodeGraph
 from edgeformer.runtime.steps.new_decoder import new_row_runner
@@ -35,7 +34,7 @@ class Service(Beginnings, ABC):
         self.memory = default_memory(model.provider) if memory is None else memory
         self._rows = max_rows
         self._row_bytes: dict[int, int] = {}  # by tokens
-        self._on_device = model.provider != "cpu"
+        self._on_device = model.provider.on_device
         from_context = range(self.manifest.context_length + 1)
         # On the CPU a row takes memory as it is written, and on a device all rows take it now.
         most = self.memory // max_rows if self._on_device else self.memory
@@ -118,13 +117,13 @@ def row_bytes(manifest: Manifest, tokens: int) -> int:
 
 def default_memory(provider: Provider) -> int:
     """Return half of the bytes that are free now, so that prompts, weights and other programs have the rest."""
-    available = available_memory() if provider == "cpu" else free_gpu_memory(onnxruntime())
+    available = sessions_of(provider).free_memory(onnxruntime())
     return DEFAULT_MEMORY if available is None else available // 2
 
 
 def _check_engine_runs(model: Model) -> None:
     """Raise RequestError for a model whose rows an engine cannot run."""
-    if model.provider != "cpu" and not isinstance(model, CausalLM):
+    if model.provider.on_device and not isinstance(model, CausalLM):
         raise RequestError(
             "an engine runs encoder-decoders on the CPU. Load the bundle with provider='cpu', or call generate."
         )

@@ -61,7 +61,7 @@ class CausalLM(Model):
         self.draft: CausalLM | None = None
         self._captured = CapturedSteps(manifest.context_length) if self.captures else None
         self.prefill_session: PrefillSession | None = None
-        if manifest.prefill is not None and self.provider == "cpu":
+        if manifest.prefill is not None and self.provider.per_token:
             session = self._open_graph(manifest.prefill.file)
             self.prefill_session = PrefillSession(session, manifest.prefill.from_tokens)
 
@@ -295,7 +295,10 @@ class CausalLM(Model):
         adapter: str | None = None,
     ) -> tuple[list[Row], StepRunner]:
         """Return the rows of each prompt, one for each of its samples, and a decoder with room for all of them."""
-        rows = [self._new_row(prompt, config, processors, sample) for prompt in prompts for sample in range(samples)]
+        rows = []
+        for index, prompt in enumerate(prompts):
+            with request_values.naming_entry("prompt", index, prompt, of=len(prompts)):
+                rows += [self._new_row(prompt, config, processors, sample) for sample in range(samples)]
         if not rows:
             raise RequestError("there is no prompt in the batch; give at least one.")
         capacity = max(len(row.prompt) + row.max_new_tokens for row in rows)
