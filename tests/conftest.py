@@ -156,26 +156,6 @@ def pytest_testnodeready(node: Any) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def pictures_drawn_once():
-    """Draw each picture of a certificate once a process and reuse it: the four take a second of CPU an export.
-
-    Yields the function that draws; test_certificate.py puts it back.
-    """
-    from edgeformer.export.parity.certificate import plots
-
-    draw, drawn = plots.render, {}
-
-    def reused(name: str, title: str, figure: Any) -> plots.Picture:
-        if name not in drawn:
-            drawn[name] = draw(name, title, figure)
-        return drawn[name]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plots, "render", reused)
-        yield draw
-
-
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Remove old entries of the cache, in the process that starts the others."""
     if WORKER is None:

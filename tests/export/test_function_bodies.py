@@ -17,8 +17,9 @@ from onnx.defs import OpSchema
 from torch import Tensor, nn
 
 from edgeformer import ops
+from edgeformer.contract.ops import DOMAIN
 from edgeformer.export.capture.torch_export import skip_needless_stages, tables_built_once
-from edgeformer.export.graph.canonical import DOMAIN, OPS, translation_table
+from edgeformer.export.graph.canonical import OPS, translation_table
 from edgeformer.export.graph.function_bodies import FUNCTION_BODIES, decompose_all
 
 D64 = torch.float64
