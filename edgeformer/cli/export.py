@@ -229,6 +229,7 @@ def _data(result: "ExportResult", explained: bool) -> dict[str, Any]:
         "passes": passes,
         "graphs": {name: asdict(lowered) for name, lowered in result.graphs.items()} if explained else None,
         "fallbacks": result.lowered.fallbacks,
+        "warnings": result.warnings,
         "parity": report.to_json() if report else None,
     }
 
@@ -271,6 +272,8 @@ def _show(result: "ExportResult", explained: bool, asked: bool) -> None:
             click.echo(explain(name, lowered))
     for fallback in result.lowered.fallbacks:
         click.echo(f"slower form: {fallback}")
+    for warning in result.warnings:
+        click.echo(f"warning: {warning}")
     if report:
         click.echo(f"verified against {report.reference}, in {report.seconds:.1f} s:\n{report.describe()}")
         if (result.path / "parity").is_dir():

@@ -6,8 +6,9 @@ Decoder (causal language model):
     input_ids int64 [batch_size, sequence_length]; attention_mask int64 [batch_size, total_sequence_length];
     for every layer what it keeps: past_key_values.{i}.key|value [batch_size, num_kv_heads, past_sequence_length,
     head_dim] of attention, past_conv.{i} [batch_size, channels, width] of a causal convolution, past_recurrent.{i} or
-    past_ssm.{i} [batch_size, num_heads, key_dim, value_dim] of a recurrent layer; optional: logits_start int64 [1], the
-    first token of which there are logits, counted from the end if negative; 0 where it is not fed
+    past_ssm.{i} [batch_size, num_heads, key_dim, value_dim] of a recurrent layer; an initializer: logits_start
+    int64 [1], the first token of which there are logits, counted from the end if negative; 0, and an input as well in
+    the graph that the runtime opens
     → logits float32 [batch_size, logits_length, vocab_size], which is sequence_length for a logits_start of 0;
     present.{i}.key|value: the past with the new tokens in it; present_conv.{i}, present_recurrent.{i}, present_ssm.{i}:
     the states after the new tokens. Layers may have different numbers of heads and head_dims; a layer that reads an

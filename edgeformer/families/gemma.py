@@ -22,9 +22,13 @@ def read_gemma(
     feed_forward: Mapping[str, Any],
     block: Mapping[str, Any] = NO_CHANGES,
     logit_softcap: float | None = None,
+    both_ways: bool = False,
 ) -> DecoderConfig:
-    """Read the fields that all Gemmas share; attention, feed_forward and block: as in `read_llama`."""
-    fields.choice("use_bidirectional_attention", {False: False}, False)
+    """Read the fields that all Gemmas share; attention, feed_forward and block: as in `read_llama`.
+
+    both_ways: whether the caller sees to it that tokens see those behind them, where config.json says so.
+    """
+    fields.choice("use_bidirectional_attention", {False: False} | ({True: True} if both_ways else {}), False)
     return read_llama(
         fields,
         context_length,

@@ -23,6 +23,7 @@ from edgeformer.runtime.sessions.cuda_options import CudaOptions
 from edgeformer.runtime.sessions.int8_saturation import products_saturate
 from edgeformer.runtime.sessions.kernels import BODIES, KernelChoice
 from edgeformer.runtime.sessions.narrow_floats import BFLOAT16, FLOAT8
+from edgeformer.runtime.sessions.optional_input import with_optional_input
 from edgeformer.runtime.sessions.providers import DEVICES, sessions_of
 
 CACHE_DTYPES: dict[Arithmetic, type[np.generic]] = {"fp32": np.float32, "fp16": np.float16, "bf16": BFLOAT16}
@@ -319,7 +320,8 @@ def open_session(
             sessions.prepare(ort)
             kind = _graph_session(ort.InferenceSession)
             has_threads = chosen > 1 or provider.on_device  # of onnxruntime, or of our kernels
-            session = kind(str(graph), has_threads, uncaptured, str(graph), options, providers)
+            model = with_optional_input(Path(graph), options)
+            session = kind(str(graph), has_threads, uncaptured, model, options, providers)
     except onnxruntime_errors() as error:
         if uncaptured is not None and "graph capture" in str(error):
             raise RequestError(

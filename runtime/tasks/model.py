@@ -62,19 +62,28 @@ class Model:
         """The report of what runs the graphs' functions: kernels of edgeformer-kernels, or their bodies, and why."""
         return report_kernels(self.folder, self.manifest, self._kernel_choice)
 
-    def encode(self, text: Text, what: str = "prompt", vocab_size: int | None = None) -> list[int]:
+    def encode(
+        self, text: Text, what: str = "prompt", vocab_size: int | None = None, context_length: int | None = None
+    ) -> list[int]:
         """Return the token ids of a text, or given ids, checked against the vocabulary.
 
-        what: names the text in errors. vocab_size: None for the model's. Raises RequestError for anything but a text or
-        a list of whole numbers, for no tokens, and for ids outside the vocabulary.
+        what: names the text in errors. vocab_size, context_length: None for the model's; a text far beyond the context
+        is not encoded to its end. Raises RequestError for anything but a text or a list of whole numbers, for no
+        tokens, and for ids outside the vocabulary, and PromptLengthError for a text far beyond the context.
         """
-        checked = text_or_ids(what, text)
-        tokens = self.require_tokenizer().encode(checked) if isinstance(checked, str) else checked
+        tokens = text_or_ids(what, text)
+        if isinstance(tokens, str):
+            most = context_length or self.manifest.context_length
+            tokens = self.require_tokenizer().encode(tokens, most_tokens=most, what=what)
         vocab_size = vocab_size or self.manifest.vocab_size
         if not tokens:
             raise RequestError(f"the {what} is empty; give at least one token.")
         if min(tokens) < 0 or max(tokens) >= vocab_size:
-            raise RequestError(f"the {what} has token ids outside 0 to {vocab_size - 1}, the model's vocabulary.")
+            first = next(token for token in tokens if not 0 <= token < vocab_size)
+            spelled = f" ({self.require_tokenizer().backend.id_to_token(first)})" if isinstance(text, str) else ""
+            raise RequestError(
+                f"the {what} has token ids outside 0 to {vocab_size - 1}, the model's vocabulary: {first}{spelled}."
+            )
         return tokens
 
     def require_tokenizer(self) -> Tokenizer:

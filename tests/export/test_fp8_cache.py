@@ -383,7 +383,7 @@ def test_logits_that_a_caller_holds_stay_when_the_memory_of_steps_is_lent_again(
 def test_a_session_is_saved_and_loaded(model, tmp_path):
     prompt = [*PROMPTS[0], *PROMPTS[1]]
     decoder = model.new_decoder(1, 60)
-    assert model.prefix_cache.prefill(decoder, 0, prompt)[1] == 0
+    model.prefix_cache.keep(decoder, 0, prompt, decoder.prefill(0, prompt))
     model.save_session(tmp_path / "session")
     model.prefix_cache.clear()
     model.load_session(tmp_path / "session")

@@ -197,7 +197,7 @@ def test_prompts_in_pieces_come_to_the_same_logits(grouped, on_a_device):
 
 def test_logits_of_a_large_vocabulary_are_made_in_shorter_pieces(grouped, on_a_device, monkeypatch):
     monkeypatch.setattr("edgeformer.runtime.steps.device.CHUNK_BYTES", 131 * 4 * 9)
-    # As a graph of an earlier version, which has no optional input.
+    # As a graph of another exporter, which has no optional input.
     monkeypatch.setattr(grouped.session, "get_overridable_initializers", lambda: [])
     decoder, lengths = on_a_device(grouped).new_decoder(1, 60), []
     run = DeviceSteps.run_prompt

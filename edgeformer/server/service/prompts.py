@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edgeformer.errors import RequestError
-from edgeformer.server.schema.api_errors import ApiError
+from edgeformer.errors import PromptLengthError, RequestError
+from edgeformer.server.schema.api_errors import ApiError, as_api_error
 from edgeformer.server.schema.bodies import ChatBody, ChatMessage, NamedTool, Prompt
 from edgeformer.server.schema.json_values import problem_of
 from edgeformer.server.service.served import ServedModel
@@ -123,12 +123,16 @@ def _arguments(call: Any) -> Any:
 def _encode(served: ServedModel, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[int]:
     """Return the tokens of a conversation. Some templates, as DeepSeek's, want the arguments of calls as text."""
     try:
-        return served.tokenizer.encode_chat(messages, tools=tools)
+        return served.tokenizer.encode_chat(messages, tools=tools, most_tokens=served.context_length)
+    except PromptLengthError:
+        raise
     except RequestError:
         if not any(message.get("tool_calls") for message in messages):
             raise
         try:
-            return served.tokenizer.encode_chat([_with_text(message) for message in messages], tools=tools)
+            return served.tokenizer.encode_chat(
+                [_with_text(message) for message in messages], tools=tools, most_tokens=served.context_length
+            )
         except RequestError:
             pass
         raise
@@ -184,7 +188,7 @@ def text_prompts(served: ServedModel, prompt: Prompt, what: str, limit: int) -> 
     try:
         return [served.model.encode(item, what) for item in items]
     except RequestError as error:
-        raise ApiError(400, str(error), param=what) from None
+        raise as_api_error(error, what) from None
 
 
 def check_length(served: ServedModel, tokens: Sequence[int], allowed: int | None, param: str) -> None:
