@@ -19,12 +19,12 @@ from edgeformer.errors import BundleError, MissingDependencyError, RequestError,
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.parts import Arithmetic, CachePrecision
 from edgeformer.manifest.providers import CPU, PROVIDERS, Provider, ProviderChoice
-from edgeformer.runtime.sessions.cuda_options import CudaOptions
 from edgeformer.runtime.sessions.int8_saturation import products_saturate
 from edgeformer.runtime.sessions.kernels import BODIES, KernelChoice
 from edgeformer.runtime.sessions.narrow_floats import BFLOAT16, FLOAT8
 from edgeformer.runtime.sessions.optional_input import with_optional_input
 from edgeformer.runtime.sessions.providers import DEVICES, sessions_of
+from edgeformer.runtime.sessions.providers.cuda_options import CudaOptions
 
 CACHE_DTYPES: dict[Arithmetic, type[np.generic]] = {"fp32": np.float32, "fp16": np.float16, "bf16": BFLOAT16}
 """Element type of a cache that is not quantized, by the arithmetic of the bundle; see `narrow_floats`."""
