@@ -110,10 +110,10 @@ class GenerationStream(RowStream):
         self._scheduler.drop_cancelled()
 
     def _next_event(self) -> TokenEvent | None:
-        state, tokens = self._state, self._row.tokens
-        while self._read == len(tokens) and not state.ended:
+        state, told = self._state, self._row.tokens if self._pieces is None else self._pieces
+        while self._read == len(told) and not state.ended:
             self._scheduler.turn()
-        if self._read < len(tokens):
+        if self._read < len(told):
             return self._next_token()
         self._raise_error()
         return None
