@@ -31,7 +31,11 @@ CHANGES = {
         ("kernels/src/level_avx2_vnni.cc", "kernels/src/simd/avx2_vnni.h"),
         3,
     ),
-    "a server route": (r"endpoints\.rerank|async def rerank|class RerankBody", ("edgeformer/server/endpoints/rerank.py",), 3),
+    "a server route": (
+        r"endpoints\.rerank|async def rerank|class RerankBody",
+        ("edgeformer/server/endpoints/rerank.py",),
+        3,
+    ),
     "a family": (
         r"smollm3",
         ("edgeformer/families/smollm3.py", *(f"edgeformer/check/client_rules/{name}.py" for name in (
