@@ -190,7 +190,7 @@ def test_a_full_queue_says_when_to_come_back(server):
             thread.start()
         wait_until(lambda: statistics(server).waiting == 2)
         answer = post(server, json.dumps({"messages": QUESTION}))
-        several = post(server, json.dumps({"messages": QUESTION, "n": 3}))
+        several = post(server, json.dumps({"messages": QUESTION, "n": 2}))
     for thread in threads:
         thread.join()
     assert (answer.status_code, answer.json()["error"]["code"]) == (429, "engine_busy")

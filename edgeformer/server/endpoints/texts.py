@@ -52,7 +52,7 @@ async def embeddings(request: Request) -> Response:
     body = await body_of(request, EmbeddingBody)
     served = state.models.find(body.model)
     prompted = served.require(Encoder).with_prompt(body.input)
-    tokens = await state.in_thread(text_prompts, served, prompted, "input", MAX_TEXTS)
+    tokens = await state.in_thread(text_prompts, served, prompted, "input", MAX_TEXTS, body.truncate_prompt_tokens)
     for each in tokens:
         check_length(served, each, state.options.max_prompt_tokens, "input")
     record.model = served.name

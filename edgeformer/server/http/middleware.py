@@ -46,7 +46,12 @@ class Recorder:
         async def recorded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = record.request_id
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = record.request_id
+                if record.warnings:
+                    headers["x-edgeformer-warning"] = (
+                        "; ".join(record.warnings).encode("ascii", "replace").decode()[:1000]
+                    )
             await send(message)
 
         metrics = self._state.metrics
@@ -105,8 +110,10 @@ class Guard:
             raise ApiError(403, message, code="wrong_origin")
         if self._key is not None and scope["path"] not in OPEN_PATHS:
             kind, _, given = headers.get("authorization", "").partition(" ")
+            # Clients of Anthropic have a header of their own.
+            given = given.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "")
             # Digests have one length, and their comparison takes the same time wherever they differ.
-            if kind.lower() != "bearer" or not hmac.compare_digest(_digest(given.strip().encode()), self._key):
+            if not hmac.compare_digest(_digest(given.encode()), self._key):
                 message = "the API key is missing or wrong; send it as Authorization: Bearer KEY."
                 raise ApiError(401, message, code="invalid_api_key")
         length = headers.get("content-length", "")

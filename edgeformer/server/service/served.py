@@ -27,12 +27,17 @@ ROUTES: dict[Task, str] = {
 """Where requests to a model of each task go, for errors."""
 
 
+DEFAULT_QUEUE = 256
+"""Requests that wait in an engine at most, where it is not told."""
+
+
 @dataclass(frozen=True)
 class ServedModel:
     """A model and the engine that computes it. name: what requests call it. created: seconds since 1970.
 
     adapter: the LoRA adapter that its requests run with, over the engine of the model without one. tool_format_name:
-    the format of its tool calls, if it is not the one that its chat template asks for.
+    the format of its tool calls, if it is not the one that its chat template asks for. max_queue: requests that wait in
+    its engine, at most.
     """
 
     name: str
@@ -40,6 +45,7 @@ class ServedModel:
     engine: Engine
     adapter: str | None = None
     tool_format_name: str | None = None
+    max_queue: int = DEFAULT_QUEUE
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
@@ -169,7 +175,13 @@ def load_models(
     models = [load(folder, provider, threads, draft=draft) for folder in folders]
     options = dict(engine_options or {})
     served = [
-        ServedModel(name, model, Engine(model, **options), tool_format_name=tool_format)
+        ServedModel(
+            name,
+            model,
+            Engine(model, **options),
+            tool_format_name=tool_format,
+            max_queue=options.get("max_queue", DEFAULT_QUEUE),
+        )
         for name, model in zip(names, models, strict=True)
     ]
     return ServedModels([*served, *(adapted for each in served for adapted in _with_adapters(each))])
