@@ -148,7 +148,7 @@ class Chat:
 
 async def _prompt(request: Request, body: ChatBody, param: str) -> tuple[ServedModel, ChatPrompt]:
     """Return the model of a conversation, and its prompt."""
-    served = state_of(request).models.find(body.model)
+    served = await state_of(request).models.use(body.model, record_of(request))
     served.require(CausalLM)
     try:
         return served, await state_of(request).in_thread(chat_prompt, served, body)

@@ -115,7 +115,7 @@ async def completions(request: Request) -> Response:
     """Continue prompts, or translate them with a model that translates."""
     state, record = state_of(request), record_of(request)
     body = await body_of(request, CompletionBody)
-    served = state.models.find(body.model)
+    served = await state.models.use(body.model, record_of(request))
     served.require(CausalLM, Seq2SeqLM)
     limit = max(1, state.options.max_choices // (body.n or 1))
     prompts = await state.in_thread(text_prompts, served, body.prompt, "prompt", limit, body.truncate_prompt_tokens)

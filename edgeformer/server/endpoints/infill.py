@@ -62,7 +62,7 @@ async def infill(request: Request) -> Response:
     """Fill in the text between a prefix and a suffix, with models that were trained for it (as llama.cpp)."""
     state, record = state_of(request), record_of(request)
     body = await body_of(request, InfillBody)
-    served = state.models.find(body.model)
+    served = await state.models.use(body.model, record_of(request))
     served.require(CausalLM)
     files = [(each.filename, each.text) for each in body.input_extra or ()]
     texts = body.input_prefix, body.input_suffix

@@ -54,7 +54,7 @@ def create_app(models: ServedModels, options: ServerOptions) -> Starlette:
     """Return the ASGI application that serves these models. Whoever runs it closes the models in the end."""
     state = State(models, options, Metrics(models))
     labels = {route.path: route.path for route in ROUTES}
-    labels |= {f"/v1/models/{served.name}": "/v1/models/{name}" for served in models}
+    labels |= {f"/v1/models/{name}": "/v1/models/{name}" for name in models.names()}
     middleware = [Middleware(Recorder, state=state, routes=labels)]
     if options.cors_origins:
         middleware.append(

@@ -62,6 +62,8 @@ class Recorder:
             record.outcome = "cancelled"
             raise
         finally:
+            for function in record.at_end:
+                function()
             record.status = record.status or CLIENT_CLOSED
             metrics.open_requests.dec()
             metrics.count(record, self._routes.get(record.path, "other"))

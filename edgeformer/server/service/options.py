@@ -34,6 +34,9 @@ class ServerOptions:
         stall_seconds: time that a client may leave a stream unread; after that its request is cancelled.
         drain_seconds: time that running requests have after SIGTERM; after that they are cancelled.
         log_prompts: write prompts and answers into the log.
+        models_memory: bytes that the files of models of a folder may have that are loaded; beyond it, those that were
+            used longest ago are put to sleep. None for no limit.
+        idle_seconds: time after which a model of a folder that nobody uses is put to sleep.
         tool_format: name of the format of tool calls of all models; None for what their chat templates ask for.
     """
 
@@ -50,14 +53,16 @@ class ServerOptions:
     stall_seconds: float = 60.0
     drain_seconds: float = 30.0
     log_prompts: bool = False
+    models_memory: int | None = None
+    idle_seconds: float = 300.0
     tool_format: str | None = None
 
     def __post_init__(self) -> None:
-        at_least_one = ("max_body_bytes", "max_prompt_tokens", "default_max_tokens", "max_choices")
+        at_least_one = ("max_body_bytes", "max_prompt_tokens", "default_max_tokens", "max_choices", "models_memory")
         for name in at_least_one:
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise RequestError(f"{name} is {getattr(self, name)}; it must be at least 1.")
-        for name in ("body_seconds", "stall_seconds", "drain_seconds"):
+        for name in ("body_seconds", "stall_seconds", "drain_seconds", "idle_seconds"):
             if getattr(self, name) < 0:
                 raise RequestError(f"{name} is {getattr(self, name)}; it must be 0 or more.")
         if self.tool_format not in (None, *FORMATS):

@@ -4,6 +4,7 @@ import json
 import logging
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ class Record:
 
     outcome: `ok`, `error`, `disconnected` (the client went away), `stalled` (it stopped reading) or `cancelled` (the
     server stopped). warnings: sentences about what was asked for and is not done.
+    at_end: functions that are called when the request has ended, by an answer or without.
     """
 
     method: str
@@ -33,6 +35,7 @@ class Record:
     error: str | None = None
     texts: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    at_end: list[Callable[[], None]] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:
