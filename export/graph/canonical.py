@@ -16,8 +16,8 @@ from onnx.defs import OpSchema
 from onnxscript.values import Opset
 
 import edgeformer.ops  # noqa: F401 - registers torch.ops.edgeformer
+from edgeformer.contract.ops import DOMAIN
 
-DOMAIN = "edgeformer"
 VERSION = 1
 
 OPS = {
@@ -108,7 +108,7 @@ def _translation(name: str, op: Any) -> Callable[..., Any]:
         for argument in arguments
     ])  # fmt: skip
 
-    def translate(*values: Any, **named: Any) -> Any:
+    def translate(*values: object, **named: object) -> Any:
         bound = signature.bind(*values, **named)
         bound.apply_defaults()
         tensors = [bound.arguments[name] for name in inputs]

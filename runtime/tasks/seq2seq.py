@@ -8,16 +8,23 @@ from numpy.typing import ArrayLike, NDArray
 
 from edgeformer.errors import RequestError
 from edgeformer.runtime import request_values
-from edgeformer.runtime.generation.generate import Generation, GenerationStream, run_rows, run_to_end
-from edgeformer.runtime.generation.generation_config import GenerationConfig, GenerationOptions
+from edgeformer.runtime.generation.generation_config import CallOptions, GenerationConfig, GenerationOptions
+from edgeformer.runtime.generation.row import Generation
 from edgeformer.runtime.generation.sampling.logits_processors import LogitsProcessor
+from edgeformer.runtime.generation.scheduling import GenerationStream
 from edgeformer.runtime.sound.audio import check_samples
 from edgeformer.runtime.sound.sound_files import load_audio
 from edgeformer.runtime.tasks.encoder_decoder import EncoderDecoder, Source
 from edgeformer.runtime.tasks.model import is_batch
-from edgeformer.runtime.tasks.seq2seq_requests import Request, max_new_tokens, search_beams, start_rows
+from edgeformer.runtime.tasks.seq2seq_requests import Seq2SeqRequest, max_new_tokens, search_beams, start_sources
 from edgeformer.runtime.tasks.speech import Runs, SpeechConfig, SpeechModel, Transcript, transcribe
 from edgeformer.runtime.text.languages import plan_translation
+
+
+class SourceCall(CallOptions, total=False):
+    """Keywords of the overloads of `Seq2SeqLM.generate` and `translate`."""
+
+    prompt: Sequence[int] | None
 
 
 class Seq2SeqLM(EncoderDecoder):
@@ -35,50 +42,22 @@ class Seq2SeqLM(EncoderDecoder):
     # A str is a Sequence[str] too, which mypy reports; the overload of one text comes first and wins.
     @overload
     def generate(  # type: ignore[overload-overlap]
-        self,
-        source: Source,
-        *,
-        prompt: Sequence[int] | None = None,
-        config: GenerationConfig | None = None,
-        num_return_sequences: Literal[1] = 1,
-        logits_processors: Sequence[LogitsProcessor] = (),
-        **options: Unpack[GenerationOptions],
+        self, source: Source, *, num_return_sequences: Literal[1] = 1, **call: Unpack[SourceCall]
     ) -> Generation: ...
 
     @overload
     def generate(  # type: ignore[overload-overlap]
-        self,
-        source: Source,
-        *,
-        prompt: Sequence[int] | None = None,
-        config: GenerationConfig | None = None,
-        num_return_sequences: int,
-        logits_processors: Sequence[LogitsProcessor] = (),
-        **options: Unpack[GenerationOptions],
+        self, source: Source, *, num_return_sequences: int, **call: Unpack[SourceCall]
     ) -> list[Generation]: ...
 
     @overload
     def generate(  # type: ignore[overload-overlap]
-        self,
-        source: Sequence[Source],
-        *,
-        prompt: Sequence[int] | None = None,
-        config: GenerationConfig | None = None,
-        num_return_sequences: Literal[1] = 1,
-        logits_processors: Sequence[LogitsProcessor] = (),
-        **options: Unpack[GenerationOptions],
+        self, source: Sequence[Source], *, num_return_sequences: Literal[1] = 1, **call: Unpack[SourceCall]
     ) -> list[Generation]: ...
 
     @overload
     def generate(
-        self,
-        source: Sequence[Source],
-        *,
-        prompt: Sequence[int] | None = None,
-        config: GenerationConfig | None = None,
-        num_return_sequences: int,
-        logits_processors: Sequence[LogitsProcessor] = (),
-        **options: Unpack[GenerationOptions],
+        self, source: Sequence[Source], *, num_return_sequences: int, **call: Unpack[SourceCall]
     ) -> list[list[Generation]]: ...
 
     def generate(
@@ -113,8 +92,8 @@ class Seq2SeqLM(EncoderDecoder):
             found = search_beams(self, sources, request, search)
             results = found if num_return_sequences > 1 else [best for best, *_ in found]
         else:
-            rows, decoder, first = start_rows(self, sources, request)
-            run_to_end(decoder, rows, first)
+            scheduler, _, rows = start_sources(self, sources, request)
+            scheduler.run()
             results = [row.result() for row in rows]
         return results[0] if single else results
 
@@ -140,8 +119,8 @@ class Seq2SeqLM(EncoderDecoder):
             raise RequestError("a stream is of one source; for several, use generate.")
         request = self.request(prompt, config, {**options, "num_beams": 1}, logits_processors)
         request.config.beam_search(count)
-        rows, decoder, first = start_rows(self, [source], request)
-        return GenerationStream(rows[0], run_rows(decoder, rows, first))
+        _, [stream], _ = start_sources(self, [source], request)
+        return stream
 
     @overload
     def translate(  # type: ignore[overload-overlap]
@@ -149,11 +128,7 @@ class Seq2SeqLM(EncoderDecoder):
         text: str,
         source_language: str | None = None,
         target_language: str | None = None,
-        *,
-        prompt: Sequence[int] | None = None,
-        config: GenerationConfig | None = None,
-        logits_processors: Sequence[LogitsProcessor] = (),
-        **options: Unpack[GenerationOptions],
+        **call: Unpack[SourceCall],
     ) -> str: ...
 
     @overload
@@ -162,11 +137,7 @@ class Seq2SeqLM(EncoderDecoder):
         text: Sequence[str],
         source_language: str | None = None,
         target_language: str | None = None,
-        *,
-        prompt: Sequence[int] | None = None,
-        config: GenerationConfig | None = None,
-        logits_processors: Sequence[LogitsProcessor] = (),
-        **options: Unpack[GenerationOptions],
+        **call: Unpack[SourceCall],
     ) -> list[str]: ...
 
     def translate(
@@ -323,7 +294,7 @@ class Seq2SeqLM(EncoderDecoder):
         given: GenerationConfig | None,
         options: GenerationOptions,
         processors: Sequence[LogitsProcessor],
-    ) -> Request:
+    ) -> Seq2SeqRequest:
         """Resolve and check a request; given: the config of the call, if it has one."""
         own = self.generation_config
         config = own.replaced_by(given).override(options)
@@ -333,7 +304,7 @@ class Seq2SeqLM(EncoderDecoder):
         if asked is None and given is not None and given.max_new_tokens != own.max_new_tokens:
             asked = given.max_new_tokens
         tokens = self.start_prompt(prompt)
-        return Request(tokens, max_new_tokens(self.manifest, len(tokens), asked, config), config, processors)
+        return Seq2SeqRequest(tokens, max_new_tokens(self.manifest, len(tokens), asked, config), config, processors)
 
 
 def _sequences(options: GenerationOptions) -> int:

@@ -105,11 +105,12 @@ class Tokenizer:
         the end.
         """
         left = self.config.get("truncation_side") == "left" if keep_end is None else keep_end
-        wanted = {"max_length": max_length, "direction": "left" if left else "right", "strategy": "longest_first"}
+        direction = "left" if left else "right"
         copy = self._truncating  # read once: another thread may put another one in its place
-        if copy is None or not wanted.items() <= (copy.truncation or {}).items():
+        has = {} if copy is None else copy.truncation or {}
+        if copy is None or (has.get("max_length"), has.get("direction")) != (max_length, direction):
             copy = self._copy()
-            copy.enable_truncation(**wanted)
+            copy.enable_truncation(max_length, strategy="longest_first", direction=direction)
             self._truncating = copy
         with _tokenizer_errors():
             cut = [long_texts.beginning(self.backend, text, max_length, of_end=left) for text in texts]

@@ -38,7 +38,7 @@ def logits(bundle, **options):
 
 def exact_logits(bundle):
     """The logits of the same weights when nothing rounds activations: those of a session that does not prepack."""
-    session, count = open_session(bundle / "onnx" / "model.onnx", "cpu", prepack=False), len(TOKENS)
+    session, count = open_session(bundle / "onnx" / "model.onnx", prepack=False), len(TOKENS)
     feeds = {"input_ids": np.array([TOKENS]), "attention_mask": np.ones((1, count), np.int64)}
     pasts = [each for each in session.get_inputs() if each.name.startswith("past")]
     feeds |= {each.name: np.zeros((1, each.shape[1], 0, each.shape[3]), np.float32) for each in pasts}
@@ -80,7 +80,7 @@ def test_a_team_of_its_own_computes_the_same(bundle, installed, library, monkeyp
 def test_a_graph_with_other_heavy_ops_keeps_the_threads_of_its_session(bundle, installed, library, tmp_path):
     installed(library)
     model = onnx.load(bundle / "onnx" / "model.onnx", load_external_data=False)
-    graph, choice = tmp_path / "model.onnx", choose_kernels("cpu")
+    graph, choice = tmp_path / "model.onnx", choose_kernels()
     onnx.save(model, graph)
     assert choice.has_team(graph)
     model.graph.node[-1].domain, model.graph.node[-1].op_type = "", "MatMul"
@@ -99,10 +99,10 @@ def test_steps_agree_with_the_prompt(bundle, installed, library):
 
 
 def test_sessions_have_no_kernels_unless_they_are_given(bundle):
-    assert open_session(bundle / "onnx" / "model.onnx", "cpu").get_inputs()
+    assert open_session(bundle / "onnx" / "model.onnx").get_inputs()
     nowhere = KernelChoice(Library("/nowhere", "9.9", (), ("plain",), "plain"))
     with pytest.raises(BundleError, match="onnxruntime cannot load .*nowhere"):
-        open_session(bundle / "onnx" / "model.onnx", "cpu", kernels=nowhere)
+        open_session(bundle / "onnx" / "model.onnx", kernels=nowhere)
 
 
 def test_a_model_says_what_runs(bundle, installed, library, monkeypatch):
@@ -144,16 +144,16 @@ def test_commands_say_what_runs(bundle, installed, library):
 
 def test_a_library_without_an_op_leaves_it_to_its_body(bundle, installed, library_that_says):
     installed(library_that_says())
-    report = report_kernels(bundle, Manifest.read(bundle), choose_kernels("cpu"))
+    report = report_kernels(bundle, Manifest.read(bundle), choose_kernels())
     assert (report.kernels, len(report.bodies)) == ({}, 4)
     assert report.describe().endswith("by onnxruntime: edgeformer-kernels 9.9 has no kernel for it")
 
 
 def why_not(match):
     with pytest.warns(UserWarning, match=match):
-        choice = choose_kernels("cpu")
+        choice = choose_kernels()
     assert (choice.library, choice.reason) == (None, "edgeformer-kernels 9.9 does not fit")
-    assert choose_kernels("cpu") == choice, "warned once"
+    assert choose_kernels() == choice, "warned once"
 
 
 def test_a_package_for_another_contract_is_not_used(installed, library_that_says):

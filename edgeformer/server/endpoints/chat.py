@@ -17,7 +17,7 @@ from edgeformer.server.schema.api_errors import as_api_error
 from edgeformer.server.schema.bodies import ChatBody
 from edgeformer.server.service.answer_forms import form_error, warnings_of
 from edgeformer.server.service.answers import Answers, Progress, unless_gone
-from edgeformer.server.service.config_of_body import configs
+from edgeformer.server.service.config_of_body import configs, skips_special_tokens
 from edgeformer.server.service.generating import FINISH_REASONS, EventStream, keep_text, submit, usage
 from edgeformer.server.service.logprobs import chat_logprobs
 from edgeformer.server.service.prompts import ChatPrompt, chat_prompt, check_length
@@ -182,7 +182,7 @@ def _choice(served: ServedModel, body: ChatBody, prompt: ChatPrompt, stop: Seque
     if prompt.tool_format is None:
         return Choice(None, None, one_call)
     marks = {id: mark for mark, id in served.special_marks.items()}
-    if body.skip_special_tokens is False:
+    if not skips_special_tokens(body):
         ends = served.model.manifest.tokens.eos
         marks = {id: text for id, text in served.tokenizer.special_tokens.items() if id not in ends} | marks
     reader = ToolCallReader(prompt.tool_format, prompt.functions, thinking=prompt.thinking)

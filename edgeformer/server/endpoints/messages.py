@@ -63,7 +63,7 @@ class Blocks:
 
 
 @dataclass
-class Answering:
+class AnsweringMessage:
     """A request that is being answered."""
 
     body: MessagesBody
@@ -127,7 +127,7 @@ class Answering:
 async def messages(request: Request) -> Response:
     """Answer a conversation (Anthropic's API)."""
     body = await body_of(request, MessagesBody)
-    answering = Answering(body, await begin_chat(request, body.as_chat(), "messages"))
+    answering = AnsweringMessage(body, await begin_chat(request, body.as_chat(), "messages"))
     answers = answering.chat.answers
     if body.stream:
         return EventStream(request, answers, answering.events(), named=True, nested_errors=True)

@@ -85,8 +85,9 @@ async def tokenize(request: Request) -> Response:
         messages = [as_template_message(message) for message in body.messages]
         encode = functools.partial(served.tokenizer.encode_chat, messages)
     else:
+        assert body.prompt is not None
         encode = functools.partial(
-            served.tokenizer.encode, body.prompt, add_special_tokens=body.add_special_tokens, what="prompt"
+            served.tokenizer.encode, body.prompt or "", add_special_tokens=body.add_special_tokens, what="prompt"
         )
     try:
         tokens = await state.in_thread(functools.partial(encode, most_tokens=served.context_length))

@@ -19,7 +19,7 @@ SERVERS = {"O": "OpenAI", "L": "llama-server", "V": "vLLM", "A": "Anthropic"}
 
 @dataclass(frozen=True)
 class ApiField:
-    """What is done with a field.
+    """The treatment of a field.
 
     servers: letters of those that have it. note: why it is ignored or refused, or what is done. neutral: values of a
     refused field that change nothing. equals: the name of another field; a value equal to it changes nothing.

@@ -27,7 +27,7 @@ BLOCKS = ("text", "tool_use", "tool_result", "thinking", "redacted_thinking")
 """Types of blocks that are read."""
 
 
-class Block(Body):
+class MessageBlock(Body):
     """A part of a message: a text, a call, what a tool returned, or what the model thought."""
 
     FIELDS = PARTS["block"]
@@ -40,7 +40,7 @@ class Block(Body):
     name: str = ""
     input: dict[str, Any] = Field(default_factory=dict)
     tool_use_id: str | None = None
-    content: "str | list[Block] | None" = None
+    content: "str | list[MessageBlock] | None" = None
     is_error: bool | None = None
 
 
@@ -50,7 +50,7 @@ class AnthropicMessage(Body):
     FIELDS = PARTS["message"]
 
     role: Literal["user", "assistant", "system"]
-    content: str | list[Block] = ""
+    content: str | list[MessageBlock] = ""
 
 
 class AnthropicTool(Body):
@@ -89,7 +89,7 @@ class MessagesBody(OptionsBody):
     FIELDS = FIELDS | MESSAGE_FIELDS
 
     messages: list[AnthropicMessage] = Field(min_length=1)
-    system: str | list[Block] | None = None
+    system: str | list[MessageBlock] | None = None
     max_tokens: int | None = Field(None, ge=1)
     stop_sequences: list[str] | None = Field(None, max_length=16)
     stream: bool | None = None
@@ -150,18 +150,18 @@ def _messages(message: AnthropicMessage, where: str) -> list[ChatMessage]:
     return [*results, said]
 
 
-def _call(block: Block) -> ToolCall:
+def _call(block: MessageBlock) -> ToolCall:
     arguments = json.dumps(block.input, ensure_ascii=False)
     return ToolCall(id=block.id, function=CalledFunction(name=block.name, arguments=arguments))
 
 
-def _result(block: Block, where: str) -> str:
+def _result(block: MessageBlock, where: str) -> str:
     if block.tool_use_id is None:
         raise ApiError(400, f"{where}.tool_use_id: Field required.", code="invalid_type", param=f"{where}.tool_use_id")
     return _text(block.content, f"{where}.content")
 
 
-def _text(content: str | list[Block] | None, where: str) -> str:
+def _text(content: str | list[MessageBlock] | None, where: str) -> str:
     """Return the text of blocks. Raises ApiError for others."""
     if content is None or isinstance(content, str):
         return content or ""

@@ -52,6 +52,11 @@ def configs(
         raise as_api_error(error) from None
 
 
+def skips_special_tokens(body: GenerationBody) -> bool:
+    """Return whether special tokens are left out of the text of an answer."""
+    return getattr(body, "skip_special_tokens", None) is not False
+
+
 def _new_tokens(
     wanted: int | None, room: int, prompt_tokens: int, options: ServerOptions, served: ServedModel
 ) -> int | None:

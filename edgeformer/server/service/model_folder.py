@@ -76,7 +76,7 @@ class ModelFolder(ServedModels):
         return [*awake, *(name for name in self._folders() if name not in awake)]
 
     def descriptions(self) -> list[dict[str, Any]]:
-        """Return what there is to say of each model; of those that sleep, too."""
+        """Return the entries of /v1/models; those that sleep have one, too."""
         awake = super().descriptions()
         known = {each["id"] for each in awake}
         asleep = [_described(name, folder) for name, folder in self._folders().items() if name not in known]

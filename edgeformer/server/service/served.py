@@ -91,7 +91,7 @@ class ServedModel:
 
     @property
     def description(self) -> dict[str, Any]:
-        """What there is to say of it, as /v1/models says it."""
+        """The entry of /v1/models."""
         parent = {} if self.adapter is None else {"parent": self.name.removesuffix(f":{self.adapter}")}
         return description(self.name, self.created, self.task, self.context_length) | parent
 
@@ -123,7 +123,7 @@ class ServedModel:
 
 
 def description(name: str, created: int, task: Task, context_length: int) -> dict[str, Any]:
-    """Return what there is to say of a model, as /v1/models says it."""
+    """Return the entry of /v1/models."""
     return {
         "id": name,
         "object": "model",
@@ -153,7 +153,7 @@ class ServedModels:
         return [served.name for served in self]
 
     def descriptions(self) -> list[dict[str, Any]]:
-        """Return what there is to say of each model."""
+        """Return the entries of /v1/models."""
         return [served.description for served in self]
 
     async def use(self, name: str | None, record: Record) -> ServedModel:
@@ -231,5 +231,5 @@ def _with_adapters(served: ServedModel) -> list[ServedModel]:
     """Return a model with each adapter of its bundle."""
     model = served.model
     # An engine runs adapters on the CPU.
-    adapters = model.adapters if isinstance(model, CausalLM) and model.provider == "cpu" else ()
+    adapters = model.adapters if isinstance(model, CausalLM) and not model.provider.on_device else ()
     return [dataclasses.replace(served, name=f"{served.name}:{adapter}", adapter=adapter) for adapter in adapters]
