@@ -102,12 +102,15 @@ class Guard:
     def _check(self, headers: Headers, scope: Scope) -> None:
         """Raise ApiError for a request that may not come in."""
         host = headers.get("host", "")
+        if len(headers.getlist("host")) > 1:
+            raise ApiError(400, "the request has several headers Host; give one.", code="wrong_host")
         hosts, origins = self._options.hosts, self._options.cors_origins
         if "*" not in hosts and _name(host) not in hosts:
             message = f"this server is not called {_name(host)!r}; allow that name with --allowed-host."
             raise ApiError(403, message, code="wrong_host")
         origin = headers.get("origin")
-        if origin is not None and origin.split("//")[-1] != host and not {"*", origin} & set(origins):
+        own = f"http://{host}", f"https://{host}"
+        if origin is not None and origin not in own and not {"*", origin} & set(origins):
             message = f"pages of {origin!r} may not use this server; allow them with --cors-origin."
             raise ApiError(403, message, code="wrong_origin")
         if self._key is not None and scope["path"] not in OPEN_PATHS:

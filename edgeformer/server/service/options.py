@@ -1,5 +1,6 @@
 """The options of a server: where it listens, who may use it, and how much it takes."""
 
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +66,8 @@ class ServerOptions:
         for name in ("body_seconds", "stall_seconds", "drain_seconds", "idle_seconds"):
             if getattr(self, name) < 0:
                 raise RequestError(f"{name} is {getattr(self, name)}; it must be 0 or more.")
+        if not self.host:
+            raise RequestError("host is empty, which would be every address of this machine. Give 0.0.0.0 for that.")
         if self.tool_format not in (None, *FORMATS):
             raise RequestError(f"tool_format is {self.tool_format!r}; it must be one of {', '.join(FORMATS)}.")
         if self.api_key is not None and (not self.api_key.isascii() or not self.api_key.isprintable()):
@@ -77,7 +80,15 @@ class ServerOptions:
         """Names of this server that requests may use, or `*`."""
         if self.allowed_hosts is not None:
             return self.allowed_hosts
-        return LOOPBACK if self.host in LOOPBACK else ("*",)
+        return (*LOOPBACK, self.host) if _is_loopback(self.host) else ("*",)
+
+
+def _is_loopback(host: str) -> bool:
+    """Return whether an address is reached from this machine only: all of 127.0.0.0/8 is."""
+    try:
+        return host in LOOPBACK or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def read_api_key(file: Path | None, environment: Mapping[str, str]) -> str | None:
