@@ -45,8 +45,14 @@ class LengthOptions:
         at_least=1,
     )  # fmt: skip
     stop: Texts = option(
-        (), "End before this text, which is not part of the result.", "It needs a tokenizer and no beams.",
+        (), "End before this text, which is not part of the result.",
+        "It needs a tokenizer and no beams. One that is exactly a special token ends at its id.",
         cli=True, api=True, in_file=False,
+    )  # fmt: skip
+    stop_token_ids: TokenIds = option((), "End at these tokens, too, as at an end token.", api=True, in_file=False)
+    skip_special_tokens: bool = option(
+        True, "Leave special tokens out of the text; False shows them, but for the one that ends it.",
+        api=True, in_file=False,
     )  # fmt: skip
     ignore_eos: bool = option(False, "Go on after an end token, as in vLLM.", cli=True, api=True, in_file=False)
 
@@ -78,11 +84,11 @@ class SamplingOptions:
     )  # fmt: skip
     xtc_probability: float = option(
         0.0, "In this fraction of the steps, drop all tokens that reach xtc_threshold but the least likely (XTC).",
-        "As in llama.cpp.", at_least=0, at_most=1, means=OFF_AT_0, cli=True, in_file=False,
+        "As in llama.cpp.", at_least=0, at_most=1, means=OFF_AT_0, cli=True, api=True, in_file=False,
     )  # fmt: skip
     xtc_threshold: float = option(
         0.1, "Probability from which XTC drops tokens; above 0.5 it drops none.",
-        at_least=0, at_most=1, cli=True, in_file=False,
+        at_least=0, at_most=1, cli=True, api=True, in_file=False,
     )  # fmt: skip
     top_h: float = option(
         0.0, "Keep the likeliest tokens whose entropy together is at most this fraction of that of the 100 likeliest.",
@@ -182,18 +188,23 @@ class DryOptions:
 
     dry_multiplier: float = option(
         0.0, "Above 0, texts that came before are not repeated (DRY).",
-        at_least=0, finite=True, means=OFF_AT_0, cli=True, in_file=False,
+        at_least=0, finite=True, means=OFF_AT_0, cli=True, api=True, in_file=False,
     )  # fmt: skip
     dry_base: float = option(
-        1.75, "Factor of the penalty for each further token.", at_least=1, finite=True, in_file=False
+        1.75, "Factor of the penalty for each further token.", at_least=1, finite=True, api=True, in_file=False
     )
-    dry_allowed_length: int = option(2, "Tokens from which a repetition is penalised.", at_least=1, in_file=False)
+    dry_allowed_length: int = option(
+        2, "Tokens from which a repetition is penalised.", at_least=1, api=True, in_file=False
+    )
     dry_penalty_last_n: int = option(
         -1, "The last tokens that count, those of the prompt included.",
-        at_least=-1, means=(-1, "the whole text"), in_file=False,
+        at_least=-1, means=(-1, "the whole text"), api=True, in_file=False,
     )  # fmt: skip
     dry_sequence_breakers: Texts = option(
-        ("\n", ":", '"', "*"), "No repetition goes across a token that contains one of these texts.", in_file=False
+        ("\n", ":", '"', "*"),
+        "No repetition goes across a token that contains one of these texts.",
+        api=True,
+        in_file=False,
     )
 
 
@@ -282,6 +293,8 @@ class GenerationOptions(TypedDict, total=False):
     max_new_tokens: int | None
     max_length: int | None
     stop: Texts
+    stop_token_ids: TokenIds
+    skip_special_tokens: bool
     ignore_eos: bool
     temperature: float
     top_k: int

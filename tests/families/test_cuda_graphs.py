@@ -61,7 +61,8 @@ def in_bfloat16(graph):
         )
     made = (output for node in graph.graph.all_nodes() for output in node.outputs)
     for value in (*graph.graph.inputs, *graph.graph.initializers.values(), *made):
-        value.dtype = BRAIN if value.dtype == HALF else value.dtype
+        if value.dtype == HALF:
+            value.type = ir.TensorType(BRAIN)  # a clone shares the old one with its original
         tensor = value.const_value
         if isinstance(tensor, StreamedTensor) and tensor.dtype == HALF:
             value.const_value = StreamedTensor(tensor.name, BRAIN, tensor.shape, tensor.source, tensor.values)
