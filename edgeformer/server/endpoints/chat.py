@@ -13,9 +13,9 @@ from edgeformer.errors import PromptLengthError, RequestError
 from edgeformer.runtime import CausalLM, Generation, TokenEvent
 from edgeformer.runtime.text.streaming import TextStream
 from edgeformer.runtime.text.tokenizer import Tokenizer
+from edgeformer.server.schema.answer_forms import form_error, warnings_of
 from edgeformer.server.schema.api_errors import as_api_error
 from edgeformer.server.schema.bodies import ChatBody
-from edgeformer.server.service.answer_forms import form_error, warnings_of
 from edgeformer.server.service.answers import Answers, Progress, unless_gone
 from edgeformer.server.service.config_of_body import configs, skips_special_tokens
 from edgeformer.server.service.generating import FINISH_REASONS, EventStream, keep_text, submit, usage

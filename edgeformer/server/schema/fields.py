@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 from pydantic_core import PydanticCustomError
 
+from edgeformer.options.generation import OPTIONS
+
 Status = Literal["done", "ignored", "refused"]
 
 SERVERS = {"O": "OpenAI", "L": "llama-server", "V": "vLLM", "A": "Anthropic"}
@@ -74,36 +76,17 @@ FIELDS: dict[str, ApiField] = {
     "max_completion_tokens": _done("OLV"),
     "max_output_tokens": _done("OLV"),
     "n_predict": _done("L", "max_tokens by another name"),
-    "min_tokens": _done("V"),
-    "ignore_eos": _done("LV"),
     "stop": _done("OLV", "a text that is exactly one special token stops at its id"),
-    "stop_token_ids": _done("V"),
     "include_stop_str_in_output": _refused("V", "the text that stops is never part of an answer", False),
     "t_max_predict_ms": _refused("L", "no answer ends by a clock; use max_tokens", 0, -1),
     "n_indent": _refused("L", "lines are not indented", 0),
     # sampling
-    "temperature": _done("OLVA"),
-    "top_p": _done("OLVA"),
     "top_k": _done("LVA", "-1 keeps all, as 0"),
-    "min_p": _done("LV"),
-    "typical_p": _done("L"),
-    "seed": _done("OLV"),
-    "logit_bias": _done("OLV"),
-    "presence_penalty": _done("OLV"),
-    "frequency_penalty": _done("OLV"),
-    "repetition_penalty": _done("V"),
     "repeat_penalty": _done("L", "repetition_penalty by another name"),
     "repeat_last_n": _refused("L", "penalties look at the whole text", -1),
-    "dry_multiplier": _done("L"),
-    "dry_base": _done("L"),
-    "dry_allowed_length": _done("L"),
-    "dry_penalty_last_n": _done("L"),
-    "dry_sequence_breakers": _done("L"),
-    "xtc_probability": _done("L"),
-    "xtc_threshold": _done("L"),
     "dynatemp_range": _refused("L", "the temperature does not follow the entropy", 0),
     "dynatemp_exponent": _ignored("L", "it does nothing without dynatemp_range"),
-    "mirostat": _refused("L", "there is no such sampler; use top_p or min_p", 0),
+    "mirostat": _refused("L", "there is no such sampler; use top_p", 0),
     "mirostat_tau": _ignored("L", "it does nothing without mirostat"),
     "mirostat_eta": _ignored("L", "it does nothing without mirostat"),
     "min_keep": _refused("L", "filters keep one token at least", 0, 1),
@@ -213,7 +196,9 @@ FIELDS: dict[str, ApiField] = {
     "include": _done("O", "of /v1/responses; what an answer never has is left out"),
     "moderation": _refused("O", "there is no moderation"),
 }
-"""Fields of requests, in groups."""
+"""Fields of requests, in groups; options of generation that need no words are added as they are declared."""
+
+FIELDS |= {option.api: _done(option.servers) for option in OPTIONS.values() if option.api and option.api not in FIELDS}
 
 MESSAGE_FIELDS: dict[str, ApiField] = {
     "system": _done("A"),

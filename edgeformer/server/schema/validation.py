@@ -1,4 +1,4 @@
-"""What is wrong with a request, as one sentence that begins with a path in the request."""
+"""Turn the errors of a request into one sentence that begins with a path in the request."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

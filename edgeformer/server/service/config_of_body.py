@@ -5,9 +5,9 @@ from typing import Any
 from edgeformer.errors import RequestError
 from edgeformer.options.generation import OPTIONS
 from edgeformer.runtime import CausalLM, GenerationConfig, Seq2SeqLM
+from edgeformer.server.schema.answer_forms import structure_of
 from edgeformer.server.schema.api_errors import ApiError, as_api_error
 from edgeformer.server.schema.bodies import ALL_TOKENS, ChatBody, CompletionBody, GenerationBody
-from edgeformer.server.service.answer_forms import structure_of
 from edgeformer.server.service.options import ServerOptions
 from edgeformer.server.service.served import ServedModel
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from edgeformer.errors import PromptLengthError, RequestError
 from edgeformer.runtime import Encoder
+from edgeformer.server.schema.answer_forms import answer_schema
 from edgeformer.server.schema.api_errors import ApiError, as_api_error
 from edgeformer.server.schema.bodies import ChatBody, ChatMessage, NamedTool, Prompt
 from edgeformer.server.schema.json_values import problem_of
-from edgeformer.server.service.answer_forms import answer_schema
 from edgeformer.server.service.served import ServedModel
 from edgeformer.server.tool_calls.format import ToolFormat
 from edgeformer.server.tool_calls.lark import arguments_schema, resolved
