@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -82,7 +82,7 @@ def declared(*groups: type[Any], note: str = "") -> Callable[[_Function], _Funct
     return declare(chosen, KINDS, TOPICS, note)
 
 
-def explicit_options(options: dict[str, Any]) -> dict[str, Any]:
+def explicit_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that were given, as keywords of `CausalLM.generate`; the runtime has the defaults."""
     found = {name: value for name, value in options.items() if value not in (None, ())}
     for name in found.keys() & OPTIONS.keys():

@@ -123,4 +123,4 @@ class PoolingHead:
         return (hidden_size * len(self.poolings), *(layer.size for layer in self.layers))
 
 
-Head = MaskedLMHead | ClassificationHead | QuestionAnsweringHead | PoolingHead
+EncoderHead = MaskedLMHead | ClassificationHead | QuestionAnsweringHead | PoolingHead

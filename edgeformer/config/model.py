@@ -1,8 +1,12 @@
 """Configs of whole models: decoders, encoders, encoder-decoders.
 
-What differs between the kinds of models is asked of their configs: `task` is the key of the tables that other layers
-have, `stacks` are the parts of which parameters, constants and costs are counted, and a property that a kind lacks,
-such as the cache of an encoder, has its neutral value.
+What differs between the kinds of models is asked of their configs:
+
+- `task` is the key of the tables that other layers have.
+- `form` is what clients call the kind, and `reads` is what they call its input.
+- `steps` says whether its time goes to steps of single tokens.
+- `stacks` are the parts of which parameters, constants and costs are counted.
+- A property that a kind lacks, such as the cache of an encoder, has its neutral value.
 """
 
 from collections.abc import Mapping
@@ -11,7 +15,7 @@ from itertools import groupby
 from typing import Any, ClassVar, Literal, Self
 
 from edgeformer.config.block import AttentionConfig, BlockConfig
-from edgeformer.config.heads import Head, MaskedLMHead
+from edgeformer.config.heads import EncoderHead, MaskedLMHead
 from edgeformer.config.layer_input import PerLayerEmbedding
 from edgeformer.config.norm import NormConfig
 from edgeformer.config.position import LearnedPositions, SinusoidalPositions, TransformerXLConfig
@@ -22,6 +26,9 @@ from edgeformer.errors import ConfigError
 
 Task = Literal["causal-lm", "seq2seq-lm", "encoder"]
 """The task of a model, which the manifest stores; it is the key of tables by kind. Every class of configs has one."""
+
+Form = Literal["decoder", "encoder", "encoder-decoder"]
+"""Kinds of graphs, as clients tell them apart."""
 
 NO_CACHE = CacheGeometry(layers=())
 """The cache geometry of an encoder, which has no cache."""
@@ -172,6 +179,9 @@ class DecoderConfig(StackConfig):
     """
 
     task: ClassVar[Task] = "causal-lm"
+    form: ClassVar[Form] = "decoder"
+    reads: ClassVar[str] = "prompt"
+    steps: ClassVar[bool] = True
     kind: Literal["decoder"] = "decoder"
     tied_head: bool
     head_bias: bool = False
@@ -267,11 +277,14 @@ class EncoderConfig(StackConfig):
     """
 
     task: ClassVar[Task] = "encoder"
+    form: ClassVar[Form] = "encoder"
+    reads: ClassVar[str] = "text"
+    steps: ClassVar[bool] = False
     kind: Literal["encoder"] = "encoder"
     token_types: int = 0
     embedding_size: int | None = None
     audio: AudioStem | None = None
-    head: Head | None = None
+    head: EncoderHead | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -298,10 +311,10 @@ class EncoderConfig(StackConfig):
             check(fits, self, "head", "one with a dense layer where embeddings are projected")
 
     @classmethod
-    def of_decoder(cls, config: DecoderConfig, **otherwise: Any) -> Self:
-        """Return the encoder of a decoder's blocks, which stay causal, without its head; otherwise: other fields."""
+    def of_decoder(cls, config: DecoderConfig, head: EncoderHead | None = None) -> Self:
+        """Return the encoder of a decoder's blocks, which stay causal, with another head."""
         shared = {field.name: getattr(config, field.name) for field in fields(StackConfig)}
-        return cls(**shared | otherwise)
+        return cls(**shared, head=head)
 
     @property
     def embedding_width(self) -> int:
@@ -318,6 +331,9 @@ class Seq2SeqConfig:
     """
 
     task: ClassVar[Task] = "seq2seq-lm"
+    form: ClassVar[Form] = "encoder-decoder"
+    reads: ClassVar[str] = "source"
+    steps: ClassVar[bool] = False
     kind: Literal["seq2seq"] = "seq2seq"
     encoder: EncoderConfig
     decoder: DecoderConfig

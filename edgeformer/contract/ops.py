@@ -16,7 +16,7 @@ DOMAIN, CONTRIB, ONNX = "edgeformer", "com.microsoft", ""
 """The domains of canonical ops and of functions that have kernels, of onnxruntime's own ops, and of ONNX's."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Op:
     """An op.
 
@@ -53,7 +53,7 @@ class Op:
         return [values.get(name) for name in self.inputs[: last + 1]]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Function(Op):
     """A function of domain `edgeformer` around one node of onnxruntime, for which a kernel may stand in.
 
@@ -93,7 +93,11 @@ ATTENTION = Op(
     cache="any",
 )  # fmt: skip
 
-INT8_CACHE = {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL", "kv_cache_bit_width": 8}
+INT8_CACHE: dict[str, str | int] = {
+    "k_quant_type": "PER_CHANNEL",
+    "v_quant_type": "PER_CHANNEL",
+    "kv_cache_bit_width": 8,
+}
 """Attributes of ATTENTION with an int8 cache."""
 
 FP8_CACHE = INT8_CACHE | {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR"}

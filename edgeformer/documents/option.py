@@ -89,6 +89,7 @@ class Option:
         flags: flags that stand for one value each: (flag, value, help), instead of an option that takes a value.
         metavar: how help shows its value; one that begins with `FILE|` may be a file that has the value.
         api: its field in requests to the server, or "".
+        servers: letters of other servers that have that field, as `edgeformer.server.schema.fields` lists them.
         api_limits: of that field, narrower than the range, as pydantic's `Field` calls them.
         in_file: whether the field of this name in a generation_config.json is read.
     """
@@ -109,6 +110,7 @@ class Option:
     metavar: str
     api: str
     api_limits: Mapping[str, float]
+    servers: str
     in_file: bool
 
     @property
@@ -195,6 +197,7 @@ def option(
     flags: tuple[tuple[str, Any, str], ...] = (),
     metavar: str = "",
     api: bool | str = False,
+    servers: str = "",
     api_limits: Mapping[str, float] | None = None,
     in_file: bool = True,
 ) -> _T:
@@ -202,7 +205,7 @@ def option(
     allowed = Range(at_least=at_least, above=above, at_most=at_most, below=below, finite=finite, means=means)
     said = {"help": help, "more": more, "range": allowed, "cli": cli, "short": short, "metavar": metavar}
     said |= {"choices": choices, "unset": unset, "flag": flag, "flags": flags}
-    said |= {"api": api, "api_limits": api_limits or {}, "in_file": in_file}
+    said |= {"api": api, "servers": servers, "api_limits": api_limits or {}, "in_file": in_file}
     declared: _T
     if isinstance(default, dict):  # a dataclass takes no default that can be changed
         declared = field(default_factory=lambda: type(default)(default), metadata=said)

@@ -41,8 +41,8 @@ def start_rows(
     scheduler = Scheduler(beginnings, len(rows), leave_out_at=leave_out_at, prompts_first=True)
     streams = []
     for index, row in enumerate(rows):
-        streams.append(GenerationStream(row, scheduler))
-        request = ScheduledRequest(row, streams[-1], adapter=adapter, drafts=drafts)
+        request = ScheduledRequest(row, adapter=adapter, drafts=drafts)
+        streams.append(GenerationStream(request, scheduler))
         if first_logits is not None:
             request.prefilled, request.first_logits = len(row.prompt), first_logits[index]
         scheduler.add(request)

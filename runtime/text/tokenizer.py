@@ -95,17 +95,22 @@ class Tokenizer:
             encoding = long_texts.encode(self.backend, first, second)
         return encoding.ids, encoding.type_ids
 
-    def encode_truncated(self, texts: Sequence[Any], max_length: int) -> tuple[list[int], list[int]]:
+    def encode_truncated(
+        self, texts: Sequence[Any], max_length: int, *, keep_end: bool | None = None
+    ) -> tuple[list[int], list[int]]:
         """Return the token ids and token types of one text or a pair, cut to `max_length` tokens.
 
         Special tokens are kept; of a pair the longer text is cut first. The end is cut off, or the beginning where
-        tokenizer_config.json has `truncation_side` = left.
+        tokenizer_config.json has `truncation_side` = left. keep_end: whether the beginning is cut off in any case, or
+        the end.
         """
-        left = self.config.get("truncation_side") == "left"
-        copy = self._truncating  # read once: another thread may put one of another length in its place
-        if copy is None or (copy.truncation or {}).get("max_length") != max_length:
+        left = self.config.get("truncation_side") == "left" if keep_end is None else keep_end
+        direction = "left" if left else "right"
+        copy = self._truncating  # read once: another thread may put another one in its place
+        has = {} if copy is None else copy.truncation or {}
+        if copy is None or (has.get("max_length"), has.get("direction")) != (max_length, direction):
             copy = self._copy()
-            copy.enable_truncation(max_length, strategy="longest_first", direction="left" if left else "right")
+            copy.enable_truncation(max_length, strategy="longest_first", direction=direction)
             self._truncating = copy
         with _tokenizer_errors():
             cut = [long_texts.beginning(self.backend, text, max_length, of_end=left) for text in texts]
@@ -159,21 +164,29 @@ class Tokenizer:
         return vocabulary_bytes(self.backend)
 
     @cached_property
+    def special_tokens(self) -> dict[int, str]:
+        """The texts of special tokens, by their ids."""
+        added = self.backend.get_added_tokens_decoder().items()
+        return {id: token.content for id, token in added if token.special}
+
+    @cached_property
     def token_texts(self) -> TokenTexts:
         """The text of each token by itself, for streams, which ask at every token."""
         return TokenTexts(self.backend)
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids, without special tokens; ids beyond the vocabulary are left out.
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Return the text of token ids; ids beyond the vocabulary are left out.
 
-        Raises RequestError for anything but a list of whole numbers from 0 on.
+        skip_special_tokens: whether special tokens are left out, too. Raises RequestError for anything but a list of
+        whole numbers from 0 on.
         """
         # A stream decodes at every step, so that plain lists of plain integers are not checked one by one.
         plain = isinstance(ids, list) and all(type(each) is int for each in ids)
         checked = list(ids) if plain else request_values.token_ids("ids", ids)
         if checked and not 0 <= min(checked) <= max(checked) <= LARGEST_ID:
             raise RequestError(f"ids has numbers outside 0 to {LARGEST_ID:,}, which are no token ids.")
-        return self.backend.decode(checked, skip_special_tokens=True)
+        skip = request_values.flag("skip_special_tokens", skip_special_tokens)
+        return self.backend.decode(checked, skip_special_tokens=skip)
 
     def encode_chat(
         self,
@@ -182,6 +195,7 @@ class Tokenizer:
         tools: Sequence[Tool] = (),
         allow_special: bool = False,
         most_tokens: int | None = None,
+        continue_final_message: bool = False,
     ) -> list[int]:
         """Return the token ids of a conversation and the start of the assistant's turn, by the chat template.
 
@@ -189,13 +203,14 @@ class Tokenizer:
         call, for templates that have the variable `tools`. allow_special: whether a message or a tool that spells a
         special token, such as `<|im_end|>`, becomes that token, and may so end its turn; otherwise it is text like any
         other. most_tokens: how many are of any use; a much longer conversation is not encoded to its end, and raises
-        PromptLengthError. Raises RequestError as `render_chat`.
+        PromptLengthError. continue_final_message: end within the last message, as transformers does, instead of with
+        the start of a turn. Raises RequestError as `render_chat`.
         """
         _check_conversation(messages, tools)
         request_values.flag("allow_special", allow_special)
         spelled = [] if allow_special else list(chat_text.special_tokens(self.backend))
         hidden = chat_text.hide(messages, spelled, tools)
-        rendered = self.render_chat(hidden.messages, hidden.tools)
+        rendered = self.render_chat(hidden.messages, hidden.tools, continue_final_message=continue_final_message)
         text_or_ids("conversation", rendered)
         if most_tokens is not None:
             long_texts.check_length(self.backend, hidden.shown(rendered), most_tokens, "conversation")
@@ -203,7 +218,13 @@ class Tokenizer:
             return self.encode(rendered, add_special_tokens=False)
         return chat_text.encode_hidden(self.backend, rendered, hidden)
 
-    def render_chat(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Tool] = ()) -> str:
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Tool] = (),
+        *,
+        continue_final_message: bool = False,
+    ) -> str:
         """Return a conversation as text, by the chat template. Arguments are those of `encode_chat`.
 
         Raises RequestError for a model without a template, and for messages that the template refuses.
@@ -212,15 +233,30 @@ class Tokenizer:
             raise RequestError("this model has no chat template; give it a plain prompt.")
         _check_conversation(messages, tools)
         tokens = {name: _content(value) for name, value in self.config.items() if name.endswith("_token")}
-        return self._template.render(
+        request_values.flag("continue_final_message", continue_final_message)
+        rendered = self._template.render(
             # transformers defines these for every template, and drops entries of a message that are None.
             **self._template.with_tools(
                 [{key: value for key, value in message.items() if value is not None} for message in messages], tools
             ),
             documents=None,
-            add_generation_prompt=True,
+            add_generation_prompt=not continue_final_message,
             **{name: value for name, value in tokens.items() if isinstance(value, str)},
         )
+        return _up_to(messages[-1], rendered) if continue_final_message and messages else rendered
+
+
+def _up_to(message: Mapping[str, Any], rendered: str) -> str:
+    """Return a rendered conversation up to the text of its last message. Raises RequestError where it has none."""
+    content = message.get("content")
+    if isinstance(content, list):
+        content = next((part["text"] for part in reversed(content) if "text" in part), "")
+    text = content.strip() if isinstance(content, str) else ""
+    place = rendered.rfind(text) if text else -1
+    if place < 0:
+        raise RequestError("the last message has no text that the chat template writes, so it cannot be continued.")
+    whole = str(content).lstrip()  # templates may cut the white space at its end
+    return rendered[: place + len(whole if rendered.startswith(whole, place) else text)]
 
 
 def _check_conversation(messages: Any, tools: Any) -> None:

@@ -218,7 +218,7 @@ def test_the_tests_name_every_public_call(have):
         "request", "translation_of", "run_encoder", "run_encoder_inputs", "encoder_inputs", "encode_sources",
         "start_prompt", "encode_text", "with_prompt", "embed_encoded", "is_list", "push", "end", "encode_truncated",
         "encode_source", "save_session", "transcription", "encode_windows", "row_adapters", "score_encoded",
-        "require_scores", "new_draft_model",
+        "require_scores", "new_draft_model", "drafts_by_model", "new_drafts",
     }  # fmt: skip
     for each in (have["lm"], have["encoder"], have["seq2seq"], have["engine"], have["tokenizer"]):
         for name in dir(type(each)):

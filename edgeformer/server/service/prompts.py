@@ -1,11 +1,14 @@
 """Prompts of requests: conversations and texts as token ids, and what kind of answer the conversation asks for."""
 
+import functools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from edgeformer.errors import PromptLengthError, RequestError
+from edgeformer.runtime import Encoder
+from edgeformer.server.schema.answer_forms import answer_schema
 from edgeformer.server.schema.api_errors import ApiError, as_api_error
 from edgeformer.server.schema.bodies import ChatBody, ChatMessage, NamedTool, Prompt
 from edgeformer.server.schema.json_values import problem_of
@@ -22,14 +25,13 @@ class ChatPrompt:
     """A conversation to answer.
 
     tool_format: None where no calls are to be read. functions: that may be called. thinking: whether the prompt ends
-    within thinking. json_schema, grammar: what the answer has to follow, or None.
+    within thinking. grammar: what the answer has to follow, where it may be a call.
     """
 
     tokens: list[int]
     tool_format: ToolFormat | None = None
     functions: Sequence[dict[str, Any]] = ()
     thinking: bool = False
-    json_schema: dict[str, Any] | None = None
     grammar: str | None = None
 
 
@@ -39,20 +41,20 @@ def chat_prompt(served: ServedModel, body: ChatBody) -> ChatPrompt:
     Raises ApiError or RequestError for what the model's chat template refuses or lacks.
     """
     messages = [as_template_message(message) for message in body.messages]
-    schema = _response_schema(body)
+    schema, continues = answer_schema(body), body.continue_final_message is True
     tools = [tool.model_dump(exclude_none=True) for tool in body.tools or ()]
     if not tools and body.tool_choice not in (None, "none", "auto"):
         raise ApiError(400, "tool_choice asks for a call, but there are no tools.", param="tool_choice")
     format = served.tool_format
     if not tools or body.tool_choice == "none":
         channels = format if format is not None and format.channels and schema is None else None
-        return ChatPrompt(_encode(served, messages, ()), tool_format=channels, json_schema=schema)
+        return ChatPrompt(_encode(served, messages, (), continues), tool_format=channels)
     if format is None:
         reason = "has no tools, or writes their calls in a format that this server cannot read"
         raise ApiError(400, f"the chat template of {served.name!r} {reason}.", code="no_tools", param="tools")
     functions = [tool["function"] for tool in tools]
     _check_pointers(functions)
-    tokens = _encode(served, messages, tools)
+    tokens = _encode(served, messages, tools, continues)
     end = b"".join(served.spelled(token) for token in tokens[-TAIL:]).decode(errors="ignore").rstrip()
     closing = next((close for open, close in format.thinking.items() if end.endswith(open.rstrip())), None)
     is_free = body.tool_choice in (None, "auto")
@@ -81,15 +83,6 @@ def _check_pointers(functions: Sequence[dict[str, Any]]) -> None:
             raise ApiError(400, message, param=f"tools.{index}.function.parameters")
 
 
-def grammar_error(error: RequestError) -> ApiError:
-    """Return the error of a request whose tools no grammar can follow, without the grammar itself."""
-    reason = str(error).splitlines()[0][:300]
-    if not reason.startswith("grammar "):
-        raise error
-    reason = reason.removeprefix("grammar cannot be followed: ").split(" failed to ")[-1]
-    return ApiError(400, f"the parameters of a tool cannot be followed: {reason}", param="tools")
-
-
 def as_template_message(message: ChatMessage) -> dict[str, Any]:
     """Return a message as chat templates read it: text for a list of parts, objects for arguments in JSON."""
     content = message.content
@@ -102,7 +95,9 @@ def as_template_message(message: ChatMessage) -> dict[str, Any]:
             {"id": call.id, "type": call.type, "function": {"name": call.function.name, "arguments": _arguments(call)}}
             for call in message.tool_calls
         ]
-    return fields | {name: getattr(message, name) for name in ("name", "tool_call_id") if getattr(message, name)}
+    return fields | {
+        name: getattr(message, name) for name in ("name", "tool_call_id", "reasoning_content") if getattr(message, name)
+    }
 
 
 def _arguments(call: Any) -> Any:
@@ -120,19 +115,25 @@ def _arguments(call: Any) -> Any:
     return arguments if isinstance(arguments, dict) else call.function.arguments
 
 
-def _encode(served: ServedModel, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[int]:
+def _encode(
+    served: ServedModel, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], continues: bool = False
+) -> list[int]:
     """Return the tokens of a conversation. Some templates, as DeepSeek's, want the arguments of calls as text."""
+    encode = functools.partial(
+        served.tokenizer.encode_chat,
+        tools=tools,
+        most_tokens=served.context_length,
+        continue_final_message=continues,
+    )
     try:
-        return served.tokenizer.encode_chat(messages, tools=tools, most_tokens=served.context_length)
+        return encode(messages)
     except PromptLengthError:
         raise
     except RequestError:
         if not any(message.get("tool_calls") for message in messages):
             raise
         try:
-            return served.tokenizer.encode_chat(
-                [_with_text(message) for message in messages], tools=tools, most_tokens=served.context_length
-            )
+            return encode([_with_text(message) for message in messages])
         except RequestError:
             pass
         raise
@@ -151,18 +152,6 @@ def _text_of(arguments: Any) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
-def _response_schema(body: ChatBody) -> dict[str, Any] | None:
-    wanted = body.response_format
-    if wanted is None or wanted.type == "text":
-        return None
-    if wanted.type == "json_object":
-        return {"type": "object"}
-    if wanted.json_schema is None:
-        message = "response_format.type is json_schema, but response_format.json_schema is missing."
-        raise ApiError(400, message, param="response_format.json_schema")
-    return wanted.json_schema.schema_
-
-
 def _callable_functions(body: ChatBody, tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the functions of which one has to be called."""
     functions = [tool["function"] for tool in tools]
@@ -175,10 +164,13 @@ def _callable_functions(body: ChatBody, tools: Sequence[dict[str, Any]]) -> list
     return named
 
 
-def text_prompts(served: ServedModel, prompt: Prompt, what: str, limit: int) -> list[list[int]]:
+def text_prompts(
+    served: ServedModel, prompt: Prompt, what: str, limit: int, truncate: int | None = None
+) -> list[list[int]]:
     """Return the token ids of each text or list of ids of a request, `limit` of them at most.
 
-    what: the field, for errors.
+    what: the field, for errors. truncate: tokens to cut each to, of a decoder the last ones, -1 for as many as fit;
+    None to cut none.
     """
     items: Sequence[Any] = [prompt] if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)) else prompt
     if not items:
@@ -186,9 +178,22 @@ def text_prompts(served: ServedModel, prompt: Prompt, what: str, limit: int) -> 
     if len(items) > limit:
         raise ApiError(400, f"{what} has {len(items)} texts; {limit} are allowed.", param=what)
     try:
+        if truncate is not None:
+            most = served.context_length if truncate == -1 else truncate
+            items = [_truncated(served, item, min(most, served.context_length)) for item in items]
         return [served.model.encode(item, what) for item in items]
     except RequestError as error:
         raise as_api_error(error, what) from None
+
+
+def _truncated(served: ServedModel, item: str | list[int], most: int) -> list[int]:
+    """Return the tokens of a text or of a list of ids, cut to the first ones for an encoder, else to the last ones."""
+    if most < 1:
+        raise ApiError(400, "truncate_prompt_tokens is 0, which leaves nothing.", param="truncate_prompt_tokens")
+    is_encoder = isinstance(served.model, Encoder)
+    if isinstance(item, str):
+        return served.tokenizer.encode_truncated([item], most, keep_end=None if is_encoder else True)[0]
+    return item[:most] if is_encoder else item[-most:]
 
 
 def check_length(served: ServedModel, tokens: Sequence[int], allowed: int | None, param: str) -> None:

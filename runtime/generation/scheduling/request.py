@@ -1,17 +1,17 @@
 """One request in a scheduler: the row that it generates, its stream, and the memory that it can need."""
 
 import warnings
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from edgeformer.runtime.generation.row import Row
 from edgeformer.runtime.generation.speculation.row_drafts import RowDrafts
 from edgeformer.runtime.steps.decode_graph import Logits
-from edgeformer.runtime.steps.memory import Candidates
 
 
-class TokenSink(Protocol):
-    """Whoever is told of the tokens of a row, and may ask for no more."""
+class Reader(Protocol):
+    """Whoever reads a row: it may ask for no more tokens, and is told of the end."""
 
     @property
     def cancelled(self) -> bool:
@@ -20,35 +20,37 @@ class TokenSink(Protocol):
     def cancel(self) -> None:
         """Ask for no more tokens."""
 
-    def push(self, piece: str) -> None:
-        """Take the row's next token, and the text that the row says it completes."""
-
     def end(self, error: BaseException | None = None) -> None:
         """Take the end of the row, by an error or without."""
 
 
-class Unread:
-    """A sink for a row that nobody reads while it runs."""
+class ReaderState:
+    """The state of a reader on the thread that computes.
 
-    cancelled = False
+    It knows neither the reader nor the row, so that a reader that is dropped takes the cache of its row along.
+    """
+
+    __slots__ = ("cancelled", "ended", "error")
+
+    def __init__(self) -> None:
+        self.cancelled = self.ended = False
+        self.error: BaseException | None = None
 
     def cancel(self) -> None:
-        """Do nothing: the row runs to its end."""
-
-    def push(self, piece: str) -> None:
-        """Do nothing: the row has its tokens itself."""
+        """Ask for no more tokens."""
+        self.cancelled = True
 
     def end(self, error: BaseException | None = None) -> None:
-        """Do nothing: the request has its end itself."""
-
-
-UNREAD = Unread()
+        """Take the end of the row, by an error or without."""
+        self.ended, self.error = True, error
 
 
 @dataclass(eq=False, slots=True)
 class ScheduledRequest:
     """A request and where it stands.
 
+    - stream: of its tokens, or the state of one.
+    - push: is called with the text that each token completes; None where nobody waits for it.
     - needed: bytes of its caches at its end, if it generates all that it may.
     - source: the encoder's inputs, of an encoder-decoder.
     - place: its row of the cache.
@@ -63,7 +65,8 @@ class ScheduledRequest:
     """
 
     row: Row
-    stream: TokenSink = UNREAD
+    stream: Reader = field(default_factory=ReaderState)
+    push: Callable[[str], None] | None = None
     needed: int = 0
     source: Any = None
     place: int = -1
@@ -81,18 +84,6 @@ class ScheduledRequest:
     def bytes(self) -> int:
         """Bytes that the request may take."""
         return self.needed + self.surplus
-
-    def advance(self, logits: Logits | Candidates) -> Exception | None:
-        """Choose the next token from logits [V], or among candidates.
-
-        Returns what went wrong, in a logits processor or a listener, or None. The caller then ends this request and no
-        other.
-        """
-        try:
-            self.stream.push(self.row.advance(logits))
-        except Exception as error:  # the caller's own code, which may raise anything
-            return error
-        return None
 
     def end(self, error: BaseException | None = None) -> None:
         """End the request and its stream."""

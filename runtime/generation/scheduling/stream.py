@@ -1,9 +1,10 @@
-"""The stream of one row: it is told of tokens by a scheduler, and hands them out to a reader."""
+"""The stream of one row, which hands out what the scheduler has recorded of it."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
 
 from edgeformer.runtime.generation.row import Generation, Row, TokenEvent
+from edgeformer.runtime.generation.scheduling.request import ReaderState, ScheduledRequest
 from edgeformer.runtime.generation.scheduling.scheduler import Scheduler
 from edgeformer.runtime.text.streaming import TextStream
 
@@ -24,25 +25,23 @@ class RowStream(Iterator[str]):
             row.stream = row.stream.at_end()
         # Stop strings are looked for in each piece of text, so the row decodes it itself.
         self._pieces: list[str] | None = [] if row.stream is self._texts else None
-        self._cancelled = False
-        self._pushed = self._read = 0  # of the row's tokens
-        self._ended = False
-        self._error: BaseException | None = None
+        self._state = ReaderState()
+        self._read = 0  # of the row's tokens
 
     @property
     def ended(self) -> bool:
         """Whether no more tokens come."""
-        return self._ended
+        return self._state.ended
 
     @property
     def cancelled(self) -> bool:
         """Whether `cancel` was called."""
-        return self._cancelled
+        return self._state.cancelled
 
     @property
     def error(self) -> BaseException | None:
         """The error that ended the request, which `finish` and iterating raise; None without one."""
-        return self._error
+        return self._state.error
 
     def __next__(self) -> str:
         while (event := self._next_event()) is not None:
@@ -57,16 +56,6 @@ class RowStream(Iterator[str]):
         """
         while (event := self._next_event()) is not None:
             yield event
-
-    def push(self, piece: str) -> None:
-        """Tell of the row's next token, and of the text that the row says it completes; for the scheduler."""
-        self._pushed += 1
-        if self._pieces is not None:
-            self._pieces.append(piece)
-
-    def end(self, error: BaseException | None = None) -> None:
-        """End the stream, by an error or without; for the scheduler."""
-        self._ended, self._error = True, error
 
     @abstractmethod
     def _next_event(self) -> TokenEvent | None:
@@ -88,8 +77,8 @@ class RowStream(Iterator[str]):
         return TokenEvent(token, text, row.logprobs[place] if row.logprobs else None)
 
     def _raise_error(self) -> None:
-        if self._error is not None:
-            raise self._error
+        if self._state.error is not None:
+            raise self._state.error
 
 
 class GenerationStream(RowStream):
@@ -98,13 +87,14 @@ class GenerationStream(RowStream):
     Whoever reads it computes: it takes the scheduler's turns until there is something to read.
     """
 
-    def __init__(self, row: Row, scheduler: Scheduler):
-        super().__init__(row)
+    def __init__(self, request: ScheduledRequest, scheduler: Scheduler):
+        super().__init__(request.row)
         self._scheduler = scheduler
+        request.stream, request.push = self._state, None if self._pieces is None else self._pieces.append
 
     def finish(self) -> Generation:
         """Generate the rest and return the whole result. Raises the error of the request."""
-        while not self._ended:
+        while not self._state.ended:
             self._scheduler.turn()
         self._raise_error()
         return self._row.result()
@@ -115,14 +105,15 @@ class GenerationStream(RowStream):
         The whole text may then end with what no piece has: U+FFFD for a part of a character, or the beginning of a stop
         string.
         """
-        self._cancelled = True
-        self._read = self._pushed
+        self._state.cancel()
+        self._read = len(self._row.tokens)
         self._scheduler.drop_cancelled()
 
     def _next_event(self) -> TokenEvent | None:
-        while self._read == self._pushed and not self._ended:
+        state, told = self._state, self._row.tokens if self._pieces is None else self._pieces
+        while self._read == len(told) and not state.ended:
             self._scheduler.turn()
-        if self._read < self._pushed:
+        if self._read < len(told):
             return self._next_token()
         self._raise_error()
         return None
