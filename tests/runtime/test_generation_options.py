@@ -113,7 +113,7 @@ def test_the_bodies_of_the_server_have_the_declared_fields():
     from edgeformer.server.schema.response_bodies import OPTION_NAMES, ResponseBody
 
     declared = {option.api: option for option in OPTIONS.values() if option.api}
-    others = {"n", "stream", "stream_options", *ModelBody.model_fields}
+    others = {"n", "response_format", "stream", "stream_options", "structured_outputs", *ModelBody.model_fields}
     assert GenerationBody.model_fields.keys() - others == declared.keys()
     assert ResponseBody.model_fields.keys() & declared.keys() == set(OPTION_NAMES)
     kinds = {int: "integer", float: "number", bool: "boolean"}
