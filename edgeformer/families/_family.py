@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any, Literal, get_args, get_type_hints
 
-from edgeformer.config import DecoderConfig, ModelConfig
+from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig
 from edgeformer.documents.schema import MOST_LAYERS
 from edgeformer.errors import ConfigError, shown
 from edgeformer.families._neutral import is_neutral
@@ -166,7 +166,7 @@ class Family:
         Some read the blocks of an encoder from the same fields.
         """
         read = get_type_hints(self.read_config)["return"]
-        return DecoderConfig in (read, *get_args(read))
+        return read is DecoderConfig or get_args(read) == (DecoderConfig, EncoderConfig)
 
     def encoder_alone(self) -> "Family":
         """Return how to read the encoder of an encoder-decoder, also from a checkpoint that has the decoder, too."""
