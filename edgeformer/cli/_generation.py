@@ -1,5 +1,6 @@
 """Options of commands that generate text, from the declarations of `edgeformer.options.generation`."""
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from edgeformer.options.generation import (
     SpeculationOptions,
     StructuredOutputOptions,
     Texts,
+    ThinkingOptions,
     TokenBiases,
 )
 from edgeformer.options.option import Option
@@ -77,6 +79,49 @@ def length_options(function: _Function) -> _Function:
 def sampling_options(function: _Function) -> _Function:
     """Declare the options that say how tokens are chosen."""
     return declared(SamplingOptions, RuleOptions, DryOptions, StructuredOutputOptions, SpeculationOptions)(function)
+
+
+def thinking_options(function: _Function) -> _Function:
+    """Declare the options that say whether and how much a model thinks before it answers."""
+    for decorate in reversed(
+        (
+            cli_option(
+                "--thinking/--no-thinking",
+                "enable_thinking",
+                default=None,
+                topic=ThinkingOptions.TITLE,
+                help="Think before the answer, or not, where the chat template asks. [default: the template's]",
+            ),
+            cli_option(
+                "--reasoning-effort",
+                metavar="LEVEL",
+                topic=ThinkingOptions.TITLE,
+                help="How much to think (low, medium, high), where the chat template asks.",
+            ),
+            cli_option(
+                "--chat-template-kwargs",
+                metavar="JSON",
+                callback=_json_object,
+                topic=ThinkingOptions.TITLE,
+                help="Variables of the chat template, such as '{\"enable_thinking\": false}'.",
+            ),
+            declared(ThinkingOptions),
+        )
+    ):
+        function = decorate(function)
+    return function
+
+
+def _json_object(context: click.Context, parameter: click.Parameter, value: str | None) -> dict[str, Any] | None:
+    if value is None:
+        return None
+    try:
+        found = json.loads(value)
+    except ValueError as error:
+        raise click.BadParameter(f"it is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise click.BadParameter("it is no JSON object.")
+    return found
 
 
 def declared(*groups: type[Any], note: str = "") -> Callable[[_Function], _Function]:

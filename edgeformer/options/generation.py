@@ -198,6 +198,19 @@ class DryOptions:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ThinkingOptions:
+    """How long a model thinks before it answers."""
+
+    TITLE: ClassVar[str] = "Thinking"
+
+    thinking_budget: int | None = option(
+        None, "Tokens after which a model that still thinks is made to answer.",
+        "The mark that ends thinking is forced. It needs a model whose chat template or tokenizer has such marks.",
+        at_least=0, cli=True, api=True, in_file=False,
+    )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class StructuredOutputOptions:
     """Only tokens that may go on like this can come, whatever the rules say.
 
@@ -265,7 +278,7 @@ class BeamOptions:
 
 
 GROUPS = (
-    LengthOptions, SamplingOptions, LogprobOptions, RuleOptions, DryOptions, StructuredOutputOptions,
+    LengthOptions, SamplingOptions, LogprobOptions, RuleOptions, DryOptions, ThinkingOptions, StructuredOutputOptions,
     SpeculationOptions, BeamOptions,
 )  # fmt: skip
 

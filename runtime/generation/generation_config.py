@@ -27,6 +27,7 @@ from edgeformer.options.generation import (
     SamplingOptions,
     SpeculationOptions,
     StructuredOutputOptions,
+    ThinkingOptions,
 )
 from edgeformer.options.generation import GenerationOptions as GenerationOptions
 from edgeformer.runtime import request_values
@@ -52,6 +53,7 @@ class GenerationConfig(
     BeamOptions,
     SpeculationOptions,
     StructuredOutputOptions,
+    ThinkingOptions,
     DryOptions,
     RuleOptions,
     LogprobOptions,

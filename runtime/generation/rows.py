@@ -14,6 +14,7 @@ from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime.generation.generate import Row, Steps, run_rows
 from edgeformer.runtime.generation.generation_config import GenerationConfig
 from edgeformer.runtime.generation.sampling.logits_processors import LogitsProcessor
+from edgeformer.runtime.generation.sampling.thinking_budget import thinking_budget
 from edgeformer.runtime.generation.speculation import (
     Drafter,
     DraftLength,
@@ -68,9 +69,12 @@ def end_tokens(config: GenerationConfig, manifest: Manifest) -> frozenset[int]:
 def all_processors(
     config: GenerationConfig, tokenizer: Tokenizer | None, processors: Sequence[LogitsProcessor]
 ) -> Sequence[LogitsProcessor]:
-    """Return the logits processors that options of the config ask for, and the caller's behind them."""
+    """Return the caller's logits processors, among those that options of the config ask for."""
     functions("logits_processors", processors)
-    return [config.dry.processor(tokenizer), *processors] if config.dry.dry_multiplier else processors
+    dry = [config.dry.processor(tokenizer)] if config.dry.dry_multiplier else []
+    # The last one, so that nothing changes what it forces.
+    budget = [] if config.thinking_budget is None else [thinking_budget(tokenizer, config.thinking_budget)]
+    return [*dry, *processors, *budget] if dry or budget else processors
 
 
 def drafts_tokens(rows: Sequence[Row], config: GenerationConfig) -> bool:

@@ -1,6 +1,6 @@
 """Generate with a decoder-only language model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Unpack, cast, overload
@@ -42,8 +42,10 @@ from edgeformer.runtime.steps.device import CapturedSteps
 from edgeformer.runtime.steps.new_decoder import new_decoder
 from edgeformer.runtime.steps.row_adapters import RowAdapters
 from edgeformer.runtime.steps.runner import StepRunner
+from edgeformer.runtime.tasks.chat_stream import ChatStream
 from edgeformer.runtime.tasks.model import Model, Text, is_batch
-from edgeformer.runtime.text.tokenizer import Message
+from edgeformer.runtime.text.thinking.reader import ThinkingStream
+from edgeformer.runtime.text.tokenizer import Message, Tool
 
 PREFIX_BYTES = 256 * 2**20
 """Bytes of conversations that `chat` keeps: 5,800 tokens at SmolLM2-135M's geometry in float32."""
@@ -240,9 +242,13 @@ class CausalLM(Model):
 
     def chat(
         self,
-        messages: Sequence[Message],
+        messages: Sequence[Mapping[str, Any]],
         *,
+        tools: Sequence[Tool] = (),
         allow_special: bool = False,
+        enable_thinking: bool | None = None,
+        reasoning_effort: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         config: GenerationConfig | None = None,
         adapter: str | None = None,
         logits_processors: Sequence[LogitsProcessor] = (),
@@ -250,16 +256,36 @@ class CausalLM(Model):
     ) -> GenerationStream:
         """Answer a conversation, laid out by the model's chat template; return an iterator over pieces of text.
 
-        messages: dicts with `role` (system, user, assistant) and `content`. allow_special: whether a message that
-        spells a special token, such as `<|im_end|>`, becomes that token; otherwise it is text like any other. The other
+        messages: dicts with `role` (system, user, assistant, tool) and `content`; `reasoning_content` is what the
+        assistant thought before. tools: the functions that the model may call. allow_special: whether a message that
+        spells a special token, such as `<|im_end|>`, becomes that token; otherwise it is text like any other.
+        enable_thinking, reasoning_effort: whether the model thinks before it answers, and how much ("low", "medium",
+        "high"), where its chat template asks. chat_template_kwargs: other variables that the template reads. The other
         arguments are those of `generate`. What the messages have in common with those of earlier calls is not read
-        again (`prefix_cache`). Raises RequestError for a model without a chat template.
+        again (`prefix_cache`).
+
+        What the model thinks is no part of the text: events and the result have it as `reasoning`. Raises RequestError
+        for a model without a chat template, and for what its template does not read.
         """
-        prompt = self.require_tokenizer().encode_chat(messages, allow_special=allow_special)
+        tokenizer = self.require_tokenizer()
+        variables = tokenizer.thinking_variables(
+            enable_thinking, reasoning_effort, chat_template_kwargs, with_tools=bool(tools)
+        )
+        prompt = tokenizer.encode_chat(
+            messages,
+            tools=tools,
+            allow_special=allow_special,
+            chat_template_kwargs=variables or None,
+        )
         chosen = self._config(config, options)
         [row], decoder = self._prepare([prompt], chosen, logits_processors, adapter=adapter)
         steps = self._with_drafts(decoder, [row], chosen, row.prompt)
-        return GenerationStream(row, run_from_prefix(self.prefix_cache, decoder, row, steps, adapter or ""))
+        tokens = run_from_prefix(self.prefix_cache, decoder, row, steps, adapter or "")
+        thinking = tokenizer.thinking_format
+        if thinking is None:
+            return GenerationStream(row, tokens)
+        is_open = tokenizer.opens_thinking(prompt)
+        return ChatStream(row, tokens, ThinkingStream(tokenizer, thinking, is_open=is_open, stop=chosen.stop))
 
     def save_session(self, path: str | Path, messages: Sequence[Message] = ()) -> None:
         """Write what `chat` kept of its last conversation to a file, so that the next process need not read it again.

@@ -8,16 +8,22 @@ from typing import Any
 import tokenizers
 
 from edgeformer.config.tokenizer_limits import token_limit
-from edgeformer.documents.json_document import read_object, read_text
+from edgeformer.documents.json_document import read_object
 from edgeformer.errors import BundleError, RequestError
 from edgeformer.runtime import request_values
 from edgeformer.runtime.request_values import is_list, shown, text_or_ids
 from edgeformer.runtime.text import chat_text
-from edgeformer.runtime.text.chat_template import ChatTemplate
+from edgeformer.runtime.text.conversation import ChatTemplates, check_variables
+from edgeformer.runtime.text.template_files import DEFAULT, TOOL_USE, read_templates
+from edgeformer.runtime.text.thinking.formats import ThinkingFormat, recognise
+from edgeformer.runtime.text.thinking.switches import thinking_variables
 from edgeformer.runtime.text.token_bytes import vocabulary_bytes
 from edgeformer.runtime.text.token_texts import TokenTexts
 
 CONFIG = "tokenizer_config.json"
+
+OLDER_TOKENS = "special_tokens_map.json"
+"""Where older folders name special tokens. transformers reads it where CONFIG does not list the added tokens."""
 
 Message = dict[str, str]
 """A message of a conversation: `role` (system, user, assistant) and `content`."""
@@ -25,12 +31,15 @@ Message = dict[str, str]
 Tool = Mapping[str, Any]
 """A function that a model may call, as OpenAI's API describes it: {"type": "function", "function": {"name": …}}."""
 
+TAIL = 8
+"""Tokens at the end of a prompt that may begin thinking."""
+
 LARGEST_ID = 2**32 - 1
 """The largest id that the package `tokenizers` takes."""
 
 
 class Tokenizer:
-    """The tokenizer of a bundle: tokenizer.json, and if they exist tokenizer_config.json and chat_template.jinja.
+    """The tokenizer of a bundle: tokenizer.json, and if they exist tokenizer_config.json and chat templates.
 
     backend: the tokenizer of the package `tokenizers`. Raises BundleError for files that cannot be read.
     """
@@ -47,19 +56,51 @@ class Tokenizer:
         self.backend.no_truncation()
         path = folder / CONFIG
         self.config = read_object(path, BundleError) if path.is_file() else {}
-        template = _read_template(folder / "chat_template.jinja", self.config)
-        self._template = None if template is None else ChatTemplate(template)
+        self._special_texts = _special_texts(self.config, folder)
+        self.use_templates(read_templates(folder, self.config, path))
         self._truncating: tokenizers.Tokenizer | None = None  # a copy, made when a text is to be cut
 
     @property
     def chat_template(self) -> str | None:
-        """The chat template, a program of Jinja; None for a tokenizer without one."""
-        return None if self._template is None else self._template.source
+        """The chat template of conversations with tools, a program of Jinja; None for a tokenizer without one."""
+        if self._templates is None:
+            return None
+        sources = self._templates.sources
+        return sources.get(TOOL_USE) or sources.get(DEFAULT)
 
     @property
     def has_chat_template(self) -> bool:
         """Return whether the tokenizer has a chat template, so that `encode_chat` works."""
-        return self._template is not None
+        return self._templates is not None
+
+    def thinking_variables(
+        self,
+        enable_thinking: bool | None = None,
+        reasoning_effort: str | None = None,
+        others: Mapping[str, Any] | None = None,
+        *,
+        with_tools: bool = False,
+    ) -> dict[str, Any]:
+        """Return variables of the chat template that switch thinking, and the caller's others.
+
+        enable_thinking, reasoning_effort: as in `CausalLM.chat`. Raises RequestError for what the template does not
+        read; to switch thinking off changes nothing where there is none.
+        """
+        if enable_thinking is not None:
+            request_values.flag("enable_thinking", enable_thinking)
+        if reasoning_effort is not None:
+            request_values.text("reasoning_effort", reasoning_effort)
+        names, thinks = self.template_variables(with_tools), self.thinking_format is not None
+        switches = thinking_variables(names, enable_thinking, reasoning_effort, thinks=thinks)
+        return switches | (check_variables(others, names) if others is not None else {})
+
+    def use_templates(self, sources: Mapping[str, str]) -> None:
+        """Lay out conversations by these chat templates, by their names: `default`, and `tool_use` with tools."""
+        self._templates = ChatTemplates(sources, self._special_texts) if sources else None
+
+    def template_variables(self, with_tools: bool = False) -> frozenset[str]:
+        """Return the names of the variables that the chat template reads, such as `enable_thinking`."""
+        return frozenset() if self._templates is None else self._templates.names(with_tools)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of a text, by default with the special tokens that the tokenizer adds.
@@ -67,6 +108,12 @@ class Tokenizer:
         Raises RequestError for anything but a text.
         """
         return self.encoding(text, add_special_tokens=add_special_tokens).ids
+
+    def encode_marks(self, text: str) -> list[int]:
+        """Return the token ids of a text within a turn, in which special tokens may be spelled."""
+        lead = self.encode("a", add_special_tokens=False)
+        whole = self.encode(f"a{text}", add_special_tokens=False)
+        return whole[len(lead) :] if whole[: len(lead)] == lead else self.encode(text, add_special_tokens=False)
 
     def encoding(self, text: str, *, add_special_tokens: bool = True) -> tokenizers.Encoding:
         """Return the encoding of a text: its token ids, and the characters of the text that each stands for.
@@ -140,6 +187,22 @@ class Tokenizer:
         return None if name is None else self.backend.token_to_id(name)
 
     @cached_property
+    def special_texts(self) -> dict[int, str]:
+        """The texts of the special tokens, which decoding leaves out, by their ids."""
+        return {id: token.content for id, token in self.backend.get_added_tokens_decoder().items() if token.special}
+
+    @cached_property
+    def thinking_format(self) -> ThinkingFormat | None:
+        """The marks of what the model thinks, by its chat template and its added tokens; None for one without."""
+        added = [token.content for token in self.backend.get_added_tokens_decoder().values()]
+        return recognise(self.chat_template or "", added)
+
+    def opens_thinking(self, tokens: Sequence[int]) -> bool:
+        """Return whether a prompt ends where the model thinks, as it does where a template writes the opening mark."""
+        last = b"".join(self.vocabulary[token] for token in tokens[-TAIL:] if token < len(self.vocabulary))
+        return self.thinking_format is not None and self.thinking_format.is_open_behind(last.decode(errors="ignore"))
+
+    @cached_property
     def vocabulary(self) -> list[bytes]:
         """The bytes of each token id, which may be a part of a character; special tokens are spelled as their names."""
         return vocabulary_bytes(self.backend)
@@ -162,43 +225,88 @@ class Tokenizer:
         return self.backend.decode(checked, skip_special_tokens=True)
 
     def encode_chat(
-        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Tool] = (), allow_special: bool = False
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Tool] = (),
+        allow_special: bool = False,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """Return the token ids of a conversation and the start of the assistant's turn, by the chat template.
 
-        messages: dicts with `role` (system, user, assistant) and `content`. tools: the functions that the model may
-        call, for templates that have the variable `tools`. allow_special: whether a message or a tool that spells a
-        special token, such as `<|im_end|>`, becomes that token, and may so end its turn; otherwise it is text like any
-        other. Raises RequestError as `render_chat`.
+        messages: dicts with `role` (system, user, assistant, tool) and `content`, a text or a list of parts. tools: the
+        functions that the model may call, for templates that have the variable `tools`. allow_special: whether a
+        message or a tool that spells a special token, such as `<|im_end|>`, becomes that token, and may so end its
+        turn; otherwise it is text like any other. What the assistant said is the model's own, and keeps its tokens.
+        add_generation_prompt: whether the assistant's turn begins at the end. continue_final_message: leave the last
+        message, which is the assistant's, open, so that the model goes on with it. chat_template_kwargs: variables of
+        the template, such as {"enable_thinking": False}. Raises RequestError as `render_chat`.
         """
         _check_conversation(messages, tools)
         request_values.flag("allow_special", allow_special)
         spelled = [] if allow_special else list(chat_text.special_tokens(self.backend))
-        hidden = chat_text.hide(messages, spelled, tools)
-        rendered = self.render_chat(hidden.messages, hidden.tools)
+        hidden = chat_text.hide(messages, spelled, tools, self._variables(chat_template_kwargs, tools))
+        rendered = self._render(
+            hidden.messages,
+            hidden.tools,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            variables=hidden.variables,
+        )
         text_or_ids("conversation", rendered)
         if not hidden.texts:
             return self.encode(rendered, add_special_tokens=False)
         return chat_text.encode_hidden(self.backend, rendered, hidden)
 
-    def render_chat(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Tool] = ()) -> str:
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Tool] = (),
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> str:
         """Return a conversation as text, by the chat template. Arguments are those of `encode_chat`.
 
-        Raises RequestError for a model without a template, and for messages that the template refuses.
+        Messages get the forms that the template reads: a text or a list of parts, arguments as an object or as text.
+        Raises RequestError for a model without a template, for messages that the template refuses, and for variables
+        that it does not read.
         """
-        if self._template is None:
-            raise RequestError("this model has no chat template; give it a plain prompt.")
         _check_conversation(messages, tools)
-        tokens = {name: _content(value) for name, value in self.config.items() if name.endswith("_token")}
-        return self._template.render(
-            # transformers defines these for every template, and drops entries of a message that are None.
-            **self._template.with_tools(
-                [{key: value for key, value in message.items() if value is not None} for message in messages], tools
-            ),
-            documents=None,
-            add_generation_prompt=True,
-            **{name: value for name, value in tokens.items() if isinstance(value, str)},
+        return self._render(
+            messages,
+            tools,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            variables=self._variables(chat_template_kwargs, tools),
         )
+
+    def _render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Tool], **options: Any) -> str:
+        for name in ("add_generation_prompt", "continue_final_message"):
+            request_values.flag(name, options[name])
+        return self._chosen_templates.render(messages, tools, **options)
+
+    def _variables(self, given: Mapping[str, Any] | None, tools: Sequence[Tool]) -> dict[str, Any]:
+        templates = self._chosen_templates
+        return {} if given is None else check_variables(given, templates.names(bool(tools)))
+
+    @property
+    def _chosen_templates(self) -> ChatTemplates:
+        if self._templates is None:
+            raise RequestError("this model has no chat template; give it a plain prompt.")
+        return self._templates
+
+
+def _special_texts(config: dict[str, Any], folder: Path) -> dict[str, str]:
+    """Return the texts of special tokens by their names, such as `eos_token`, as transformers gives templates."""
+    older = folder / OLDER_TOKENS
+    if "added_tokens_decoder" not in config and older.is_file():
+        config = config | read_object(older, BundleError)
+    texts = {name: _content(value) for name, value in config.items() if name.endswith("_token")}
+    return {name: text for name, text in texts.items() if isinstance(text, str)}
 
 
 def _check_conversation(messages: Any, tools: Any) -> None:
@@ -218,19 +326,6 @@ def _encoded(
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise
         raise BundleError(f"the tokenizer cannot encode the text: {error}. Copy tokenizer.json again.") from error
-
-
-def _read_template(file: Path, config: dict[str, Any]) -> str | None:
-    """Return the chat template of a file, else of tokenizer_config.json; None if there is none."""
-    if file.is_file():
-        return read_text(file, BundleError)
-    template = config.get("chat_template")
-    if isinstance(template, list):  # a list of named templates
-        named = [entry for entry in template if isinstance(entry, dict) and entry.get("name") == "default"]
-        template = named[-1].get("template") if named else None
-    if not isinstance(template, str | None):
-        raise BundleError(f"{file.parent / CONFIG} has chat_template = {shown(template)}; it must be a text.")
-    return template
 
 
 def _content(token: Any) -> Any:

@@ -97,8 +97,8 @@ def test_a_call_is_an_item_and_its_answer_goes_back(create, choice):
 REFUSED = [
     ({"previous_response_id": "resp_1"}, "previous_response_id", "send the whole conversation as input"),
     ({"background": True}, "background", "an answer belongs to its request"),
-    ({"reasoning": {"effort": "high"}}, "reasoning", "no model has degrees of effort"),
-    ({"input": [{"type": "reasoning", "id": "rs", "summary": []}]}, "input.0.type", "Input should be"),
+    ({"reasoning": {"effort": "high"}}, "reasoning.effort", "does not read reasoning_effort"),
+    ({"input": [{"type": "image", "id": "im", "summary": []}]}, "input.0.type", "Input should be"),
     ({"input": [{"role": "user"}]}, "input.0.content", "Field required"),
     ({"input": [{"type": "function_call", "name": "f"}]}, "input.0.call_id", "Field required"),
     ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema", "is missing"),

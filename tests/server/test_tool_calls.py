@@ -7,8 +7,8 @@ import re
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
+from edgeformer.runtime.text.marked_text import MarkedText
 from edgeformer.runtime.text.tokenizer import Tokenizer
-from edgeformer.server.service.marked_text import MarkedText
 from edgeformer.server.tool_calls.gemma import Gemma
 from edgeformer.server.tool_calls.harmony import CALL, Harmony
 from edgeformer.server.tool_calls.json_objects import JsonObjects

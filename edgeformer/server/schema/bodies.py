@@ -6,21 +6,17 @@ Ranges of OpenAI's API that the runtime checks too are left to it; its errors na
 import json
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import Field, ValidationError, create_model
 
 from edgeformer.options.generation import OPTIONS, Texts, TokenBiases
 from edgeformer.server.schema.api_errors import ApiError
+from edgeformer.server.schema.body import Body
 from edgeformer.server.schema.fields import drop_other_fields
 from edgeformer.server.schema.json_values import Schema
+from edgeformer.server.schema.thinking import ThinkingFields
 
 TokenId = Annotated[int, Field(ge=0)]
 Prompt = str | list[str] | list[TokenId] | list[list[TokenId]]
-
-
-class Body(BaseModel):
-    """A request, or a part of one."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 class ModelBody(Body):
@@ -52,7 +48,10 @@ class ToolCall(Body):
 
 
 class ChatMessage(Body):
-    """A message. tool_calls: of an assistant. tool_call_id: of the tool's answer to a call."""
+    """A message. tool_calls: of an assistant. tool_call_id: of the tool's answer to a call.
+
+    reasoning_content, reasoning: what the assistant thought, by either name; the chat template says what becomes of it.
+    """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[Part] | None = None
@@ -60,6 +59,8 @@ class ChatMessage(Body):
     refusal: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
 
 
 class Function(Body):
@@ -145,7 +146,7 @@ class GenerationBody(OptionsBody):
     stream_options: StreamOptions | None = None
 
 
-class ChatBody(GenerationBody):
+class ChatBody(ThinkingFields, GenerationBody):
     """The request of /v1/chat/completions."""
 
     messages: list[ChatMessage] = Field(min_length=1)

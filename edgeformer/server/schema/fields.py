@@ -35,8 +35,6 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "moderation": ((), "there is no moderation"),
     "previous_response_id": ((), "nothing is stored; send the whole conversation as input"),
     "prompt": ((), "no templates are stored"),
-    "reasoning": (({},), "no model has degrees of effort"),
-    "reasoning_effort": ((), "no model has degrees of effort"),
     "suffix": (("",), "no model fills in the middle"),
     "top_logprobs": ((0,), "this route has no logprobs; use /v1/chat/completions"),
     "truncation": (("disabled",), "a conversation is answered as it is"),

@@ -6,7 +6,6 @@ from pydantic import ConfigDict, Field
 
 from edgeformer.server.schema.api_errors import ApiError
 from edgeformer.server.schema.bodies import (
-    Body,
     CalledFunction,
     ChatBody,
     ChatMessage,
@@ -21,7 +20,9 @@ from edgeformer.server.schema.bodies import (
     ToolDefinition,
     with_options,
 )
+from edgeformer.server.schema.body import Body
 from edgeformer.server.schema.json_values import Schema
+from edgeformer.server.schema.thinking import ThinkingFields
 
 
 class Returned(Body):
@@ -33,16 +34,17 @@ class Returned(Body):
 class TextPart(Returned):
     """A part of a message's content; there is only text."""
 
-    type: Literal["input_text", "output_text"]
+    type: Literal["input_text", "output_text", "reasoning_text", "summary_text"]
     text: str
 
 
 class Item(Returned):
-    """A message, a call of a function, or what the function returned."""
+    """A message, what the model thought, a call of a function, or what the function returned."""
 
-    type: Literal["message", "function_call", "function_call_output"] = "message"
+    type: Literal["message", "reasoning", "function_call", "function_call_output"] = "message"
     role: Literal["system", "developer", "user", "assistant"] | None = None
     content: str | list[TextPart] | None = None
+    summary: list[TextPart] | None = None
     call_id: str | None = None
     name: str | None = None
     arguments: str | None = None
@@ -86,7 +88,7 @@ else:
     OptionsBody = with_options(*OPTION_NAMES)
 
 
-class ResponseBody(OptionsBody):
+class ResponseBody(ThinkingFields, OptionsBody):
     """The request of /v1/responses."""
 
     input: str | list[Item] = Field(min_length=1)
@@ -119,6 +121,7 @@ class ResponseBody(OptionsBody):
             "tool_choice": named,
             "parallel_tool_calls": self.parallel_tool_calls,
         }
+        fields |= {name: getattr(self, name) for name in ThinkingFields.model_fields}
         return ChatBody(**fields | {name: getattr(self, name) for name in OPTION_NAMES})
 
 
@@ -127,29 +130,34 @@ def _messages(body: ResponseBody) -> list[ChatMessage]:
     if body.instructions is not None:
         messages.append(ChatMessage(role="system", content=body.instructions))
     items = [Item(role="user", content=body.input)] if isinstance(body.input, str) else body.input
+    thought = ""  # by the assistant, before the item that follows
     for place, item in enumerate(items):
         where = f"input.{place}"
+        if item.type == "reasoning":
+            thought += _text(item.content) or _text(item.summary)
+            continue
+        reasoning, thought = thought or None, ""
         if item.type == "message":
             _require(where, role=item.role, content=item.content)
             assert item.role is not None
-            messages.append(ChatMessage(role=item.role, content=_text(item.content)))
+            reasoning = reasoning if item.role == "assistant" else None
+            messages.append(ChatMessage(role=item.role, content=_text(item.content), reasoning_content=reasoning))
         elif item.type == "function_call":
             _require(where, call_id=item.call_id, name=item.name, arguments=item.arguments)
-            messages = _with_call(messages, item)
+            messages = _with_call(messages, item, reasoning)
         else:
             _require(where, call_id=item.call_id, output=item.output)
             messages.append(ChatMessage(role="tool", content=_text(item.output), tool_call_id=item.call_id))
     return messages
 
 
-def _with_call(messages: list[ChatMessage], item: Item) -> list[ChatMessage]:
-    """Return messages with a further call; calls and text of one turn are one message."""
+def _with_call(messages: list[ChatMessage], item: Item, reasoning: str | None) -> list[ChatMessage]:
+    """Return messages with a further call; calls and text of one turn are one message. reasoning: before the call."""
     call = ToolCall(id=str(item.call_id), function=CalledFunction(name=str(item.name), arguments=str(item.arguments)))
-    if messages and messages[-1].role == "assistant":
+    if messages and messages[-1].role == "assistant" and reasoning is None:
         *messages, last = messages
-        calls = [*(last.tool_calls or ()), call]
-        return [*messages, ChatMessage(role="assistant", content=last.content, tool_calls=calls)]
-    return [*messages, ChatMessage(role="assistant", tool_calls=[call])]
+        return [*messages, last.model_copy(update={"tool_calls": [*(last.tool_calls or ()), call]})]
+    return [*messages, ChatMessage(role="assistant", tool_calls=[call], reasoning_content=reasoning)]
 
 
 def _text(content: str | list[TextPart] | None) -> str:

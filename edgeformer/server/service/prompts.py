@@ -10,25 +10,23 @@ from edgeformer.server.schema.api_errors import ApiError
 from edgeformer.server.schema.bodies import ChatBody, ChatMessage, NamedTool, Prompt
 from edgeformer.server.schema.json_values import problem_of
 from edgeformer.server.service.served import ServedModel
+from edgeformer.server.service.thinking import template_variables
 from edgeformer.server.tool_calls.format import ToolFormat
 from edgeformer.server.tool_calls.lark import arguments_schema, resolved
-
-TAIL = 8
-"""Tokens at the end of a prompt that may begin thinking."""
 
 
 @dataclass(frozen=True)
 class ChatPrompt:
     """A conversation to answer.
 
-    tool_format: None where no calls are to be read. functions: that may be called. thinking: whether the prompt ends
-    within thinking. json_schema, grammar: what the answer has to follow, or None.
+    tool_format: None where no calls are to be read. functions: that may be called. is_thinking: whether the prompt ends
+    where the model thinks. json_schema, grammar: what the answer has to follow, or None.
     """
 
     tokens: list[int]
     tool_format: ToolFormat | None = None
     functions: Sequence[dict[str, Any]] = ()
-    thinking: bool = False
+    is_thinking: bool = False
     json_schema: dict[str, Any] | None = None
     grammar: str | None = None
 
@@ -43,28 +41,31 @@ def chat_prompt(served: ServedModel, body: ChatBody) -> ChatPrompt:
     tools = [tool.model_dump(exclude_none=True) for tool in body.tools or ()]
     if not tools and body.tool_choice not in (None, "none", "auto"):
         raise ApiError(400, "tool_choice asks for a call, but there are no tools.", param="tool_choice")
-    format = served.tool_format
-    if not tools or body.tool_choice == "none":
-        channels = format if format is not None and format.channels and schema is None else None
-        return ChatPrompt(_encode(served, messages, ()), tool_format=channels, json_schema=schema)
-    if format is None:
+    format, tokenizer = served.tool_format, served.tokenizer
+    has_tools = bool(tools) and body.tool_choice != "none"
+    if has_tools and format is None:
         reason = "has no tools, or writes their calls in a format that this server cannot read"
         raise ApiError(400, f"the chat template of {served.name!r} {reason}.", code="no_tools", param="tools")
-    functions = [tool["function"] for tool in tools]
+    functions = [tool["function"] for tool in tools] if has_tools else []
     _check_pointers(functions)
-    tokens = _encode(served, messages, tools)
-    end = b"".join(served.spelled(token) for token in tokens[-TAIL:]).decode(errors="ignore").rstrip()
-    closing = next((close for open, close in format.thinking.items() if end.endswith(open.rstrip())), None)
-    is_free = body.tool_choice in (None, "auto")
+    variables = template_variables(served, body, has_tools)
+    tokens = tokenizer.encode_chat(messages, tools=tools if has_tools else (), chat_template_kwargs=variables)
+    is_thinking = tokenizer.opens_thinking(tokens)
+    is_free = body.tool_choice in (None, "auto", "none")
+    follows_grammar = not is_free or schema is not None or any(each.get("strict") for each in functions)
+    if follows_grammar and is_thinking:
+        assert tokenizer.thinking_format is not None
+        tokens += tokenizer.encode_marks(f"\n{tokenizer.thinking_format.closing}\n\n")  # the grammar is the answer's
+        is_thinking = False
+    if not has_tools or format is None:
+        return ChatPrompt(tokens, is_thinking=is_thinking, json_schema=schema)
+    if not follows_grammar:
+        return ChatPrompt(tokens, format, functions, is_thinking)
     callable = functions if is_free else _callable_functions(body, tools)
     constrained = [
         each | {"parameters": arguments_schema(each.get("parameters") or {}, strict=each.get("strict") is True)}
         for each in callable
     ]
-    if is_free and schema is None and not any(each.get("strict") for each in functions):
-        return ChatPrompt(tokens, format, functions, closing is not None)
-    if closing is not None:  # the grammar begins with the answer
-        tokens += served.tokenizer.encode(f"\n{closing}\n\n", add_special_tokens=False)
     grammar = format.grammar(
         constrained, served.special_marks, forced=not is_free, answer_schema=schema if is_free else None
     )
@@ -91,12 +92,15 @@ def grammar_error(error: RequestError) -> ApiError:
 
 
 def as_template_message(message: ChatMessage) -> dict[str, Any]:
-    """Return a message as chat templates read it: text for a list of parts, objects for arguments in JSON."""
+    """Return a message as chat templates read it, with objects for arguments in JSON."""
+    role = "system" if message.role == "developer" else message.role
     content = message.content
     if isinstance(content, list):
-        content = "".join(part.text for part in content)
-    role = "system" if message.role == "developer" else message.role
-    fields: dict[str, Any] = {"role": role, "content": content if content is not None else ""}
+        content = [{"type": part.type, "text": part.text} for part in content]
+    fields: dict[str, Any] = {"role": role} | ({} if content is None else {"content": content})
+    reasoning = message.reasoning_content or message.reasoning
+    if reasoning and role == "assistant":
+        fields["reasoning_content"] = reasoning
     if message.tool_calls:
         fields["tool_calls"] = [
             {"id": call.id, "type": call.type, "function": {"name": call.function.name, "arguments": _arguments(call)}}
@@ -118,33 +122,6 @@ def _arguments(call: Any) -> Any:
     if arguments in (None, [], ""):
         return {}
     return arguments if isinstance(arguments, dict) else call.function.arguments
-
-
-def _encode(served: ServedModel, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[int]:
-    """Return the tokens of a conversation. Some templates, as DeepSeek's, want the arguments of calls as text."""
-    try:
-        return served.tokenizer.encode_chat(messages, tools=tools)
-    except RequestError:
-        if not any(message.get("tool_calls") for message in messages):
-            raise
-        try:
-            return served.tokenizer.encode_chat([_with_text(message) for message in messages], tools=tools)
-        except RequestError:
-            pass
-        raise
-
-
-def _with_text(message: dict[str, Any]) -> dict[str, Any]:
-    """Return a message in which the arguments of calls are text."""
-    calls = [
-        call | {"function": call["function"] | {"arguments": _text_of(call["function"]["arguments"])}}
-        for call in message.get("tool_calls", ())
-    ]
-    return message | ({"tool_calls": calls} if calls else {})
-
-
-def _text_of(arguments: Any) -> str:
-    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
 def _response_schema(body: ChatBody) -> dict[str, Any] | None:

@@ -14,8 +14,8 @@ LOG = logging.getLogger("edgeformer.server")
 class Record:
     """The record of one request. Durations are in seconds; texts are kept only where prompts are logged.
 
-    outcome: `ok`, `error`, `disconnected` (the client went away), `stalled` (it stopped reading) or `cancelled` (the
-    server stopped).
+    reasoning_tokens: those of completion_tokens that the model thought. outcome: `ok`, `error`, `disconnected` (the
+    client went away), `stalled` (it stopped reading) or `cancelled` (the server stopped).
     """
 
     method: str
@@ -28,6 +28,7 @@ class Record:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    reasoning_tokens: int = 0
     first_token_seconds: float | None = None
     finish_reasons: list[str] = field(default_factory=list)
     error: str | None = None

@@ -1,4 +1,4 @@
-"""The text of tokens as readers of tool calls want it: with the special tokens that are marks of the format."""
+"""The text of tokens as readers of thinking and of tool calls want it: with the special tokens that are their marks."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,6 +19,11 @@ class MarkedText:
         self._marks = marks
         self._stop = stop
         self._stream = TextStream(tokenizer, stop)
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether the last token ended within a character."""
+        return self._stream.is_incomplete
 
     def push(self, token: int) -> str:
         """Add the next token; return new text, which may be empty."""
