@@ -53,6 +53,10 @@ class RequestError(EdgeformerError):
         self.field = field
 
 
+class PromptLengthError(RequestError):
+    """A prompt, with the tokens that are to come, is longer than the model's context or the caller's limit."""
+
+
 class MissingDependencyError(EdgeformerError):
     """A package that this part of edgeformer needs is not installed, or is too old."""
 

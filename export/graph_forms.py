@@ -77,7 +77,7 @@ def _lower(out: GraphFolder, place: int) -> BundledGraph:
 
 
 def _has_merged_decoder(job: GraphJob) -> bool:
-    by_ort = (job.plan.ops, job.plan.provider) == ("ort", "cpu")
+    by_ort = job.plan.ops == "ort" and job.plan.runs_on.merged_decoder
     return _has_encoder(job) and by_ort and TRANSFORMERS_JS in job.plan.place.clients
 
 

@@ -23,8 +23,8 @@ from edgeformer.manifest.parts import (
     OpSet,
     Precision,
     PrefillChoice,
-    Provider,
 )
+from edgeformer.manifest.providers import ProviderName
 from edgeformer.manifest.quantization import Quantization, QuantizationOverrides
 
 CacheChoice = Literal["dynamic", "static"]
@@ -46,7 +46,7 @@ class ModuleOptionKeywords(TypedDict, total=False):
     deployment: DeploymentName | None
     precision: Precision | None
     arithmetic: Arithmetic | None
-    provider: Provider
+    provider: ProviderName
     ops: OpSet
     cache: CacheChoice | None
     cache_precision: CachePrecision | None
@@ -103,7 +103,7 @@ class ExportOptions:
     deployment: DeploymentName | None = None
     precision: Precision | None = None
     arithmetic: Arithmetic | None = None
-    provider: Provider = "cpu"
+    provider: ProviderName = "cpu"
     ops: OpSet = "ort"
     cache: CacheChoice | None = None
     cache_precision: CachePrecision | None = None
@@ -124,7 +124,7 @@ class ExportOptions:
 
     def __post_init__(self) -> None:
         for name, choices, optional in (
-            ("provider", Provider, False),
+            ("provider", ProviderName, False),
             ("ops", OpSet, False),
             ("deployment", DeploymentName, True),
             ("precision", Precision, True),

@@ -5,6 +5,7 @@
 Each stage is a function over one state, `Export`. `run_export` calls them in order, and is the whole story.
 """
 
+import math
 import shutil
 import time
 from dataclasses import dataclass, replace
@@ -29,6 +30,8 @@ from edgeformer.export.graph_forms import make_graphs
 from edgeformer.export.lower import GraphJob, Lowered, joined
 from edgeformer.export.options import ExportOptions
 from edgeformer.export.parity import Report, verify_graph
+from edgeformer.export.parity.certificate.page import write_certificate
+from edgeformer.export.parity.certificate.words import paragraph, summary
 from edgeformer.export.progress import Progress
 from edgeformer.export.quantize import calibrated_weights
 from edgeformer.manifest.graph_forms import AdapterGraph
@@ -45,13 +48,18 @@ UNVERIFIED = "It was exported with `--no-verify`: nobody checked yet that the gr
 
 @dataclass(frozen=True, kw_only=True)
 class ExportResult:
-    """The result of an export. graphs: passes and rules by graph file. report: None where it was not verified."""
+    """The result of an export.
+
+    graphs: passes and rules by graph file. report: None where it was not verified. warnings: of the model's tokenizer
+    and generation files.
+    """
 
     path: Path
     manifest: Manifest
     graphs: dict[str, Lowered]
     report: Report | None
     seconds: float
+    warnings: tuple[str, ...] = ()
 
     @property
     def lowered(self) -> Lowered:
@@ -98,7 +106,10 @@ def run_export(
         report = verify(export, manifest)
         manifest = seal(export, manifest, report)
     seconds = time.perf_counter() - start
-    return ExportResult(path=destination, manifest=manifest, graphs=export.out.lowered, report=report, seconds=seconds)
+    return ExportResult(
+        path=destination, manifest=manifest, graphs=export.out.lowered, report=report, seconds=seconds,
+        warnings=model.warnings,
+    )  # fmt: skip
 
 
 def _begin(model: OpenedModel, plan: ExportPlan, options: ExportOptions, folder: Path, progress: Progress) -> Export:
@@ -207,6 +218,11 @@ def verify(export: Export, manifest: Manifest) -> Report | None:
                 "report it. "
                 "To export without them, set EDGEFORMER_KERNELS=0."
             )
+        if export.plan.arithmetic == "fp16" and not all(math.isfinite(check.value) for check in report.failures()):
+            raise ParityError(
+                f"numbers of this model are larger than float16 can hold, which is 65,504:\n{report.describe()}\n"
+                "No bundle was made. Export it with --precision bf16 or fp32."
+            )
         code, option = ("code", "verify=None") if manifest.model is None else ("config.json", "--no-verify")
         raise ParityError(
             f"the exported graph does not compute what PyTorch computes:\n{report.describe()}\n"
@@ -220,14 +236,12 @@ def seal(export: Export, manifest: Manifest, report: Report | None) -> Manifest:
     """Write the certificate, the files of clients, the model card and, last, the manifest."""
     folder, deployment, proof, card = export.out.folder, export.plan.place, None, UNVERIFIED
     if report is not None:
-        # Imported here, because it draws with matplotlib, which takes a second to import.
-        from edgeformer.export.parity.certificate.page import paragraph, summary, write_certificate
-
         proof, card = {**summary(report), "hashes": report.hashes}, paragraph(report)
         if deployment.certificate:
             write_certificate(report, folder / CERTIFICATE, manifest.name)
             proof["report"] = sha256(folder / CERTIFICATE / "report.json")
             card += f" See [the certificate]({CERTIFICATE}/report.html)."
+    card += "".join(f"\n\n> **Note:** {warning}" for warning in export.model.warnings)
     write_files(folder, deployment, export.model.origin.hf_config, manifest, card)
     known = {name: entry.sha256 for name, entry in manifest.files.items()}
     sealed = replace(manifest, parity=proof, files=file_entries(folder, known))

@@ -9,8 +9,8 @@ from edgeformer.config import DecoderConfig, ModelConfig
 from edgeformer.errors import ExportError
 from edgeformer.export.options import ExportOptions
 from edgeformer.manifest.deployment import DEPLOYMENTS
-from edgeformer.manifest.parts import default_arithmetic
 from edgeformer.manifest.plan import ExportPlan
+from edgeformer.manifest.providers import find_provider
 
 
 def make_plan(options: ExportOptions, config: ModelConfig | None) -> ExportPlan:
@@ -34,7 +34,7 @@ def make_plan(options: ExportOptions, config: ModelConfig | None) -> ExportPlan:
         cache_form="any" if options.ops == "ort" else options.cache or "dynamic",
         cache_precision=options.cache_precision,
         functions=options.functions,
-        arithmetic=options.arithmetic or default_arithmetic(chosen.precision, options.provider),
+        arithmetic=options.arithmetic or find_provider(options.provider).arithmetic[chosen.precision],
         smooth=options.smooth,
         **vars(chosen),
     )
@@ -63,13 +63,14 @@ def _check_quantization(plan: ExportPlan, options: ExportOptions) -> None:
         raise ExportError(
             f"quantized products are ops of onnxruntime's own. Leave ops {plan.ops} out, or quantization."
         )
-    if plan.per_token and plan.provider != "cpu":
+    if plan.per_token and not plan.runs_on.per_token:
         raise ExportError("only the CPU has products that quantize activations per token. Leave activations out.")
     forms = [rule.format for rule in plan.quantization.rules if rule.format is not None]
-    if plan.provider == "cuda" and any(form.bits == 4 and (form.block or 0) > 128 for form in forms):
+    largest = plan.runs_on.largest_int4_block
+    if largest is not None and any(form.bits == 4 and (form.block or 0) > largest for form in forms):
         raise ExportError(
-            "onnxruntime's CUDA kernel for a single token takes int4 blocks of 128 weights at most. Choose a block of "
-            "16, 32, 64 or 128, or int8."
+            f"onnxruntime's {plan.runs_on.title} kernel for a single token takes int4 blocks of {largest} weights at "
+            "most. Choose a block of 16, 32, 64 or 128, or int8."
         )
 
 
@@ -91,7 +92,7 @@ def _check_prefill(plan: ExportPlan, config: ModelConfig | None) -> None:
         return
     if config is not None and config.task != "causal-lm":
         raise ExportError("a prefill graph is for decoders, and this model has an encoder. Leave prefill out.")
-    if plan.ops != "ort" or plan.provider != "cpu":
+    if plan.ops != "ort" or not plan.runs_on.per_token:
         raise ExportError("a prefill graph is made of onnxruntime's ops for the CPU. Leave prefill out.")
 
 
@@ -137,12 +138,12 @@ def _check_cache_precision(plan: ExportPlan, config: ModelConfig | None) -> None
         )
     if plan.ops != "ort":
         raise ExportError(f"{cache} needs onnxruntime's attention op: --ops ort. Leave cache_precision out.")
-    if plan.cache_precision == "fp8" and plan.provider != "cuda":
+    if plan.cache_precision not in plan.runs_on.cache_precisions:
         raise ExportError(
             "onnxruntime's attention op has an fp8 cache on CUDA alone. Choose cache_precision int8, which the CPU has "
             "too, or --provider cuda."
         )
-    if plan.provider == "cuda" and plan.arithmetic == "fp32":
+    if plan.arithmetic == "fp32" and not plan.runs_on.float32_attention:
         raise ExportError(
             f"onnxruntime's attention op has no float32 CUDA kernel, with {cache} or without. Choose another "
             "precision than fp32 for --provider cuda, or leave cache_precision out."
@@ -150,11 +151,11 @@ def _check_cache_precision(plan: ExportPlan, config: ModelConfig | None) -> None
 
 
 def _check_arithmetic(plan: ExportPlan, config: ModelConfig | None) -> None:
-    default = default_arithmetic(plan.precision, plan.provider)
-    half_on_cuda = plan.provider == "cuda" and plan.quantization is not None and plan.arithmetic != "fp32"
-    if plan.arithmetic != default and not half_on_cuda:
+    default = plan.runs_on.arithmetic[plan.precision]
+    chosen = plan.quantization is not None and plan.arithmetic in plan.runs_on.quantized_arithmetic
+    if plan.arithmetic != default and not chosen:
         raise ExportError(
-            f"{plan.precision} weights for {plan.provider.upper()} are computed with in {default}. A graph for CUDA "
+            f"{plan.precision} weights for {plan.runs_on.title} are computed with in {default}. A graph for CUDA "
             "with int4 or int8 weights may compute in fp16 or bf16; leave arithmetic out of every other."
         )
     if plan.arithmetic == "bf16" and plan.cache_form == "dynamic" and (config is None or config.task != "encoder"):

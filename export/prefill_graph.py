@@ -67,7 +67,7 @@ def measure_crossover(graph: Path, prefill: Path, geometry: CacheGeometry) -> in
 
 def _run(path: Path, geometry: CacheGeometry) -> Callable[[int], Any]:
     """Return a function that feeds a number of tokens to an empty cache."""
-    session = open_session(path, "cpu")
+    session = open_session(path)
     types = {value.name: value.type for value in session.get_inputs()}
     empty = {
         tensor.past: np.zeros(tensor.shape(1, 0), np.int8 if types[tensor.past] == "tensor(int8)" else np.float32)

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from edgeformer.errors import BundleError, EdgeformerError, RequestError
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.runtime.engine import Engine, EngineBusyError, EngineStatistics, EngineStream
-from edgeformer.runtime.generation.generate import FinishReason, Generation, GenerationStream, TokenEvent
+from edgeformer.runtime.engine import Engine, EngineBusyError, EngineStatistics, EngineStream, OfflineEngine
 from edgeformer.runtime.generation.generation_config import GenerationConfig, GenerationOptions
+from edgeformer.runtime.generation.row import FinishReason, Generation, TokenEvent
 from edgeformer.runtime.generation.sampling.logits_processors import LogitsProcessor
 from edgeformer.runtime.generation.sampling.token_logprobs import TokenLogprobs
+from edgeformer.runtime.generation.scheduling import GenerationStream
 from edgeformer.runtime.generation.speculation import SpeculationStatistics
 from edgeformer.runtime.sessions.cuda_options import CudaOptions
 from edgeformer.runtime.sessions.kernel_report import KernelReport
@@ -61,6 +62,7 @@ __all__ = [
     "LogitsProcessor",
     "Manifest",
     "Message",
+    "OfflineEngine",
     "Ranked",
     "RequestError",
     "Segment",

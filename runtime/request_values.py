@@ -4,7 +4,8 @@ Nothing is converted in silence: True is no number, "5" no token id, and 1.5 no 
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from threading import TIMEOUT_MAX
@@ -23,6 +24,17 @@ def shown(value: Any) -> str:
     """Return a value as errors show it, cut where it is long."""
     text = repr(value)
     return f"{text[:60]}… ({type(value).__name__})" if len(text) > 60 else f"{text} ({type(value).__name__})"
+
+
+@contextmanager
+def naming_entry(what: str, index: int, value: Any, of: int) -> Iterator[None]:
+    """Name an entry of a list in errors about it. of: entries of the list; the only one needs no name."""
+    try:
+        yield
+    except RequestError as error:
+        if of != 1:
+            error.args = (f"{what} {index} of the list, {shown(value)}: {error}", *error.args[1:])
+        raise
 
 
 def field_of(name: str) -> str:

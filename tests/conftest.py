@@ -3,10 +3,14 @@
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import itertools
+import json
 import logging
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,12 +19,15 @@ import artifact_cache
 import cached_traces
 import pytest
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import Marker
 
-# Tests that run side by side would wait for each other's threads: every process has a core of its own.
+# Tests that run side by side would wait for each other's threads: every process has a core of its own. One that takes
+# the place of a process that died has a higher number, and any core.
 WORKER = os.environ.get("PYTEST_XDIST_WORKER")
-if WORKER and hasattr(os, "sched_setaffinity"):
+NUMBER = int(WORKER.removeprefix("gw")) if WORKER else 0
+if WORKER and int(os.environ["PYTEST_XDIST_WORKER_COUNT"]) > NUMBER and hasattr(os, "sched_setaffinity"):
     cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[int(WORKER.removeprefix("gw")) % len(cores)]})
+    os.sched_setaffinity(0, {cores[NUMBER % len(cores)]})
 
 # A shell that starts the tests in the background ignores SIGINT for them, and programs that tests start inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -63,51 +70,90 @@ assert TRACE not in sys.modules
 sys.meta_path.insert(0, TracesFromTheCache())
 
 KERNELS = "tests/kernels/"
+DURATIONS = Path(__file__).with_name("durations.json")
+"""Seconds that scopes took, those that took many: of the tests that run by default, and of the slow ones."""
+LONG = 3
 
 
-class ByFixtures(LoadScopeScheduling):
-    """Keep tests that share fixtures in one process: those of a file, of one family of models, or of the kernels.
+def scope_of(nodeid: str) -> str:
+    """Return what the tests that share fixtures with this one are: a file, one family of models, or the kernels.
 
     All tests of the kernels but those that build others wait for one build.
     """
+    file, _, test = nodeid.partition("::")
+    if file.startswith(KERNELS) and not file.endswith("/test_sanitizers.py"):
+        return KERNELS
+    family = test.partition("[")[2].partition("-")[0].strip("]")
+    return f"{file}::{family}" if file.endswith("_parity.py") else file
+
+
+class ByFixtures(LoadScopeScheduling):
+    """Keep tests that share fixtures in one process."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file, _, test = nodeid.partition("::")
-        if file.startswith(KERNELS) and not file.endswith("/test_sanitizers.py"):
-            return KERNELS
-        family = test.partition("[")[2].partition("-")[0].strip("]")
-        return f"{file}::{family}" if file.endswith("_parity.py") else file
+        return scope_of(nodeid)
+
+    def remove_node(self, node: Any) -> str | None:
+        """Return the test that a process died of. Its other tests go on elsewhere; run again, it would do the same."""
+        units = self.assigned_work[node]
+        died = next(((unit, test) for unit in units.values() for test, done in unit.items() if not done), None)
+        if died is None:
+            return super().remove_node(node)
+        unit, test = died
+        unit[test] = True
+        self.assigned_work[node] = {scope: left for scope, left in units.items() if not all(left.values())}
+        super().remove_node(node)
+        return test
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFixtures:
-    """Let pytest-xdist use it, file by file: by numbers of tests, files of few long tests would come last."""
+    """Let pytest-xdist use it, in our order: by numbers of tests, files of few long tests would come last."""
     config.option.loadscopereorder = False
     return ByFixtures(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the kernels: one process is busy with them for minutes, and another would wait for it at the end."""
-    items.sort(key=lambda item: not item.nodeid.startswith(KERNELS))
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that records how long tests take."""
+    parser.addoption("--record-durations", action="store_true", help=f"write {DURATIONS.name}, the order of later runs")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def pictures_drawn_once():
-    """Draw each picture of a certificate once a process and reuse it: the four take a second of CPU an export.
+def which_tests(config: pytest.Config) -> str:
+    """Return which table of the durations is that of a run."""
+    return "slow" if config.option.markexpr == "slow" else "default"
 
-    Yields the function that draws; test_certificate.py puts it back.
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with what takes longest: a long file at the end leaves the other processes nothing to do."""
+    seconds = json.loads(DURATIONS.read_text())[which_tests(config)]
+    items.sort(key=lambda item: -seconds.get(scope_of(item.nodeid), 0))
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Record the durations, where that is asked for."""
+    if not config.option.record_durations:
+        return
+    found: dict[str, float] = {}
+    for report in itertools.chain(*terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport):
+            found[scope_of(report.nodeid)] = found.get(scope_of(report.nodeid), 0) + report.duration
+    rows = {scope: round(spent) for scope, spent in sorted(found.items(), key=lambda row: -row[1]) if spent >= LONG}
+    tables = json.loads(DURATIONS.read_text()) | {which_tests(config): rows}
+    DURATIONS.write_text(json.dumps(tables, indent=2) + "\n")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodeready(node: Any) -> None:
+    """Notice at once that a process of pytest-xdist died, and so replace it.
+
+    xdist waits for the end of its pipe, which a program that a test started may have inherited and keep open for long.
     """
-    from edgeformer.export.parity.certificate import plots
 
-    draw, drawn = plots.render, {}
+    def watch() -> None:
+        node.gateway._io.popen.wait()
+        time.sleep(3)  # xdist still reads what a process wrote before it ended as it should
+        node.process_from_remote(Marker.END)
 
-    def reused(name: str, title: str, figure: Any) -> plots.Picture:
-        if name not in drawn:
-            drawn[name] = draw(name, title, figure)
-        return drawn[name]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plots, "render", reused)
-        yield draw
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

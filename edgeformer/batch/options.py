@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 from edgeformer.errors import RequestError
+from edgeformer.manifest.providers import PROVIDERS, ProviderName
 
 Verb = Literal["generate", "chat", "translate", "transcribe", "embed", "classify", "fill-mask", "perplexity"]
 VERBS: tuple[Verb, ...] = get_args(Verb)
@@ -45,7 +46,7 @@ class BatchOptions:
     threads: int | None = None
     seed: int = 0
     prefix: str = ""
-    provider: Literal["cpu", "cuda"] = "cpu"
+    provider: ProviderName = "cpu"
     generation: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -55,7 +56,7 @@ class BatchOptions:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
                 raise RequestError(f"{name} is {value!r}; it must be a whole number from {least} to {most:,}.")
-        for name, known in (("verb", (None, *VERBS)), ("format", get_args(Format)), ("provider", ("cpu", "cuda"))):
+        for name, known in (("verb", (None, *VERBS)), ("format", get_args(Format)), ("provider", tuple(PROVIDERS))):
             if getattr(self, name) not in known:
                 raise RequestError(
                     f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(map(str, known))}."

@@ -23,6 +23,7 @@ from edgeformer.batch.verbs import choose_verb
 from edgeformer.batch.worker import Assignment, ShardActor
 from edgeformer.errors import EdgeformerError, RequestError
 from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.providers import PROVIDERS
 
 OBJECT_STORE = 150 << 20
 """Bytes of Ray's object store on one machine. It holds pieces and commits alone, about 1 kB each."""
@@ -251,7 +252,6 @@ def _commits(
     parts = chunks(bundle, ray.put) if ship else None
     assignment = Assignment(job=job, bundle=str(bundle), output=_absolute(output_url), parts=parts)
     items = [{"piece": asdict(piece)} for piece in pieces]
-    cuda = job.options["provider"] == "cuda"
     dataset = ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
         ShardActor,
         fn_constructor_args=(assignment,),
@@ -260,7 +260,7 @@ def _commits(
         # minimum of one lets the job go on with the nodes that are left.
         compute=ActorPoolStrategy(min_size=1, max_size=most, initial_size=most, max_tasks_in_flight_per_actor=2),
         num_cpus=job.threads,
-        num_gpus=1 if cuda else None,
+        num_gpus=1 if PROVIDERS[job.options["provider"]].on_device else None,
     )
     try:
         for row in dataset.iter_rows():

@@ -1,8 +1,8 @@
 """Rows through a loaded bundle, in an order and in groups that follow from the rows alone.
 
 So the result of a piece does not depend on how many workers there are, or on what else they do. Decoders, and
-encoder-decoders that sample, generate by an `Engine` whose queue is filled before its first turn. All else runs in
-batches of rows with about as many tokens, so that little is padded: an `Engine` runs the encoder for one source at a
+encoder-decoders that sample, generate by an `OfflineEngine` whose queue is filled before its first turn. All else runs
+in batches of rows with about as many tokens, so that little is padded: an engine runs the encoder for one source at a
 time. The length of a translation follows that of its source, so rows of a batch end at similar steps, and those that
 end early are left out of its steps.
 """
@@ -10,13 +10,12 @@ end early are left out of its steps.
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from threading import Event
 from typing import Any
 
 from edgeformer.batch.options import ENGINE_MEMORY, BatchOptions, Verb
 from edgeformer.errors import EdgeformerError, RequestError
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.runtime import CausalLM, Encoder, Engine, Generation, Seq2SeqLM
+from edgeformer.runtime import CausalLM, Encoder, Generation, GenerationStream, OfflineEngine, Seq2SeqLM
 from edgeformer.runtime.measure.evaluation import score_text
 from edgeformer.runtime.tasks.encoder import Encoded
 
@@ -80,15 +79,12 @@ class Runner:
         plain = {name: value for name, value in self._generation.items() if name not in languages}
         beams = isinstance(model, Seq2SeqLM) and model.uses_beam_search(**plain)
         self._sources = min(options.max_rows, BEAM_SOURCES) if beams else options.max_rows
-        self._engine: Engine | None = None
+        self._engine: OfflineEngine | None = None
         if verb in TEXT_VERBS and (isinstance(model, CausalLM) or self._samples):
             assert isinstance(model, CausalLM | Seq2SeqLM)
-            most = options.shard_rows + 1  # the request that holds the others back is one, too
             # Prompt lookup, which a bundle's own config may ask for, drafts by the clock: bytes would differ.
             self._generation["prompt_lookup_num_tokens"] = 0
-            self._engine = Engine(
-                model, max_rows=options.max_rows, memory=ENGINE_MEMORY, max_queue=most, prefix_cache_bytes=0
-            )
+            self._engine = OfflineEngine(model, max_rows=options.max_rows, memory=ENGINE_MEMORY, prefix_cache_bytes=0)
 
     def run(self, prompts: Sequence[Any], first_row: int) -> list[Result]:
         """Return a result for each prompt; a prompt that is an EdgeformerError is that row's error already."""
@@ -103,55 +99,22 @@ class Runner:
         assert all(result is not None for result in results)
         return [result for result in results if result is not None]
 
-    def close(self) -> None:
-        """Stop the engine."""
-        if self._engine is not None:
-            self._engine.close(drain=False)
-
     def _generate(self, prompts: Sequence[Any], places: list[int], first_row: int) -> dict[int, Result]:
-        """Generate with the engine, the longest prompts first, so that none runs alone at the end.
-
-        A listener of a first request keeps the engine's thread until the queue is full: which rows run together is then
-        no matter of timing.
-        """
-        engine, streams = self._engine, dict[int, Any]()
+        """Generate with the engine, the longest prompts first, so that none runs alone at the end."""
+        engine, streams = self._engine, dict[int, GenerationStream]()
         assert engine is not None
-        ready = Event()
         encoded, results = _encoded(self._encode, prompts, places)
-        order = sorted(encoded, key=lambda place: (-len(encoded[place]), place))
-        if order:
-            self._hold(engine, encoded[order[-1]], ready)
-        try:
-            for place in order:
-                try:
-                    options = self._generation | self._seed(first_row + place)
-                    streams[place] = engine.submit(encoded[place], **options)
-                except EdgeformerError as error:
-                    results[place] = _failed(error)
-        finally:
-            ready.set()
+        for place in sorted(encoded, key=lambda place: (-len(encoded[place]), place)):
+            try:
+                streams[place] = engine.submit(encoded[place], **self._generation | self._seed(first_row + place))
+            except EdgeformerError as error:
+                results[place] = _failed(error)
         for place, stream in streams.items():
             try:
                 results[place] = _generated(stream.finish())
             except Exception as error:  # of onnxruntime, which has no base class of its own; it is this row's alone
                 results[place] = _failed(error)
         return results
-
-    def _hold(self, engine: Engine, prompt: Any, ready: Event) -> None:
-        """Let the engine's thread wait for `ready` at the end of a request of one token, if it can be served."""
-        languages = {name: value for name, value in self._generation.items() if name.endswith("_language")}
-        try:
-            stream = engine.submit(prompt, max_new_tokens=1, **languages)
-        except EdgeformerError:
-            return  # the rows are refused likewise, each with its own reason
-        holding = Event()
-
-        def wait(_: Any) -> None:
-            holding.set()
-            ready.wait()
-
-        stream.add_listener(wait)
-        holding.wait()
 
     def _encode(self, prompt: Any) -> Any:
         """Return what the engine is given: token ids of a decoder, the text itself of an encoder-decoder."""

@@ -83,10 +83,6 @@ class ShardWriter:
     def _run_alone(self, prompt: Any, row: int) -> None:
         self._runner.run([prompt], row)
 
-    def close(self) -> None:
-        """Stop the engine."""
-        self._runner.close()
-
     def _prompt_of(self, row: Row, typed: bool) -> Any:
         """Return the prompt of a row, or the error that it becomes. typed: whether its fields must fit the columns."""
         try:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgeformer.check.tensor_facts import PAST, Dim, TensorFacts, find_cache, is_per_token
+from edgeformer.contract.ops import TABLES, find_op
 from edgeformer.contract.tensors import CacheForm, CacheGeometry
 from edgeformer.errors import require
 
@@ -16,26 +17,7 @@ if TYPE_CHECKING:
 
 ONNX_DOMAINS = ("", "ai.onnx")
 
-# Inputs of ops that are tables of RoPE. onnxruntime's RotaryEmbedding has them after the positions, ONNX's before.
-_TABLES = {
-    ("com.microsoft", "GroupQueryAttention"): (7, 8),
-    ("edgeformer", "CachedAttention"): (7, 8),
-    ("edgeformer", "SharedCacheAttention"): (7, 8),
-    ("edgeformer", "SelfAttention"): (5, 6),
-    ("edgeformer", "CausalSelfAttention"): (5, 6),
-    ("com.microsoft", "RotaryEmbedding"): (2, 3),
-    ("", "RotaryEmbedding"): (1, 2),
-}
 _OWN_TABLES = r"rotary\.\d+\.(cos|sin)|position_embedding\.weight"
-# Form of the cache by the op that reads a past.
-_FORMS: dict[tuple[str, str], CacheForm] = {
-    ("com.microsoft", "GroupQueryAttention"): "any",
-    ("", "TensorScatter"): "static",
-    ("", "ScatterND"): "static",
-    ("", "ScatterElements"): "static",
-    ("", "Concat"): "dynamic",
-    ("", "Attention"): "dynamic",
-}
 # Ops that return a past unchanged, or in another layout or data type.
 _PASSING = ("Identity", "Cast", "Transpose", "Reshape", "Unsqueeze")
 
@@ -213,8 +195,9 @@ def _tables(model: "ModelProto", initializers: dict[str, "TensorProto"]) -> dict
     """Return the number of rows of tables of positions: inputs of rotary ops, and tables with edgeformer's names."""
     names = {name for name in initializers if re.fullmatch(_OWN_TABLES, name)}
     for node in _nodes_in(model.graph):
-        places = _TABLES.get((node.domain.removeprefix("ai.onnx"), node.op_type), ())
-        names.update(node.input[place] for place in places if place < len(node.input))
+        op = find_op(node.domain, node.op_type)
+        inputs = {} if op is None else op.named(node.input)
+        names.update(inputs[table] for table in TABLES if table in inputs)
     return {name: initializers[name].dims[0] for name in names & initializers.keys() if initializers[name].dims}
 
 
@@ -238,7 +221,8 @@ def _form_of(
             function = functions[key]
             form = _form_of({function.input[place] for place in read}, function.node, functions)
         else:
-            form = _FORMS.get(key)
+            op = find_op(*key)
+            form = None if op is None else op.cache
         if form is not None:
             return form
         if node.op_type in _PASSING:

@@ -11,9 +11,9 @@ from typing import Any
 
 from edgeformer.check.finding import Finding, error
 from edgeformer.check.folder import GENAI_CONFIG, Folder
+from edgeformer.contract.ops import DOMAIN
 from edgeformer.manifest.manifest import FILE_NAME
 
-DOMAIN = "edgeformer"
 KEY = "custom_ops_library"
 LIBRARY = "the path that edgeformer_kernels.library() returns"
 

@@ -7,11 +7,15 @@ from typing import Any
 
 from edgeformer.check.client_rules import CLIENTS
 from edgeformer.check.contract_rules import contract_findings
-from edgeformer.check.cuda import CudaAudit, audit_cuda
+from edgeformer.check.cuda import ProviderAudit, audit_cuda
 from edgeformer.check.finding import Finding, Verdict, error, verdict
 from edgeformer.check.folder import Folder, Kind, read_folder
 from edgeformer.check.kernel_rules import kernel_functions, kernel_sentences
-from edgeformer.manifest.parts import Provider
+from edgeformer.errors import RequestError
+from edgeformer.manifest.providers import ProviderName, find_provider
+
+AUDITS: dict[ProviderName, Callable[[Folder], ProviderAudit]] = {"cuda": audit_cuda}
+"""Comparisons of every node of the graphs with the kernels of a provider."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +29,7 @@ class CheckReport:
         clients: findings by client.
         functions: names of the graphs' functions for which kernels of edgeformer-kernels may stand in.
         kernels: a sentence by client, about whether kernels or bodies run; none without such functions.
-        cuda: what onnxruntime's CUDA provider does with each graph; None if it was not asked for.
+        audit: what the device that was asked for does with each graph; None if none was.
     """
 
     folder: Path
@@ -34,7 +38,7 @@ class CheckReport:
     clients: dict[str, tuple[Finding, ...]]
     functions: tuple[str, ...]
     kernels: dict[str, str]
-    cuda: CudaAudit | None = None
+    audit: ProviderAudit | None = None
 
     @property
     def keeps_contract(self) -> bool:
@@ -60,7 +64,7 @@ class CheckReport:
                 }
                 for name, findings in self.clients.items()
             },
-            **({"provider": self.cuda.to_json()} if self.cuda is not None else {}),
+            **({"provider": self.audit.to_json()} if self.audit is not None else {}),
         }
 
 
@@ -79,13 +83,15 @@ def _findings(rules: Callable[[Folder], Iterator[Finding]], facts: Folder) -> tu
     return tuple(found)
 
 
-def check(folder: str | Path, provider: Provider = "cpu") -> CheckReport:
+def check(folder: str | Path, provider: ProviderName = "cpu") -> CheckReport:
     """Return which clients will load a folder, and why others won't, from its files only.
 
     provider: cuda to also compare every node with the kernels of onnxruntime's CUDA provider; it takes no GPU.
 
-    Raises BundleError if there is no folder with a graph, and MissingDependencyError if onnx is not installed.
+    Raises BundleError if there is no folder with a graph, RequestError for an unknown provider, and
+    MissingDependencyError if onnx is not installed.
     """
+    find_provider(provider, RequestError)
     facts = read_folder(Path(folder))
     return CheckReport(
         folder=facts.path,
@@ -94,5 +100,5 @@ def check(folder: str | Path, provider: Provider = "cpu") -> CheckReport:
         clients={name: _findings(client.findings, facts) for name, client in CLIENTS.items()},
         functions=kernel_functions(facts),
         kernels=kernel_sentences(facts),
-        cuda=audit_cuda(facts) if provider == "cuda" else None,
+        audit=AUDITS[provider](facts) if provider in AUDITS else None,
     )

@@ -9,10 +9,11 @@ from pathlib import PurePosixPath
 from edgeformer.check.finding import Finding, error, unknown, warning
 from edgeformer.check.folder import Folder
 from edgeformer.check.graph_facts import ONNX_DOMAINS, GraphFacts
+from edgeformer.contract.ops import CONTRIB
 
 MAX_IR, MAX_OPSET = 13, 26
 """Latest ONNX IR version and opset that onnxruntime 1.31 reads."""
-DOMAINS = (*ONNX_DOMAINS, "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc")
+DOMAINS = (*ONNX_DOMAINS, "ai.onnx.ml", CONTRIB, "com.microsoft.nchwc")
 
 
 def session_findings(folder: Folder, graph: GraphFacts) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from edgeformer.contract.tensors import CacheGeometry, ConvState, KeyValueState, RecurrentState, State
+from edgeformer.contract.tensors import CacheGeometry, ConvState, KeyValueState, RecurrentState, State, past_name
 
 Dim = int | str | None
 """A dimension of a tensor: a number, a symbol, or None if the file does not say."""
@@ -13,13 +13,7 @@ Dim = int | str | None
 PAST = re.compile(r"past_key_values\.\d+\.(?:(decoder|encoder)\.)?(?:key|value)|past_(?:conv|recurrent|ssm)\.\d+")
 """Name of a past in the contract; the group is the cache of an encoder-decoder."""
 
-NAMES = {
-    "key": "past_key_values.%d.key",
-    "value": "past_key_values.%d.value",
-    "conv": "past_conv.%d",
-    "recurrent": "past_recurrent.%d",
-    "ssm": "past_ssm.%d",
-}
+NAMES = {tensor: past_name(tensor, "%d") for tensor in ("key", "value", "conv", "recurrent", "ssm")}
 """Names of the pasts of a decoder in the contract, by tensor; %d stands for the layer."""
 
 

@@ -22,7 +22,7 @@ from edgeformer.checkpoints.weight_map import find_weight_files
 from edgeformer.config import ClassificationHead, DecoderConfig, EncoderConfig, LearnedPositions, ModelConfig, Pooling
 from edgeformer.config.generation_fields import GENERATION_FIELDS, SPEECH_FIELDS, unsupported_fields
 from edgeformer.documents.json_document import parse, read_object
-from edgeformer.errors import ConfigError, EdgeformerError, WeightsError, require
+from edgeformer.errors import ConfigError, EdgeformerError, WeightsError, require, shown
 from edgeformer.families import REFUSED, Family, has_family, load_family, read_model_config, text_config
 from edgeformer.manifest.parts import SpecialTokens, sha256
 
@@ -37,6 +37,7 @@ CONTEXT_FIELDS = (
 """Names of the number of positions in config.json; they depend on the family."""
 
 SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
+GENERATION_CONFIG = "generation_config.json"
 
 PRESETS = Path(__file__).parents[1] / "presets"
 
@@ -99,35 +100,38 @@ class FoundModel:
         return (self.folder,)
 
     def special_tokens(self) -> SpecialTokens:
-        """Return the token ids from generation_config.json, and those that it does not name from config.json."""
-        generation = self._generation_config()
-        found = {
-            name: value
-            for fields in (self.hf_config, generation or {})  # the second overrides
-            for name, value in fields.items()
-            if value is not None and name in SPECIAL_TOKENS
-        }
-        eos = found.get("eos_token_id", [])
+        """Return the token ids from generation_config.json, and those that it does not name from config.json.
+
+        Raises ConfigError for what is no token id.
+        """
+        found: dict[str, Any] = {}
+        for file, fields in (("config.json", self.hf_config), (GENERATION_CONFIG, self.generation_config() or {})):
+            for name in SPECIAL_TOKENS:
+                if (value := fields.get(name)) is not None:  # the second file overrides
+                    found[name] = _token_ids(file, name, value)
         return SpecialTokens(
-            eos=tuple(eos if isinstance(eos, list) else [eos]),
-            bos=found.get("bos_token_id"),
-            pad=found.get("pad_token_id"),
+            eos=tuple(found.get("eos_token_id", ())),
+            bos=next(iter(found.get("bos_token_id", ())), None),
+            pad=next(iter(found.get("pad_token_id", ())), None),
         )
 
-    def generation_defaults(self) -> dict[str, Any]:
+    def generation_defaults(self, applied: bool = True) -> dict[str, Any]:
         """Return the defaults of generation of an encoder-decoder, with the keys of generation_config.json.
 
         That file replaces what config.json says of generation whole, as in transformers 5; only the first token, and
-        what config.json says of single tasks, are read there in any case. Raises ConfigError for fields that change
-        what is generated and that the runtime does not have.
+        what config.json says of single tasks, are read there in any case.
+
+        applied: whether calls without options generate by them, as those of an encoder-decoder do and those of a
+        decoder do not. Raises ConfigError for applied fields that change what is generated and that the runtime does
+        not have.
         """
-        generation = self._generation_config()
+        generation = self.generation_config()
         if generation is None:
             generation = dict(self.hf_config)
             if generation.get("force_bos_token_to_be_generated"):  # of the first BART
                 generation["forced_bos_token_id"] = generation.get("bos_token_id")
         lacking = unsupported_fields(generation)
-        if lacking:
+        if lacking and applied:
             raise ConfigError(
                 f"{self.origin} generates with {lacking}, which the runtime does not have, and which would change what "
                 "is generated. Take it out of generation_config.json, or of config.json, where there is no such file."
@@ -136,8 +140,9 @@ class FoundModel:
         found = kept | {name: value for name, value in generation.items() if value is not None}
         return {name: found[name] for name in (*GENERATION_FIELDS, *SPEECH_FIELDS) if found.get(name) is not None}
 
-    def _generation_config(self) -> dict[str, Any] | None:
-        path = self.folder / "generation_config.json"
+    def generation_config(self) -> dict[str, Any] | None:
+        """Return the object in generation_config.json; None where there is no such file."""
+        path = self.folder / GENERATION_CONFIG
         return read_object(path) if path.is_file() else None
 
 
@@ -325,6 +330,18 @@ def cached_folder(hub_id: str) -> Path | None:
         return Path(hub.snapshot_download(hub_id, allow_patterns=HUB_CONFIGS + HUB_WEIGHTS, local_files_only=True))
     except (OSError, ValueError):  # not there, or no id of a repository
         return None
+
+
+def _token_ids(file: str, name: str, value: Any) -> list[int]:
+    """Return the token ids of a field, one or a list. Raises ConfigError for anything but whole numbers."""
+    ids = value if isinstance(value, list) else [value]
+    for each in ids:
+        if isinstance(each, bool) or not isinstance(each, int | float) or each % 1 != 0:
+            raise ConfigError(
+                f"{file} has {name} = {shown(value)}; it must be a token id, which is a whole number"
+                f"{', or a list of them' if name == 'eos_token_id' else ''}. Correct it, and export again."
+            )
+    return [int(each) for each in ids]
 
 
 def _download(hub_id: str, patterns: list[str]) -> Path:

@@ -123,10 +123,12 @@ class CheckpointWeights(LazyWeights):
     def _find_copies(self, family: Family) -> dict[str, list[str]]:
         """Return further stored tensors by the parameter of which each must be a copy (tied head, shared embedding)."""
         copies: dict[str, list[str]] = {}
+        self._heads: set[str] = set()
         first_names = _second_names(self._config)
         for name, place in family.places(first_names, self._stored).items():
             if place.tensor in self._stored and place.tensor not in self._expected:
                 copies.setdefault(first_names[name], []).append(place.tensor)
+                self._heads |= {place.tensor} if "head" in name else set()
         # Where nothing is tied, neither are a shared embedding that no half has and a second bias of a head.
         # An encoder alone has one embedding, whatever the halves of its encoder-decoder had.
         tied = any("embedding" in name for name in first_names.values())
@@ -209,10 +211,11 @@ class CheckpointWeights(LazyWeights):
         tensor = self._read(name)
         for copy in self._copies.get(name, []):
             if not torch.equal(tensor, self._open(copy)[:].to(tensor.dtype)):
+                apart = 'If it was trained with two, say so there ("tie_word_embeddings": false); otherwise remove'
                 raise WeightsError(
                     f"the safetensors in {self._folder} hold {self._places[name].tensor} and {copy}, which differ, and "
-                    "by config.json the model has one matrix for both. If it was trained with two, say so there "
-                    '("tie_word_embeddings": false); otherwise remove the tensor that is left over.'
+                    f"by config.json the model has one matrix for both. {apart if copy in self._heads else 'Remove'} "
+                    "the tensor that is left over."
                 )
         self._copies.pop(name, None)  # compare only once
         return tensor

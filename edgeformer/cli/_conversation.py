@@ -13,8 +13,7 @@ from edgeformer.cli._output import note
 from edgeformer.errors import EdgeformerError, RequestError
 
 if TYPE_CHECKING:
-    from edgeformer.runtime import CausalLM, Generation
-    from edgeformer.runtime.generation.generate import GenerationStream
+    from edgeformer.runtime import CausalLM, Generation, GenerationStream
 
 QUOTES = '"""'
 """A line of its own before and behind a message of several lines."""

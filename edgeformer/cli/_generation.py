@@ -78,7 +78,8 @@ def length_options(function: _Function) -> _Function:
 
 def sampling_options(function: _Function) -> _Function:
     """Declare the options that say how tokens are chosen."""
-    return declared(SamplingOptions, RuleOptions, DryOptions, StructuredOutputOptions, SpeculationOptions)(function)
+    groups = (SamplingOptions, RuleOptions, DryOptions, ThinkingOptions, StructuredOutputOptions, SpeculationOptions)
+    return declared(*groups)(function)
 
 
 def thinking_options(function: _Function) -> _Function:
@@ -105,7 +106,6 @@ def thinking_options(function: _Function) -> _Function:
                 topic=ThinkingOptions.TITLE,
                 help="Variables of the chat template, such as '{\"enable_thinking\": false}'.",
             ),
-            declared(ThinkingOptions),
         )
     ):
         function = decorate(function)

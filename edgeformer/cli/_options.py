@@ -85,8 +85,10 @@ def execution_options(function: _Function) -> _Function:
         topic=EXECUTION,
         help="CPU threads. [default: all usable cores]",
     )
+    from edgeformer.manifest.providers import PROVIDERS  # only once a command is loaded that runs a bundle
+
     provider = option(
-        "--provider", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True, topic=EXECUTION,
+        "--provider", type=click.Choice(["auto", *PROVIDERS]), default="auto", show_default=True, topic=EXECUTION,
         help="Execution provider of onnxruntime.",
     )  # fmt: skip
     decorated: _Function = provider(threads(function))

@@ -14,6 +14,7 @@ from edgeformer.cli._generation import declared, explicit_options, length_option
 from edgeformer.cli._options import COMMON, COUNT, ENCODER_DECODERS, EXECUTION, OUTPUT, Command, json_option, option
 from edgeformer.cli._output import note, print_json, print_table
 from edgeformer.errors import require
+from edgeformer.manifest.providers import PROVIDERS
 from edgeformer.options.generation import BeamOptions
 
 ROWS = "Rows and prompts"
@@ -66,7 +67,7 @@ OF_ONE_REQUEST = ("num_assistant_tokens", "prompt_lookup_num_tokens", "max_match
 @option(
     "--threads", **COUNT, topic=EXECUTION, help="CPU threads of a worker. [default: 1, 4 or 8, by the bundle's size]"
 )
-@option("--provider", type=click.Choice(["cpu", "cuda"]), topic=EXECUTION, help="Execution provider. [default: cpu]")
+@option("--provider", type=click.Choice(list(PROVIDERS)), topic=EXECUTION, help="Execution provider. [default: cpu]")
 @option("--max-rows", **COUNT, topic=EXECUTION, help="Rows that a worker generates together. [default: 64]")
 @option("--shard-rows", **COUNT, topic=OUTPUT, help="Rows of a shard. [default: 1024]")
 @option("--format", type=click.Choice(["parquet", "jsonl"]), topic=OUTPUT, help="Of the shards. [default: parquet]")

@@ -8,10 +8,10 @@ import click
 
 from edgeformer.check import CheckReport, Finding, check
 from edgeformer.check.client_rules import CLIENTS
-from edgeformer.check.cuda import CudaAudit
+from edgeformer.check.cuda import ProviderAudit
 from edgeformer.cli._options import Command, json_option, option
 from edgeformer.cli._output import print_json, print_table
-from edgeformer.manifest.parts import Provider
+from edgeformer.manifest.providers import PROVIDERS, ProviderName
 
 WIDTH = 80
 """Columns of the text of findings."""
@@ -29,13 +29,13 @@ WIDTH = 80
 )
 @option(
     "--provider",
-    type=click.Choice(["cpu", "cuda"]),
+    type=click.Choice(list(PROVIDERS)),
     default="cpu",
     show_default=True,
     help="With cuda, exit with 1 if onnxruntime's CUDA provider lacks a kernel for a node in a layer. Takes no GPU.",
 )
 @json_option
-def check_command(bundle: Path, clients: Sequence[str], provider: Provider, as_json: bool) -> None:
+def check_command(bundle: Path, clients: Sequence[str], provider: ProviderName, as_json: bool) -> None:
     """Say which clients will load BUNDLE, and why one won't.
 
     It also says whether each runs edgeformer's own kernels, and what to do so that it does. Reads no weights and runs
@@ -48,7 +48,7 @@ def check_command(bundle: Path, clients: Sequence[str], provider: Provider, as_j
     else:
         _print(report, clients)
     broken = not report.keeps_contract or any(report.verdict(name) != "loads" for name in clients)
-    if broken or (report.cuda is not None and report.cuda.verdict == "does not load"):
+    if broken or (report.audit is not None and report.audit.verdict == "does not load"):
         raise SystemExit(1)
 
 
@@ -67,18 +67,19 @@ def _print(report: CheckReport, clients: Sequence[str]) -> None:
         click.echo(f"kernels or bodies of the graph's functions: {', '.join(report.functions)}")
         for name in shown:
             _print_indented(f"{name}: {report.kernels[name]}")
-    if report.cuda is not None:
-        _print_cuda(report.cuda)
+    if report.audit is not None:
+        _print_audit(report.audit)
 
 
-def _print_cuda(audit: CudaAudit) -> None:
+def _print_audit(audit: ProviderAudit) -> None:
     click.echo()
-    rows = [(each.file, str(each.on_cuda), _counts(each.shapes), _counts(each.on_cpu)) for each in audit.graphs]
-    title = f"CUDA, onnxruntime {audit.onnxruntime}"
+    provider = PROVIDERS[audit.provider].title
+    rows = [(each.file, str(each.on_device), _counts(each.shapes), _counts(each.on_cpu)) for each in audit.graphs]
+    title = f"{provider}, onnxruntime {audit.onnxruntime}"
     print_table(rows, title, "nodes on the GPU", "shapes, on the CPU", "no kernel, outside of layers")
     _print_findings(audit.findings)
     if audit.verdict == "loads":
-        click.echo("Every node of every layer has a CUDA kernel.")
+        click.echo(f"Every node of every layer has a {provider} kernel.")
 
 
 def _counts(ops: dict[str, int]) -> str:

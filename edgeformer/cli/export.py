@@ -30,8 +30,8 @@ from edgeformer.manifest.parts import (
     OpSet,
     Precision,
     PrefillChoice,
-    Provider,
 )
+from edgeformer.manifest.providers import PROVIDERS
 from edgeformer.manifest.quantization import DEFAULTS, NO_OVERRIDES, Activations, QuantizationOverrides, Rounding
 
 if TYPE_CHECKING:  # edgeformer.export imports torch
@@ -106,7 +106,7 @@ ACTIVATIONS: dict[str | None, Activations | None] = {None: None, "block": "block
     help="Add a prefill graph with int8 weights; edgeformer-kernels need none. [default: the deployment's, or none]",
 )  # fmt: skip
 @option(
-    "--provider", type=click.Choice(get_args(Provider)), default="cpu", show_default=True, topic=GRAPH,
+    "--provider", type=click.Choice(list(PROVIDERS)), default="cpu", show_default=True, topic=GRAPH,
     help="Execution provider whose kernels the graph is lowered for.",
 )  # fmt: skip
 @option(
@@ -229,6 +229,7 @@ def _data(result: "ExportResult", explained: bool) -> dict[str, Any]:
         "passes": passes,
         "graphs": {name: asdict(lowered) for name, lowered in result.graphs.items()} if explained else None,
         "fallbacks": result.lowered.fallbacks,
+        "warnings": result.warnings,
         "parity": report.to_json() if report else None,
     }
 
@@ -271,6 +272,8 @@ def _show(result: "ExportResult", explained: bool, asked: bool) -> None:
             click.echo(explain(name, lowered))
     for fallback in result.lowered.fallbacks:
         click.echo(f"slower form: {fallback}")
+    for warning in result.warnings:
+        click.echo(f"warning: {warning}")
     if report:
         click.echo(f"verified against {report.reference}, in {report.seconds:.1f} s:\n{report.describe()}")
         if (result.path / "parity").is_dir():

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @option("--locate", is_flag=True, topic=VERIFICATION, help="Find the first node that computes something else.")
 @option(
     "--certificate", type=click.Path(path_type=Path), topic=OUTPUT, metavar="FOLDER",
-    help="Write report.json, report.html and plots into this folder.",
+    help="Write report.json and report.html into this folder.",
 )  # fmt: skip
 @json_option
 def verify_command(

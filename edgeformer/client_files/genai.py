@@ -50,7 +50,8 @@ def genai_config(manifest: Manifest) -> dict[str, Any]:
     widths: dict[str, Any] = {} if stack is None else {"hidden_size": stack.hidden_size}
     if stack is not None and stack.attentions:
         widths["num_attention_heads"] = stack.attentions[0].num_heads
-    provider_options = [{"cuda": {"use_tf32": "0"}}] if manifest.plan.provider == "cuda" else []
+    runs_on = manifest.plan.runs_on
+    provider_options = [] if runs_on.genai_options is None else [{runs_on.name: dict(runs_on.genai_options)}]
     return {
         "model": {
             "type": _type(cache),

@@ -4,10 +4,10 @@ Each field is in one of the tables below: the runtime does what transformers doe
 it. Exports read them, and the runtime generates by them. Source: transformers 5.23, generation/configuration_utils.py.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from edgeformer.options.generation import OPTIONS
+from edgeformer.options.generation import OPTIONS, SAMPLING_NAMES
 
 MODEL_FIELDS = (
     "decoder_start_token_id", "do_sample", "forced_decoder_ids", "lang_to_id", "no_timestamps_token_id",
@@ -68,4 +68,17 @@ def unsupported_fields(data: Mapping[str, Any]) -> str:
     beams = data.get("num_beams")
     if data.get("do_sample") and isinstance(beams, int) and beams > 1:
         found.append("num_beams")
-    return ", ".join(f"{name} = {data[name]!r}" for name in sorted(found))
+    return _listed(data, sorted(found))
+
+
+def requested_fields(data: Mapping[str, Any]) -> str:
+    """List the fields that ask for other tokens than those of a greedy call without options: `do_sample = True`."""
+    options = {name: option for name, option in OPTIONS.items() if option.in_file and data.get(name) is not None}
+    names = options.keys() - (set() if data.get("do_sample") else SAMPLING_NAMES)
+    found = {name for name in names if data[name] not in (options[name].default, [])}
+    found |= {name for name, values in UNSUPPORTED.items() if data.get(name) is not None and data[name] not in values}
+    return _listed(data, [*(["do_sample"] if data.get("do_sample") else []), *sorted(found)])
+
+
+def _listed(data: Mapping[str, Any], names: Iterable[str]) -> str:
+    return ", ".join(f"{name} = {data[name]!r}" for name in names)

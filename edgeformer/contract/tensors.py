@@ -6,8 +6,9 @@ Decoder (causal language model):
     input_ids int64 [batch_size, sequence_length]; attention_mask int64 [batch_size, total_sequence_length];
     for every layer what it keeps: past_key_values.{i}.key|value [batch_size, num_kv_heads, past_sequence_length,
     head_dim] of attention, past_conv.{i} [batch_size, channels, width] of a causal convolution, past_recurrent.{i} or
-    past_ssm.{i} [batch_size, num_heads, key_dim, value_dim] of a recurrent layer; optional: logits_start int64 [1], the
-    first token of which there are logits, counted from the end if negative; 0 where it is not fed
+    past_ssm.{i} [batch_size, num_heads, key_dim, value_dim] of a recurrent layer; an initializer: logits_start
+    int64 [1], the first token of which there are logits, counted from the end if negative; 0, and an input as well in
+    the graph that the runtime opens
     → logits float32 [batch_size, logits_length, vocab_size], which is sequence_length for a logits_start of 0;
     present.{i}.key|value: the past with the new tokens in it; present_conv.{i}, present_recurrent.{i}, present_ssm.{i}:
     the states after the new tokens. Layers may have different numbers of heads and head_dims; a layer that reads an
@@ -291,6 +292,11 @@ def past_names(geometry: CacheGeometry, part: str = "") -> list[str]:
     return [tensor.past for tensor in geometry.tensors(part)]
 
 
+def past_name(tensor: str, layer: int | str, part: str = "") -> str:
+    """Return the name of the past of a tensor of a layer, such as `key`. part: see `CacheGeometry.tensors`."""
+    return _state_names(layer, tensor, part)[0]
+
+
 def present_names(geometry: CacheGeometry, part: str = "") -> list[str]:
     """Return the names of the presents, in the order of `past_names`: present.0.key, …, present_conv.1, …"""
     return [tensor.present for tensor in geometry.tensors(part)]
@@ -368,7 +374,12 @@ def _caches(geometry: CacheGeometry, length: str, part: str = "") -> list[Tensor
     return [tensor.spec(length) for tensor in geometry.tensors(part)]
 
 
-def _state_names(layer: int, name: str, part: str) -> tuple[str, str]:
+def past_layer(past: str) -> int:
+    """Return the layer of a past, by its name."""
+    return int(past.split(".")[1])
+
+
+def _state_names(layer: int | str, name: str, part: str) -> tuple[str, str]:
     """Return the names of the past and the present of a tensor, as transformers.js and Optimum name them."""
     if name in ("key", "value"):
         return f"past_key_values.{layer}.{part}{name}", f"present.{layer}.{part}{name}"

@@ -31,8 +31,15 @@ LONGEST_VALUE = 200
 def check(condition: bool, owner: object, field: str, expected: str) -> None:
     """Raise a `ConfigError` with `field`, its value and the `expected` one, unless `condition` holds."""
     if not condition:
-        value = shown(getattr(owner, field), LONGEST_VALUE)
-        raise ConfigError(f"{type(owner).__name__}.{field} is {value}; it must be {expected}.")
+        raise FieldError(type(owner).__name__, field, getattr(owner, field), expected)
+
+
+class FieldError(ConfigError):
+    """A field of a dataclass has a value that it may not have. value: that one."""
+
+    def __init__(self, owner: str, field: str, value: Any, expected: str):
+        super().__init__(f"{owner}.{field} is {shown(value, LONGEST_VALUE)}; it must be {expected}.")
+        self.value = value
 
 
 def to_json(value: Any) -> Any:

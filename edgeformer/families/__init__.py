@@ -66,6 +66,10 @@ def load_family(model_type: str) -> Family:
     return importlib.import_module(f"{__name__}.{_module_of(model_type)}").FAMILY
 
 
+MOST_NAMED = 3
+"""Fields of config.json that an error names at most."""
+
+
 def read_model_config(data: dict[str, Any], context_length: int | None = None) -> tuple[Family, ModelConfig]:
     """Return the family and the `ModelConfig` of a Hugging Face config.json, or of the text model inside it.
 
@@ -104,6 +108,8 @@ def read_model_config(data: dict[str, Any], context_length: int | None = None) -
             if isinstance(config, DecoderConfig) and (head := read_decoder_head(fields, data.get("architectures"))):
                 family = family.without_head({"classifier.output": "score|classifier"})
                 config = EncoderConfig.of_decoder(config, head=head)
+            elif isinstance(config, EncoderConfig) and family.is_decoder:
+                family = family.without_head()
             config = _checked(config)
             if alone and isinstance(config, Seq2SeqConfig):
                 return family.encoder_alone(), config.encoder
@@ -111,8 +117,16 @@ def read_model_config(data: dict[str, Any], context_length: int | None = None) -
         raise
     except ConfigError as error:
         # Nothing falls back in silence: what the other way exports is not what was asked for.
-        raise ConfigError(f"{error}{TRY_TRANSFORMERS_BACKEND if family.is_decoder else ''}") from error
+        where = fields_of_value(data, error.value) if isinstance(error, schema.FieldError) else ""
+        raise ConfigError(f"{where}{error}{TRY_TRANSFORMERS_BACKEND if family.is_decoder else ''}") from error
     return family, config
+
+
+def fields_of_value(data: dict[str, Any], value: Any) -> str:
+    """Return which fields of a config.json have a value that the model may not have; nothing for a common value."""
+    found = [name for name, each in data.items() if type(each) is type(value) and each == value]
+    named = " and ".join(f"{name} = {shown(value)}" for name in found)
+    return f"config.json has {named}: " if 0 < len(found) <= MOST_NAMED else ""
 
 
 def text_config(data: dict[str, Any], stored: Collection[str] = ()) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from types import MappingProxyType
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 from edgeformer.config import DecoderConfig, ModelConfig
 from edgeformer.documents.schema import MOST_LAYERS
@@ -161,8 +161,12 @@ class Family:
 
     @property
     def is_decoder(self) -> bool:
-        """Whether every model of the family is a causal language model, by the type that `read_config` returns."""
-        return get_type_hints(self.read_config)["return"] is DecoderConfig
+        """Whether models of the family are causal language models, by the type that `read_config` returns.
+
+        Some read the blocks of an encoder from the same fields.
+        """
+        read = get_type_hints(self.read_config)["return"]
+        return DecoderConfig in (read, *get_args(read))
 
     def encoder_alone(self) -> "Family":
         """Return how to read the encoder of an encoder-decoder, also from a checkpoint that has the decoder, too."""

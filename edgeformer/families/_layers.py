@@ -66,6 +66,14 @@ def of_each_layer(name: str, values: list[Any], layers: int) -> list[Any]:
     return values
 
 
+def check_layer_types(fields: Fields, kind: str, layers: int, *names: str) -> None:
+    """Read fields that name the type of each layer of a model whose layers are all of one. Raises ConfigError."""
+    for name in names:
+        unknown = set(of_each_layer(name, fields.take(name, [kind] * layers), layers)) - {kind}
+        if unknown:
+            raise ConfigError(f"config.json's {name} have {sorted(map(str, unknown))[0]!r}; supported here: {kind}.")
+
+
 def read_used_window(fields: Fields) -> int | None:
     """Return `sliding_window`, or None without `use_sliding_window`."""
     window: int | None = fields.take("sliding_window", None)

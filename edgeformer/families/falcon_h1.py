@@ -8,6 +8,7 @@ from dataclasses import replace
 from edgeformer.config import DecoderConfig
 from edgeformer.families import bamba
 from edgeformer.families._family import Family, Fields
+from edgeformer.families._layers import check_layer_types
 from edgeformer.families._mamba import read_state_space
 from edgeformer.families.llama import read_llama, read_norm
 
@@ -15,7 +16,7 @@ from edgeformer.families.llama import read_llama, read_norm
 def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a Falcon-H1 config.json."""
     # Names of training, and generation; every layer has both kinds of state.
-    fields.ignore("num_logits_to_keep", "mamba_use_mlp", "mlp_expansion_factor", "layers_block_type", "layer_types")
+    fields.ignore("num_logits_to_keep", "mamba_use_mlp", "mlp_expansion_factor")
     norm = read_norm(fields)
     gate_scale, down_scale = fields.take("mlp_multipliers", (1.0, 1.0))
     hidden_size, num_heads = fields.take("hidden_size"), fields.take("num_attention_heads")
@@ -37,6 +38,7 @@ def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
         logit_scale=fields.take("lm_head_multiplier", 1.0),
     )
     normed, before = fields.take("mamba_rms_norm", False), fields.take("mamba_norm_before_gate", True)
+    check_layer_types(fields, "hybrid", len(config.blocks), "layers_block_type", "layer_types")
     recurrent = read_state_space(
         fields,
         hidden_size,

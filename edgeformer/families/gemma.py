@@ -15,10 +15,13 @@ from edgeformer.families.llama import TENSORS, read_attention_bias, read_llama, 
 
 
 def read_gemma(
-    fields: Fields, context_length: int | None, attention: dict[str, Any], **otherwise: Any
+    fields: Fields, context_length: int | None, attention: dict[str, Any], both_ways: bool = False, **otherwise: Any
 ) -> DecoderConfig:
-    """Read the fields that all Gemmas share; attention and otherwise: as in `read_llama`."""
-    fields.choice("use_bidirectional_attention", {False: False}, False)
+    """Read the fields that all Gemmas share; attention and otherwise: as in `read_llama`.
+
+    both_ways: whether the caller sees to it that tokens see those behind them, where config.json says so.
+    """
+    fields.choice("use_bidirectional_attention", {False: False} | ({True: True} if both_ways else {}), False)
     return read_llama(
         fields,
         context_length,

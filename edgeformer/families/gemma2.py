@@ -20,12 +20,13 @@ def read_gemma2(
     pattern: int,
     attention: dict[str, Any],
     norm_placement: str = "sandwich",
+    both_ways: bool = False,
     **local: Any,
 ) -> DecoderConfig:
     """Read the fields that Gemma 2, Gemma 3 and VaultGemma share.
 
-    pattern: without layer_types, every pattern-th layer has full attention, the others a window. local: fields of
-    AttentionConfig in layers with a window.
+    pattern: without layer_types, every pattern-th layer has full attention, the others a window. both_ways: whether a
+    window is half in front of a token and half behind it. local: fields of AttentionConfig in layers with a window.
     """
     # hidden_act is a field of Gemma 1; cache_implementation is for generate().
     fields.ignore("hidden_act", "cache_implementation")
@@ -34,11 +35,15 @@ def read_gemma2(
         context_length,
         attention={"scale": fields.take("query_pre_attn_scalar") ** -0.5, **attention},
         feed_forward=fields.choice("hidden_activation", ACTIVATIONS),
+        both_ways=both_ways,
         block={"norm_placement": norm_placement},
         logit_softcap=fields.take("final_logit_softcapping", None),
     )
     types = read_layer_types(fields, every_nth_full(pattern, len(config.blocks)))
-    return with_windows(config, types, fields.take("sliding_window", None), **local)
+    window = fields.take("sliding_window", None)
+    if both_ways and window is not None:
+        window = window // 2 + 1
+    return with_windows(config, types, window, **local)
 
 
 def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:

@@ -6,6 +6,7 @@ Source: transformers/models/mamba2/modeling_mamba2.py.
 from edgeformer.config import BlockConfig, DecoderConfig, NormConfig, StateSpaceConfig
 from edgeformer.errors import ConfigError
 from edgeformer.families._family import Family, Fields
+from edgeformer.families._layers import check_layer_types
 from edgeformer.families._mamba import SILU, read_steps, state_space_tensors
 
 POSITIONS = 1 << 20
@@ -18,7 +19,7 @@ def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
         raise ConfigError(f"--context-length is {context_length}; it must be positive.")
     # Initial values and the data type of training, and how transformers computes.
     fields.ignore("time_step_min", "time_step_max", "time_step_floor", "time_step_rank", "rescale_prenorm_residual")
-    fields.ignore("residual_in_fp32", "chunk_size", "layer_types", "norm_before_gate", "rms_norm")
+    fields.ignore("residual_in_fp32", "chunk_size", "norm_before_gate", "rms_norm")
     fields.choice("hidden_act", SILU, "silu")
     hidden_size = fields.take("hidden_size")
     num_heads, head_dim = fields.take("num_heads"), fields.take("head_dim")
@@ -39,12 +40,14 @@ def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
         norm_groups=num_groups,
         **read_steps(fields),
     )
+    num_layers = fields.take("num_hidden_layers")
+    check_layer_types(fields, "linear_attention", num_layers, "layer_types")
     block = BlockConfig(attention=None, recurrent=state_space, feed_forward=None, norm=norm)
     return DecoderConfig(
         vocab_size=fields.take("vocab_size"),
         hidden_size=hidden_size,
         context_length=context_length or POSITIONS,
-        blocks=(block,) * fields.take("num_hidden_layers"),
+        blocks=(block,) * num_layers,
         final_norm=norm,
         tied_head=fields.take("tie_word_embeddings"),
     )

@@ -126,8 +126,8 @@ def _feed_forward(half: str, number: int) -> dict[str, str]:
 
 
 TENSORS = {
-    # A checkpoint has the shared embedding as `shared`, and some also under the names of encoder and decoder.
-    "encoder.embedding": "encoder.embed_tokens|shared",
+    # A checkpoint has the shared embedding as `shared`, and some also, or only, under the names of encoder or decoder.
+    "encoder.embedding": "encoder.embed_tokens|shared|decoder.embed_tokens",
     "decoder.embedding": "decoder.embed_tokens|shared",
     "decoder.head": "lm_head",
     **{

@@ -16,6 +16,7 @@ from typing import Any
 
 from edgeformer.documents.json_document import read_object
 from edgeformer.errors import ConfigError, shown
+from edgeformer.families._neutral import TOOLS
 
 CONFIG_FILE = "adapter_config.json"
 
@@ -49,6 +50,8 @@ class LoraConfig:
         rank_stabilized: whether the scale is alpha / √rank (rsLoRA).
         decomposed: whether the rows of the adapted weights are scaled to learned lengths (DoRA).
         targets: names of the adapted modules; None where the config has a regular expression or "all-linear".
+        excluded: names of modules that are not adapted although they are targets; None where the config has a regular
+            expression for them.
         base: the model that the adapter was trained on, as its config names it, for people.
     """
 
@@ -59,6 +62,7 @@ class LoraConfig:
     rank_stabilized: bool = False
     decomposed: bool = False
     targets: tuple[str, ...] | None = None
+    excluded: tuple[str, ...] | None = ()
     base: str | None = None
 
     def rank_of(self, module: str) -> int:
@@ -73,6 +77,13 @@ class LoraConfig:
     def targets_module(self, module: str) -> bool:
         """Return whether the config names a module as adapted, or names none."""
         return self.targets is None or any(module == name or module.endswith(f".{name}") for name in self.targets)
+
+    def may_exclude(self, target: str) -> bool:
+        """Return whether the config may leave out a target wherever it is, so that no tensor has its name."""
+        if self.excluded is None:
+            return True
+        either = [pair for name in self.excluded for pair in ((name, target), (target, name))]
+        return any(f".{long}".endswith(f".{short}") for long, short in either)
 
     def __str__(self) -> str:
         kind = ("rs" if self.rank_stabilized else "") + ("DoRA" if self.decomposed else "LoRA")
@@ -94,7 +105,11 @@ def read_lora_config(folder: Path) -> LoraConfig:
             f"{path} has peft_type = {shown(fields.get('peft_type'))}, and only LORA is supported. Merge the adapter "
             "with PEFT (merge_and_unload), save the model, and export that folder."
         )
-    refused = {name: value for name, value in fields.items() if value and name not in WITHOUT_EFFECT | READ}
+    refused = {
+        name: value
+        for name, value in fields.items()
+        if value and name not in WITHOUT_EFFECT | READ and not name.startswith(tuple(TOOLS))
+    }
     if fields.get("init_lora_weights", True) not in PREPARED:
         refused["init_lora_weights"] = fields["init_lora_weights"]
     if refused:
@@ -104,7 +119,7 @@ def read_lora_config(folder: Path) -> LoraConfig:
             "nothing was exported. Merge the adapter with PEFT (merge_and_unload), save the model, and export that "
             "folder."
         )
-    targets = fields.get("target_modules")
+    targets, excluded = fields.get("target_modules"), fields.get("exclude_modules") or []
     return LoraConfig(
         rank=_number(path, "r", fields.get("r", 8), int),
         alpha=_number(path, "lora_alpha", fields.get("lora_alpha", 8), float),
@@ -113,6 +128,7 @@ def read_lora_config(folder: Path) -> LoraConfig:
         rank_stabilized=bool(fields.get("use_rslora")),
         decomposed=bool(fields.get("use_dora")),
         targets=tuple(map(str, targets)) if isinstance(targets, list) else None,
+        excluded=tuple(map(str, excluded)) if isinstance(excluded, list) else None,
         base=None if fields.get("base_model_name_or_path") is None else str(fields["base_model_name_or_path"]),
     )
 

@@ -180,6 +180,7 @@ class LoraAdapter:
             f"{name} of target_modules is adapted nowhere"
             for name in self.config.targets or ()
             if not any(module == name or module.endswith(f".{name}") for module in self._parts)
+            and not self.config.may_exclude(name)
         ]
         if not self._parts and not self.replaced:
             problems.append("it has no tensors")

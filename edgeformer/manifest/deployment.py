@@ -5,11 +5,12 @@ file.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from edgeformer.config import ModelConfig, Task
 from edgeformer.errors import ExportError
-from edgeformer.manifest.parts import DeploymentName, OpSet, Precision, Prefill, PrefillChoice, Provider
+from edgeformer.manifest.parts import DeploymentName, OpSet, Precision, Prefill, PrefillChoice
+from edgeformer.manifest.providers import ProviderName, find_provider
 from edgeformer.manifest.quantization import (
     DEFAULTS,
     NO_OVERRIDES,
@@ -49,8 +50,8 @@ class Proposal:
 class Deployment:
     """A place where bundles run: the options that it proposes, and the files that it has a use for.
 
-    proposals: options proposed for models of each kind. cuda: the precision proposed for a GPU; None
-    where there can be none. block_kernels: its onnxruntime has kernels for products and gathers of matrices that are
+    proposals: options proposed for models of each kind. on_devices: the precision proposed for every device that
+    there can be. block_kernels: its onnxruntime has kernels for products and gathers of matrices that are
     quantized in blocks; without them gathers are made of primitive ops, and embeddings and heads quantize activations
     per token as well. primitive_gathers: gathers are made of primitive ops in any case. shared_data: graphs may share
     one file of weights. largest_data: bytes that a file of weights may have. ort_format: graphs are .ort files, which
@@ -60,7 +61,7 @@ class Deployment:
 
     name: DeploymentName | None
     proposals: Mapping[Task, Proposal]
-    cuda: Precision | None = None
+    on_devices: Mapping[ProviderName, Precision] = field(default_factory=dict)
     block_kernels: bool = True
     primitive_gathers: bool = False
     shared_data: bool = True
@@ -79,17 +80,19 @@ class Deployment:
         parts += [f"--prefill {proposal.prefill}" if proposal.prefill else "", ".ort files" if self.ort_format else ""]
         return f"{self.name}: {', '.join(filter(None, parts))}"
 
-    def proposal(self, config: ModelConfig | None, ops: OpSet, provider: Provider) -> Proposal:
+    def proposal(self, config: ModelConfig | None, ops: OpSet, provider: ProviderName) -> Proposal:
         """Return what the deployment proposes for a kind of model and these kernels.
 
         config: None for a decoder whose module is not ours. Raises ExportError where there is no such provider.
         """
-        if provider == "cuda":
-            if self.cuda is None:
+        runs_on = find_provider(provider)
+        if runs_on.on_device:
+            if provider not in self.on_devices:
                 raise ExportError(
-                    f"the deployment {self.name} has no CUDA. Leave provider cuda out, or the deployment."
+                    f"the deployment {self.name} has no {runs_on.title}. Leave provider {provider} out, or the "
+                    "deployment."
                 )
-            return Proposal(precision=self.cuda)
+            return Proposal(precision=self.on_devices[provider])
         if ops != "ort":  # which alone has quantized products
             return Proposal(precision="fp32")
         return self.proposals["causal-lm" if config is None else config.task]
@@ -99,7 +102,7 @@ class Deployment:
         config: ModelConfig | None,
         *,
         ops: OpSet = "ort",
-        provider: Provider = "cpu",
+        provider: ProviderName = "cpu",
         precision: Precision | None = None,
         quantization: Quantization | QuantizationOverrides | None = None,
         calibrated: bool = False,
@@ -170,7 +173,7 @@ def _proposals(steps: Proposal, texts: Proposal) -> dict[Task, Proposal]:
 _PLAIN = Proposal(precision="fp32")
 _PER_TOKEN = Proposal(precision="int8", activations="per_token")
 
-ANYWHERE = Deployment(name=None, proposals=_proposals(_PLAIN, _PLAIN), cuda="fp32")
+ANYWHERE = Deployment(name=None, proposals=_proposals(_PLAIN, _PLAIN), on_devices={"cuda": "fp32"})
 """No particular deployment: nothing is quantized that nobody asked to have quantized."""
 
 # A server has plenty of memory, and requests come in batches: int8 has a fortieth of int4's loss, and products of many
@@ -178,7 +181,7 @@ ANYWHERE = Deployment(name=None, proposals=_proposals(_PLAIN, _PLAIN), cuda="fp3
 _SERVER = Deployment(
     name="server",
     proposals=_proposals(Proposal(precision="int8", prefill="int8"), _PER_TOKEN),
-    cuda="fp16",
+    on_devices={"cuda": "fp16"},
 )
 
 # A desktop has one user: the bytes that a token has to read bound its speed. An int8 head costs little and halves the
@@ -186,7 +189,7 @@ _SERVER = Deployment(
 _DESKTOP = Deployment(
     name="desktop",
     proposals=_proposals(Proposal(precision="int4", head="int8", prefill="int8"), _PER_TOKEN),
-    cuda="fp16",
+    on_devices={"cuda": "fp16"},
 )
 
 # onnxruntime's WebAssembly has no kernels for products in blocks (it dequantizes the whole matrix every time), and none

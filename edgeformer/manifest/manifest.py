@@ -204,7 +204,7 @@ class Manifest:
         """Return a description of the op set of the graphs."""
         plan = self.plan
         if plan.ops == "ort":
-            return f"op set ort for {plan.provider.upper()}"
+            return f"op set ort for {plan.runs_on.title}"
         cache = f" with a {plan.cache_form} cache" if self.cache.num_layers else ""
         return f"op set {plan.ops}{cache}{', with edgeformer ops as functions' if plan.functions else ''}"
 

@@ -11,12 +11,11 @@ from edgeformer.manifest.quantization import WeightFormat
 Arithmetic = Literal["fp32", "fp16", "bf16"]
 """Data type of activations, and of caches and weights that are not quantized."""
 Precision = Literal["fp32", "fp16", "bf16", "int8", "int4"]
-"""Data type of weights; int8 and int4 have a `Quantization`. `default_arithmetic` says what a graph computes in."""
+"""Data type of weights; int8 and int4 have a `Quantization`. `Provider.arithmetic` says what a graph computes in."""
 Prefill = Literal["int8"]
 PrefillChoice = Literal["int8", "none"]
 CachePrecision = Literal["int8", "fp8"]
 """Data type of keys and values in a quantized cache; fp8 is float8e4m3fn."""
-Provider = Literal["cpu", "cuda"]
 OpSet = Literal["ort", "standard", "portable"]
 DeploymentName = Literal["server", "desktop", "web", "mobile"]
 """Where a bundle can be made to run; `edgeformer.manifest.deployment` says what each implies."""
@@ -183,15 +182,3 @@ class TextPrompts:
         if self.default is not None and self.default not in self.by_name:
             known = ", ".join(self.by_name) or "none"
             raise ConfigError(f"the default prompt {shown(self.default)} is none of the model's prompts: {known}.")
-
-
-def default_arithmetic(precision: Precision, provider: Provider) -> Arithmetic:
-    """Return the data type in which a graph computes where nobody chose one.
-
-    Graphs whose weights are stored in fewer bits compute in the fastest data type of the provider.
-    """
-    if precision in ("fp32", "fp16"):
-        return precision
-    if provider == "cpu":
-        return "fp32"
-    return "bf16" if precision == "bf16" else "fp16"

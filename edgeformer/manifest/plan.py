@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from edgeformer.contract.tensors import CacheForm
 from edgeformer.manifest.deployment import DEPLOYMENTS, Deployment
-from edgeformer.manifest.parts import Arithmetic, CachePrecision, DeploymentName, OpSet, Precision, Prefill, Provider
+from edgeformer.manifest.parts import Arithmetic, CachePrecision, DeploymentName, OpSet, Precision, Prefill
+from edgeformer.manifest.providers import Provider, ProviderName, find_provider
 from edgeformer.manifest.quantization import Quantization
 
 
@@ -28,7 +29,7 @@ class ExportPlan:
 
     deployment: DeploymentName | None = None
     ops: OpSet = "ort"
-    provider: Provider = "cpu"
+    provider: ProviderName = "cpu"
     cache_form: CacheForm = "any"
     precision: Precision = "fp32"
     arithmetic: Arithmetic = "fp32"
@@ -37,6 +38,11 @@ class ExportPlan:
     cache_precision: CachePrecision | None = None
     prefill: Prefill | None = None
     smooth: bool = False
+
+    @property
+    def runs_on(self) -> Provider:
+        """The execution provider, with what its kernels have."""
+        return find_provider(self.provider)
 
     @property
     def place(self) -> Deployment:

@@ -331,6 +331,7 @@ class GenerationOptions(TypedDict, total=False):
     dry_allowed_length: int
     dry_penalty_last_n: int
     dry_sequence_breakers: Texts
+    thinking_budget: int | None
     json_schema: JsonSchema | None
     regex: str | None
     grammar: str | None

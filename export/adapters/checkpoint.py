@@ -12,6 +12,7 @@ from edgeformer.checkpoints.source import CONTEXT_FIELDS, ModelSource
 from edgeformer.checkpoints.weights import CheckpointWeights
 from edgeformer.config import EncoderConfig, PoolingHead
 from edgeformer.errors import ConfigError
+from edgeformer.export.adapters.checkpoint_warnings import checkpoint_warnings
 from edgeformer.export.adapters.opened_model import OpenedAdapter, OpenedModel, Origin
 from edgeformer.export.progress import Progress, no_progress
 from edgeformer.lora.adapter_tensors import open_adapter
@@ -42,11 +43,18 @@ def open_checkpoint(
         progress("comparing with transformers", 0)
         comparison = compare_modules(compared, weights if compared is source else compared.weights())
     left_out = weights.left_out if isinstance(weights, CheckpointWeights) else ()
-    whole = source.text_model_of
+    whole, tokens, is_decoder = source.text_model_of, source.special_tokens(), source.config.task == "causal-lm"
     return OpenedModel(
         model_spec=model_spec_of(source.config),
         weights=weights,
         comparison=comparison,
+        warnings=checkpoint_warnings(
+            source,
+            source.config.task,
+            tokens,
+            source.config.vocab_size,
+            compared=comparison is not None and comparison.library is not None,
+        ),
         adapters=tuple(_open_adapter(name, Path(folder), weights) for name, folder in adapters.items()),
         origin=Origin(
             name=source.name,
@@ -57,10 +65,10 @@ def open_checkpoint(
                 pickled_weights=source.pickled_weights(),
                 text_model_of=None if whole is None else TextModelOf(model_type=whole, left_out=left_out),
             ),
-            tokens=source.special_tokens(),
+            tokens=tokens,
             folder=source.folder,
             hf_config=_client_config(source),
-            generation=source.generation_defaults(),
+            generation=source.generation_defaults(applied=not is_decoder),
             prompts=read_prompts(source.modules),
             lower_case=_pools(source) and lowers_case(source.folder),
         ),

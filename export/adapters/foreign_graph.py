@@ -32,7 +32,7 @@ def open_foreign(path: Path, source: ModelSource) -> tuple[Path, Manifest]:
     config = source.config
     if not isinstance(config, DecoderConfig):
         raise BundleError("only decoders of other exporters can be verified, and this is another kind of model.")
-    session = open_session(folder / graph, "cpu", prepack=False)
+    session = open_session(folder / graph, prepack=False)
     geometry = config.cache_geometry
     tensors = {value.name: value for value in (*session.get_inputs(), *session.get_outputs())}
     wanted = {*input_names(geometry), *output_names(geometry)}

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from edgeformer.checkpoints.source import FoundModel
 from edgeformer.client_files.transformers_js import without_transformers_js_config
 from edgeformer.errors import BundleError, ConfigError
+from edgeformer.export.adapters.checkpoint_warnings import checkpoint_warnings
 from edgeformer.export.adapters.opened_model import Comparison, OpenedModel, Origin
 from edgeformer.export.adapters.transformers_proof import prove
 from edgeformer.export.progress import Progress
@@ -87,17 +88,19 @@ def open_with_transformers(found: FoundModel, context_length: int | None, progre
     found.fetch_weights()
     progress("comparing with transformers", 0)
     weights, comparison = patched.open_weights(found.folder, found.allow_pickle)
+    tokens = found.special_tokens()
     origin = Origin(
         name=found.name,
         provenance=Provenance(source=found.origin, backend="transformers", pickled_weights=found.pickled_weights()),
-        tokens=found.special_tokens(),
+        tokens=tokens,
         folder=found.folder,
         hf_config=_limited(found.hf_config, patched.model_spec.context_length),
     )
     notes = tuple(patched.plan.notes)
     return OpenedModel(
-        model_spec=patched.model_spec, weights=weights, origin=origin, notes=notes, comparison=comparison
-    )
+        model_spec=patched.model_spec, weights=weights, origin=origin, notes=notes, comparison=comparison,
+        warnings=checkpoint_warnings(found, "causal-lm", tokens, patched.model_spec.vocab_size, compared=True),
+    )  # fmt: skip
 
 
 def reopen(folder: Path, manifest: Manifest) -> PatchedCheckpoint:

@@ -77,6 +77,7 @@ class OpenedModel:
         weights: the parameters of the module by name, each read when it is needed.
         origin: where it comes from.
         notes: what people should know about how the module was opened.
+        warnings: what they should know about its tokenizer and generation files (`checkpoint_warnings`).
         comparison: with the module of transformers; None where there is nothing to compare.
         adapters: those that are kept apart from the weights.
     """
@@ -85,5 +86,6 @@ class OpenedModel:
     weights: Mapping[str, Tensor]
     origin: Origin
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     comparison: Comparison | None = None
     adapters: tuple[OpenedAdapter, ...] = ()

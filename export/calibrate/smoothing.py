@@ -19,16 +19,16 @@ import torch
 from torch import Tensor, nn
 
 from edgeformer.checkpoints.expert_weights import LazyWeights, read_expert
+from edgeformer.contract.ops import CANONICAL_RMS_NORM, LAYER_NORM, PRODUCT
 from edgeformer.errors import ExportError
 from edgeformer.export.calibrate.forward_hooks import padded, run_observed, valid_tokens
 from edgeformer.export.calibrate.text import CalibrationTokens
-from edgeformer.export.graph.canonical import DOMAIN
 from edgeformer.export.graph.editing import producer, streamed
 from edgeformer.export.lower import GraphJob
 from edgeformer.export.reference.reference import Reference
 from edgeformer.manifest.quantization import Quantization, SmoothedNorm
 
-NORMS = {(DOMAIN, "RMSNorm"), ("", "LayerNormalization")}
+NORMS = {CANONICAL_RMS_NORM.key, LAYER_NORM.key}
 """Domain and op type of the canonical norms."""
 FARTHEST = 2.0**16
 """The largest factor; the smallest is its inverse. Such factors leave float32 weights far from its largest exponent."""
@@ -131,7 +131,7 @@ def _smoothable(node: ir.Node) -> SmoothedNorm | None:
 
 def _matrix(node: ir.Node) -> str | None:
     """Return the name of the weight W [N, K] of a product MatMul(x, Transpose(W))."""
-    transpose = producer(node.inputs[1], "Transpose") if (node.domain, node.op_type) == ("", "MatMul") else None
+    transpose = producer(node.inputs[1], "Transpose") if (node.domain, node.op_type) == PRODUCT.key else None
     return None if transpose is None or len(transpose.outputs[0].uses()) > 1 else _parameter(transpose.inputs[0])
 
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 import onnx_ir as ir
 from torch import Tensor
 
+from edgeformer.contract.ops import DOMAIN
 from edgeformer.contract.tensors import ConvState, KeyValueState, RecurrentState
 from edgeformer.errors import EdgeformerError, ExportError
 from edgeformer.export.capture.trace import capture
-from edgeformer.export.graph.canonical import DOMAIN
 from edgeformer.export.graph.editing import producer
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS
 from edgeformer.manifest.parts import Arithmetic

@@ -16,8 +16,8 @@ from onnx.defs import OpSchema
 from onnxscript.values import Opset
 
 import edgeformer.ops  # noqa: F401 - registers torch.ops.edgeformer
+from edgeformer.contract.ops import DOMAIN
 
-DOMAIN = "edgeformer"
 VERSION = 1
 
 OPS = {

@@ -2,7 +2,8 @@
 
 import onnx_ir as ir
 
-from edgeformer.export.graph.canonical import DOMAIN, canonical_inputs
+from edgeformer.contract.ops import DOMAIN
+from edgeformer.export.graph.canonical import canonical_inputs
 from edgeformer.export.graph.tensors import StreamedTensor
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
+from edgeformer.contract.ops import DOMAIN
 from edgeformer.contract.tensors import CacheForm
 from edgeformer.export.graph import cache_forms
 from edgeformer.export.graph.attention_bodies import (
@@ -22,7 +23,7 @@ from edgeformer.export.graph.attention_bodies import (
     shared_attention,
 )
 from edgeformer.export.graph.builder import NodeBuilder, Outputs, replace_each, replace_node
-from edgeformer.export.graph.canonical import DOMAIN, canonical_inputs
+from edgeformer.export.graph.canonical import canonical_inputs
 from edgeformer.export.graph.editing import canonical_nodes, dtype_of
 from edgeformer.export.graph.expert_bodies import expert_router, mixture_of_experts
 from edgeformer.export.graph.pass_report import PassReport

@@ -10,8 +10,9 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
+from edgeformer.contract.ops import DOMAIN
 from edgeformer.export.graph.builder import NodeBuilder, replace_node
-from edgeformer.export.graph.canonical import DOMAIN, VERSION
+from edgeformer.export.graph.canonical import VERSION
 from edgeformer.export.graph.editing import remove_if_unused
 
 SizeRefs = Mapping[ir.Node, Mapping[str, str]]

@@ -7,9 +7,10 @@ several functions: GroupQueryAttention, GroupQueryAttention_2 …
 
 import onnx_ir as ir
 
+from edgeformer.contract.ops import DOMAIN
 from edgeformer.contract.tensors import CacheForm
 from edgeformer.export.graph.builder import NodeBuilder
-from edgeformer.export.graph.canonical import DOMAIN, INPUTS, VERSION
+from edgeformer.export.graph.canonical import INPUTS, VERSION
 from edgeformer.export.graph.editing import canonical_nodes
 from edgeformer.export.graph.function_bodies import FUNCTION_BODIES
 from edgeformer.export.graph.pass_report import PassReport

@@ -14,8 +14,8 @@ import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 
+from edgeformer.contract.ops import DOMAIN
 from edgeformer.errors import ExportError
-from edgeformer.export.graph.canonical import DOMAIN
 from edgeformer.export.graph.editing import remove_initializer
 from edgeformer.export.graph.function_bodies import decompose_all
 from edgeformer.export.graph.pass_report import PassReport
@@ -115,7 +115,7 @@ def lower(model: ir.Model, lowering: LoweringOptions, expected: Mapping[str, int
     rules = [rule(model, lowering) for rule in op_set.RULES]
     rest = keep_as_functions if lowering.functions else decompose_all
     rules.append(rest(model, lowering.cache_form))
-    if lowering.provider == "cuda":
+    if lowering.rules.widens_bfloat16:
         passes += [report for report in [widen_bfloat16(model)] if report.changed]
     _clean_up(model)
     _declare_opsets(model, lowering)

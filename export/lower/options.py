@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 
 from edgeformer.contract.tensors import CacheForm
+from edgeformer.export.lower.providers import RULES, ProviderRules
 from edgeformer.export.quantize.calibrated_weights import Calibrated
 from edgeformer.manifest.cache_scales import CacheScales
-from edgeformer.manifest.parts import OpSet, Provider
+from edgeformer.manifest.parts import OpSet
+from edgeformer.manifest.providers import Provider, ProviderName, find_provider
 from edgeformer.manifest.quantization import Quantization
 
 
@@ -27,7 +29,7 @@ class LoweringOptions:
     """
 
     ops: OpSet = "ort"
-    provider: Provider = "cpu"
+    provider: ProviderName = "cpu"
     cache_form: CacheForm = "any"
     functions: bool = False
     quantization: Quantization | None = None
@@ -36,3 +38,13 @@ class LoweringOptions:
     calibrated: Calibrated | None = None
     twin: bool = False
     adapted: frozenset[str] = frozenset()
+
+    @property
+    def runs_on(self) -> Provider:
+        """The execution provider."""
+        return find_provider(self.provider)
+
+    @property
+    def rules(self) -> ProviderRules:
+        """The rules of its kernels."""
+        return RULES[self.provider]

@@ -8,10 +8,10 @@ Gemm takes x with two axes only.
 
 import onnx_ir as ir
 
+from edgeformer.contract.ops import CONTRIB, PRODUCT
 from edgeformer.export.graph.builder import NodeBuilder, replace_each
 from edgeformer.export.graph.editing import dim, producer, streamed
 from edgeformer.export.graph.pass_report import PassReport
-from edgeformer.export.lower.contrib import CONTRIB
 from edgeformer.export.lower.options import LoweringOptions
 
 
@@ -24,7 +24,7 @@ def lower_tied_head(model: ir.Model, lowering: LoweringOptions) -> PassReport:
 
 def _weight(node: ir.Node) -> ir.Value | None:
     """The weight W of a MatMul(x, Transpose(W))."""
-    transpose = producer(node.inputs[1], "Transpose") if (node.domain, node.op_type) == ("", "MatMul") else None
+    transpose = producer(node.inputs[1], "Transpose") if (node.domain, node.op_type) == PRODUCT.key else None
     return transpose.inputs[0] if transpose is not None and streamed(transpose.inputs[0]) is not None else None
 
 

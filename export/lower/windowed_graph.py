@@ -8,7 +8,7 @@ Both read the same weight file. The windowed graph differs in one attribute of t
 evicts tokens itself, so a client must bind one buffer as past and present, and cannot enlarge it. The op refuses padded
 batches of prompts: a client feeds prompts of several rows one by one, as our runtime does.
 
-Where a graph calls a function for attention, the windowed graph calls one of another name (WINDOWED), whose body has
+Where a graph calls a function for attention, the windowed graph calls one of another name (EVICTING), whose body has
 the attribute.
 
 A layer whose keys and values later layers read keeps all tokens: the op takes either an evicting cache, or one that an
@@ -19,25 +19,26 @@ from pathlib import Path
 
 import onnx
 
+from edgeformer.contract.ops import ATTENTION, WINDOWED
 from edgeformer.contract.tensors import CacheGeometry
-from edgeformer.export.lower.contrib import CONTRIB, attention_input
-from edgeformer.export.lower.ort.kernel_nodes import ATTENTION, INT8_ATTENTION
-from edgeformer.manifest.parts import Provider
+from edgeformer.export.lower.providers import RULES
+from edgeformer.manifest.providers import ProviderName
 
-WINDOWED = {ATTENTION.name: "WindowedAttention", INT8_ATTENTION.name: "Int8WindowedAttention"}
-"""Functions that stand for attention with a cache, and those with a cache that evicts."""
+EVICTING = {each.name: evicting.name for each, evicting in WINDOWED.items()}
+"""Functions whose cache evicts tokens, by those whose cache does not."""
 
 
 def write_windowed_graph(
-    graph: Path, windowed: Path, geometry: CacheGeometry, context_length: int, provider: Provider
+    graph: Path, windowed: Path, geometry: CacheGeometry, context_length: int, provider: ProviderName
 ) -> tuple[int | None, ...]:
     """Write the windowed form of a lowered graph and return the window of each layer in tokens.
 
     Writes nothing and returns () where no layer has a window shorter than the context, or none has a kernel for it.
     """
     model = onnx.load(graph, load_external_data=False)
-    nodes = [node for node in model.graph.node if node.op_type in ("GroupQueryAttention", *WINDOWED)]
-    attention = {node.output[1]: node for node in nodes if len(node.output) > 1}
+    nodes = [node for node in model.graph.node if node.op_type in (ATTENTION.name, *EVICTING)]
+    place = ATTENTION.outputs.index("present_key")
+    attention = {node.output[place]: node for node in nodes if len(node.output) > place}
     read = {name for node in model.graph.node for name in node.input}
     windows: list[int | None] = [None] * geometry.num_layers
     declared = {value.name: value for value in (*model.graph.input, *model.graph.output)}
@@ -60,8 +61,8 @@ def write_windowed_graph(
 def _evict(model: onnx.ModelProto, node: onnx.NodeProto) -> None:
     """Let an attention, or the function that it calls, evict tokens."""
     evicting = node
-    if node.op_type in WINDOWED:
-        called, node.op_type = node.op_type, WINDOWED[node.op_type]
+    if node.op_type in EVICTING:
+        called, node.op_type = node.op_type, EVICTING[node.op_type]
         if any(each.name == node.op_type for each in model.functions):
             return
         function = model.functions.add()
@@ -70,10 +71,10 @@ def _evict(model: onnx.ModelProto, node: onnx.NodeProto) -> None:
     evicting.attribute.append(onnx.helper.make_attribute("sliding_window_cache", 1))
 
 
-def _window(node: onnx.NodeProto, context_length: int, provider: Provider) -> int | None:
+def _window(node: onnx.NodeProto, context_length: int, provider: ProviderName) -> int | None:
     """The window of an attention, where it is shorter than the context and the kernel can evict tokens."""
-    if node.domain != CONTRIB and node.op_type not in WINDOWED:
+    if node.domain != ATTENTION.domain and node.op_type not in EVICTING:
         return None
     window = next(each.i for each in node.attribute if each.name == "local_window_size")
-    biased = node.domain == CONTRIB and attention_input(node, "attention_bias") != ""
-    return window if 0 < window < context_length and not (provider == "cuda" and biased) else None
+    biased = node.domain == ATTENTION.domain and ATTENTION.named(node.input).get("attention_bias", "") != ""
+    return window if 0 < window < context_length and (RULES[provider].evicts_with_bias or not biased) else None

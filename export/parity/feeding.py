@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.parts import Provider
+from edgeformer.manifest.providers import Provider
 from edgeformer.runtime.caches.encoder_outputs import EncoderOutputs
 from edgeformer.runtime.caches.static_cache import StaticCache
 from edgeformer.runtime.sessions.narrow_floats import FLOAT8, stored

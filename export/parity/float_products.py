@@ -14,14 +14,14 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from edgeformer.contract.ops import INTEGER_PRODUCT, ROUNDING
 from edgeformer.errors import BundleError
 from edgeformer.export.bundle.ort_format import load_onnx
 from edgeformer.export.graph.outlining import inline_functions
 from edgeformer.export.parity.locate.cut_graph import first_line, open_model
-from edgeformer.manifest.parts import Provider
+from edgeformer.manifest.providers import Provider
 from edgeformer.runtime.sessions.session import onnxruntime_errors
 
-PRODUCT, ROUNDING = "MatMulIntegerToFloat", "QuantizeLinear"
 BOUNDS = {"float_product/lowest": 0.0, "float_product/highest": 255.0}
 """Names and values of the constants that bound a uint8 activation."""
 
@@ -51,9 +51,12 @@ def _replace(graph: onnx.GraphProto) -> int:
     """Replace the products of one graph and of the branches in it; return their number."""
     branches = [attribute.g for node in graph.node for attribute in node.attribute if attribute.HasField("g")]
     within = sum(map(_replace, branches))
-    roundings = {node.output[0]: node for node in graph.node if node.op_type == ROUNDING}
+    roundings = {node.output[0]: node for node in graph.node if node.op_type == ROUNDING.name}
+    symmetric = INTEGER_PRODUCT.place("b_zero_point")  # inputs of products without zero points of weights, and bias
     products = [
-        node for node in graph.node if node.op_type == PRODUCT and len(node.input) <= 5 and node.input[0] in roundings
+        node
+        for node in graph.node
+        if node.op_type == INTEGER_PRODUCT.name and len(node.input) <= symmetric and node.input[0] in roundings
     ]
     formulas = {node.output[0]: _product(node) for node in products}
     formulas |= {node.input[0]: _steps(roundings[node.input[0]]) for node in products}

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from edgeformer.contract.ops import ATTENTION, FP8_CACHE, SCALES
 from edgeformer.export.graph.builder import NodeBuilder, replace_node
 from edgeformer.export.graph.editing import dim
-from edgeformer.export.lower.contrib import ATTENTION_INPUTS, CONTRIB, FP8_CACHE, attention_inputs
 from edgeformer.manifest.cache_scales import LARGEST
 
 KEPT = "past_key", "past_value"
@@ -24,7 +24,7 @@ FLOAT, FLOAT8 = ir.DataType.FLOAT, ir.DataType.FLOAT8E4M3FN
 def attend_in_float32(path: Path) -> int:
     """Replace every attention over float8 in the float32 graph of a file; return how many there were."""
     model = ir.load(path)
-    found = [node for node in model.graph if (node.domain, node.op_type) == (CONTRIB, "GroupQueryAttention")]
+    found = [node for node in model.graph if (node.domain, node.op_type) == ATTENTION.key]
     found = [node for node in found if node.attributes.get_string("k_quant_type", "") == FP8_CACHE["k_quant_type"]]
     _widen_pasts(model)
     for node in found:
@@ -48,15 +48,15 @@ def _widen_pasts(model: ir.Model) -> None:
 
 
 def _replace(node: ir.Node) -> None:
-    inputs = dict(zip(ATTENTION_INPUTS, node.inputs, strict=False))
+    inputs = ATTENTION.named(node.inputs)
     attributes = {name: each.value for name, each in node.attributes.items() if name not in FP8_CACHE}
-    scales = [inputs.pop(name) for name in ("k_scale", "v_scale")]
+    scales = [inputs.pop(name) for name in SCALES]
     emit = NodeBuilder(node.name or "")
     past = [emit("Mul", inputs[name], scale) for name, scale in zip(KEPT, scales, strict=True)]
 
     def attention(**changed: ir.Value | None) -> list[ir.Value]:
-        given = attention_inputs(**{**inputs, **changed})
-        return list(emit.many("GroupQueryAttention", *given, outputs=3, domain=CONTRIB, **attributes))
+        given = ATTENTION.ordered(**{**inputs, **changed})
+        return list(emit.many(ATTENTION.name, *given, outputs=3, domain=ATTENTION.domain, **attributes))
 
     appended = attention(**dict(zip(KEPT, past, strict=True)))[1:]
     presents = [_float8(emit, part, scale) for part, scale in zip(appended, scales, strict=True)]

@@ -33,7 +33,7 @@ class Piece:
 
 @dataclass
 class Judge:
-    """Collects checks, and what the certificate draws.
+    """Collects checks, and the largest errors that the certificate shows.
 
     eager_worst: eager PyTorch's largest errors in all runs, since the positions of a single run are a small sample.
     """

@@ -1,4 +1,4 @@
-"""The result of a verification: plain data that is printed, saved as JSON, and drawn as a certificate."""
+"""The result of a verification: plain data that is printed, saved as JSON, and shown by a certificate."""
 
 import math
 from collections.abc import Iterable

@@ -31,7 +31,7 @@ from edgeformer.export.progress import Progress
 from edgeformer.manifest.graph_forms import FORMS
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.quantization import Quantization
-from edgeformer.runtime.sessions.cuda_machine import driver
+from edgeformer.runtime.sessions.providers import sessions_of
 from edgeformer.runtime.sessions.session import onnxruntime
 
 PROVIDER = "cpu, float32 twins of the graphs for CUDA"
@@ -54,9 +54,9 @@ COMPARED = onnx.AttributeProto.INT, onnx.AttributeProto.FLOAT, onnx.AttributePro
 
 
 def lacks_gpu(manifest: Manifest) -> bool:
-    """Return whether the graphs of a bundle are for CUDA, and the installed onnxruntime or the machine has none."""
-    lacks = "CUDAExecutionProvider" not in onnxruntime().get_available_providers() or driver().absent
-    return manifest.plan.provider == "cuda" and lacks
+    """Return whether graphs of a bundle are verified by their twins: the onnxruntime here or the machine has no GPU."""
+    runs_on = manifest.plan.runs_on
+    return runs_on.twin is not None and sessions_of(runs_on).lacks_machine(onnxruntime())
 
 
 def verify_twin(subject: Subject, progress: Progress, verify: Callable[[Subject], Report]) -> Report:
@@ -99,9 +99,11 @@ def write_twin(subject: Subject, folder: Path, progress: Progress) -> Subject:
             name: {parameter: update.to(dtype) for parameter, update in updates.items()}
             for name, updates in adapters.items()
         }
+    runs_on = manifest.plan.runs_on.twin
+    assert runs_on is not None
     described = replace(
         manifest,
-        plan=replace(plan, provider="cpu"),
+        plan=replace(plan, provider=runs_on),
         graphs=out.graphs,
         weights=out.writer.weights,
         files=file_entries(folder, out.writer.hashes),

@@ -154,7 +154,7 @@ class Verification:
         self._setup = Setup(
             folder=folder,
             manifest=manifest,
-            provider=choose_provider("cuda" if manifest.plan.provider == "cuda" else "cpu", manifest),
+            provider=choose_provider(manifest.plan.provider, manifest),
             model_spec=model_spec,
             weights=CastWeights(self._weights, torch.bfloat16) if manifest.plan.precision == "bf16" else stored,
             mode=mode,
@@ -257,7 +257,7 @@ class Verification:
             return
         setup, checks = self._setup, judge_scales(self.subject.folder, self.subject.manifest)
         setup.progress(f"running the {scales.precision} cache", 0.93)
-        stage = partial(judge_quantized_cache, graph, setup.model_spec, setup.weights, setup.provider == "cuda")
+        stage = partial(judge_quantized_cache, graph, setup.model_spec, setup.weights, setup.provider.on_device)
         self._stage(lambda: checks.extend(stage()), checks, f"{scales.precision} cache, ")
 
     def _judge_other_graphs(self) -> None:
@@ -303,7 +303,7 @@ class Verification:
             mode=mode,
             reference=f"float64 PyTorch, {self.subject.reference}",
             precision=manifest.plan.precision,
-            environment=_environment(self._setup.provider),
+            environment=_environment(self._setup.provider.name),
             hashes=manifest.graph_hashes() or {manifest.graph: sha256(self.subject.folder / manifest.graph)},
             seconds=self._seconds(),
             checks=tuple(self.checks),

@@ -13,7 +13,8 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from edgeformer.export.graph.canonical import DOMAIN, canonical_inputs
+from edgeformer.contract.ops import DOMAIN
+from edgeformer.export.graph.canonical import canonical_inputs
 from edgeformer.export.graph.editing import canonical_nodes, dim, head_dim_of, producer, remove_if_unused
 from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.graph.provenance import record_change

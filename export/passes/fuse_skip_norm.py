@@ -9,13 +9,13 @@ of the sum read the op's second output.
 
 import onnx_ir as ir
 
+from edgeformer.contract.ops import CANONICAL_RMS_NORM, DOMAIN, LAYER_NORM
 from edgeformer.export.graph.builder import NodeBuilder
-from edgeformer.export.graph.canonical import DOMAIN
 from edgeformer.export.graph.editing import producer, remove_if_unused, same_type
 from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.graph.provenance import NodeOrigin
 
-FUSED = {(DOMAIN, "RMSNorm"): "SkipRMSNorm", ("", "LayerNormalization"): "SkipLayerNorm"}
+FUSED = {CANONICAL_RMS_NORM.key: "SkipRMSNorm", LAYER_NORM.key: "SkipLayerNorm"}
 """The fused op for each norm."""
 
 LAYER_NORM_EPSILON = 1e-5

@@ -13,9 +13,9 @@ them.
 
 import onnx_ir as ir
 
+from edgeformer.contract.ops import DOMAIN
 from edgeformer.contract.tensors import LOGITS_LENGTH
 from edgeformer.export.graph.builder import NodeBuilder
-from edgeformer.export.graph.canonical import DOMAIN
 from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.graph.provenance import origin_of
 

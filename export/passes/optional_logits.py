@@ -6,8 +6,8 @@ becomes
 
     attention → Slice(logits_start:), x → Slice(logits_start:) → MatMul → + → RMSNorm → … → MatMul → logits [B, L, V]
 
-`logits_start` int64 [1] is an initializer that is also an input of the graph. A client may leave it out: it is 0 then,
-and the logits are those of all tokens. Requires what `last_token` does.
+`logits_start` int64 [1] is an initializer: 0, so that the logits are those of all tokens. The runtime makes it an
+input, too, in the graph that it opens (`optional_input`). Requires what `last_token` does.
 """
 
 import numpy as np
@@ -39,8 +39,9 @@ def optional_logits(model: ir.Model) -> PassReport:
 
 
 def make_optional(model: ir.Model) -> None:
-    """Give the input `logits_start`, if there is one, the default 0: the logits are those of all tokens."""
-    for value in model.graph.inputs:
+    """Make the input `logits_start`, if there is one, an initializer, 0: the logits are those of all tokens."""
+    for value in list(model.graph.inputs):
         if value.name == LOGITS_START:
+            model.graph.inputs.remove(value)
             value.const_value = ir.tensor(np.zeros(1, np.int64), name=LOGITS_START)
             model.graph.register_initializer(value)

@@ -13,9 +13,9 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
+from edgeformer.contract.ops import DOMAIN
 from edgeformer.errors import ExportError
 from edgeformer.export.graph.builder import NodeBuilder, replace_node
-from edgeformer.export.graph.canonical import DOMAIN
 from edgeformer.export.graph.editing import add_initializer, producer, remove_if_unused, remove_initializer, streamed
 from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.graph.tensors import StreamedTensor

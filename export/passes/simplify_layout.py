@@ -19,8 +19,8 @@ import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 
+from edgeformer.contract.ops import DOMAIN
 from edgeformer.export.graph.builder import NodeBuilder
-from edgeformer.export.graph.canonical import DOMAIN
 from edgeformer.export.graph.editing import dtype_of, producer, remove_if_unused, streamed
 from edgeformer.export.graph.pass_report import PassReport
 

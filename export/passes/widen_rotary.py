@@ -11,8 +11,9 @@ order. A Split in place of the two slices is matched as well.
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 
+from edgeformer.contract.ops import DOMAIN
 from edgeformer.export.graph.builder import NodeBuilder
-from edgeformer.export.graph.canonical import DOMAIN, canonical_inputs
+from edgeformer.export.graph.canonical import canonical_inputs
 from edgeformer.export.graph.editing import dim, dtype_of, producer, remove_if_unused, same_type
 from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.passes.simplify_layout import constant_integers

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.contract.tensors import CacheGeometry, StateTensor
-from edgeformer.manifest.parts import Provider
+from edgeformer.manifest.providers import CPU, Provider
 from edgeformer.runtime.caches.static_cache import check_memory, dtype_of, move_rows
 from edgeformer.runtime.sessions.buffer import Buffer, Rows
 
@@ -55,17 +55,17 @@ class DynamicCache:
         dtype: type[np.generic],
         batch_size: int,
         capacity: int,
-        provider: Provider = "cpu",
+        provider: Provider = CPU,
         prefix: str = "",
     ):
         self.batch_size = batch_size
         self.capacity = capacity
         self.bytes = geometry.size_in_bytes(np.dtype(dtype).itemsize, batch_size, capacity)
-        if provider == "cpu":
+        if not provider.on_device:
             check_memory(2 * self.bytes, batch_size, capacity)
         self._geometry = geometry
         self._dtype = dtype
-        self._provider: Provider = provider
+        self._provider = provider
         self._tensors = geometry.tensors(prefix)
         self._blocks = [self._block(np.ones((1, 0), np.int64)) for _ in range(batch_size)]
 
@@ -85,7 +85,7 @@ class DynamicCache:
         for tensor, buffer in zip(self._tensors, past.buffers, strict=True):
             buffer.bind_input(binding, tensor.past)
             # The session reuses its own memory; newly allocated memory would be mapped page by page.
-            binding.bind_output(tensor.present, self._provider)
+            binding.bind_output(tensor.present, self._provider.name)
         yield mask
         # The presents are the last outputs; logits are bound before them.
         self._blocks[place] = self._block(mask, binding.get_outputs()[-len(past.buffers) :])

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from edgeformer.contract.tensors import CacheGeometry
 from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.parts import Provider
+from edgeformer.manifest.providers import CPU, Provider
 from edgeformer.runtime.sessions.buffer import Buffer, Rows
 from edgeformer.runtime.sessions.narrow_floats import element_type
 from edgeformer.runtime.sessions.session import CACHE_DTYPES
@@ -41,7 +41,7 @@ class EncoderOutputs:
         self._geometry = _geometry(manifest)
         self._tensors = self._geometry.tensors("encoder.")
         self._buffers = buffers
-        self._provider: Provider = provider
+        self._provider = provider
 
     @classmethod
     def run(
@@ -73,7 +73,7 @@ class EncoderOutputs:
     @classmethod
     def empty(cls, manifest: Manifest, rows: int) -> Self:
         """Return rows on the CPU that take memory once they are written."""
-        outputs = cls(manifest, np.zeros((rows, 0), np.int64), [], "cpu")
+        outputs = cls(manifest, np.zeros((rows, 0), np.int64), [], CPU)
         outputs._allocate(rows, 1)
         return outputs
 

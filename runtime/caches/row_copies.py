@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.manifest.parts import Provider
+from edgeformer.manifest.providers import CPU, Provider
 from edgeformer.runtime.sessions.buffer import Buffer
 from edgeformer.runtime.sessions.narrow_floats import FLOAT8, element_type
 from edgeformer.runtime.sessions.session import onnxruntime
@@ -46,13 +46,13 @@ class RowCopies:
     per_token: which buffers have slots for tokens, [B, K, C, …].
     """
 
-    def __init__(self, buffers: Sequence[Buffer], per_token: Sequence[bool], provider: Provider):
+    def __init__(self, buffers: Sequence[Buffer], per_token: Sequence[bool], provider: Provider = CPU):
         self._buffers = buffers
         self._kinds = [
             Kind(buffer.dtype, len(buffer.shape), slots) for buffer, slots in zip(buffers, per_token, strict=True)
         ]
         self._provider = provider
-        self.on_device = provider != "cpu"
+        self.on_device = provider.on_device
 
     def read(self, row: int, tokens: int) -> list[Array]:
         """Return the content of a row of each buffer, of the first `tokens` slots where it has slots.
@@ -114,7 +114,7 @@ class RowCopies:
         A row may be read after it was written, so that rows are copied elsewhere first: those of some buffers at once.
         """
         shrink = None
-        if self._provider != "cpu":  # the memory of the copies is for others then
+        if self._provider.on_device:  # the memory of the copies is for others then
             shrink = onnxruntime().RunOptions()
             shrink.add_run_config_entry("memory.enable_memory_arena_shrinkage", "gpu:0")
         for places in self._groups():
@@ -124,7 +124,7 @@ class RowCopies:
             binding.bind_cpu_input("rows", np.ascontiguousarray(parents, np.int64))
             for index, place in enumerate(places):
                 self._buffers[place].bind_input(binding, f"from_{index}", kind=copied_type(kinds[index].dtype))
-                binding.bind_output(f"to_{index}", self._provider)
+                binding.bind_output(f"to_{index}", self._provider.name)
             gather.run_with_iobinding(binding, shrink)
             for index, (place, value) in enumerate(zip(places, binding.get_outputs(), strict=True)):
                 back.bind_ortvalue_input(f"from_{index}", value)

@@ -13,7 +13,6 @@ attention op evicts tokens that left the window, and keeps the last min(length, 
 """
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -23,10 +22,11 @@ from numpy.typing import NDArray
 
 from edgeformer.contract.tensors import CacheGeometry, StateTensor
 from edgeformer.errors import RequestError
-from edgeformer.manifest.parts import Provider
+from edgeformer.manifest.providers import CPU, Provider
 from edgeformer.runtime.caches.row_copies import RowCopies
 from edgeformer.runtime.sessions.buffer import Buffer, Rows
 from edgeformer.runtime.sessions.narrow_floats import numbers_of, stored
+from edgeformer.runtime.sessions.providers.cpu import available_memory
 
 Array = NDArray[Any]
 
@@ -48,7 +48,7 @@ class StaticCache:
         dtype: type[np.generic],
         batch_size: int,
         capacity: int,
-        provider: Provider = "cpu",
+        provider: Provider = CPU,
         windows: Sequence[int | None] = (),
         prefix: str = "",
         reserved: bool = False,
@@ -60,7 +60,7 @@ class StaticCache:
         self._tensors = geometry.tensors(prefix)
         # The buffer of a window may be longer than this request; the system only provides pages that are written.
         self.bytes = geometry.size_in_bytes(np.dtype(dtype).itemsize, batch_size, capacity, windows)
-        if provider == "cpu" and not reserved:
+        if not (provider.on_device or reserved):
             check_memory(self.bytes, batch_size, capacity)
         # Slots for tokens stay uninitialised: those beyond the length of a row are masked. Some graphs multiply them
         # with zero (see `fill`).
@@ -270,12 +270,3 @@ def check_memory(needed: int, batch_size: int, capacity: int) -> None:
             f"the cache for {batch_size} × {capacity} tokens takes {needed / 1e9:.1f} GB, and "
             f"{available / 1e9:.1f} GB of memory are free. Ask for fewer tokens (max_new_tokens) or rows."
         )
-
-
-def available_memory() -> int | None:
-    """Return the bytes that can be allocated without swapping; None where the system does not tell."""
-    if not os.path.exists("/proc/meminfo"):
-        return None
-    with open("/proc/meminfo") as lines:
-        fields = dict(line.split(":") for line in lines)
-    return int(fields["MemAvailable"].split()[0]) * 1024

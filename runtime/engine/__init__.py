@@ -6,16 +6,17 @@ with Engine(load("tiny-llama")) as engine:
         print(stream.finish().text)
 
 engine.py       submit, statistics, close: what callers see, from any thread
-scheduler.py    one turn of the batch: a step of all running rows, then at most one chunk of a prompt
-waiting.py      requests in the queue, and which one is next
+worker.py       the thread that takes the turns of a scheduler (`generation/scheduling/`), and its lock
+stream.py       tokens of one request, across threads
+offline.py      the same without a thread, for jobs
 service.py      requests of a model and their rows; causal_service.py, seq2seq_service.py: of decoders, and of
-                encoder-decoders with the keys and values of their sources
+                encoder-decoders with the keys and values of their sources; new_service.py chooses one
 texts.py        texts for an encoder, run together by length
 """
 
 from edgeformer.runtime.engine.engine import Engine
-from edgeformer.runtime.engine.statistics import EngineStatistics
+from edgeformer.runtime.engine.offline import OfflineEngine
 from edgeformer.runtime.engine.stream import EngineStream
-from edgeformer.runtime.engine.waiting import EngineBusyError
+from edgeformer.runtime.generation.scheduling import EngineBusyError, EngineStatistics
 
-__all__ = ["Engine", "EngineBusyError", "EngineStatistics", "EngineStream"]
+__all__ = ["Engine", "EngineBusyError", "EngineStatistics", "EngineStream", "OfflineEngine"]

@@ -2,19 +2,18 @@
 
 import time
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime.engine.request import EngineRequest
-from edgeformer.runtime.engine.row_drafts import RowDrafts, drafts_of
-from edgeformer.runtime.engine.service import Service, Wake, default_memory, row_bytes
-from edgeformer.runtime.engine.stream import EngineStream
-from edgeformer.runtime.generation.generate import Row
+from edgeformer.manifest.providers import CPU
+from edgeformer.runtime.engine.service import Service, default_memory, row_bytes
 from edgeformer.runtime.generation.generation_config import GenerationConfig
-from edgeformer.runtime.generation.speculation import DraftLength
+from edgeformer.runtime.generation.row import Row
+from edgeformer.runtime.generation.scheduling import ScheduledRequest
+from edgeformer.runtime.generation.scheduling.beginnings import restore_prefix
+from edgeformer.runtime.generation.speculation.row_drafts import RowDrafts, drafts_of
 from edgeformer.runtime.prefixes.held_rows import HeldRow, HeldRows, common_length
 from edgeformer.runtime.prefixes.prefix_cache import SHORTEST, PrefixCache
 from edgeformer.runtime.steps.adapters import check_adapter
@@ -37,7 +36,7 @@ class CausalService(Service):
         prefill_graph_steps: bool,
         prefix_cache_bytes: int | None,
     ):
-        adapters = model.row_adapters(max_rows) if model.adapters and model.provider == "cpu" else None
+        adapters = model.row_adapters(max_rows) if model.adapters and not model.provider.on_device else None
         graph = DecodeGraph(
             model.session,
             model.manifest,
@@ -50,12 +49,12 @@ class CausalService(Service):
         self._model = model
         if prefix_cache_bytes is None:
             # Prefixes are in the host's memory, whatever the rows are in.
-            prefix_cache_bytes = min(self.memory, default_memory("cpu")) // PREFIX_SHARE
+            prefix_cache_bytes = min(self.memory, default_memory(CPU)) // PREFIX_SHARE
         self._prefixes = PrefixCache(prefix_cache_bytes)
         self._held = HeldRows()
         self._cuttable = self.decoder.cache.trimmable
 
-    def request(self, wake: Wake, prompt: Any, /, **keywords: Any) -> EngineRequest:
+    def request(self, prompt: Any, keywords: dict[str, Any]) -> ScheduledRequest:
         """Return a checked request; keywords: those of `CausalLM.generate`."""
         adapter = keywords.pop("adapter", None)
         if adapter is not None:
@@ -69,21 +68,21 @@ class CausalService(Service):
         needed = self.cache_bytes(tokens)
         self.check_fits(needed, tokens)
         drafts, of_drafts = self._drafts(row, config, self.memory - needed)
-        return EngineRequest(row, EngineStream(row, wake), needed + of_drafts, adapter=adapter, drafts=drafts)
+        return ScheduledRequest(row, needed=needed + of_drafts, adapter=adapter, drafts=drafts)
 
     def _drafts(self, row: Row, config: GenerationConfig, free_bytes: int) -> tuple[RowDrafts | None, int]:
         """Return the drafts of a request, as `generate` chooses them, and the bytes of the cache that they take.
 
         free_bytes: those that a draft model's cache may take. On a device it is beside the memory of the rows.
         """
-        draft, tokens = self._model.draft, len(row.prompt) + row.max_new_tokens
-        if draft is None or config.prompt_lookup_num_tokens or not config.num_assistant_tokens:
+        if not self._model.drafts_by_model(config):
             return drafts_of(row, config), 0
-        needed = 0 if self._on_device else row_bytes(draft.manifest, min(tokens, draft.manifest.context_length))
+        assert self._model.draft is not None
+        draft, tokens = self._model.draft.manifest, len(row.prompt) + row.max_new_tokens
+        needed = 0 if self._on_device else row_bytes(draft, min(tokens, draft.context_length))
         if needed > free_bytes:
             return drafts_of(row, config), 0
-        new_draft_model = partial(self._model.new_draft_model, tokens)
-        return RowDrafts(row, new_draft_model, DraftLength(config.num_assistant_tokens), PREFILL_CHUNK), needed
+        return self._model.new_drafts(row, config, PREFILL_CHUNK), needed
 
     @property
     def held_bytes(self) -> int:
@@ -91,7 +90,7 @@ class CausalService(Service):
         return self._held.bytes
 
     def begin(
-        self, request: EngineRequest, places: Sequence[int], running: Sequence[EngineRequest], free_bytes: int
+        self, request: ScheduledRequest, places: Sequence[int], running: Sequence[ScheduledRequest], free_bytes: int
     ) -> None:
         """Start with the longest beginning of the prompt that a row or the prefix cache has of the adapter."""
         started = time.perf_counter()
@@ -107,24 +106,23 @@ class CausalService(Service):
                 self.decoder.copy(other, request.place, shared)
                 request.prefilled = shared
             else:  # also if the only row that was free held the text, which the prefix cache has now
-                prefix = self._prefixes.restore(self.decoder, request.place, prompt, adapter or "")
-                request.prefilled, request.fork, request.first_logits = prefix.length, prefix.fork, prefix.logits
+                restore_prefix(self._prefixes, self.decoder, request)
         request.row.cached_tokens = request.prefilled
         if self._adapters is not None:
             self._adapters.set(request.place, adapter)
         self._held.release(free_bytes - request.bytes, self._release_held)
         request.row.prefill_seconds += time.perf_counter() - started
 
-    def leave(self, request: EngineRequest) -> None:
+    def leave(self, request: ScheduledRequest) -> None:
         """Hold the row of a request that has ended for one that goes on behind it, unless nothing is to be kept."""
         tokens = np.array(self.tokens_of(request), np.int64)
-        if request.stream.error is not None or not self._prefixes.max_bytes or len(tokens) < SHORTEST:
+        if request.error is not None or not self._prefixes.max_bytes or len(tokens) < SHORTEST:
             super().leave(request)
             return
         taken = self.cache_bytes(self.decoder.written(request.place))
         self._held.hold(request.place, HeldRow(tokens, request.adapter, taken))
 
-    def keep(self, request: EngineRequest, tokens: Sequence[int], logits: Logits | None = None) -> None:
+    def keep(self, request: ScheduledRequest, tokens: Sequence[int], logits: Logits | None = None) -> None:
         """Keep what a row holds for these tokens, and will not hold once more follow, for later requests.
 
         A row that can be cut has it itself, until it is needed for another text.
@@ -137,7 +135,7 @@ class CausalService(Service):
         """Bytes of prefixes that are kept for later requests, apart from the rows."""
         return self._prefixes.bytes
 
-    def _row_that_begins_like(self, request: EngineRequest, running: Sequence[EngineRequest]) -> tuple[int, int]:
+    def _row_that_begins_like(self, request: ScheduledRequest, running: Sequence[ScheduledRequest]) -> tuple[int, int]:
         """Return the row, running or held, with most of a prompt's beginning, and how many tokens; (-1, 0) if none.
 
         At least one token of the prompt is left to run.
@@ -161,14 +159,14 @@ class CausalService(Service):
         length, place = max(lengths, default=(0, -1))
         return (place, length) if length >= SHORTEST else (-1, 0)
 
-    def _take_held(self, request: EngineRequest, place: int, length: int) -> None:
+    def _take_held(self, request: ScheduledRequest, place: int, length: int) -> None:
         """Give a request a held row, of which it keeps the first `length` tokens."""
         self._forget_held(place, length)
         request.place, request.prefilled = place, length
         self._count_surplus(request)
         self.decoder.cut(place, length)
 
-    def _vacate(self, request: EngineRequest, free_bytes: int) -> None:
+    def _vacate(self, request: ScheduledRequest, free_bytes: int) -> None:
         self._forget_held(request.place)
         super()._vacate(request, free_bytes)
 

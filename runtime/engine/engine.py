@@ -11,25 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime.engine.causal_service import CausalService
-from edgeformer.runtime.engine.scheduler import Scheduler
-from edgeformer.runtime.engine.seq2seq_service import Seq2SeqService
+from edgeformer.runtime.engine.new_service import check_sizes, new_service
 from edgeformer.runtime.engine.service import Service
-from edgeformer.runtime.engine.statistics import EngineStatistics
 from edgeformer.runtime.engine.stream import EngineStream
 from edgeformer.runtime.engine.texts import TextScheduler, WaitingText
 from edgeformer.runtime.engine.worker import Turns, Worker
 from edgeformer.runtime.generation.generation_config import GenerationConfig
 from edgeformer.runtime.generation.sampling.logits_processors import LogitsProcessor
+from edgeformer.runtime.generation.scheduling import EngineStatistics, Scheduler
 from edgeformer.runtime.request_values import count, flag, is_list, seconds, shown
 from edgeformer.runtime.tasks.causal_lm import CausalLM
 from edgeformer.runtime.tasks.encoder import Encoder, Pair
 from edgeformer.runtime.tasks.encoder_decoder import Source
 from edgeformer.runtime.tasks.model import Text
 from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
-
-MOST_ROWS = 4096
-"""Rows of an engine at most: each takes memory before there is a request, and no CPU runs a batch so large."""
 
 
 class Engine:
@@ -57,11 +52,8 @@ class Engine:
         prefill_graph_steps: bool = False,
         prefix_cache_bytes: int | None = None,
     ):
-        count("max_rows", max_rows, most=MOST_ROWS)
+        check_sizes(max_rows, memory, prefix_cache_bytes)
         count("max_queue", max_queue)
-        for name, value in (("memory", memory), ("prefix_cache_bytes", prefix_cache_bytes)):
-            if value is not None:
-                count(name, value, least=int(name == "memory"))
         flag("prefill_graph_steps", prefill_graph_steps)
         changed = Condition()
         self._encoder = model if isinstance(model, Encoder) else None
@@ -69,8 +61,8 @@ class Engine:
         if isinstance(model, Encoder):
             self._turns: Turns = TextScheduler(model, max_rows, max_queue, changed)
         else:
-            self._service = _service(model, max_rows, memory, prefill_graph_steps, prefix_cache_bytes)
-            self._turns = Scheduler(self._service, max_rows, max_queue, changed)
+            self._service = new_service(model, max_rows, memory, prefill_graph_steps, prefix_cache_bytes)
+            self._turns = Scheduler(self._service, max_rows, most_waiting=max_queue, lock=changed)
         self._worker = Worker(self._turns, changed)
         weakref.finalize(self, self._worker.stop, False)
 
@@ -94,11 +86,11 @@ class Engine:
         """
         if self._service is None:
             raise RequestError("this engine runs an encoder, which generates nothing. Use embed.")
-        request = self._service.request(
-            self._worker.wake, prompt, config=config, logits_processors=logits_processors, **options
-        )
+        keywords = {"config": config, "logits_processors": logits_processors, **options}
+        request = self._service.request(prompt, keywords)
+        request.stream = stream = EngineStream(request.row, self._worker.wake)
         self._worker.add(request)
-        return request.stream
+        return stream
 
     def embed(
         self,
@@ -178,14 +170,3 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close(drain=error is None)
-
-
-def _service(
-    model: Any, max_rows: int, memory: int | None, prefill_graph_steps: bool, prefix_cache_bytes: int | None
-) -> Service:
-    """Return what serves a model that generates. Raises RequestError for one that an engine cannot run."""
-    if isinstance(model, CausalLM):
-        return CausalService(model, max_rows, memory, prefill_graph_steps, prefix_cache_bytes)
-    if isinstance(model, Seq2SeqLM):
-        return Seq2SeqService(model, max_rows, memory)
-    raise RequestError(f"an engine runs a model that `load` returned, and {type(model).__name__} is none.")

@@ -6,10 +6,9 @@ from typing import Any, cast
 
 from edgeformer.errors import RequestError
 from edgeformer.runtime.caches.encoder_outputs import EncoderOutputs
-from edgeformer.runtime.engine.request import EngineRequest
-from edgeformer.runtime.engine.service import Service, Wake
-from edgeformer.runtime.engine.stream import EngineStream
+from edgeformer.runtime.engine.service import Service
 from edgeformer.runtime.generation.generation_config import GenerationConfig, GenerationOptions
+from edgeformer.runtime.generation.scheduling import ScheduledRequest
 from edgeformer.runtime.steps.decode_graph import DecodeGraph
 from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
 from edgeformer.runtime.tasks.seq2seq_requests import new_row, source_tokens
@@ -23,7 +22,7 @@ class Seq2SeqService(Service):
         self._model = model
         super().__init__(model, DecodeGraph(model.session, model.manifest, self._sources), max_rows, memory)
 
-    def request(self, wake: Wake, prompt: Any, /, **keywords: Any) -> EngineRequest:
+    def request(self, prompt: Any, keywords: dict[str, Any]) -> ScheduledRequest:
         """Return a checked request.
 
         prompt: the source. keywords: those of `Seq2SeqLM.stream`, and for a translation source_language and
@@ -45,10 +44,10 @@ class Seq2SeqService(Service):
         tokens = len(row.prompt) + row.max_new_tokens
         needed = self.cache_bytes(tokens) + self._sources.row_bytes(mask.shape[1])
         self.check_fits(needed, tokens)
-        return EngineRequest(row, EngineStream(row, wake), needed, (inputs, mask))
+        return ScheduledRequest(row, needed=needed, source=(inputs, mask))
 
     def begin(
-        self, request: EngineRequest, places: Sequence[int], running: Sequence[EngineRequest], free_bytes: int
+        self, request: ScheduledRequest, places: Sequence[int], running: Sequence[ScheduledRequest], free_bytes: int
     ) -> None:
         """Run the encoder, and keep what it returns in the row's keys and values of the source."""
         started = time.perf_counter()

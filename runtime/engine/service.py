@@ -1,33 +1,29 @@
-"""The requests that a model serves: how they are checked, the memory that they need, and the rows that they run in."""
+"""The requests that a model serves: how they are checked, the memory that they need, and where their rows begin."""
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.parts import Provider
-from edgeformer.runtime.caches.static_cache import available_memory
-from edgeformer.runtime.engine.request import EngineRequest
-from edgeformer.runtime.sessions.cuda_machine import free_gpu_memory
+from edgeformer.manifest.providers import Provider
+from edgeformer.runtime.generation.scheduling import Beginnings, ScheduledRequest
+from edgeformer.runtime.sessions.providers import sessions_of
 from edgeformer.runtime.sessions.session import cache_dtype, onnxruntime
-from edgeformer.runtime.steps.decode_graph import DecodeGraph, Logits
+from edgeformer.runtime.steps.decode_graph import DecodeGraph
 from edgeformer.runtime.steps.new_decoder import new_row_runner
 from edgeformer.runtime.tasks.causal_lm import CausalLM
 from edgeformer.runtime.tasks.model import Model
-
-Wake = Callable[[], None]
-"""Tells the engine's thread that a stream was cancelled."""
 
 DEFAULT_MEMORY = 4 * 10**9
 """Bytes for caches, where the system does not tell how many are free."""
 
 
-class Service(ABC):
-    """A model's requests and their rows.
+class Service(Beginnings, ABC):
+    """A model's requests, and rows that come and go.
 
     graph: what the rows run. memory: bytes that all running requests may need together.
     """
@@ -38,7 +34,7 @@ class Service(ABC):
         self.memory = default_memory(model.provider) if memory is None else memory
         self._rows = max_rows
         self._row_bytes: dict[int, int] = {}  # by tokens
-        self._on_device = model.provider != "cpu"
+        self._on_device = model.provider.on_device
         from_context = range(self.manifest.context_length + 1)
         # On the CPU a row takes memory as it is written, and on a device all rows take it now.
         most = self.memory // max_rows if self._on_device else self.memory
@@ -48,7 +44,7 @@ class Service(ABC):
                 f"memory is {self.memory} bytes, and a row of two tokens takes {self.cache_bytes(2)}. Give the engine "
                 f"more memory{', or fewer rows' if self._on_device else ''}."
             )
-        self.decoder = new_row_runner(graph, max_rows, self.capacity, model.provider, model.captures)
+        super().__init__(new_row_runner(graph, max_rows, self.capacity, model.provider, model.captures))
 
     def cache_bytes(self, tokens: int) -> int:
         """Return the bytes of a row of this many tokens."""
@@ -66,32 +62,31 @@ class Service(ABC):
             )
 
     @abstractmethod
-    def request(self, wake: Wake, prompt: Any, /, **keywords: Any) -> EngineRequest:
-        """Return a checked request; called from any thread. Raises RequestError for one that cannot be served."""
+    def request(self, prompt: Any, keywords: dict[str, Any]) -> ScheduledRequest:
+        """Return a checked request, which has no stream yet; called from any thread.
+
+        keywords: those of `Engine.submit`; they are taken out. Raises RequestError for one that cannot be served.
+        """
 
     def begin(
-        self, request: EngineRequest, places: Sequence[int], running: Sequence[EngineRequest], free_bytes: int
+        self, request: ScheduledRequest, places: Sequence[int], running: Sequence[ScheduledRequest], free_bytes: int
     ) -> None:
-        """Choose a row for a request, and make it ready for the prompt.
-
-        places: the rows that it may have, the preferred one first. running: the requests of adjacent rows, in their
-        order. free_bytes: those of the memory that requests leave; the request fits.
-        """
+        """Choose a row for a request, and make it empty; see `Beginnings.begin`."""
         request.place = places[0]
         self._vacate(request, free_bytes)
 
-    def move(self, request: EngineRequest, place: int) -> None:
+    def move(self, request: ScheduledRequest, place: int) -> None:
         """Move a request to another row; its old one is free then."""
         source, request.place = request.place, place
         self._vacate(request, request.needed)
         self.decoder.move(source, place)
         self.decoder.release(source)
 
-    def leave(self, request: EngineRequest) -> None:
+    def leave(self, request: ScheduledRequest) -> None:
         """Free the row of a request that has ended."""
         self.decoder.release(request.place)
 
-    def _vacate(self, request: EngineRequest, free_bytes: int) -> None:
+    def _vacate(self, request: ScheduledRequest, free_bytes: int) -> None:
         """Make the row of a request empty. Its memory stays, if the request may need half of it, or more.
 
         Memory that the request does not need stays only if all rows could have as much, so that it keeps no request
@@ -104,33 +99,14 @@ class Service(ABC):
             request.surplus = 0
         self.decoder.take(request.place)
 
-    def _count_surplus(self, request: EngineRequest) -> None:
+    def _count_surplus(self, request: ScheduledRequest) -> None:
         """Take account of the memory that the row of a request takes already, and the request does not need."""
         taken = self.cache_bytes(self.decoder.written(request.place))
         request.surplus = max(0, taken - self._bytes_of_row(request))
 
-    def _bytes_of_row(self, request: EngineRequest) -> int:
+    def _bytes_of_row(self, request: ScheduledRequest) -> int:
         """Return the bytes of its row that a request may need."""
         return self.cache_bytes(len(request.row.prompt) + request.row.max_new_tokens)
-
-    def tokens_of(self, request: EngineRequest) -> list[int]:
-        """Return the tokens that the row of a request holds: its last one is chosen, but not run."""
-        row = request.row
-        return [*row.prompt, *row.tokens][: int(self.decoder.lengths[request.place])]
-
-    # Not abstract: an encoder-decoder keeps nothing, since its prompts are a few tokens.
-    def keep(self, request: EngineRequest, tokens: Sequence[int], logits: Logits | None = None) -> None:  # noqa: B027
-        """Keep what a row holds for these tokens, and will not hold once more follow, where the model can."""
-
-    @property
-    def kept_bytes(self) -> int:
-        """Bytes of prefixes that are kept for later requests, apart from the rows."""
-        return 0
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of rows that no request has, and that are held for later requests."""
-        return 0
 
 
 def row_bytes(manifest: Manifest, tokens: int) -> int:
@@ -141,13 +117,13 @@ def row_bytes(manifest: Manifest, tokens: int) -> int:
 
 def default_memory(provider: Provider) -> int:
     """Return half of the bytes that are free now, so that prompts, weights and other programs have the rest."""
-    available = available_memory() if provider == "cpu" else free_gpu_memory(onnxruntime())
+    available = sessions_of(provider).free_memory(onnxruntime())
     return DEFAULT_MEMORY if available is None else available // 2
 
 
 def _check_engine_runs(model: Model) -> None:
     """Raise RequestError for a model whose rows an engine cannot run."""
-    if model.provider != "cpu" and not isinstance(model, CausalLM):
+    if model.provider.on_device and not isinstance(model, CausalLM):
         raise RequestError(
             "an engine runs encoder-decoders on the CPU. Load the bundle with provider='cpu', or call generate."
         )

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from threading import Condition
 from typing import Any
 
-from edgeformer.runtime.engine.statistics import EngineStatistics
-from edgeformer.runtime.engine.waiting import EngineBusyError
+from edgeformer.runtime.generation.scheduling.statistics import EngineStatistics
+from edgeformer.runtime.generation.scheduling.waiting import EngineBusyError
 from edgeformer.runtime.tasks.encoder import BATCH, Encoded, Encoder
 
 MOST_PADDING = 2
@@ -82,6 +82,9 @@ class TextScheduler:
         similar = [text for text in waiting if shortest <= len(text) <= longest and text.is_pair == first.is_pair]
         similar.sort(key=lambda text: abs(len(text) - len(first)))  # stable: the oldest of one length first
         return similar[: self._rows]
+
+    def look_for_cancelled(self) -> None:
+        """Do nothing: every turn looks."""
 
     def cancel_all(self) -> None:
         """Give up all texts that wait."""

@@ -5,7 +5,7 @@ from threading import Condition, Thread, current_thread
 from typing import Any, Protocol
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime.engine.statistics import EngineStatistics
+from edgeformer.runtime.generation.scheduling.statistics import EngineStatistics
 
 
 class Turns(Protocol):
@@ -20,6 +20,9 @@ class Turns(Protocol):
 
     def turn(self) -> None:
         """Do the next piece of work."""
+
+    def look_for_cancelled(self) -> None:
+        """Let the next turn look for what was cancelled."""
 
     def cancel_all(self) -> None:
         """Give up all that has not ended."""
@@ -62,6 +65,7 @@ class Worker:
     def wake(self) -> None:
         """Let the thread look for streams that were cancelled."""
         with self._changed:
+            self._turns.look_for_cancelled()
             self._changed.notify_all()
 
     def stop(self, drain: bool) -> None:

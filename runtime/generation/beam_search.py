@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from edgeformer.errors import RequestError
 from edgeformer.options.generation import BeamOptions
-from edgeformer.runtime.generation.generate import FinishReason
+from edgeformer.runtime.generation.row import FinishReason
 from edgeformer.runtime.generation.sampling.logits_processors import LogitsProcessor, apply_processors
 from edgeformer.runtime.generation.sampling.logits_rules import Rules
 from edgeformer.runtime.steps.decode_graph import Logits

@@ -1,292 +1,57 @@
-"""The generation loop: prompts in, tokens and text out, until every row has a reason to end."""
+"""Rows over an empty cache, on the caller's thread: what `generate`, `stream` and `chat` do with a scheduler.
 
-import time
-from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, Protocol
+    scheduler, streams = start_rows(Beginnings(decoder), rows)
+    scheduler.run()                     all of them to their end, as `generate` does
+    for piece in streams[0]: …          or as far as somebody reads, as `stream` does
 
-import numpy as np
-from numpy.typing import NDArray
+All prompts are run before the first step. Prompts of different lengths need no padding this way, and the result of a
+prompt does not depend on its neighbours.
+"""
 
-from edgeformer.errors import RequestError
-from edgeformer.runtime.generation.sampling.logits_processors import LogitsProcessor, apply_processors
-from edgeformer.runtime.generation.sampling.logits_rules import Rules
-from edgeformer.runtime.generation.sampling.sampling import Sampler, Sampling
-from edgeformer.runtime.generation.sampling.structured_output import Constraint
-from edgeformer.runtime.generation.sampling.token_logprobs import TokenLogprobs, token_logprobs
-from edgeformer.runtime.generation.speculation.statistics import SpeculationStatistics
-from edgeformer.runtime.steps.decode_graph import Logits, Tokens
-from edgeformer.runtime.steps.memory import Candidates, Mask
-from edgeformer.runtime.text.streaming import TextStream, WholeText
+from collections.abc import Callable, Sequence
 
-DEFAULT_NEW_TOKENS = 256
-"""New tokens at most, where neither the call nor the model's generation config says how many."""
+from edgeformer.runtime.generation.row import Row
+from edgeformer.runtime.generation.scheduling import Beginnings, GenerationStream, ScheduledRequest, Scheduler
+from edgeformer.runtime.generation.speculation.row_drafts import RowDrafts
+from edgeformer.runtime.steps.decode_graph import Logits
+from edgeformer.runtime.steps.runner import StepRunner
 
-FinishReason = Literal["eos", "stop", "length", "cancelled"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Generation:
-    """The result for one prompt.
-
-    text: the new text up to the stop string, without special tokens; None for a bundle without a tokenizer. token_ids:
-    the new tokens, the end-of-text token included. finish_reason: `eos`, `stop` (a stop string, or structured output
-    that is complete), `length` (max_new_tokens) or `cancelled` (by the caller). prompt_tokens: tokens of
-    the prompt, or of the encoder's source. prefill_seconds: time to run the prompt, or the encoder and the decoder's
-    prompt. decode_seconds: time of all steps after the first new token. score: of a beam search (see
-    `GenerationConfig.length_penalty`), None otherwise. logprobs: of each new token; None where the config does not ask
-    for them. cached_tokens: those of the prompt whose keys and values were kept from earlier requests. speculation:
-    counts of drafted tokens, where the config, a draft model or structured output asks for drafts; otherwise None.
-    reasoning: what the model thought before the answer, which `text` then is, of a chat; None for no thinking.
-    """
-
-    text: str | None
-    token_ids: list[int]
-    finish_reason: FinishReason
-    prompt_tokens: int
-    prefill_seconds: float
-    decode_seconds: float
-    score: float | None = None
-    logprobs: list[TokenLogprobs] | None = None
-    cached_tokens: int = 0
-    speculation: SpeculationStatistics | None = None
-    reasoning: str | None = None
-
-
-NO_RULES = Rules()
-
-
-@dataclass
-class Row:
-    """The state of one prompt in the loop.
-
-    prompt: the decoder's tokens before the first new one. prompt_tokens: what `Generation` reports, where that is not
-    the length of `prompt`. top_logprobs: how many of the most likely tokens `logprobs` gets at each place; None for no
-    log-probabilities. source: the tokens that rules of the source read; None for the prompt's.
-    """
-
-    prompt: Sequence[int]
-    max_new_tokens: int
-    eos: frozenset[int]
-    sampling: Sampling
-    stream: TextStream | WholeText | None
-    rules: Rules = NO_RULES
-    processors: Sequence[LogitsProcessor] = ()
-    tokens: list[int] = field(default_factory=list)
-    text: str = ""
-    finish_reason: FinishReason | None = None
-    prefill_seconds: float = 0.0
-    decode_seconds: float = 0.0
-    prompt_tokens: int | None = None
-    top_logprobs: int | None = None
-    constraint: Constraint | None = None
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
-    source: NDArray[np.int64] | None = None
-    cached_tokens: int = 0
-    speculation: SpeculationStatistics | None = None
-
-    def __post_init__(self) -> None:
-        self._sampler = Sampler(self.sampling)
-        if self.source is None and self.rules.reads_source:
-            self.source = np.array(self.prompt, np.int64)
-        self._changes_logits = bool(self.processors) or not self.rules.allows_all
-        if self._changes_logits:
-            self._ids = np.empty(len(self.prompt) + self.max_new_tokens, np.int64)
-            self._ids[: len(self.prompt)] = self.prompt
-
-    @property
-    def candidate_count(self) -> int | None:
-        """How many of the most likely tokens decide about the next one; None where the logits of all do."""
-        if self._changes_logits or self.constraint or self.top_logprobs is not None:
-            return None
-        return self.sampling.candidate_count
-
-    def advance(self, logits: NDArray[np.float32] | Candidates) -> str:
-        """Choose the next token from logits [V], or among so many candidates; return the text that it completes."""
-        if isinstance(logits, Candidates):
-            token = int(logits.ids[self._sampler.choose(logits.logits)])
-        else:
-            token = self._choose(self._processed(logits) if self._changes_logits else logits)
-            if self.top_logprobs is not None:
-                self.logprobs.append(token_logprobs(logits, token, self.top_logprobs))
-        self.tokens.append(token)
-        if token in self.eos:
-            self.finish_reason = "eos"
-            piece = ""
-        else:
-            piece = self.stream.push(token) if self.stream else ""
-            if self.constraint:
-                self.constraint.accept(token)
-            if (self.stream and self.stream.stopped) or (self.constraint and self.constraint.finished):
-                self.finish_reason = "stop"
-            elif len(self.tokens) >= self.max_new_tokens:
-                self.finish_reason = "length"
-        if self.finish_reason and self.stream:
-            piece += self.stream.flush()
-        self.text += piece
-        return piece
-
-    def _choose(self, logits: NDArray[np.float32]) -> int:
-        """Choose from logits [V], among the tokens that the constraint allows."""
-        if self.constraint is None:
-            return self._sampler.choose(logits)
-        ids = self.constraint.allowed()
-        allowed = logits[ids]
-        if self._changes_logits and allowed.max() == -np.inf:
-            raise RequestError("the rules and logits processors ban every token that the structured output allows.")
-        return int(ids[self._sampler.choose(allowed)])
-
-    def _processed(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return a copy of the logits [V] after the rules and the user's processors."""
-        prompt, new = len(self.prompt), len(self.tokens)
-        if new:
-            self._ids[prompt + new - 1] = self.tokens[-1]
-        ids, logits = self._ids[: prompt + new], logits.copy()
-        self.rules.apply(logits, ids, prompt_length=prompt, max_length=len(self._ids), eos=self.eos, source=self.source)
-        if self.processors:
-            logits = apply_processors(self.processors, ids.copy(), logits.astype(np.float32, copy=False))
-            if logits.max() == -np.inf:
-                raise RequestError("the logits processors leave no token: all logits are -inf.")
-        return logits
-
-    def cancel(self) -> None:
-        """End a row that has not ended, with the text of the tokens that it has."""
-        self.finish_reason = "cancelled"
-        self.text += self.stream.flush() if self.stream else ""
-
-    def last_event(self, text: str) -> "TokenEvent":
-        """Return the event of the last token, which completes this text."""
-        return TokenEvent(self.tokens[-1], text, self.logprobs[-1] if self.logprobs else None)
-
-    def result(self) -> Generation:
-        """Return the result of a row that is finished."""
-        assert self.finish_reason is not None
-        return Generation(
-            text=self.text if self.stream else None,
-            token_ids=self.tokens,
-            finish_reason=self.finish_reason,
-            prompt_tokens=len(self.prompt) if self.prompt_tokens is None else self.prompt_tokens,
-            prefill_seconds=self.prefill_seconds,
-            decode_seconds=self.decode_seconds,
-            logprobs=None if self.top_logprobs is None else self.logprobs,
-            cached_tokens=self.cached_tokens,
-            speculation=self.speculation,
-        )
-
-
-class Steps(Protocol):
-    """The runs of rows: of a `StepRunner`, or of a `SpeculativeDecoder` over it."""
-
-    chooses_candidates: bool
-
-    def prefill(self, row: int, tokens: Tokens) -> Logits:
-        """Append a prompt to one row; return the logits of its last token [V]."""
-
-    def decode_rows(
-        self, first: int, tokens: Tokens, candidates: int | None = None, active: Mask | None = None
-    ) -> Logits | list[Candidates]:
-        """Append one token to each active row from `first` on; return logits [n, V], or so many candidates of each."""
-
-    def close_gaps(self, rows: Sequence[int]) -> list[int] | None:
-        """Make some rows the first ones; return which row each is then, None where that is of no use."""
-
-
-KEPT_ROWS = 0.75
-"""Rows that are finished are left out of steps once this part of the rows, or less, is still running.
+LEAVE_OUT_AT = 0.75
+"""Rows that have ended are left out of steps once this part of the rows, or less, is still running.
 
 Leaving rows out moves some and binds the step anew. 0.85 and 0.9 are as fast, 0.99 is 3 % slower (64 rows of
 tiny-translate).
 """
 
 
-def run_rows(decoder: Steps, rows: Sequence[Row], first_logits: Logits | None = None) -> Generator[tuple[int, str]]:
-    """Prefill each row by itself, then decode all together; yield (row, new text) after each token.
+def start_rows(
+    beginnings: Beginnings,
+    rows: Sequence[Row],
+    *,
+    first_logits: Logits | None = None,
+    drafts: RowDrafts | None = None,
+    adapter: str | None = None,
+    make_stream: Callable[[Row, Scheduler], GenerationStream] = GenerationStream,
+) -> tuple[Scheduler, list[GenerationStream]]:
+    """Return a scheduler with these rows in its queue, and a stream of each: whoever reads one runs all.
 
-    Prompts of different lengths need no padding this way, and the result of a prompt does not depend on its neighbours.
-    first_logits: [B, V], the logits after the prompts where these were already run.
+    first_logits: [B, V], the logits after the prompts where these were already run. drafts: of the only row. adapter:
+    the name of the LoRA adapter that the graph has. make_stream: makes the stream of a row.
     """
+    leave_out_at = LEAVE_OUT_AT if beginnings.decoder.memory.runs_fewer_rows else 0.0
+    scheduler = Scheduler(beginnings, len(rows), leave_out_at=leave_out_at, prompts_first=True)
+    streams = []
     for index, row in enumerate(rows):
+        streams.append(make_stream(row, scheduler))
+        request = ScheduledRequest(row, streams[-1], adapter=adapter, drafts=drafts)
         if first_logits is not None:
-            yield index, row.advance(first_logits[index])
-            continue
-        start = time.perf_counter()
-        first = decoder.prefill(index, row.prompt)
-        row.prefill_seconds = time.perf_counter() - start
-        yield index, row.advance(first)
-    kept = list(range(len(rows)))  # the rows of the decoder
-    count = candidate_count(rows) if decoder.chooses_candidates else None
-    while active := [place for place, index in enumerate(kept) if rows[index].finish_reason is None]:
-        start = time.perf_counter()
-        if len(active) <= KEPT_ROWS * len(kept) and (order := decoder.close_gaps(active)):
-            kept = [kept[place] for place in order]
-            active = list(range(len(kept)))
-        mask = None
-        if len(active) < len(kept):
-            mask = np.array([rows[index].finish_reason is None for index in kept])
-        tokens = [rows[index].tokens[-1] for index in kept]
-        logits = decoder.decode_rows(0, tokens, count, mask)
-        pieces = [(kept[place], rows[kept[place]].advance(logits[place])) for place in active]
-        elapsed = time.perf_counter() - start
-        for index, piece in pieces:
-            rows[index].decode_seconds += elapsed
-            yield index, piece
+            request.prefilled, request.first_logits = len(row.prompt), first_logits[index]
+        scheduler.add(request)
+    return scheduler, streams
 
 
-def candidate_count(rows: Sequence[Row]) -> int | None:
-    """Return how many of the most likely tokens decide about the next one of each row; None where all do for one."""
-    counts = [row.candidate_count for row in rows]
-    return None if None in counts else max(filter(None, counts), default=None)
-
-
-def run_to_end(decoder: Steps, rows: Sequence[Row], first_logits: Logits | None = None) -> None:
-    """Run rows as `run_rows` does, for a caller who reads their results alone."""
-    for row in rows:
-        if isinstance(row.stream, TextStream):
-            row.stream = row.stream.at_end()
-    for _ in run_rows(decoder, rows, first_logits):
-        pass
-
-
-@dataclass(frozen=True, slots=True)
-class TokenEvent:
-    """A token as it is generated.
-
-    text: the text that it completes, which may be empty, and may hold text of tokens before it. logprobs: None where
-    the config does not ask for them. reasoning: text that the model thinks, of a chat.
-    """
-
-    token_id: int
-    text: str
-    logprobs: TokenLogprobs | None
-    reasoning: str = ""
-
-
-class GenerationStream(Iterator[str]):
-    """An iterator over pieces of text as they are generated; `finish` runs to the end and returns the `Generation`.
-
-    steps: what `run_rows` yields for the one row.
-    """
-
-    def __init__(self, row: Row, steps: Generator[tuple[int, str]]):
-        self._row = row
-        self._steps = steps
-
-    def __next__(self) -> str:
-        return next(piece for _, piece in self._steps if piece)
-
-    def events(self) -> Iterator[TokenEvent]:
-        """Yield the tokens that are still to come, each with its text and its log-probability."""
-        for _, piece in self._steps:
-            yield self._row.last_event(piece)
-
-    def finish(self) -> Generation:
-        """Generate the rest and return the whole result."""
-        for _ in self._steps:
-            pass
-        return self._row.result()
-
-    def cancel(self) -> None:
-        """Generate no more; `finish` then returns what there is, with the finish_reason `cancelled`."""
-        self._steps.close()
-        if self._row.finish_reason is None:
-            self._row.cancel()
+def run_rows(
+    decoder: StepRunner, rows: Sequence[Row], first_logits: Logits | None = None, drafts: RowDrafts | None = None
+) -> None:
+    """Run rows over the empty cache of a decoder to their end; the arguments are those of `start_rows`."""
+    start_rows(Beginnings(decoder), rows, first_logits=first_logits, drafts=drafts)[0].run()

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from edgeformer.documents.durability import sync_folder
 from edgeformer.errors import BundleError, ParityError, RequestError, require
 from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.providers import CPU
 from edgeformer.runtime import request_values
 from edgeformer.runtime.measure.benchmarking.result import Memory
 from edgeformer.runtime.measure.benchmarking.startup import measure_loading, measure_memory
@@ -82,13 +83,16 @@ def optimize(bundle: str | Path, threads: int | None = None) -> Optimized:
     require("onnx", "export")  # before minutes of work
     folder = request_values.path("bundle", bundle)
     manifest = Manifest.read(folder)
-    if manifest.plan.provider != "cpu":
-        raise RequestError("graphs are prepacked for the CPU, and this bundle is for CUDA, which would not use them.")
+    if not manifest.plan.runs_on.prepacked:
+        made_for = manifest.plan.runs_on.title
+        raise RequestError(
+            f"graphs are prepacked for the CPU, and this bundle is for {made_for}, which would not use them."
+        )
     if not manifest.graph.endswith(".onnx"):
         raise RequestError("graphs in ORT format are for small builds of onnxruntime, which load no prepacked graphs.")
     remove(folder)
     before, expected = _startup(folder, threads), _answers(load(folder, "cpu", threads))
-    kernels = choose_kernels("cpu")
+    kernels = choose_kernels(CPU)
     destination = prepacked_folder(folder, manifest, kernels)
     staging = Path(tempfile.mkdtemp(prefix=f".{FOLDER}.", dir=folder))
     try:

@@ -36,7 +36,7 @@ SHORTEST = 16
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class EndStates:
     """A copy of what cannot be cut back, after the tokens of a node. logits: [V] after the last of them, if known."""
 
     states: Tensors
@@ -55,7 +55,7 @@ class _Node:
     parent: "_Node | None"
     tokens: NDArray[np.int64]
     tensors: Tensors
-    snapshot: Snapshot | None = None
+    snapshot: EndStates | None = None
     children: "dict[int, _Node]" = field(default_factory=dict)
 
     @property
@@ -87,7 +87,7 @@ class Kept:
 
     tokens: NDArray[np.int64]
     tensors: Tensors
-    snapshot: Snapshot | None
+    snapshot: EndStates | None
     adapter: str = ""
 
 
@@ -132,7 +132,7 @@ class PrefixCache:
 
     def _find(
         self, decoder: StepRunner, prompt: Sequence[int], adapter: str
-    ) -> tuple[list[tuple[_Node, int]], int, Snapshot | None, int]:
+    ) -> tuple[list[tuple[_Node, int]], int, EndStates | None, int]:
         """Return the path that a prompt begins with, how much of it can start a row, its snapshot, and the fork."""
         tokens = np.asarray(prompt, np.int64)
         path = list(self._matches(tokens, adapter))
@@ -155,7 +155,7 @@ class PrefixCache:
         states_are_other = not cache.trimmable and len(tokens) != decoder.lengths[row]
         if len(tokens) < SHORTEST or not self.max_bytes or states_are_other:
             return
-        snapshot = None if cache.trimmable else Snapshot(cache.read_states(row, len(tokens)), _copy(logits))
+        snapshot = None if cache.trimmable else EndStates(cache.read_states(row, len(tokens)), _copy(logits))
         self._insert(
             np.asarray(tokens, np.int64),
             cache.bytes_per_token,
@@ -163,18 +163,6 @@ class PrefixCache:
             snapshot,
             adapter,
         )
-
-    def prefill(self, decoder: StepRunner, row: int, prompt: Sequence[int], adapter: str = "") -> tuple[Array, int]:
-        """Run a prompt from its longest prefix on; return the logits after it [V], and the tokens of the prefix."""
-        prefix = self.restore(decoder, row, prompt, adapter)
-        start, logits = prefix.length, prefix.logits
-        for stop in (prefix.fork, len(prompt)):
-            if stop > start:
-                logits = decoder.prefill(row, prompt[start:stop])
-                self.keep(decoder, row, prompt[:stop], logits, adapter)
-                start = stop
-        assert logits is not None
-        return logits, prefix.length
 
     def latest(self) -> Kept | None:
         """Return the prefix that was used last; None for an empty cache. Its arrays are copies."""
@@ -204,7 +192,7 @@ class PrefixCache:
         wanted: NDArray[np.int64],
         per_token: int,
         read: Callable[[int, int], Tensors],
-        snapshot: Snapshot | None,
+        snapshot: EndStates | None,
         adapter: str = "",
     ) -> None:
         """Add a path. per_token: bytes of each token's tensors. read: returns those of a range of the tokens."""
@@ -292,10 +280,10 @@ class PrefixCache:
         return head
 
 
-def _last_snapshot(path: Sequence[tuple[_Node, int]], tokens: int) -> tuple[int, Snapshot | None]:
+def _last_snapshot(path: Sequence[tuple[_Node, int]], tokens: int) -> tuple[int, EndStates | None]:
     """Return the last place at which a prompt of so many tokens can start, and the snapshot there; 0 for none."""
     place = 0
-    found: tuple[int, Snapshot | None] = (0, None)
+    found: tuple[int, EndStates | None] = (0, None)
     for node, count in path:
         place += count
         snapshot = node.snapshot

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime.caches.cache import Cache
-from edgeformer.runtime.prefixes.prefix_cache import Kept, Snapshot
+from edgeformer.runtime.prefixes.prefix_cache import EndStates, Kept
 from edgeformer.runtime.sessions.narrow_floats import BFLOAT16, FLOAT8
 from edgeformer.runtime.text.tokenizer import Message
 
@@ -109,7 +109,7 @@ def _kept(manifest: Manifest, cache: Cache, arrays: dict[str, NDArray[Any]], ada
     for tensor, (_, _, of_tokens) in zip(manifest.cache.tensors(), layout, strict=True):
         tensors.append(arrays[tensor.past] if of_tokens else None)
         states.append(None if of_tokens else arrays[tensor.past])
-    snapshot = None if cache.trimmable else Snapshot(states, arrays.get("logits"))
+    snapshot = None if cache.trimmable else EndStates(states, arrays.get("logits"))
     return Kept(arrays["tokens"], tensors, snapshot, adapter)
 
 

@@ -1,4 +1,4 @@
-"""Memory that graphs read and write at a fixed address, on the CPU or a CUDA device."""
+"""Memory that graphs read and write at a fixed address, of the host or of a device."""
 
 import ctypes
 import math
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.errors import RequestError
-from edgeformer.manifest.parts import Provider
+from edgeformer.manifest.providers import CPU, Provider
 from edgeformer.runtime.sessions.narrow_floats import element_type
 from edgeformer.runtime.sessions.session import onnxruntime, onnxruntime_errors
 
@@ -28,7 +28,7 @@ class Buffer:
     system provides only the pages that are written.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: type[np.generic], provider: Provider, value: Any = None):
+    def __init__(self, shape: tuple[int, ...], dtype: type[np.generic], provider: Provider = CPU, value: Any = None):
         self.shape = shape
         self.dtype = np.dtype(dtype)
         self._provider = provider
@@ -36,7 +36,7 @@ class Buffer:
         self._host: NDArray[Any] | None = None  # of a buffer on the CPU, once it was asked for
         if value is None:
             try:
-                value = onnxruntime().OrtValue.ortvalue_from_shape_and_type(shape, dtype, provider, 0)
+                value = onnxruntime().OrtValue.ortvalue_from_shape_and_type(shape, dtype, provider.name, 0)
             except MemoryError as error:
                 raise _not_allocated(shape, error) from error
             except onnxruntime_errors() as error:
@@ -49,7 +49,7 @@ class Buffer:
         size = math.prod(shape) * np.dtype(dtype).itemsize
         pages = mmap.mmap(-1, max(size, 1), **PRIVATE)
         array = np.frombuffer(pages, dtype, math.prod(shape)).reshape(shape)
-        buffer = cls(shape, dtype, "cpu", onnxruntime().OrtValue.ortvalue_from_numpy(array))
+        buffer = cls(shape, dtype, CPU, onnxruntime().OrtValue.ortvalue_from_numpy(array))
         buffer._pages = pages
         return buffer
 
@@ -74,12 +74,12 @@ class Buffer:
     def bind_input(self, binding: Any, name: str, rows: Rows = None, kind: Any = None) -> None:
         """Bind the buffer, or rows of it, as an input of a graph. kind: its element type there, by default its own."""
         kind = element_type(self.dtype) if kind is None else kind
-        binding.bind_input(name, self._provider, 0, kind, *self._shape_and_address(rows))
+        binding.bind_input(name, self._provider.name, 0, kind, *self._shape_and_address(rows))
 
     def bind_output(self, binding: Any, name: str, rows: Rows = None, kind: Any = None) -> None:
         """Bind the buffer, or rows of it, as an output of a graph. kind: its element type there, by default its own."""
         kind = element_type(self.dtype) if kind is None else kind
-        binding.bind_output(name, self._provider, 0, kind, *self._shape_and_address(rows))
+        binding.bind_output(name, self._provider.name, 0, kind, *self._shape_and_address(rows))
 
     def _shape_and_address(self, rows: Rows) -> tuple[tuple[int, ...], int]:
         """Return the shape and the address of the buffer, or of rows of it."""
@@ -91,7 +91,7 @@ class Buffer:
 
     def host(self) -> NDArray[Any]:
         """Return the content: the memory itself on the CPU, a copy of it on a device."""
-        if self._provider != "cpu":
+        if self._provider.on_device:
             copy: NDArray[Any] = self._value.numpy()
             return copy
         if self._host is None:
@@ -102,7 +102,7 @@ class Buffer:
 
     def put(self, content: NDArray[Any]) -> None:
         """Overwrite everything by an array of this shape, which may be what `host` returned, changed."""
-        if self._provider == "cpu":
+        if not self._provider.on_device:
             own = self.host()
             if not np.shares_memory(own, content):
                 own[...] = content

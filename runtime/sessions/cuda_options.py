@@ -1,10 +1,9 @@
-"""Options of onnxruntime's CUDA provider that users choose, and the list of providers that a session is opened with."""
+"""Options of onnxruntime's CUDA provider that users choose."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from edgeformer.errors import RequestError
-from edgeformer.manifest.parts import Provider
 from edgeformer.runtime.request_values import count, flag, shown
 
 ArenaStrategy = Literal["kNextPowerOfTwo", "kSameAsRequested"]
@@ -42,6 +41,15 @@ class CudaOptions:
             given = shown(self.arena_extend_strategy)
             raise RequestError(f"arena_extend_strategy is {given}; it must be {' or '.join(known)}.")
 
+    def for_onnxruntime(self) -> dict[str, str]:
+        """Return the options as a session takes them."""
+        options = {"use_tf32": str(int(self.use_tf32)), "arena_extend_strategy": self.arena_extend_strategy}
+        if self.gpu_mem_limit is not None:
+            options["gpu_mem_limit"] = str(self.gpu_mem_limit)
+        if self.enable_cuda_graph:
+            options["enable_cuda_graph"] = "1"
+        return options
+
 
 def checked(cuda: Any) -> CudaOptions:
     """Return the options, or the defaults for None. Raises RequestError for anything else."""
@@ -55,15 +63,3 @@ def checked(cuda: Any) -> CudaOptions:
 def without_graphs(cuda: CudaOptions) -> CudaOptions:
     """Return the options of a session whose runs are not captured."""
     return replace(cuda, enable_cuda_graph=False)
-
-
-def execution_providers(provider: Provider, cuda: CudaOptions) -> list[Any]:
-    """Return the `providers` of an `onnxruntime.InferenceSession`, the first one first."""
-    if provider == "cpu":
-        return ["CPUExecutionProvider"]
-    options = {"use_tf32": str(int(cuda.use_tf32)), "arena_extend_strategy": cuda.arena_extend_strategy}
-    if cuda.gpu_mem_limit is not None:
-        options["gpu_mem_limit"] = str(cuda.gpu_mem_limit)
-    if cuda.enable_cuda_graph:
-        options["enable_cuda_graph"] = "1"
-    return [("CUDAExecutionProvider", options), "CPUExecutionProvider"]

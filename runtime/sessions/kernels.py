@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeformer.errors import RequestError, require
+from edgeformer.manifest.providers import CPU, Provider
 from edgeformer.runtime.sessions.graph_functions import function_calls
 
 PACKAGE = "edgeformer-kernels"
@@ -114,7 +115,7 @@ BODIES = KernelChoice(None, "kernels were not asked for")
 """The choice of sessions that run the bodies of all functions."""
 
 
-def choose_kernels(provider: str, wanted: bool = True) -> KernelChoice:
+def choose_kernels(provider: Provider = CPU, wanted: bool = True) -> KernelChoice:
     """Return the kernels for sessions of a provider, as the environment and the installed packages decide.
 
     wanted: False for none. Raises RequestError for a value of EDGEFORMER_KERNELS that means nothing.
@@ -129,7 +130,7 @@ def choose_kernels(provider: str, wanted: bool = True) -> KernelChoice:
         return BODIES
     if switch == "0":
         return KernelChoice(None, f"{SWITCH}=0 turns kernels off")
-    if provider != "cpu":
+    if not provider.own_kernels:
         return KernelChoice(None, "kernels are for the CPU")
     library = find_library()
     if isinstance(library, str):

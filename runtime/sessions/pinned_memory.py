@@ -13,13 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.manifest.parts import Provider
+from edgeformer.manifest.providers import Provider
+from edgeformer.runtime.sessions.providers import sessions_of
 from edgeformer.runtime.sessions.session import onnxruntime_errors
 
 Array = NDArray[Any]
-
-HOST_ACCESSIBLE, NVIDIA = 5, 0x10DE
-"""onnxruntime's numbers of the type of memory (`OrtDeviceMemoryType`) and of the vendor (`OrtDeviceVendorId`)."""
 
 
 class HostMemory:
@@ -41,25 +39,30 @@ class HostMemory:
 
     def _new(self, size: int) -> Array:
         """Return bytes [size], page-locked where that can be."""
-        found = None if self._provider == "cpu" else pinned(self._session, size)
+        found = pinned(self._session, self._provider, size)
         return np.empty(size, np.uint8) if found is None else found
 
 
-def pinned(session: Any, size: int) -> Array | None:
-    """Return page-locked bytes [size] for a session on CUDA; None if onnxruntime has no call for it, or no memory left.
+def pinned(session: Any, provider: Provider, size: int) -> Array | None:
+    """Return page-locked bytes [size] for a session on a device; None if onnxruntime has no call for it, or none left.
 
     They live as long as the array and its views, and keep the session, whose allocator they are from.
     """
+    if not provider.on_device:
+        return None
     allocate = getattr(session._sess, "create_ortvalue_from_shape_and_type", None)
     if allocate is None:
         return None
-    from onnxruntime.capi.onnxruntime_pybind11_state import OrtDevice
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     # A changed signature, or no pages left. Such memory only saves time, so callers do without.
     failures: tuple[type[Exception], ...] = (TypeError, *onnxruntime_errors())
     try:
-        value = allocate([size], np.uint8, OrtDevice(OrtDevice.cuda(), HOST_ACCESSIBLE, NVIDIA, 0))
+        device = sessions_of(provider).pinned_memory(state)
+        value = None if device is None else allocate([size], np.uint8, device)
     except failures:
+        return None
+    if value is None:
         return None
     memory: Any = (ctypes.c_byte * size).from_address(value.data_ptr())
     memory.owner = session, value  # a tuple drops its last item first, and the value may not outlive its session

@@ -11,20 +11,20 @@ from functools import cache
 from itertools import count as counted
 from pathlib import Path
 from threading import Lock
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from edgeformer.errors import BundleError, MissingDependencyError, RequestError, require
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.parts import Arithmetic, CachePrecision, Provider
-from edgeformer.runtime.sessions.cuda_machine import cuda_machine, driver, has_gpu_files
-from edgeformer.runtime.sessions.cuda_options import CudaOptions, execution_providers
+from edgeformer.manifest.parts import Arithmetic, CachePrecision
+from edgeformer.manifest.providers import CPU, PROVIDERS, Provider, ProviderChoice
+from edgeformer.runtime.sessions.cuda_options import CudaOptions
 from edgeformer.runtime.sessions.int8_saturation import products_saturate
 from edgeformer.runtime.sessions.kernels import BODIES, KernelChoice
 from edgeformer.runtime.sessions.narrow_floats import BFLOAT16, FLOAT8
-
-ProviderChoice = Literal["auto", "cpu", "cuda"]
+from edgeformer.runtime.sessions.optional_input import with_optional_input
+from edgeformer.runtime.sessions.providers import DEVICES, sessions_of
 
 CACHE_DTYPES: dict[Arithmetic, type[np.generic]] = {"fp32": np.float32, "fp16": np.float16, "bf16": BFLOAT16}
 """Element type of a cache that is not quantized, by the arithmetic of the bundle; see `narrow_floats`."""
@@ -156,75 +156,24 @@ def choose_threads(threads: int | None) -> int:
 def choose_provider(choice: ProviderChoice, manifest: Manifest) -> Provider:
     """Resolve `auto`, and refuse a provider that does not work here instead of falling back to a slower one.
 
-    `auto` is the CPU where onnxruntime has no CUDA, where there is no GPU at all, and for a bundle that does not run on
-    one; it warns of the latter two, and of a GPU that onnxruntime cannot use. Raises RequestError if onnxruntime has no
-    CUDA, if the driver or a library is missing or too old, or if the bundle does not run on CUDA.
+    `auto` is the CPU where onnxruntime has no device, where there is none at all, and for a bundle that does not run on
+    one; it warns of the latter two, and of a device that onnxruntime cannot use. Raises RequestError if onnxruntime has
+    no such provider, if the driver or a library is missing or too old, or if the bundle does not run on it.
     """
-    if not isinstance(choice, str) or choice not in ("auto", "cpu", "cuda"):
-        raise RequestError(f"provider is {choice!r}; it must be auto, cpu or cuda.")
+    if not isinstance(choice, str) or choice not in ("auto", *PROVIDERS):
+        *others, last = ("auto", *PROVIDERS)
+        raise RequestError(f"provider is {choice!r}; it must be {', '.join(others)} or {last}.")
     ort = onnxruntime()
-    available = ort.get_available_providers()
-    has_cuda = "CUDAExecutionProvider" in available
-    # onnxruntime's own attention op has no float32 kernel for CUDA; ONNX's has.
-    runs_on_cuda = manifest.plan.arithmetic != "fp32" or manifest.plan.provider == "cuda" or manifest.plan.ops != "ort"
     if choice == "auto":
-        because = _why_the_cpu(ort, has_cuda, runs_on_cuda)
-        choice = "cuda" if because is None else "cpu"
-    if choice == "cuda":
-        if not has_cuda:
-            raise RequestError(
-                "provider cuda was asked for, and the installed onnxruntime has no CUDAExecutionProvider (it has "
-                f"{', '.join(available)}). Install it with: pip install 'edgeformer[gpu]', or use provider cpu."
-            )
-        if not runs_on_cuda:
-            raise RequestError(
-                "this bundle is fp32 for the CPU, and its attention has no float32 CUDA kernel. Export it with "
-                "--precision fp16, with --provider cuda or with --ops standard."
-            )
-        machine = cuda_machine(ort)
-        if machine.problem is not None:
-            raise RequestError(f"provider cuda cannot start: {machine}. {_sentence(machine.problem)} {ON_THE_CPU}")
-    elif manifest.plan.arithmetic == "bf16":
-        raise RequestError(
-            f"this bundle computes in bfloat16, for which onnxruntime {ort.__version__} has no kernels of products and "
-            "attention on the CPU. Use provider cuda, or export it without --provider cuda: bf16 weights are then "
-            "computed with in float32."
-        )
-    elif (
-        manifest.plan.provider == "cuda"
-        and manifest.cache_scales is not None
-        and manifest.cache_scales.precision == "fp8"
-    ):
-        raise RequestError(
-            f"this bundle caches keys and values as float8, for which onnxruntime {ort.__version__} has attention on "
-            "CUDA alone. Use provider cuda, or export it with --cache-precision int8 or without that option."
-        )
-    return choice
-
-
-ON_THE_CPU = "To run without a GPU, use provider cpu."
-
-
-def _why_the_cpu(ort: Any, has_cuda: bool, runs_on_cuda: bool) -> str | None:
-    """Return why `auto` is the CPU, after a warning where that may surprise; None if it is CUDA."""
-    if not has_cuda:
-        reason, told = "the installed onnxruntime is for the CPU", has_gpu_files()
-        advice = "To use the GPU of this machine: pip uninstall onnxruntime, then pip install 'edgeformer[gpu]'"
-    elif not runs_on_cuda:
-        reason, told = "this bundle is fp32 for the CPU", not driver().absent
-        advice = "To use the GPU of this machine, export it with --provider cuda"
-    elif driver().absent:
-        reason, told = driver().problem or "", True
-        advice = "To run without this warning, use provider cpu"
+        reasons = [(each.provider, each.why_not(ort, manifest)) for each in DEVICES]
+        chosen = next((provider for provider, why_not in reasons if why_not is None), CPU)
+        for _, why_not in reasons:
+            if chosen is CPU and why_not is not None and why_not.surprises:
+                warnings.warn(f"provider auto is the CPU: {why_not.reason}. {why_not.advice}.", stacklevel=4)
     else:
-        return None
-    if told:
-        warnings.warn(f"provider auto is the CPU: {reason}. {advice}.", stacklevel=5)
-    return reason
-
-
-def _sentence(clause: str) -> str:
-    return f"{clause[:1].upper()}{clause[1:]}."
+        chosen = PROVIDERS[choice]
+    sessions_of(chosen).check(ort, manifest)
+    return chosen
 
 
 def session_options(threads: int) -> Any:
@@ -335,7 +284,7 @@ def check_tensors(session: Any, graph: str, inputs: Iterable[str], outputs: Iter
 
 def open_session(
     graph: Path,
-    provider: Provider,
+    provider: Provider = CPU,
     threads: int | None = None,
     *,
     prepack: bool = True,
@@ -359,19 +308,20 @@ def open_session(
         options.enable_profiling = True
         options.profile_file_prefix = str(profiling[0] / f"session-{len(profiling[1])}")
     chosen_cuda = cuda or CudaOptions()
-    uncaptured = graph_run(NO_GRAPH) if chosen_cuda.enable_cuda_graph and provider == "cuda" else None
-    providers = execution_providers(provider, chosen_cuda)
+    sessions = sessions_of(provider)
+    uncaptured = graph_run(NO_GRAPH) if sessions.captures(chosen_cuda) else None
+    providers = sessions.execution_providers(chosen_cuda)
     try:
         # onnxruntime prints libraries that it cannot load to stdout, which is for our results.
         with redirect_stdout(sys.stderr), _without_tiled_attention():
             kernels.register(options, Path(graph))
-            if provider == "cuda":
-                ort.preload_dlls()
+            sessions.prepare(ort)
             kind = _graph_session(ort.InferenceSession)
-            has_threads = chosen > 1 or provider == "cuda"  # of onnxruntime, or of our kernels
+            has_threads = chosen > 1 or provider.on_device  # of onnxruntime, or of our kernels
             session = kind(
-                str(graph), has_threads, uncaptured, str(graph), options, providers=providers, enable_fallback=0
-            )
+                str(graph), has_threads, uncaptured, with_optional_input(Path(graph), options), options,
+                providers=providers, enable_fallback=0,
+            )  # fmt: skip
     except onnxruntime_errors() as error:
         if uncaptured is not None and "graph capture" in str(error):
             raise RequestError(
@@ -379,13 +329,8 @@ def open_session(
                 "branches. Load it without enable_cuda_graph. Graphs of --ops ort in fp16, bf16, int8 and int4 can be "
                 "captured, but for some recurrent layers; edgeformer check --provider cuda lists the nodes."
             ) from error
-        here = f" On this machine {cuda_machine(ort)}." if provider == "cuda" else ""
-        raise BundleError(f"onnxruntime cannot load {graph}: {error}{here}") from error
-    if provider == "cuda" and "CUDAExecutionProvider" not in session.get_providers():
-        raise RequestError(
-            f"onnxruntime could not start its CUDAExecutionProvider; its log above says why. On this machine "
-            f"{cuda_machine(ort)}. {ON_THE_CPU}"
-        )
+        raise BundleError(f"onnxruntime cannot load {graph}: {error}{sessions.on_this_machine(ort)}") from error
+    sessions.check_opened(ort, session)
     if profiling is not None:
         profiling[1].append(session)
     return session

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.errors import RequestError
-from edgeformer.manifest.parts import Provider
+from edgeformer.manifest.providers import Provider
 from edgeformer.runtime.caches.static_cache import StaticCache
 from edgeformer.runtime.sessions.buffer import Buffer
 from edgeformer.runtime.sessions.pinned_memory import HostMemory
@@ -89,7 +89,7 @@ class DeviceSteps(StepMemory):
     ):
         super().__init__(graph, cache)
         self.cache = cache
-        self._provider: Provider = provider
+        self._provider = provider
         self._captures = captures
         self._mask_step = mask_step
         self._slots = np.arange(cache.capacity)
@@ -112,7 +112,7 @@ class DeviceSteps(StepMemory):
         ids, session = np.asarray(tokens, np.int64)[None], self.graph.session
         binding = self.graph.new_binding(session, ids, None, row)
         self.cache.bind(binding, row)
-        binding.bind_output("logits", self._provider)
+        binding.bind_output("logits", self._provider.name)
         with self.cache.over(binding, np.ones(ids.shape, np.bool_), np.array([length]), row) as mask:
             bind_input(binding, self.graph.mask_name, mask)
             session.run_with_iobinding(binding)

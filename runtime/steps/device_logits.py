@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.manifest.parts import Provider
+from edgeformer.manifest.providers import CPU, Provider
 from edgeformer.runtime.sessions.buffer import Buffer
 from edgeformer.runtime.sessions.pinned_memory import HostMemory
 from edgeformer.runtime.sessions.small_graphs import Node, Value, open_small_graph, write_graph
@@ -21,7 +21,7 @@ MOST_CANDIDATES = 256
 class DeviceLogits:
     """Reads logits of a type from a device. On the CPU it does the same, for tests."""
 
-    def __init__(self, dtype: np.dtype[Any], provider: Provider):
+    def __init__(self, dtype: np.dtype[Any], provider: Provider = CPU):
         self._dtype = dtype
         self._all = open_small_graph(all_graph(dtype), provider)
         self._row = open_small_graph(row_graph(dtype), provider)
@@ -72,7 +72,7 @@ class DeviceLogits:
 
 
 @cache
-def device_logits(dtype: np.dtype[Any], provider: Provider) -> DeviceLogits:
+def device_logits(dtype: np.dtype[Any], provider: Provider = CPU) -> DeviceLogits:
     """Return the reader of this type, whose sessions this process opens once."""
     return DeviceLogits(dtype, provider)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from edgeformer.contract.tensors import CacheGeometry
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.parts import Provider
+from edgeformer.manifest.providers import CPU, Provider
 from edgeformer.runtime.caches.dynamic_cache import DynamicCache
 from edgeformer.runtime.caches.encoder_outputs import EncoderOutputs
 from edgeformer.runtime.caches.static_cache import StaticCache
@@ -28,7 +28,7 @@ def new_decoder(
     manifest: Manifest,
     batch_size: int,
     capacity: int,
-    provider: Provider = "cpu",
+    provider: Provider = CPU,
     encoder_outputs: EncoderOutputs | None = None,
     prefill: PrefillSession | None = None,
     captured: CapturedSteps | None = None,
@@ -43,7 +43,7 @@ def new_decoder(
         arguments = manifest.cache, cache_dtype(manifest), batch_size, capacity, provider, graph.cache_prefix
         growing = DynamicCache(*arguments)
         return StepRunner(growing, GrowingSteps(graph, growing))
-    if provider != "cpu":
+    if provider.on_device:
         return device_runner(graph, batch_size, capacity, provider, captured)
     cache = new_static_cache(graph, batch_size, capacity, provider)
     return StepRunner(cache, HostSteps(graph, cache))
@@ -76,8 +76,8 @@ def new_row_runner(
     take it now. captures: whether CUDA graphs replay its steps, where no state and no window would advance in rows that
     do not run.
     """
-    cache = new_static_cache(graph, rows, capacity, provider, reserved=provider == "cpu")
-    if provider == "cpu":
+    cache = new_static_cache(graph, rows, capacity, provider, reserved=not provider.on_device)
+    if not provider.on_device:
         return StepRunner(cache, HostSteps(graph, cache, MASK_STEP))
     return StepRunner(cache, DeviceSteps(graph, cache, provider, captures and cache.trimmable, MASK_STEP))
 

@@ -173,24 +173,6 @@ class StepRunner:
         self.lengths[:] = self.lengths[parents]
         return copied
 
-    def close_gaps(self, rows: Sequence[int]) -> list[int] | None:
-        """Move the last of some rows into the gaps before them; return which row each of the first n is then.
-
-            rows 0 2 5      │ a · b · · c │   ──►   │ a c b │      returns [0, 5, 2]
-
-        rows: in ascending order. Returns None, and moves nothing, where a step of fewer rows is no faster.
-        """
-        if not self.memory.runs_fewer_rows:
-            return None
-        count = len(rows)
-        order = np.arange(count)
-        gaps = sorted(set(range(count)).difference(rows))
-        order[gaps] = rows[count - len(gaps) :]
-        for target in gaps:
-            self.move(int(order[target]), target)
-        found: list[int] = order.tolist()
-        return found
-
     def release(self, row: int) -> None:
         """Give the memory of a row back; it has no tokens then."""
         self.lengths[row] = self._written[row] = 0

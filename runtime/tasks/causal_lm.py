@@ -1,7 +1,7 @@
 """Generate with a decoder-only language model."""
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, Unpack, cast, overload
 
@@ -12,27 +12,21 @@ from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime import request_values
 from edgeformer.runtime.caches.encoder_outputs import check_length
-from edgeformer.runtime.generation.generate import (
-    DEFAULT_NEW_TOKENS,
-    Generation,
-    GenerationStream,
-    Row,
-    Steps,
-    run_rows,
-    run_to_end,
-)
+from edgeformer.runtime.generation.chat_stream import ChatStream
+from edgeformer.runtime.generation.generate import start_rows
 from edgeformer.runtime.generation.generation_config import GenerationConfig, GenerationOptions
-from edgeformer.runtime.generation.rows import (
-    drafts_tokens,
-    make_row,
-    prefill_samples,
-    run_from_prefix,
-    with_drafts,
-    with_forced_tokens,
-    with_prompt_lookup,
-)
+from edgeformer.runtime.generation.make_row import make_row
+from edgeformer.runtime.generation.row import DEFAULT_NEW_TOKENS, Generation, Row
 from edgeformer.runtime.generation.sampling.logits_processors import LogitsProcessor
+from edgeformer.runtime.generation.scheduling import (
+    Beginnings,
+    GenerationStream,
+    PrefixBeginnings,
+    SampleBeginnings,
+    Scheduler,
+)
 from edgeformer.runtime.generation.speculation import DraftLength, DraftModel, check_same_tokens
+from edgeformer.runtime.generation.speculation.row_drafts import RowDrafts, drafts_of
 from edgeformer.runtime.prefixes.prefix_cache import PrefixCache
 from edgeformer.runtime.prefixes.session_file import read_session, write_session
 from edgeformer.runtime.sessions.session import SessionSettings
@@ -42,9 +36,8 @@ from edgeformer.runtime.steps.device import CapturedSteps
 from edgeformer.runtime.steps.new_decoder import new_decoder
 from edgeformer.runtime.steps.row_adapters import RowAdapters
 from edgeformer.runtime.steps.runner import StepRunner
-from edgeformer.runtime.tasks.chat_stream import ChatStream
 from edgeformer.runtime.tasks.model import Model, Text, is_batch
-from edgeformer.runtime.text.thinking.reader import ThinkingStream
+from edgeformer.runtime.text.thinking.reader import new_thinking
 from edgeformer.runtime.text.tokenizer import Message, Tool
 
 PREFIX_BYTES = 256 * 2**20
@@ -65,7 +58,7 @@ class CausalLM(Model):
         self.draft: CausalLM | None = None
         self._captured = CapturedSteps(manifest.context_length) if self.captures else None
         self.prefill_session: PrefillSession | None = None
-        if manifest.prefill is not None and self.provider == "cpu":
+        if manifest.prefill is not None and self.provider.per_token:
             session = self._open_graph(manifest.prefill.file)
             self.prefill_session = PrefillSession(session, manifest.prefill.from_tokens)
 
@@ -215,8 +208,9 @@ class CausalLM(Model):
         prompts = cast(list[Text], [prompt] if single else prompt)
         count = _samples(num_return_sequences, chosen)
         rows, decoder = self._prepare(prompts, chosen, logits_processors, count, adapter)
-        first = prefill_samples(decoder, rows, count) if count > 1 else None
-        run_to_end(self._with_drafts(decoder, rows, chosen), rows, first)
+        beginnings = SampleBeginnings(decoder, count) if count > 1 else Beginnings(decoder)
+        drafts = self.new_drafts(rows[0], chosen) if len(rows) == 1 else None
+        start_rows(beginnings, rows, drafts=drafts)[0].run()
         found = [row.result() for row in rows]
         results: list[Any] = found
         if count > 1:
@@ -237,8 +231,9 @@ class CausalLM(Model):
         Arguments and errors are those of `generate`.
         """
         chosen = self._config(config, options)
-        rows, decoder = self._prepare([prompt], chosen, logits_processors, adapter=adapter)
-        return GenerationStream(rows[0], run_rows(self._with_drafts(decoder, rows, chosen), rows))
+        [row], decoder = self._prepare([prompt], chosen, logits_processors, adapter=adapter)
+        [stream] = start_rows(Beginnings(decoder), [row], drafts=self.new_drafts(row, chosen))[1]
+        return stream
 
     def chat(
         self,
@@ -279,13 +274,12 @@ class CausalLM(Model):
         )
         chosen = self._config(config, options)
         [row], decoder = self._prepare([prompt], chosen, logits_processors, adapter=adapter)
-        steps = self._with_drafts(decoder, [row], chosen, row.prompt)
-        tokens = run_from_prefix(self.prefix_cache, decoder, row, steps, adapter or "")
-        thinking = tokenizer.thinking_format
-        if thinking is None:
-            return GenerationStream(row, tokens)
-        is_open = tokenizer.opens_thinking(prompt)
-        return ChatStream(row, tokens, ThinkingStream(tokenizer, thinking, is_open=is_open, stop=chosen.stop))
+        beginnings, drafts = PrefixBeginnings(decoder, self.prefix_cache), self.new_drafts(row, chosen)
+        make_stream: Callable[[Row, Scheduler], GenerationStream] = GenerationStream
+        if tokenizer.thinking_format is not None:
+            make_stream = partial(ChatStream, new_thinking=partial(new_thinking, tokenizer, prompt, chosen.stop))
+        [stream] = start_rows(beginnings, [row], drafts=drafts, adapter=adapter, make_stream=make_stream)[1]
+        return stream
 
     def save_session(self, path: str | Path, messages: Sequence[Message] = ()) -> None:
         """Write what `chat` kept of its last conversation to a file, so that the next process need not read it again.
@@ -348,26 +342,28 @@ class CausalLM(Model):
         adapter: str | None = None,
     ) -> tuple[list[Row], StepRunner]:
         """Return the rows of each prompt, one for each of its samples, and a decoder with room for all of them."""
-        rows = [self._new_row(prompt, config, processors, sample) for prompt in prompts for sample in range(samples)]
+        rows = []
+        for index, prompt in enumerate(prompts):
+            with request_values.naming_entry("prompt", index, prompt, of=len(prompts)):
+                rows += [self._new_row(prompt, config, processors, sample) for sample in range(samples)]
         if not rows:
             raise RequestError("there is no prompt in the batch; give at least one.")
         capacity = max(len(row.prompt) + row.max_new_tokens for row in rows)
         return rows, self.new_decoder(len(rows), capacity, adapter)
 
-    def _with_drafts(
-        self, decoder: StepRunner, rows: Sequence[Row], config: GenerationConfig, text: Sequence[int] = ()
-    ) -> Steps:
-        """Return a decoder that drafts tokens: where the config asks for it, by the draft model, or of what is forced.
+    def drafts_by_model(self, config: GenerationConfig) -> bool:
+        """Return whether the draft model drafts for a request: there is one, and prompt lookup is not asked for."""
+        return self.draft is not None and config.num_assistant_tokens > 0 and not config.prompt_lookup_num_tokens
 
-        text: tokens that the decoder will have without its `prefill`.
+    def new_drafts(self, row: Row, config: GenerationConfig, chunk: int | None = None) -> RowDrafts | None:
+        """Return the drafts of a row: where the config asks for it, by the draft model, or of what is forced.
+
+        chunk: tokens of the text that a draft model reads in one step at most; None for all that are new.
         """
-        if drafts_tokens(rows, config):
-            return with_prompt_lookup(decoder, rows[0], config, text)
-        if self.draft is None or not config.num_assistant_tokens or len(rows) > 1:
-            return with_forced_tokens(decoder, rows)
-        drafter = self.new_draft_model(decoder.cache.capacity)
-        drafter.extend(text)
-        return with_drafts(decoder, rows[0], drafter, DraftLength(config.num_assistant_tokens))
+        if not self.drafts_by_model(config):
+            return drafts_of(row, config)
+        new_draft_model = partial(self.new_draft_model, len(row.prompt) + row.max_new_tokens)
+        return RowDrafts(row, new_draft_model, DraftLength(config.num_assistant_tokens), chunk)
 
     def new_draft_model(self, tokens: int) -> DraftModel:
         """Return what drafts the tokens of a text of up to `tokens`; the model has a draft model."""

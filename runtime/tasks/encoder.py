@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from edgeformer.config import ClassificationHead, EncoderConfig, MaskedLMHead, PoolingHead, QuestionAnsweringHead
 from edgeformer.errors import RequestError
 from edgeformer.runtime.caches.encoder_outputs import check_length, pad_right
-from edgeformer.runtime.request_values import count, flag, is_list, shown, text_or_ids
+from edgeformer.runtime.request_values import count, flag, is_list, naming_entry, shown, text_or_ids
 from edgeformer.runtime.tasks.cross_encoder import Ranked, best_documents, score_of
 from edgeformer.runtime.tasks.labels import Class, Filling, label_probabilities, softmax
 from edgeformer.runtime.tasks.model import Model, Text, is_batch
@@ -316,7 +316,10 @@ class Encoder(Model):
         flag("truncate", truncate)
         if not self.is_list(texts):
             return run([self.encode_text(texts, truncate, max_length)])[0]
-        encoded = [self.encode_text(text, truncate, max_length) for text in texts]
+        encoded = []
+        for row, text in enumerate(texts):
+            with naming_entry("text", row, text, of=len(texts)):
+                encoded.append(self.encode_text(text, truncate, max_length))
         order = sorted(range(len(encoded)), key=lambda index: len(encoded[index][0]))
         results: list[Any] = [None] * len(encoded)
         for batch in _pieces(order, batch_size):

@@ -12,6 +12,7 @@ from edgeformer.config import Seq2SeqConfig
 from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime.caches.encoder_outputs import EncoderOutputs, check_length, pad_right
+from edgeformer.runtime.request_values import naming_entry
 from edgeformer.runtime.sessions.narrow_floats import stored
 from edgeformer.runtime.sessions.session import CACHE_DTYPES, SessionSettings, check_tensors
 from edgeformer.runtime.sound.audio import Spectrogram, log_mel
@@ -103,7 +104,11 @@ class EncoderDecoder(Model):
 
     def encode_sources(self, sources: Sequence[Any]) -> list[list[int]]:
         """Return the token ids of each source, which is no recording."""
-        return [self.encode(source, "source", self._encoder_config.vocab_size) for source in sources]
+        config, encoded = self._encoder_config, []
+        for row, source in enumerate(sources):
+            with naming_entry("source", row, source, of=len(sources)):
+                encoded.append(self.encode(source, "source", config.vocab_size, config.context_length))
+        return encoded
 
     def _token_ids(self, sources: Sequence[Any]) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
         """Return the encoder's inputs for texts, padded on the right, and their mask: int64 [B, longest]."""

@@ -12,6 +12,7 @@ from edgeformer.runtime.sessions.cuda_options import checked, without_graphs
 from edgeformer.runtime.sessions.kernel_report import KernelReport, report_kernels
 from edgeformer.runtime.sessions.kernels import choose_kernels
 from edgeformer.runtime.sessions.prepacked.prepacked_graphs import open_graph
+from edgeformer.runtime.sessions.providers import sessions_of
 from edgeformer.runtime.sessions.session import SessionSettings, check_tensors, choose_provider
 from edgeformer.runtime.text.tokenizer import Tokenizer
 
@@ -25,7 +26,7 @@ class Model:
     `Engine` runs the requests of threads together, which is faster. A process that is forked from this one can use the
     model if it was loaded with threads=1; otherwise its calls raise RequestError.
 
-    provider: where it runs, cpu or cuda. captures: whether CUDA graphs replay its steps. tokenizer: None for a bundle
+    provider: where it runs. captures: whether CUDA graphs replay its steps. tokenizer: None for a bundle
     without one, which takes token ids only.
     """
 
@@ -35,7 +36,7 @@ class Model:
         self.provider = choose_provider(settings.provider, manifest)
         self._kernel_choice = choose_kernels(self.provider, flag("kernels", settings.kernels))
         self._threads, self._cuda = settings.threads, checked(settings.cuda)
-        self.captures = self.provider == "cuda" and self._cuda.enable_cuda_graph
+        self.captures = sessions_of(self.provider).captures(self._cuda)
         if self.captures and (manifest.task != "causal-lm" or manifest.plan.cache_form == "dynamic"):
             has = "a dynamic cache" if manifest.task == "causal-lm" else f"a model for {manifest.task}"
             raise RequestError(
@@ -61,19 +62,28 @@ class Model:
         """The report of what runs the graphs' functions: kernels of edgeformer-kernels, or their bodies, and why."""
         return report_kernels(self.folder, self.manifest, self._kernel_choice)
 
-    def encode(self, text: Text, what: str = "prompt", vocab_size: int | None = None) -> list[int]:
+    def encode(
+        self, text: Text, what: str = "prompt", vocab_size: int | None = None, context_length: int | None = None
+    ) -> list[int]:
         """Return the token ids of a text, or given ids, checked against the vocabulary.
 
-        what: names the text in errors. vocab_size: None for the model's. Raises RequestError for anything but a text or
-        a list of whole numbers, for no tokens, and for ids outside the vocabulary.
+        what: names the text in errors. vocab_size, context_length: None for the model's; a text far beyond the context
+        is not encoded to its end. Raises RequestError for anything but a text or a list of whole numbers, for no
+        tokens, and for ids outside the vocabulary, and PromptLengthError for a text far beyond the context.
         """
-        checked = text_or_ids(what, text)
-        tokens = self.require_tokenizer().encode(checked) if isinstance(checked, str) else checked
+        tokens = text_or_ids(what, text)
+        if isinstance(tokens, str):
+            most = context_length or self.manifest.context_length
+            tokens = self.require_tokenizer().encode(tokens, most_tokens=most, what=what)
         vocab_size = vocab_size or self.manifest.vocab_size
         if not tokens:
             raise RequestError(f"the {what} is empty; give at least one token.")
         if min(tokens) < 0 or max(tokens) >= vocab_size:
-            raise RequestError(f"the {what} has token ids outside 0 to {vocab_size - 1}, the model's vocabulary.")
+            first = next(token for token in tokens if not 0 <= token < vocab_size)
+            spelled = f" ({self.require_tokenizer().backend.id_to_token(first)})" if isinstance(text, str) else ""
+            raise RequestError(
+                f"the {what} has token ids outside 0 to {vocab_size - 1}, the model's vocabulary: {first}{spelled}."
+            )
         return tokens
 
     def require_tokenizer(self) -> Tokenizer:

@@ -8,14 +8,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from edgeformer.errors import RequestError
 from edgeformer.runtime import request_values
-from edgeformer.runtime.generation.generate import Generation, GenerationStream, run_rows, run_to_end
 from edgeformer.runtime.generation.generation_config import GenerationConfig, GenerationOptions
+from edgeformer.runtime.generation.row import Generation
 from edgeformer.runtime.generation.sampling.logits_processors import LogitsProcessor
+from edgeformer.runtime.generation.scheduling import GenerationStream
 from edgeformer.runtime.sound.audio import check_samples
 from edgeformer.runtime.sound.sound_files import load_audio
 from edgeformer.runtime.tasks.encoder_decoder import EncoderDecoder, Source
 from edgeformer.runtime.tasks.model import is_batch
-from edgeformer.runtime.tasks.seq2seq_requests import Request, max_new_tokens, search_beams, start_rows
+from edgeformer.runtime.tasks.seq2seq_requests import Seq2SeqRequest, max_new_tokens, search_beams, start_sources
 from edgeformer.runtime.tasks.speech import Runs, SpeechConfig, SpeechModel, Transcript, transcribe
 from edgeformer.runtime.text.languages import plan_translation
 
@@ -113,8 +114,8 @@ class Seq2SeqLM(EncoderDecoder):
             found = search_beams(self, sources, request, search)
             results = found if num_return_sequences > 1 else [best for best, *_ in found]
         else:
-            rows, decoder, first = start_rows(self, sources, request)
-            run_to_end(decoder, rows, first)
+            scheduler, _, rows = start_sources(self, sources, request)
+            scheduler.run()
             results = [row.result() for row in rows]
         return results[0] if single else results
 
@@ -140,8 +141,8 @@ class Seq2SeqLM(EncoderDecoder):
             raise RequestError("a stream is of one source; for several, use generate.")
         request = self.request(prompt, config, {**options, "num_beams": 1}, logits_processors)
         request.config.beam_search(count)
-        rows, decoder, first = start_rows(self, [source], request)
-        return GenerationStream(rows[0], run_rows(decoder, rows, first))
+        _, [stream], _ = start_sources(self, [source], request)
+        return stream
 
     @overload
     def translate(  # type: ignore[overload-overlap]
@@ -323,7 +324,7 @@ class Seq2SeqLM(EncoderDecoder):
         given: GenerationConfig | None,
         options: GenerationOptions,
         processors: Sequence[LogitsProcessor],
-    ) -> Request:
+    ) -> Seq2SeqRequest:
         """Resolve and check a request; given: the config of the call, if it has one."""
         own = self.generation_config
         config = own.replaced_by(given).override(options)
@@ -333,7 +334,7 @@ class Seq2SeqLM(EncoderDecoder):
         if asked is None and given is not None and given.max_new_tokens != own.max_new_tokens:
             asked = given.max_new_tokens
         tokens = self.start_prompt(prompt)
-        return Request(tokens, max_new_tokens(self.manifest, len(tokens), asked, config), config, processors)
+        return Seq2SeqRequest(tokens, max_new_tokens(self.manifest, len(tokens), asked, config), config, processors)
 
 
 def _sequences(options: GenerationOptions) -> int:

@@ -10,23 +10,19 @@ from numpy.typing import NDArray
 from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime.generation.beam_search import BeamSearch, beam_search
-from edgeformer.runtime.generation.generate import DEFAULT_NEW_TOKENS, Generation, Row, Steps
+from edgeformer.runtime.generation.generate import start_rows
 from edgeformer.runtime.generation.generation_config import GenerationConfig
-from edgeformer.runtime.generation.rows import (
-    all_processors,
-    drafts_tokens,
-    end_tokens,
-    make_row,
-    with_forced_tokens,
-    with_prompt_lookup,
-)
+from edgeformer.runtime.generation.make_row import all_processors, end_tokens, make_row
+from edgeformer.runtime.generation.row import DEFAULT_NEW_TOKENS, Generation, Row
 from edgeformer.runtime.generation.sampling.logits_processors import LogitsProcessor
+from edgeformer.runtime.generation.scheduling import Beginnings, GenerationStream, Scheduler
+from edgeformer.runtime.generation.speculation.row_drafts import drafts_of
 from edgeformer.runtime.steps.decode_graph import Logits
 from edgeformer.runtime.steps.runner import StepRunner
 from edgeformer.runtime.tasks.encoder_decoder import EncoderDecoder, Source, kept_by
 
 
-class Request(NamedTuple):
+class Seq2SeqRequest(NamedTuple):
     """A checked request. prompt: the decoder's first tokens. max_new_tokens: fits the context behind them."""
 
     prompt: Sequence[int]
@@ -62,7 +58,7 @@ def max_new_tokens(manifest: Manifest, prompt_length: int, asked: int | None, co
     return asked
 
 
-def new_row(model: EncoderDecoder, request: Request, source: NDArray[np.int64], length: int) -> Row:
+def new_row(model: EncoderDecoder, request: Seq2SeqRequest, source: NDArray[np.int64], length: int) -> Row:
     """Return the row of a request; source: what `source_tokens` returns. length: of it, which `Generation` reports."""
     config = request.config
     if config.stop:
@@ -72,10 +68,12 @@ def new_row(model: EncoderDecoder, request: Request, source: NDArray[np.int64], 
     return row
 
 
-def start_rows(model: EncoderDecoder, sources: Sequence[Source], request: Request) -> tuple[list[Row], Steps, Logits]:
-    """Run the encoder and the prompt; return a row for each source, the decoder, and the logits [B, V] that follow.
+def start_sources(
+    model: EncoderDecoder, sources: Sequence[Source], request: Seq2SeqRequest
+) -> tuple[Scheduler, list[GenerationStream], list[Row]]:
+    """Run the encoder and the prompt; return a row for each source, its stream, and the scheduler of all.
 
-    Drafts are copied from the source, too, if it is text.
+    A single row drafts tokens; they are copied from the source, too, if it is text.
     """
     started = time.perf_counter()
     inputs, mask = model.encoder_inputs(sources)
@@ -87,14 +85,15 @@ def start_rows(model: EncoderDecoder, sources: Sequence[Source], request: Reques
     seconds = time.perf_counter() - started
     for row in rows:
         row.prefill_seconds = seconds
-    if not drafts_tokens(rows, request.config):
-        return rows, with_forced_tokens(decoder, rows), first
-    source = [] if model.is_speech else model.encode_sources(sources)[0]
-    return rows, with_prompt_lookup(decoder, rows[0], request.config, [*source, *request.prompt]), first
+    drafts = None
+    if len(rows) == 1:
+        looks_up = request.config.prompt_lookup_num_tokens and not model.is_speech
+        drafts = drafts_of(rows[0], request.config, model.encode_sources(sources)[0] if looks_up else ())
+    return *start_rows(Beginnings(decoder), rows, first_logits=first, drafts=drafts), rows
 
 
 def search_beams(
-    model: EncoderDecoder, sources: Sequence[Source], request: Request, search: BeamSearch
+    model: EncoderDecoder, sources: Sequence[Source], request: Seq2SeqRequest, search: BeamSearch
 ) -> list[list[Generation]]:
     """Return the hypotheses of each source, best first."""
     if request.config.stop:

@@ -9,12 +9,16 @@ for plain text.
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tokenizers
 
-from edgeformer.runtime.text.message_forms import is_text_parts
+from edgeformer.runtime.text import long_texts
+from edgeformer.runtime.text.templates.message_forms import is_text_parts
+
+MARK = re.compile("mark[0-9a-f]{32}")
+"""Strings in the place of special tokens: letters and digits, which filters such as `tojson` leave alone."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +32,7 @@ class HiddenTokens:
 
     def shown(self, text: str) -> str:
         """Return a rendered text with what was hidden."""
-        for mark, hidden in self.texts.items():
-            text = text.replace(mark, hidden)
-        return text
+        return MARK.sub(lambda match: self.texts.get(match.group(), match.group()), text)
 
 
 def special_tokens(backend: tokenizers.Tokenizer) -> dict[str, tokenizers.AddedToken]:
@@ -102,11 +104,11 @@ def _encode(
     copy.add_tokens([_plain_token(marks[content], like=token) for content, token in special.items()])
     copy.add_tokens([tokenizers.AddedToken(gap, normalized=False)])
     text = _pattern(list(special)).sub(lambda match: marks[match.group()], rendered)
-    for mark, spelled in hidden.texts.items():
-        text = text.replace(mark, spelled[:1] + gap + spelled[1:] if split else spelled)
+    divided = {mark: spelled[:1] + gap + spelled[1:] for mark, spelled in hidden.texts.items()}
+    text = replace(hidden, texts=divided if split else hidden.texts).shown(text)
     meant: dict[int | None, int | None] = {copy.token_to_id(gap): None}
     meant |= {copy.token_to_id(mark): backend.token_to_id(content) for content, mark in marks.items()}
-    ids = [meant.get(id, id) for id in copy.encode(text, add_special_tokens=False).ids]
+    ids = [meant.get(id, id) for id in long_texts.encode_ids(copy, text, add_special_tokens=False)]
     return [id for id in ids if id is not None]
 
 
@@ -122,5 +124,5 @@ def _pattern(spelled: Sequence[str]) -> re.Pattern[str]:
 
 
 def _mark() -> str:
-    """Return a string that no message holds: letters and digits, which filters such as `tojson` leave alone."""
+    """Return a string that no message holds."""
     return f"mark{secrets.token_hex(16)}"

@@ -1,6 +1,7 @@
 """Encode and decode text and chats with the files of a Hugging Face tokenizer, without transformers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,12 @@ import tokenizers
 
 from edgeformer.config.tokenizer_limits import token_limit
 from edgeformer.documents.json_document import read_object
-from edgeformer.errors import BundleError, RequestError
+from edgeformer.errors import BundleError, EdgeformerError, RequestError
 from edgeformer.runtime import request_values
 from edgeformer.runtime.request_values import is_list, shown, text_or_ids
-from edgeformer.runtime.text import chat_text
-from edgeformer.runtime.text.conversation import ChatTemplates, check_variables
-from edgeformer.runtime.text.template_files import DEFAULT, TOOL_USE, read_templates
+from edgeformer.runtime.text import chat_text, long_texts
+from edgeformer.runtime.text.templates.conversation import ChatTemplates, check_variables
+from edgeformer.runtime.text.templates.template_files import DEFAULT, TOOL_USE, read_templates
 from edgeformer.runtime.text.thinking.formats import ThinkingFormat, recognise
 from edgeformer.runtime.text.thinking.switches import thinking_variables
 from edgeformer.runtime.text.token_bytes import vocabulary_bytes
@@ -102,12 +103,19 @@ class Tokenizer:
         """Return the names of the variables that the chat template reads, such as `enable_thinking`."""
         return frozenset() if self._templates is None else self._templates.names(with_tools)
 
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+    def encode(
+        self, text: str, *, add_special_tokens: bool = True, most_tokens: int | None = None, what: str = "text"
+    ) -> list[int]:
         """Return the token ids of a text, by default with the special tokens that the tokenizer adds.
 
-        Raises RequestError for anything but a text.
+        most_tokens: how many are of any use; a much longer text is not encoded to its end. what: names it in errors.
+        Raises RequestError for anything but a text, and PromptLengthError for one that is too long without a doubt.
         """
-        return self.encoding(text, add_special_tokens=add_special_tokens).ids
+        checked = request_values.text(what, text)
+        with _tokenizer_errors():
+            if most_tokens is not None:
+                long_texts.check_length(self.backend, checked, most_tokens, what)
+            return long_texts.encode_ids(self.backend, checked, add_special_tokens=add_special_tokens)
 
     def encode_marks(self, text: str) -> list[int]:
         """Return the token ids of a text within a turn, in which special tokens may be spelled."""
@@ -120,7 +128,9 @@ class Tokenizer:
 
         Raises RequestError for anything but a text, and BundleError where the tokenizer cannot encode it.
         """
-        return _encoded(self.backend, request_values.text("text", text), add_special_tokens=add_special_tokens)
+        checked = request_values.text("text", text)
+        with _tokenizer_errors():
+            return long_texts.encode(self.backend, checked, add_special_tokens=add_special_tokens)
 
     def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
         """Return the token ids of a pair of texts, and their token types: 0 in the first text, 1 in the second.
@@ -128,7 +138,8 @@ class Tokenizer:
         Raises RequestError for anything but texts.
         """
         first, second = request_values.text("first text", first), request_values.text("second text", second)
-        encoding = _encoded(self.backend, first, second)
+        with _tokenizer_errors():
+            encoding = long_texts.encode(self.backend, first, second)
         return encoding.ids, encoding.type_ids
 
     def encode_truncated(self, texts: Sequence[Any], max_length: int) -> tuple[list[int], list[int]]:
@@ -137,13 +148,15 @@ class Tokenizer:
         Special tokens are kept; of a pair the longer text is cut first. The end is cut off, or the beginning where
         tokenizer_config.json has `truncation_side` = left.
         """
+        left = self.config.get("truncation_side") == "left"
         copy = self._truncating  # read once: another thread may put one of another length in its place
         if copy is None or (copy.truncation or {}).get("max_length") != max_length:
             copy = self._copy()
-            side = "left" if self.config.get("truncation_side") == "left" else "right"
-            copy.enable_truncation(max_length, strategy="longest_first", direction=side)
+            copy.enable_truncation(max_length, strategy="longest_first", direction="left" if left else "right")
             self._truncating = copy
-        encoding = _encoded(copy, *texts)
+        with _tokenizer_errors():
+            cut = [long_texts.beginning(self.backend, text, max_length, of_end=left) for text in texts]
+            encoding = long_texts.encode(copy, *cut)
         return encoding.ids, encoding.type_ids
 
     def encode_windows(self, first: str, second: str, max_length: int, overlap: int) -> list[tokenizers.Encoding]:
@@ -153,7 +166,8 @@ class Tokenizer:
         """
         copy = self._copy()
         copy.enable_truncation(max_length, stride=overlap, strategy="only_second")
-        encoding = _encoded(copy, first, second)
+        with _tokenizer_errors():
+            encoding = long_texts.encode(copy, first, second)
         return [encoding, *encoding.overflowing]
 
     def _copy(self) -> tokenizers.Tokenizer:
@@ -233,6 +247,7 @@ class Tokenizer:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        most_tokens: int | None = None,
     ) -> list[int]:
         """Return the token ids of a conversation and the start of the assistant's turn, by the chat template.
 
@@ -242,7 +257,8 @@ class Tokenizer:
         turn; otherwise it is text like any other. What the assistant said is the model's own, and keeps its tokens.
         add_generation_prompt: whether the assistant's turn begins at the end. continue_final_message: leave the last
         message, which is the assistant's, open, so that the model goes on with it. chat_template_kwargs: variables of
-        the template, such as {"enable_thinking": False}. Raises RequestError as `render_chat`.
+        the template, such as {"enable_thinking": False}. most_tokens: how many are of any use; a much longer
+        conversation is not encoded to its end, and raises PromptLengthError. Raises RequestError as `render_chat`.
         """
         _check_conversation(messages, tools)
         request_values.flag("allow_special", allow_special)
@@ -256,6 +272,8 @@ class Tokenizer:
             variables=hidden.variables,
         )
         text_or_ids("conversation", rendered)
+        if most_tokens is not None:
+            long_texts.check_length(self.backend, hidden.shown(rendered), most_tokens, "conversation")
         if not hidden.texts:
             return self.encode(rendered, add_special_tokens=False)
         return chat_text.encode_hidden(self.backend, rendered, hidden)
@@ -316,14 +334,13 @@ def _check_conversation(messages: Any, tools: Any) -> None:
             raise RequestError(f"{name} is {shown(value)}; it must be a list of {name}, each with {content}.")
 
 
-def _encoded(
-    backend: tokenizers.Tokenizer, text: str, second: str | None = None, add_special_tokens: bool = True
-) -> tokenizers.Encoding:
-    """Return the encoding of a text or a pair. Raises BundleError where the tokenizer cannot encode it."""
+@contextmanager
+def _tokenizer_errors() -> Iterator[None]:
+    """Raise BundleError where the tokenizer cannot encode a text."""
     try:
-        return backend.encode(text, second, add_special_tokens=add_special_tokens)
+        yield
     except BaseException as error:  # a panic, where the file names tokens that it does not have; see Tokenizer
-        if isinstance(error, KeyboardInterrupt | SystemExit):
+        if isinstance(error, KeyboardInterrupt | SystemExit | EdgeformerError):
             raise
         raise BundleError(f"the tokenizer cannot encode the text: {error}. Copy tokenizer.json again.") from error
 

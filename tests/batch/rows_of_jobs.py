@@ -27,7 +27,6 @@ def run(bundle, source, output, **options):
     open_job(Folder(str(output)), job)
     writer = ShardWriter(Assignment(job=job, bundle=str(bundle), output=str(output)))
     commits = [writer.write(piece) for piece in found.pieces]
-    writer.close()
     return job, commits
 
 

@@ -47,23 +47,23 @@ def audited(nodes, inputs, outputs, opset=24):
 @pytest.mark.parametrize("precision", ["fp16", "fp32", "int4"])
 def test_an_export_for_cuda_runs_there(exported, precision):
     report = check(exported(precision), "cuda")
-    assert report.cuda.verdict == "loads", report.cuda.findings
-    (graph,) = report.cuda.graphs
-    assert graph.on_cuda > 20
+    assert report.audit.verdict == "loads", report.audit.findings
+    (graph,) = report.audit.graphs
+    assert graph.on_device > 20
     assert {"Squeeze", "Cast"} & graph.shapes.keys()
     assert graph.on_cpu == {}
 
 
 def test_without_the_option_nothing_is_said_about_cuda(bundles):
     report = check(bundles["llama"])
-    assert report.cuda is None
+    assert report.audit is None
     assert "provider" not in report.to_json()
 
 
 @pytest.mark.parametrize("kind", ["llama", "bf16", "int4", "int8 cache"])
 def test_attention_of_the_cpu_is_found(bundles, kind):
     """A bundle for the CPU has float32 attention, for which CUDA has no kernel."""
-    audit = check(bundles[kind], "cuda").cuda
+    audit = check(bundles[kind], "cuda").audit
     assert audit.verdict == "does not load"
     (finding,) = audit.findings
     assert "GroupQueryAttention blocks.0.attention/GroupQueryAttention" in str(finding)
@@ -89,13 +89,13 @@ def test_a_planted_node_without_a_kernel_is_found(exported, spoil):
     bundle = exported("fp16")
     down = "blocks.1.feed_forward.down/MatMul"
     folder = spoil(bundle, lambda edit: plant(edit.folder, down, hardmax))
-    audit = check(folder, "cuda").cuda
+    audit = check(folder, "cuda").audit
     (finding,) = audit.findings
     assert str(finding) == (
         "onnx/model.onnx: Hardmax planted runs on the CPU, inside a layer: there is no kernel of this op. Export the "
         "model for CUDA: edgeformer export --provider cuda."
     )
-    assert check(bundle, "cuda").cuda.findings == ()
+    assert check(bundle, "cuda").audit.findings == ()
 
 
 def test_a_planted_type_is_found(exported, spoil):
@@ -113,7 +113,7 @@ def test_a_planted_type_is_found(exported, spoil):
         node.input[0] = "planted"
 
     folder = spoil(exported("fp16"), lambda edit: plant(edit.folder, "blocks.1.feed_forward.down/MatMul", sine))
-    (finding,) = check(folder, "cuda").cuda.findings
+    (finding,) = check(folder, "cuda").audit.findings
     assert "Sin planted.sin does not run, since the CPU has none either: there is no kernel for T = bfloat16" in str(
         finding
     )
@@ -148,7 +148,7 @@ def test_integers_outside_of_layers_may_run_on_the_cpu():
         helper.make_node("Cast", ["turned"], ["output"], to=HALF, name="cast"),
     ]
     audit = audited(nodes, [("mask", INT32, ["batch"])], [("output", HALF, ["batch"])])
-    assert (audit.on_cpu, audit.on_cuda, audit.findings) == ({"BitwiseNot": 1}, 1, ())
+    assert (audit.on_cpu, audit.on_device, audit.findings) == ({"BitwiseNot": 1}, 1, ())
 
 
 def test_types_reach_the_bodies_of_functions_and_branches():

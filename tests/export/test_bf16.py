@@ -93,7 +93,7 @@ def test_for_cuda_everything_is_bfloat16_and_the_cpu_is_refused(llama_folder, tm
     result = export_model(llama_folder, tmp_path / "b", precision="bf16", provider="cuda", verify="quick")
 
     assert result.report.passed and result.report.precision == "bf16"
-    assert check(result.path, "cuda").cuda.verdict == "loads"
+    assert check(result.path, "cuda").audit.verdict == "loads"
     graph = onnx.load(result.path / "onnx" / "model.onnx", load_external_data=False).graph
     floats = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
     weights = {tensor.data_type for tensor in graph.initializer if "." in tensor.name}
@@ -109,7 +109,7 @@ def test_integers_for_cuda_may_be_computed_with_in_bfloat16(llama_folder, tmp_pa
     result = export_model(llama_folder, tmp_path / "b", precision=precision, provider="cuda", arithmetic="bf16")
 
     assert result.report.passed and result.manifest.plan.arithmetic == "bf16"
-    assert check(result.path, "cuda").cuda.verdict == "loads"
+    assert check(result.path, "cuda").audit.verdict == "loads"
     graph = onnx.load(result.path / "onnx" / "model.onnx", load_external_data=False).graph
     scales = {tensor.data_type for tensor in graph.initializer if tensor.name.endswith(".scales")}
     assert scales == {onnx.TensorProto.BFLOAT16}

@@ -32,6 +32,7 @@ from edgeformer.export.reference.quantized_caches import RoundedCaches, fake_qua
 from edgeformer.export.reference.reference import Reference
 from edgeformer.manifest.cache_scales import CacheScales
 from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.providers import CPU
 from edgeformer.models.model_spec import model_spec_of
 from edgeformer.runtime import Engine, load
 from edgeformer.runtime.sessions.narrow_floats import FLOAT8, FLOAT8_NUMBERS
@@ -98,14 +99,14 @@ def test_the_graph_has_what_the_kernel_of_cuda_demands(bundle):
 
 def test_every_layer_runs_on_the_gpu_and_the_audit_finds_what_would_not(bundle, tmp_path):
     report = check(bundle, "cuda")
-    assert report.cuda.verdict == "loads", report.cuda.findings
+    assert report.audit.verdict == "loads", report.audit.findings
     broken = shutil.copytree(bundle, tmp_path / "broken")
     graph = onnx.load(broken / "onnx/model.onnx", load_external_data=False)
     for value in (*graph.graph.input, *graph.graph.output):
         if value.name.startswith(("past", "present")):
             value.type.tensor_type.elem_type = TensorProto.FLOAT8E5M2
     onnx.save(graph, broken / "onnx/model.onnx")
-    assert "there is no kernel" in str(check(broken, "cuda").cuda.findings[0])
+    assert "there is no kernel" in str(check(broken, "cuda").audit.findings[0])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -205,7 +206,7 @@ def test_prompts_that_attend_before_rounding_are_right_where_the_kernel_does_so(
     monkeypatch.setattr(fp8_twin, "_numbers", unrounded)
     place = shutil.copytree(twin.folder, tmp_path / "twin")
     attend_in_float32(place / "onnx/model.onnx")
-    graph = Graph(open_session(place / "onnx/model.onnx", "cpu"), twin.manifest, "cpu")
+    graph = Graph(open_session(place / "onnx/model.onnx"), twin.manifest, CPU)
 
     def failed(**options):
         checks = judge_quantized_cache(graph, twin.model_spec, twin.weights, **options)
@@ -365,7 +366,7 @@ def test_logits_that_a_caller_holds_stay_when_the_memory_of_steps_is_lent_again(
     captured = CapturedSteps(64)
 
     def new():
-        return device_runner(DecodeGraph(model.session, model.manifest), 1, 40, "cpu", captured)
+        return device_runner(DecodeGraph(model.session, model.manifest), 1, 40, CPU, captured)
 
     decoder = new()
     decoder.prefill(0, PROMPTS[0])
@@ -382,7 +383,7 @@ def test_logits_that_a_caller_holds_stay_when_the_memory_of_steps_is_lent_again(
 def test_a_session_is_saved_and_loaded(model, tmp_path):
     prompt = [*PROMPTS[0], *PROMPTS[1]]
     decoder = model.new_decoder(1, 60)
-    assert model.prefix_cache.prefill(decoder, 0, prompt)[1] == 0
+    model.prefix_cache.keep(decoder, 0, prompt, decoder.prefill(0, prompt))
     model.save_session(tmp_path / "session")
     model.prefix_cache.clear()
     model.load_session(tmp_path / "session")

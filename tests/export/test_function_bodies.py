@@ -17,7 +17,8 @@ from onnx.defs import OpSchema
 from torch import Tensor, nn
 
 from edgeformer import ops
-from edgeformer.export.graph.canonical import DOMAIN, OPS, translation_table
+from edgeformer.contract.ops import DOMAIN
+from edgeformer.export.graph.canonical import OPS, translation_table
 from edgeformer.export.graph.function_bodies import FUNCTION_BODIES, decompose_all
 
 D64 = torch.float64

@@ -6,13 +6,13 @@ import pytest
 from onnx import helper
 
 from edgeformer.checkpoints.weights import RandomWeights
+from edgeformer.contract.ops import ATTENTION, DOMAIN
 from edgeformer.export.capture import capture_graph
-from edgeformer.export.graph.canonical import DOMAIN, INPUTS, OPS, canonical_inputs, translation_table
+from edgeformer.export.graph.canonical import INPUTS, OPS, canonical_inputs, translation_table
 from edgeformer.export.graph.editing import canonical_nodes
 from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.graph.provenance import UNRECORDED, NodeOrigin, origin_of
 from edgeformer.export.lower import LoweringOptions, lower_captured
-from edgeformer.export.lower.contrib import ATTENTION_INPUTS, attention_input, attention_inputs
 from edgeformer.export.passes import pack_qkv, transpose_weights
 from edgeformer.families import read_model_config
 from edgeformer.manifest.quantization import make_quantization
@@ -78,13 +78,13 @@ def test_inputs_are_set_by_name(attention):
 
 def test_inputs_of_the_kernel_are_those_of_a_written_graph():
     query, mask = ir.Value(name="query"), ir.Value(name="bias")
-    listed = attention_inputs(query=query, attention_bias=mask, head_sink=None)
+    listed = ATTENTION.ordered(query=query, attention_bias=mask, head_sink=None)
     assert listed == [query, *[None] * 9, mask, None]
-    node = helper.make_node("GroupQueryAttention", [each.name if each else "" for each in listed], ["output"])
-    read = {name: attention_input(node, name) for name in ATTENTION_INPUTS}
+    node = helper.make_node(ATTENTION.name, [each.name if each else "" for each in listed], ["output"])
+    read = ATTENTION.named(node.input)
     assert {name: value for name, value in read.items() if value} == {"query": "query", "attention_bias": "bias"}
     with pytest.raises(ValueError, match="not in tuple"):
-        attention_inputs(mask=mask)
+        ATTENTION.ordered(mask=mask)
 
 
 @pytest.mark.parametrize("data", [LLAMA, T5], ids=["llama", "t5"])

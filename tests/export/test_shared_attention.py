@@ -217,7 +217,7 @@ def test_the_windowed_graph_computes_what_the_whole_one_does(bundle):
     model = load(bundle[1])
     tokens = np.random.default_rng(0).integers(0, 131, 40)
     found = [model.new_decoder(1, 40).prefill_all(0, tokens, chunk=chunk) for chunk in (1, 7, 40)]
-    model.session = open_session(bundle[1] / "onnx/model.onnx", "cpu")
+    model.session = open_session(bundle[1] / "onnx/model.onnx")
     expected = model.new_decoder(1, 40).prefill_all(0, tokens, chunk=40)
     for each in found:
         np.testing.assert_allclose(each, expected, rtol=0, atol=1e-5 * np.abs(expected).max())

@@ -12,7 +12,7 @@ from edgeformer.errors import ParityError
 from edgeformer.export import export_model
 from edgeformer.export.adapters.opened_bundle import open_subject
 from edgeformer.export.parity import twin, verify
-from edgeformer.export.parity.certificate.page import paragraph
+from edgeformer.export.parity.certificate.words import paragraph
 from edgeformer.export.parity.twin import structure
 
 pytestmark = pytest.mark.skipif(

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import onnx
 import pytest
+from safetensors.torch import load_file, save_file
 
-from edgeformer.errors import BundleError
+from edgeformer.errors import BundleError, ParityError
 from edgeformer.export import export_model, verify
 from edgeformer.manifest.manifest import FILE_NAME, Manifest
 from edgeformer.manifest.parts import sha256
@@ -148,3 +149,16 @@ def test_logits_of_another_token_than_the_last_are_found(tiny_llama_bundle, monk
     report = verify(tiny_llama_bundle, mode="quick")
     failed = {check.name.split(":")[0] for check in report.checks if not check.passed}
     assert "last logits alone against all" in failed
+
+
+def test_numbers_that_float16_cannot_hold_are_the_reason_that_is_given(make_model, tmp_path):
+    """A row of Gemma's embedding is multiplied by √hidden_size, and becomes infinite."""
+    sizes = {"vocab_size": 67, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "head_dim": 16}
+    folder = make_model("gemma", **sizes, num_attention_heads=4, num_key_value_heads=1, max_position_embeddings=64)
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    tensors["model.embed_tokens.weight"][:, 3] = 8750.0
+    save_file(tensors, path)
+    with pytest.raises(ParityError, match=r"larger than float16 can hold, which is 65,504(?s:.*)--precision bf16 or f"):
+        export_model(folder, tmp_path / "bundle", precision="fp16")
+    assert not (tmp_path / "bundle").exists()

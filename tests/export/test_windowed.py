@@ -67,7 +67,7 @@ def test_logits_past_the_window_are_those_of_whole_caches_and_of_transformers(bu
     with torch.no_grad():
         expected = oracle(torch.from_numpy(tokens)[None]).logits[0].numpy()
     limit = {"fp32": 1e-5, "fp16": 5e-3}[model.manifest.plan.precision] * np.abs(expected).max()
-    whole = open_session(bundle / "onnx/model.onnx", "cpu")
+    whole = open_session(bundle / "onnx/model.onnx")
     for session, chunk in itertools.product((model.session, whole), (1, 5, WINDOW, WINDOW + 1, 90)):
         model.session = session
         logits = model.new_decoder(1, len(tokens)).prefill_all(0, tokens, chunk=chunk)

@@ -57,8 +57,6 @@ WAYS = {
 }
 """How caches may be kept, by op set and cache form: by whom, and whether past and present are one buffer."""
 
-LAYER_COUNTS = {"num_hidden_layers": 2, "n_layer": 2, "n_layers": 2, "num_decoder_layers": 2}
-LAYER_COUNTS |= {"num_layers": 1, "encoder_layers": 1, "num_encoder_layers": 1}
 HEADS = cycle(
     [
         MaskedLMHead(activation="gelu", norm=NormConfig(kind="layer_norm", eps=1e-5, bias=True)),
@@ -71,20 +69,15 @@ ENCODER_HEADS = dict(zip(ENCODERS, HEADS, strict=False))
 
 
 def family_config(family):
-    """The first model of a family's tests, of two layers; an encoder in front of a decoder has one.
-
-    A model that names more kinds of layers keeps all of its layers.
-    """
+    """The first model of a family's tests, as they export it: one trace serves all. Encoders take turns in heads."""
     row = (FAMILIES | PAIRS | ENCODERS)[family]
-    options = row.sizes | next(iter(row.models.values()))
-    counts = {name: 2 if family in FAMILIES else count for name, count in LAYER_COUNTS.items() if name in options}
-    if len(options.get("layer_types") or ()) > 2:
-        counts = {}
-    options |= counts | ({"num_decoder_layers": 2} if family in ("t5", "mt5") else {})
+    name, options = next(iter(row.models.items()))
+    options = row.sizes | options
     if family != "transformer":
         options = {name: value for name, value in options.items() if name not in ("head", "pooling")}
         options = transformers.CONFIG_MAPPING[family](**options).to_diff_dict()
-    config = read_model_config(options, 64 if family in FAMILIES else None)[1]
+    context = row.exported.get(name, {}).get("context_length") if family in FAMILIES else None
+    config = read_model_config(options, context)[1]
     return replace(config, head=ENCODER_HEADS[family]) if family in ENCODERS else config
 
 

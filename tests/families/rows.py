@@ -7,6 +7,7 @@ The first model of a family, which is exported in fp16, too, uses all of its exp
 than float32 where two are nearly equal.
 """
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -1310,3 +1311,15 @@ DISTINCT = {
     "deberta-v2", "longformer", "modernbert", "mpnet",
 }  # fmt: skip
 """Families of all kinds of models whose graphs differ from each other; the others are variants of them."""
+
+OF_LAYERS = re.compile("layer(?!_norm)|first_k|pattern|interval|sparse|time_step")
+"""Names of fields that tell layers from each other."""
+
+
+def fields_of(family: str, name: str) -> dict[str, Any]:
+    """Return the fields of a model. Two layers of one kind are as good as three: the first of a family has three."""
+    row = FAMILIES[family]
+    fields = row.sizes | row.models[name]
+    counts = {count: 2 for count in ("num_hidden_layers", "n_layer") if fields.get(count) == 3}
+    alike = not any(OF_LAYERS.search(each) for each in fields.keys() - counts.keys())
+    return fields | counts if alike and name != next(iter(row.models)) else fields

@@ -15,7 +15,7 @@ from edgeformer.families._neutral import NEUTRAL, TOOLS, WITHOUT_EFFECT
 FEW = ["bart", "bert", "gemma3_text", "gemma4_text", "llama", "mixtral", "phi3", "qwen3", "t5"]
 INCOMPLETE = {
     "deepseek_v2": {"num_experts_per_tok": 2},
-    "dots1": {"n_shared_experts": 1},
+    "dots1": {"n_shared_experts": 1, "num_experts_per_tok": 6},
     "glm4_moe": {"head_dim": 128},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 16},
     "qwen3_5_moe_text": {"intermediate_size": 512},

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from rows import DISTINCT, FAMILIES, VOCABULARY
+from rows import DISTINCT, FAMILIES, VOCABULARY, fields_of
 
 from edgeformer.checkpoints.weights import parameter_shapes
 from edgeformer.config import DecoderConfig
@@ -67,12 +67,12 @@ def run_family(family, slow, make_model, work):
     slow: which of its models and precisions. float32 graphs pass the parity gates on their way.
     """
     jobs, expected = [], {}
-    for index, (name, options) in enumerate(FAMILIES[family].models.items()):
+    for index, name in enumerate(FAMILIES[family].models):
         chosen = [precision for precision in precisions(family, name) if is_slow(family, name, precision) == slow]
         if not chosen:
             continue
         row = FAMILIES[family]
-        folder = make_model(family, seed=index, **(row.sizes | options), **row.stored.get(name, {}))
+        folder = make_model(family, seed=index, **fields_of(family, name), **row.stored.get(name, {}))
         tokens = np.random.default_rng(index).integers(0, VOCABULARY, (len(LENGTHS), PROMPT + STEPS))
         inputs = work / f"{name}.npz"
         np.savez(inputs, tokens=tokens, prompt=PROMPT, lengths=np.array(LENGTHS), greedy=GREEDY)

@@ -94,7 +94,6 @@ REFUSALS = [
     ("gemma2", {"layer_types": [FULL, SLIDING]}, "layer_types of 2 layers and num_hidden_layers = 3"),
     ("gemma2", {"hidden_activation": "mish"}, "hidden_activation = 'mish', which is not supported here; supported: ge"),
     ("gemma2", {"attn_logit_softcapping": -1.0}, "AttentionConfig.softcap is -1.0; it must be positive, or None"),
-    ("gemma3_text", {"use_bidirectional_attention": True}, "use_bidirectional_attention = True, which is not support"),
     ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50.0, which is not supported here"),
     ("mixtral", {"num_experts": 4}, r"several numbers of experts \(6, 4\). Keep the right one"),
     ("mixtral", {"num_experts_per_tok": 7}, r"experts_per_token is 7; it must be from 1 to num_experts \(6\)"),

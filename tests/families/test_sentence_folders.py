@@ -172,6 +172,57 @@ def test_states_of_causal_models_that_see_all_tokens_are_refused(decoders, tmp_p
         export_model(model.folder, tmp_path / "bundle")
 
 
+LONG = ["A man reads. " * 9, "The cat sleeps.", "Yes, and then he goes home to read it " * 3]
+"""Texts of which two are longer than a window, and one is shorter than the others."""
+
+
+@pytest.fixture(scope="module")
+def embedding_gemma(tmp_path_factory):
+    """A folder as EmbeddingGemma's: tokens see both ways, in windows in two of three layers; two layers behind."""
+    root = tmp_path_factory.mktemp("embedding-gemma")
+    tokenizer = AutoTokenizer.from_pretrained(PRESETS / "tiny-llama")
+    tokenizer.chat_template = None
+    config = AutoConfig.for_model(
+        "gemma3_text", vocab_size=len(tokenizer), hidden_size=64, intermediate_size=96, num_hidden_layers=3,
+        num_attention_heads=4, num_key_value_heads=1, head_dim=16, max_position_embeddings=256, sliding_window=8,
+        query_pre_attn_scalar=16, use_bidirectional_attention=True,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+    )  # fmt: skip
+    torch.manual_seed(4)
+    model = AutoModel.from_config(config, dtype=torch.float32)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.1)
+    model.save_pretrained(root / "plain")
+    tokenizer.save_pretrained(root / "plain")
+    layers = [Dense(64, 96, bias=False, activation_function=torch.nn.Identity())]
+    layers += [Dense(96, 64, bias=False, activation_function=torch.nn.Identity())]
+    modules = [Transformer(str(root / "plain")), Pooling(64, pooling_mode="mean"), *layers, Normalize()]
+    library = SentenceTransformer(modules=modules, device="cpu")
+    library.save(str(root / "whole"))
+    return SimpleNamespace(folder=root / "whole", expected=library.encode(LONG))
+
+
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("int8", marks=pytest.mark.slow)])
+def test_a_gemma_whose_tokens_see_both_ways_is_pooled(embedding_gemma, tmp_path, precision):
+    result = export_model(embedding_gemma.folder, tmp_path / "bundle", precision=precision)
+    assert result.report.comparison.difference < 1e-6, "of the states, from those of transformers"
+    model, atol = load(result.path), 1e-5 if precision == "fp32" else 5e-2
+    np.testing.assert_allclose(model.embed(LONG), embedding_gemma.expected, atol=atol)
+    np.testing.assert_allclose([model.embed(text) for text in LONG], model.embed(LONG), atol=1e-5)
+
+
+@pytest.mark.parametrize("window", [6, 10])
+def test_another_window_is_another_model(embedding_gemma, tmp_path, window):
+    """The negative control: half of a window is in front of a token, and half behind it."""
+    folder = shutil.copytree(embedding_gemma.folder, tmp_path / "other")
+    config = json.loads((folder / "config.json").read_text())
+    assert config["sliding_window"] == 8
+    (folder / "config.json").write_text(json.dumps(config | {"sliding_window": window}))
+    bundle = export_model(folder, tmp_path / "bundle", verify=None).path
+    assert np.abs(load(bundle).embed(LONG) - embedding_gemma.expected).max() > 1e-3
+
+
 def test_texts_that_go_through_a_chat_template_are_refused(decoders):
     folder = decoders("qwen3").folder
     path = folder / "sentence_bert_config.json"

@@ -157,15 +157,38 @@ def test_copies_of_a_tied_weight_that_differ_are_named_when_they_are_read(family
         text = str(caught.value)
         assert tensor in text and copy in text, text
         assert "which differ, and by config.json the model has one matrix for both" in text
-        assert 'two, say so there ("tie_word_embeddings": false); otherwise remove the tensor' in text
+        is_head = copy.startswith(("lm_head", "proj_out"))
+        advice = 'If it was trained with two, say so there ("tie_word_embeddings": false); otherwise remove the tensor'
+        assert (advice if is_head else "for both. Remove the tensor that is left over") in text
     # With the change that the message proposes, the untied head is read.
-    if copy.startswith(("lm_head", "proj_out")):
+    if is_head:
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))
         weights = open_source(folder).weights()
         head = "head.weight" if family == "gpt2" else "decoder.head.weight"
         assert torch.equal(weights.get("decoder.embedding.weight", weights[name]), weights[name])
         assert weights[head][5, 7] - weights[name][5, 7] == pytest.approx(1e-3, rel=1e-2)
+
+
+@pytest.mark.parametrize("family", ["mt5", "t5", "umt5"])
+def test_both_halves_read_the_table_of_the_decoder_where_it_is_the_only_one(family, make_folder):
+    """As MADLAD-400 stores it: the decoder's table, and a head."""
+
+    def change(stored):
+        table = stored.pop("shared.weight")
+        others = {name: tensor for name, tensor in stored.items() if "embed_tokens" not in name}
+        return others | {"decoder.embed_tokens.weight": table, "lm_head.weight": table if family == "t5" else table * 2}
+
+    folder = make_folder(family, change)
+    config = json.loads((folder / "config.json").read_text()) | {"tie_word_embeddings": family == "t5"}
+    (folder / "config.json").write_text(json.dumps(config))
+    weights = open_source(folder).weights()
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
+    tables = {half: getattr(theirs, half).embed_tokens.weight for half in ("encoder", "decoder")}
+    assert torch.equal(weights["encoder.embedding.weight"], tables["encoder"])
+    assert torch.equal(tables["encoder"], tables["decoder"])
+    head = weights.get("decoder.head.weight", weights["encoder.embedding.weight"])
+    assert torch.equal(head, theirs.lm_head.weight)
 
 
 def refusal(folder):

@@ -44,6 +44,14 @@ def test_a_value_of_a_wrong_kind_or_size_is_refused(name, value, message):
     assert len(str(raised.value)) < 1000
 
 
+@pytest.mark.parametrize("window", [0, -4])
+def test_a_value_that_a_layer_refuses_is_named_as_config_json_names_it(window):
+    data = json.loads((REAL / "mistralai--Mistral-7B-v0.1.json").read_text())
+    said = rf"config\.json has sliding_window = {window}: AttentionConfig\.window is {window}; it must be positive"
+    with pytest.raises(ConfigError, match=said):
+        read_model_config(data | {"sliding_window": window})
+
+
 def test_the_text_model_of_a_bigger_one_must_be_an_object():
     data = json.loads((REAL / "mistralai--Mistral-Small-3.1-24B-Instruct-2503.json").read_text())
     with pytest.raises(ConfigError, match=r"text_config = 3; it must be the config of its text model"):

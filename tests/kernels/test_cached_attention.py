@@ -28,7 +28,7 @@ PLAIN = {
 
 def graph_of(feeds, *, kernel=ATTENTION, fixed=None, **attributes):
     """A graph of one call of a kernel with a cache, and its function. fixed: attributes of the function's body."""
-    function = ir.serde.serialize_function(kernel.function(ir.convenience.convert_attributes(fixed or {})))
+    function = ir.serde.serialize_function(kernel.definition(ir.convenience.convert_attributes(fixed or {})))
     names = [name if name in feeds else "" for name in kernel.inputs if name is not None]
     node = make_node(kernel.name, names, kernel.outputs, domain="edgeformer", **(PLAIN | attributes))
     inputs = [make_tensor_value_info(name, np_dtype_to_tensor_dtype(each.dtype), None) for name, each in feeds.items()]

@@ -65,7 +65,7 @@ def norm_graph(norm):
     kernel, bias = NORMS[norm]
     inputs, outputs = kernel.inputs[: 4 if bias else 3], [name for name in kernel.outputs if name]
     node = make_node(kernel.name, inputs, outputs, domain="edgeformer", epsilon=1e-5)
-    return model_of(node, kernel.function([]), inputs, outputs)
+    return model_of(node, kernel.definition([]), inputs, outputs)
 
 
 def norm_feeds(norm, rows):

@@ -5,8 +5,8 @@ import pytest
 from test_cached_attention import CASES, HEAD_DIM, KV_HEADS, VARIANTS, graph_of, inputs_of
 from test_mat_mul_n_bits import session_of
 
+from edgeformer.contract.ops import INT8_CACHE
 from edgeformer.export import export_model
-from edgeformer.export.lower.contrib import INT8_CACHE
 from edgeformer.export.lower.ort.kernel_nodes import INT8_ATTENTION
 from edgeformer.runtime import load
 from edgeformer.runtime.sessions import session

@@ -92,7 +92,7 @@ def test_where_kernels_are_not_those_that_it_is_for_the_own_graph_is_opened(
 ):
     installed(library)
     folder = prepack.optimize(bundle).folder
-    ours, plain = choose_kernels("cpu"), bundle / "onnx" / "model.onnx"
+    ours, plain = choose_kernels(), bundle / "onnx" / "model.onnx"
     assert isinstance(ours.library, Library)
     level, levels = ours.library.level, ours.library.levels
 
@@ -123,7 +123,7 @@ def test_graphs_without_functions_are_the_same_with_kernels(installed, library, 
     installed(library)
     manifest = Manifest.read(folder)
     assert load(folder, "cpu").kernels.kernels == {}
-    with_kernels = prepacked_graphs.prepacked_folder(folder, manifest, choose_kernels("cpu"))
+    with_kernels = prepacked_graphs.prepacked_folder(folder, manifest, choose_kernels())
     assert with_kernels == prepacked_graphs.prepacked_folder(folder, manifest, BODIES)
     assert prepack.optimize(folder).folder == with_kernels
 
@@ -168,7 +168,7 @@ def test_products_of_the_same_weights_share_panels_and_what_others_read_stays(in
         written.append(panels)
         return {"location": "data", "offset": "0", "length": str(len(panels))}
 
-    panels = store_panels(model, tmp_path / "no-data", choose_kernels("cpu"), append)
+    panels = store_panels(model, tmp_path / "no-data", choose_kernels(), append)
     assert [tensor.name for tensor in panels] == ["B.panels.0"]
     assert [len(each) for each in written] == [panels[0].dims[0]]
     assert [list(node.input) for node in model.graph.node] == [["A", "B.panels.0", ""]] * 2 + [["B"]]

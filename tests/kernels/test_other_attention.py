@@ -25,7 +25,7 @@ def graph_of(kernel, feeds, fixed=(), **attributes):
     ]
     opsets = [make_opsetid(domain, version) for domain, version in (("", 18), ("edgeformer", 1), ("com.microsoft", 1))]
     graph = make_graph([node], "g", inputs, [make_tensor_value_info("output", TensorProto.FLOAT, None)])
-    function = ir.serde.serialize_function(kernel.function(fixed))
+    function = ir.serde.serialize_function(kernel.definition(fixed))
     return make_model(graph, opset_imports=opsets, ir_version=9, functions=[function]).SerializeToString()
 
 

@@ -80,7 +80,7 @@ def test_a_team_of_its_own_computes_the_same(bundle, installed, library, monkeyp
 def test_a_graph_with_other_heavy_ops_keeps_the_threads_of_its_session(bundle, installed, library, tmp_path):
     installed(library)
     model = onnx.load(bundle / "onnx" / "model.onnx", load_external_data=False)
-    graph, choice = tmp_path / "model.onnx", choose_kernels("cpu")
+    graph, choice = tmp_path / "model.onnx", choose_kernels()
     onnx.save(model, graph)
     assert choice.has_team(graph)
     model.graph.node[-1].domain, model.graph.node[-1].op_type = "", "MatMul"
@@ -144,16 +144,16 @@ def test_commands_say_what_runs(bundle, installed, library):
 
 def test_a_library_without_an_op_leaves_it_to_its_body(bundle, installed, library_that_says):
     installed(library_that_says())
-    report = report_kernels(bundle, Manifest.read(bundle), choose_kernels("cpu"))
+    report = report_kernels(bundle, Manifest.read(bundle), choose_kernels())
     assert (report.kernels, len(report.bodies)) == ({}, 4)
     assert report.describe().endswith("by onnxruntime: edgeformer-kernels 9.9 has no kernel for it")
 
 
 def why_not(match):
     with pytest.warns(UserWarning, match=match):
-        choice = choose_kernels("cpu")
+        choice = choose_kernels()
     assert (choice.library, choice.reason) == (None, "edgeformer-kernels 9.9 does not fit")
-    assert choose_kernels("cpu") == choice, "warned once"
+    assert choose_kernels() == choice, "warned once"
 
 
 def test_a_package_for_another_contract_is_not_used(installed, library_that_says):

@@ -10,7 +10,7 @@ from test_cpp_faults import FAULTS
 from edgeformer.cli.main import cli
 from edgeformer.errors import ParityError
 from edgeformer.export import export_model, verify
-from edgeformer.export.parity.certificate.page import verdict
+from edgeformer.export.parity.certificate.words import verdict
 from edgeformer.runtime.sessions import kernels
 
 

@@ -9,8 +9,8 @@ from test_cached_attention import graph_of, inputs_of
 from test_int8_attention import int8_inputs_of
 from test_mat_mul_n_bits import session_of
 
+from edgeformer.contract.ops import INT8_CACHE
 from edgeformer.export import export_model
-from edgeformer.export.lower.contrib import INT8_CACHE
 from edgeformer.export.lower.ort.kernel_nodes import ATTENTION, INT8_ATTENTION
 from edgeformer.runtime import load
 from edgeformer.runtime.sessions import session

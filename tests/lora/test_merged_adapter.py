@@ -58,6 +58,8 @@ ADAPTERS = [
     ("tied", "head", {"target_modules": ["lm_head"]}),
     ("tied", "saved-embedding", {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]}),
     ("tied", "dora-embedding", {"target_modules": ["embed_tokens"], "use_dora": True}),
+    ("llama", "excluded", {"target_modules": "all-linear", "exclude_modules": ["down_proj"]}),
+    ("llama", "excluded-pattern", {"target_modules": "all-linear", "exclude_modules": r".*\.(down|up)_proj"}),
     ("gpt2", "fused-transposed", {"target_modules": ["c_attn", "c_proj", "c_fc"], "fan_in_fan_out": True}),
     ("gpt2", "dora", {"target_modules": ["c_attn"], "use_dora": True, "fan_in_fan_out": True}),
     ("gpt2", "biases", {"target_modules": ["c_attn"], "bias": "all", "fan_in_fan_out": True}),
@@ -236,6 +238,20 @@ DAMAGED = [
 def test_adapters_that_do_not_fit_are_refused(fields, renamed, message, llama_folder, changed_adapter):
     with pytest.raises(WeightsError, match=message):
         dict(merge_adapter(open_source(llama_folder), changed_adapter(fields, renamed)).weights())
+
+
+def test_marks_of_tools_mean_nothing(llama_folder, changed_adapter):
+    marks = {"unsloth_version": "2026.1", "unsloth_fixed": True, "trl_version": "0.30", "axolotl_config": {"a": 1}}
+    assert merge_adapter(open_source(llama_folder), changed_adapter(marks)).merged is not None
+
+
+def test_an_adapter_of_a_larger_vocabulary_says_that_the_base_must_be_resized(model_of, make_model, tmp_path):
+    auto, folder = model_of("llama")
+    larger = make_model("llama", auto=auto, dtype=torch.float64, **MODELS["llama"][1] | {"vocab_size": 69})
+    options = {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens", "lm_head"]}
+    adapter = make_adapter(larger, tmp_path / "larger", auto, **options)
+    with pytest.raises(WeightsError, match="vocabulary has another size: resize and merge with PEFT"):
+        dict(merge_adapter(open_source(folder), adapter).weights())
 
 
 def test_what_cannot_be_merged_is_said(llama_folder, llama_adapter, model_of, tmp_path):

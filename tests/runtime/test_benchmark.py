@@ -24,6 +24,7 @@ from edgeformer.manifest.accounting import account
 from edgeformer.manifest.graph_forms import BundledGraphs, PrefillGraph
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.parts import FileEntry
+from edgeformer.manifest.providers import CUDA
 from edgeformer.manifest.quantization import prefill_quantization
 from edgeformer.runtime import load
 from edgeformer.runtime.measure.benchmarking import benchmark, machine, measure, startup, workloads
@@ -288,7 +289,7 @@ def test_a_profile_that_onnxruntime_cut_off_is_refused(tiny_llama_bundle, monkey
 
 
 def test_a_profile_is_of_the_cpu_alone(tiny_llama_bundle, monkeypatch):
-    monkeypatch.setattr(measure, "choose_provider", lambda *_: "cuda")
+    monkeypatch.setattr(measure, "choose_provider", lambda *_: CUDA)
     monkeypatch.setattr(measure, "measure_memory", lambda *_: pytest.fail("measured"))
     with pytest.raises(RequestError, match="a profile is measured on the CPU only; use provider cpu, or leave"):
         benchmark(tiny_llama_bundle, profile=True)

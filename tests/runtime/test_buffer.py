@@ -33,7 +33,7 @@ def doubling(request):
 
 
 def filled(dtype):
-    buffer = Buffer(SHAPE, dtype, "cpu")
+    buffer = Buffer(SHAPE, dtype)
     buffer.put(np.arange(np.prod(SHAPE), dtype=dtype).reshape(SHAPE))
     return buffer
 
@@ -73,7 +73,7 @@ def test_put_overwrites_everything_and_keeps_no_array():
 
 
 def test_two_buffers_have_memory_of_their_own():
-    first, second = filled(np.float32), Buffer(SHAPE, np.float32, "cpu")
+    first, second = filled(np.float32), Buffer(SHAPE, np.float32)
     second.put(np.zeros(SHAPE, np.float32))
     assert first.host()[2, 1, 3] == 23
 
@@ -110,4 +110,4 @@ def test_memory_that_there_is_none_of_is_one_sentence(monkeypatch):
     fake = SimpleNamespace(OrtValue=SimpleNamespace(ortvalue_from_shape_and_type=fail))
     monkeypatch.setattr("edgeformer.runtime.sessions.buffer.onnxruntime", lambda: fake)
     with pytest.raises(RequestError, match=r"a cache of 3 x 2 x 4 numbers cannot be allocated: std::bad_alloc"):
-        Buffer(SHAPE, np.float32, "cpu")
+        Buffer(SHAPE, np.float32)

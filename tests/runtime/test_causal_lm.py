@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 
@@ -13,10 +12,11 @@ import pytest
 from edgeformer.contract.tensors import LOGITS_START
 from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.parts import sha256
 from edgeformer.runtime import load
 from edgeformer.runtime.caches.static_cache import StaticCache
+from edgeformer.runtime.sessions import session
 from edgeformer.runtime.steps import decode_graph, memory
+from edgeformer.runtime.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +128,21 @@ def test_a_request_that_cannot_be_served_says_why(model, prompt, options, messag
         model.generate(prompt, **options)
 
 
+def test_a_list_with_a_bad_row_is_refused_by_its_number_its_text_and_its_token(tiny_llama_bundle, tmp_path):
+    """As a tokenizer whose picture token has no row in the embedding makes them."""
+    tokenizer = json.loads((tiny_llama_bundle / "tokenizer.json").read_text())
+    added = {"id": 2048, "content": "<image_soft_token>", **dict.fromkeys(("single_word", "lstrip", "rstrip"), False)}
+    tokenizer["added_tokens"].append(added | {"normalized": False, "special": True})
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    model, texts = load(tiny_llama_bundle), ["ok", "a <image_soft_token> b", "ok"]
+    model.tokenizer = Tokenizer(tmp_path)
+    said = r"vocabulary: 2048 \(<image_soft_token>\)\.$"
+    with pytest.raises(RequestError, match=rf"^prompt 1 of the list, 'a <image_soft_token> b' .*0 to 2047.*{said}"):
+        model.generate(texts, max_new_tokens=1)
+    with pytest.raises(RequestError, match=rf"^the prompt has token ids outside 0 to 2047, the model's {said}"):
+        model.generate(texts[1])
+
+
 def test_an_unknown_option_is_not_ignored(model):
     with pytest.raises(TypeError, match="temprature"):
         model.generate("Hi", temprature=1.0)
@@ -225,23 +240,38 @@ def test_a_prompt_takes_the_logits_of_its_last_token_alone(model, monkeypatch):
     np.testing.assert_allclose(last, whole[-1], atol=1e-5)
 
 
-def test_graphs_of_earlier_versions_return_the_logits_of_all_tokens(tiny_llama_bundle, tmp_path):
-    """Such a graph has no optional input: what it returns is cut here."""
-    bundle = tmp_path / "earlier"
-    shutil.copytree(tiny_llama_bundle, bundle)
-    graph = bundle / "onnx" / "model.onnx"
-    proto = onnx.load(graph, load_external_data=False)
-    kept = [each for each in proto.graph.input if each.name != LOGITS_START]
-    del proto.graph.input[:]
-    proto.graph.input.extend(kept)
-    onnx.save(proto, graph)
-    manifest = json.loads((bundle / "edgeformer.json").read_text())
-    manifest["files"]["onnx/model.onnx"] = {"bytes": graph.stat().st_size, "sha256": sha256(graph)}
-    (bundle / "edgeformer.json").write_text(json.dumps(manifest))
-    with pytest.warns(UserWarning, match="not the one that its parity certificate is about"):
-        earlier = load(bundle)
-    assert [each.name for each in earlier.session.get_overridable_initializers()] == []
-    found = [
-        each.generate("Once upon a time", max_new_tokens=20).token_ids for each in (earlier, load(tiny_llama_bundle))
-    ]
+def test_a_graph_without_the_optional_input_returns_the_logits_of_all_tokens(tiny_llama_bundle, monkeypatch):
+    """As a graph of another exporter: what it returns is cut here."""
+    whole = load(tiny_llama_bundle)
+    monkeypatch.setattr(session, "with_optional_input", lambda graph, options: str(graph))
+    plain = load(tiny_llama_bundle)
+    assert [each.name for each in plain.session.get_overridable_initializers()] == []
+    assert [each.name for each in whole.session.get_overridable_initializers()] == [LOGITS_START]
+    found = [each.generate("Once upon a time", max_new_tokens=20).token_ids for each in (plain, whole)]
     assert found[0] == found[1]
+
+
+def test_a_plain_client_opens_the_graph_without_a_warning(tiny_llama_bundle):
+    """onnxruntime warns, at its default level, of an input with a default; the runtime's own sessions have it."""
+    graph = tiny_llama_bundle / "onnx" / "model.onnx"
+    listed = {each.name for each in onnx.load(graph, load_external_data=False).graph.input}
+    code = f"""if True:
+        import onnxruntime
+        session = onnxruntime.InferenceSession({str(graph)!r}, providers=["CPUExecutionProvider"])
+        assert {{each.name for each in session.get_inputs()}} == {listed!r}"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_an_error_in_one_row_ends_the_call_at_once(model):
+    seen = []
+
+    def third(ids, logits):
+        seen.append(len(ids))
+        if len(seen) == 5:  # two rows: in the second step behind the prompts
+            raise ZeroDivisionError
+        return logits
+
+    with pytest.raises(ZeroDivisionError):
+        model.generate(["Once", "The old bear"], max_new_tokens=50, ignore_eos=True, logits_processors=[third])
+    assert len(seen) <= 6

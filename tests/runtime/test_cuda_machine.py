@@ -16,6 +16,7 @@ from edgeformer.cli import info
 from edgeformer.errors import RequestError
 from edgeformer.export import export_model
 from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.providers import CPU, PROVIDERS
 from edgeformer.runtime.sessions import cuda_machine as probed
 from edgeformer.runtime.sessions import session
 from edgeformer.runtime.sessions.session import choose_provider
@@ -144,14 +145,14 @@ def test_the_release_of_the_driver_is_named(machine, gpu_package, tmp_path):
 @pytest.mark.parametrize("libraries", [driver() | FULL, driver() | CUDA], ids=["all", "no cuDNN"])
 def test_a_machine_with_everything_runs_on_cuda(machine, gpu_package, libraries):
     machine(libraries)
-    assert choose_provider("cuda", bundle()) == choose_provider("auto", bundle()) == "cuda"
+    assert choose_provider("cuda", bundle()) is choose_provider("auto", bundle()) is PROVIDERS["cuda"]
 
 
 @pytest.mark.parametrize("libraries", [{}, driver(status=100) | FULL, driver(devices=0) | FULL])
 def test_auto_is_the_cpu_without_a_gpu_and_says_so(machine, gpu_package, libraries):
     machine(libraries)
     with pytest.warns(UserWarning, match="provider auto is the CPU: .*(no NVIDIA driver|finds no GPU)"):
-        assert choose_provider("auto", bundle()) == "cpu"
+        assert choose_provider("auto", bundle()) is CPU
 
 
 @pytest.mark.parametrize("libraries", [driver(status=999), driver(cuda=12040) | FULL, driver()])
@@ -176,15 +177,15 @@ def test_a_gpu_without_the_library_of_its_driver_is_no_machine_without_a_gpu(mac
 def test_auto_says_that_a_bundle_for_the_cpu_leaves_the_gpu(machine, gpu_package):
     machine(driver() | FULL)
     with pytest.warns(UserWarning, match="the CPU: this bundle is fp32 for the CPU.*--provider cuda"):
-        assert choose_provider("auto", bundle(arithmetic="fp32", provider="cpu")) == "cpu"
+        assert choose_provider("auto", bundle(arithmetic="fp32", provider="cpu")) is CPU
 
 
 def test_auto_says_that_the_package_for_the_cpu_leaves_the_gpu(machine, gpu_package, tmp_path):
     gpu_package.remove("CUDAExecutionProvider")
-    assert choose_provider("auto", bundle()) == "cpu"  # and no warning where there is none
+    assert choose_provider("auto", bundle()) is CPU  # and no warning where there is none
     (tmp_path / "gpus" / "0000:01:00.0").mkdir(parents=True)
     with pytest.warns(UserWarning, match=r"onnxruntime is for the CPU.*pip install 'edgeformer\[gpu\]'"):
-        assert choose_provider("auto", bundle()) == "cpu"
+        assert choose_provider("auto", bundle()) is CPU
 
 
 def test_pip_brings_cuda_and_cudnn():

@@ -8,26 +8,28 @@ import pytest
 
 from edgeformer.errors import RequestError
 from edgeformer.export import export_model
+from edgeformer.manifest.providers import CPU, CUDA
 from edgeformer.runtime import CudaOptions, load
 from edgeformer.runtime.sessions import session as sessions
-from edgeformer.runtime.sessions.cuda_options import execution_providers
+from edgeformer.runtime.sessions.providers import cuda, sessions_of
 from edgeformer.runtime.sessions.session import open_session
-
-CPU = "CPUExecutionProvider"
 
 
 def test_tf32_is_off_unless_it_is_asked_for():
     default = {"use_tf32": "0", "arena_extend_strategy": "kNextPowerOfTwo"}
-    assert execution_providers("cuda", CudaOptions()) == [("CUDAExecutionProvider", default), CPU]
-    assert execution_providers("cuda", CudaOptions(use_tf32=True))[0][1] == default | {"use_tf32": "1"}
+    assert sessions_of(CUDA).execution_providers(CudaOptions()) == [
+        ("CUDAExecutionProvider", default),
+        CPU.execution_provider,
+    ]
+    assert sessions_of(CUDA).execution_providers(CudaOptions(use_tf32=True))[0][1] == default | {"use_tf32": "1"}
 
 
 def test_an_arena_may_have_a_limit():
     options = CudaOptions(gpu_mem_limit=8 * 2**30, arena_extend_strategy="kSameAsRequested")
-    assert execution_providers("cuda", options)[0][1] == {
+    assert sessions_of(CUDA).execution_providers(options)[0][1] == {
         "use_tf32": "0", "arena_extend_strategy": "kSameAsRequested", "gpu_mem_limit": "8589934592",
     }  # fmt: skip
-    assert execution_providers("cpu", options) == [CPU]
+    assert sessions_of(CPU).execution_providers(options) == [CPU.execution_provider]
 
 
 @pytest.mark.parametrize(
@@ -58,15 +60,15 @@ def opened(monkeypatch):
     class OnTheCpu(real):
         def __init__(self, graph, options, *, providers, enable_fallback):
             calls.append(providers[0])
-            super().__init__(graph, options, providers=[CPU])
+            super().__init__(graph, options, providers=[CPU.execution_provider])
 
         def get_providers(self):
-            return ["CUDAExecutionProvider", CPU]
+            return ["CUDAExecutionProvider", CPU.execution_provider]
 
     monkeypatch.setattr(ort, "InferenceSession", OnTheCpu)
-    monkeypatch.setattr(ort, "get_available_providers", lambda: ["CUDAExecutionProvider", CPU])
+    monkeypatch.setattr(ort, "get_available_providers", lambda: ["CUDAExecutionProvider", CPU.execution_provider])
     monkeypatch.setattr(ort, "preload_dlls", lambda: calls.append("preload"), raising=False)
-    monkeypatch.setattr(sessions, "cuda_machine", lambda ort: SimpleNamespace(problem=None))
+    monkeypatch.setattr(cuda, "cuda_machine", lambda ort: SimpleNamespace(problem=None))
     sessions._graph_session.cache_clear()
     yield calls
     sessions._graph_session.cache_clear()
@@ -76,7 +78,7 @@ def opened(monkeypatch):
 def test_every_graph_of_a_model_is_opened_with_them_behind_the_libraries(tmp_path, opened, name, graphs):
     bundle = export_model(name, tmp_path / name, precision="fp16", provider="cuda", verify=None).path
     opened.clear()
-    assert load(bundle, "cuda", cuda=CudaOptions(use_tf32=True, gpu_mem_limit=2**30)).provider == "cuda"
+    assert load(bundle, "cuda", cuda=CudaOptions(use_tf32=True, gpu_mem_limit=2**30)).provider is CUDA
     expected = {"use_tf32": "1", "arena_extend_strategy": "kNextPowerOfTwo", "gpu_mem_limit": str(2**30)}
     assert opened == ["preload", ("CUDAExecutionProvider", expected)] * graphs
 
@@ -108,12 +110,12 @@ def test_a_dynamic_cache_is_refused(tmp_path, opened):
     bundle = export_model("tiny-llama", tmp_path / "b", ops="portable", verify=None).path
     with pytest.raises(RequestError, match="has a dynamic cache.$"):
         load(bundle, "cuda", cuda=CudaOptions(enable_cuda_graph=True))
-    assert load(bundle, "cpu", cuda=CudaOptions(enable_cuda_graph=True)).provider == "cpu"
+    assert load(bundle, "cpu", cuda=CudaOptions(enable_cuda_graph=True)).provider is CPU
 
 
 def test_a_session_of_verification_has_no_tf32(tmp_path, opened):
     """Verification opens sessions of graphs by themselves, and names no options."""
     bundle = export_model("tiny-llama", tmp_path / "lm", precision="fp16", provider="cuda", verify=None).path
     opened.clear()
-    open_session(bundle / "onnx" / "model.onnx", "cuda", prepack=False)
+    open_session(bundle / "onnx" / "model.onnx", CUDA, prepack=False)
     assert [call[1]["use_tf32"] for call in opened if call != "preload"] == ["0"]

@@ -11,6 +11,7 @@ import small_models
 
 from edgeformer.errors import RequestError
 from edgeformer.export import export_model
+from edgeformer.manifest.providers import CPU
 from edgeformer.runtime import load
 from edgeformer.runtime.caches.static_cache import StaticCache
 from edgeformer.runtime.sessions.session import graph_run
@@ -196,7 +197,7 @@ def test_prompts_in_pieces_come_to_the_same_logits(grouped, on_a_device):
 
 def test_logits_of_a_large_vocabulary_are_made_in_shorter_pieces(grouped, on_a_device, monkeypatch):
     monkeypatch.setattr("edgeformer.runtime.steps.device.CHUNK_BYTES", 131 * 4 * 9)
-    # As a graph of an earlier version, which has no optional input.
+    # As a graph of another exporter, which has no optional input.
     monkeypatch.setattr(grouped.session, "get_overridable_initializers", lambda: [])
     decoder, lengths = on_a_device(grouped).new_decoder(1, 60), []
     run = DeviceSteps.run_prompt
@@ -270,8 +271,8 @@ def test_translations_are_those_of_the_cpus_decoder(make_model, tmp_path, on_a_d
 def test_the_graphs_are_valid_and_take_any_sizes(dtype):
     for graph in (all_graph(np.dtype(dtype)), row_graph(np.dtype(dtype)), candidates_graph(np.dtype(dtype))):
         onnx.checker.check_model(onnx.load_from_string(graph), full_check=True)
-    reader = device_logits(np.dtype(dtype), "cpu")
-    assert reader is device_logits(np.dtype(dtype), "cpu")
+    reader = device_logits(np.dtype(dtype), CPU)
+    assert reader is device_logits(np.dtype(dtype), CPU)
     logits = np.random.default_rng(0).standard_normal((1, 5, 300)).astype(dtype)
     value = ort.OrtValue.ortvalue_from_numpy(logits)
     assert reader.row(value, 3).tolist() == logits[0, 3].tolist()

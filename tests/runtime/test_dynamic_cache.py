@@ -11,6 +11,7 @@ import tokenizers
 
 from edgeformer.errors import RequestError
 from edgeformer.export import export_model
+from edgeformer.manifest.providers import CPU, CUDA
 from edgeformer.runtime import load
 from edgeformer.runtime.caches.dynamic_cache import DynamicCache
 from edgeformer.runtime.sessions.session import choose_provider
@@ -280,12 +281,14 @@ def test_standard_ops_have_float32_kernels_on_cuda(model, monkeypatch):
     ort = model("llama").manifest
     providers = SimpleNamespace(get_available_providers=lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"])
     monkeypatch.setattr("edgeformer.runtime.sessions.session.onnxruntime", lambda: providers)
-    monkeypatch.setattr("edgeformer.runtime.sessions.session.driver", lambda: SimpleNamespace(absent=False))
-    monkeypatch.setattr("edgeformer.runtime.sessions.session.cuda_machine", lambda ort: SimpleNamespace(problem=None))
+    monkeypatch.setattr("edgeformer.runtime.sessions.providers.cuda.driver", lambda: SimpleNamespace(absent=False))
+    monkeypatch.setattr(
+        "edgeformer.runtime.sessions.providers.cuda.cuda_machine", lambda ort: SimpleNamespace(problem=None)
+    )
     for manifest in standard:
         assert (manifest.plan.precision, manifest.plan.provider) == ("fp32", "cpu")
-        assert choose_provider("auto", manifest) == choose_provider("cuda", manifest) == "cuda"
+        assert choose_provider("auto", manifest) is choose_provider("cuda", manifest) is CUDA
     with pytest.raises(RequestError, match="this bundle is fp32 for the CPU.* or with --ops standard"):
         choose_provider("cuda", ort)
     with pytest.warns(UserWarning, match="this bundle is fp32 for the CPU"):
-        assert choose_provider("auto", ort) == "cpu"
+        assert choose_provider("auto", ort) is CPU

@@ -273,6 +273,7 @@ def test_run_gives_the_outputs_of_the_graph(models):
         ("text", lambda model: model.classify([["w9"] * 0]), "^the text is empty; give at least one token."),
         ("masked", lambda model: model.embed([]), "^the text is empty"),
         ("masked", lambda model: model.embed([[64]]), "^the text has token ids outside 0 to 63, the model's vocab"),
+        ("masked", lambda model: model.embed(["w9", [9, 64]]), r"^text 1 of the list, \[9, 64\] .*vocabulary: 64\.$"),
         ("masked", lambda model: model.embed(TEXTS, batch_size=0), "^batch_size is 0; it must be at least 1.$"),
         ("masked", lambda model: model.run([]), "^run takes a list of texts."),
         ("masked", lambda model: model.run("w9 w8"), "^run takes a list of texts."),

@@ -8,7 +8,8 @@ from edgeformer.export import export_model
 from edgeformer.runtime import load
 from edgeformer.runtime.caches.encoder_outputs import EncoderOutputs
 from edgeformer.runtime.caches.static_cache import StaticCache
-from edgeformer.runtime.generation.generate import run_rows
+from edgeformer.runtime.generation.generate import LEAVE_OUT_AT, run_rows
+from edgeformer.runtime.generation.scheduling import Beginnings, ScheduledRequest, Scheduler
 from edgeformer.runtime.steps.runner import StepRunner
 
 NEW_TOKENS = (3, 14, 9, 1, 20, 5, 12, 2)
@@ -37,8 +38,7 @@ def together(model):
     decoder = model.new_decoder(len(rows), max(map(len, PROMPTS)) + max(NEW_TOKENS))
     step, sizes = decoder.decode_rows, []
     decoder.decode_rows = lambda first, tokens, *rest: sizes.append(len(tokens)) or step(first, tokens, *rest)
-    for _ in run_rows(decoder, rows):
-        pass
+    run_rows(decoder, rows)
     return [row.tokens for row in rows], sizes[-1]
 
 
@@ -61,25 +61,41 @@ def test_rows_that_stay_in_place_would_be_noticed(model, monkeypatch):
     assert together(model)[0] != alone(model)
 
 
+def left_after(model, rows, ended):
+    """Which of some rows each place has once some have ended, by the lengths of the cache."""
+    decoder = model.new_decoder(rows, 16)
+    decoder.lengths[:] = range(rows)
+    scheduler = Scheduler(Beginnings(decoder), rows, leave_out_at=LEAVE_OUT_AT)
+    scheduler._running = [ScheduledRequest(model.new_row([2], max_new_tokens=2), place=row) for row in range(rows)]
+    for row in ended:
+        scheduler._running[row].ended = True
+    scheduler._close_gaps()
+    return {request.place: int(decoder.lengths[request.place]) for request in scheduler._running}
+
+
 @pytest.mark.parametrize("model", ["standard"], indirect=True)
 def test_last_rows_fill_the_gaps(model):
-    decoder = model.new_decoder(8, 4)
-    decoder.lengths[:] = range(8)
-    assert decoder.close_gaps([0, 2, 5, 7]) == [0, 5, 2, 7] == decoder.lengths[:4].tolist()
-    assert decoder.close_gaps([1, 2, 3]) == [3, 1, 2]
-    assert decoder.close_gaps([0, 1]) == [0, 1] and decoder.lengths[:2].tolist() == [7, 5]
+    assert left_after(model, 8, ended=[1, 3, 4, 6]) == {0: 0, 1: 7, 2: 2, 3: 5}
+    assert left_after(model, 4, ended=[0]) == {1: 1, 2: 2, 3: 3}, "rows behind the first ones stay"
+    assert left_after(model, 8, ended=[0, 3, 4, 7]) == {1: 1, 2: 2, 3: 5, 4: 6}
+    assert left_after(model, 8, ended=[5]) == {row: row for row in range(8)}, "more than three quarters go on"
 
 
 @pytest.mark.parametrize("model", ["standard"], indirect=True)
-def test_a_loop_that_takes_rows_in_their_old_order_would_be_noticed(model, monkeypatch):
-    keep = StepRunner.close_gaps
-    monkeypatch.setattr(StepRunner, "close_gaps", lambda self, rows: keep(self, rows) and rows)
+def test_a_gap_that_another_row_fills_would_be_noticed(model, monkeypatch):
+    move = Beginnings.move
+
+    def wrong(self, request, place):
+        move(self, request, place)
+        self.decoder.move(place - 1 if place else 1, place)
+
+    monkeypatch.setattr(Beginnings, "move", wrong)
     assert together(model)[0] != alone(model)
 
 
 def of_sources(model):
     """The tokens of sources of which two end at once, because their first token is an end."""
-    sources = [[20 + row, 7, 9 + 5 * row, 1] for row in range(8)]
+    sources = [[20 + row, 7, 9 + 5 * row, 1] for row in (4, 0, 1, 2, 3, 5, 6, 7)]
     single = [model.generate(source, max_new_tokens=12, ignore_eos=True).token_ids for source in sources]
     eos = frozenset(tokens[2] for tokens in single[1::2])  # so that about half of the rows end early
     together, kept = [], []
@@ -90,7 +106,7 @@ def of_sources(model):
         return step(self, first, tokens, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("edgeformer.runtime.generation.rows.end_tokens", lambda config, manifest: eos)
+        patch.setattr("edgeformer.runtime.generation.make_row.end_tokens", lambda config, manifest: eos)
         patch.setattr(StepRunner, "decode_rows", watched)
         together = [each.token_ids for each in model.generate(sources, max_new_tokens=12)]
     return together, [until(tokens, eos) for tokens in single], kept

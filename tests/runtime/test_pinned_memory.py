@@ -8,7 +8,9 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from edgeformer.runtime.sessions.pinned_memory import HOST_ACCESSIBLE, NVIDIA, HostMemory, pinned
+from edgeformer.manifest.providers import CPU, CUDA
+from edgeformer.runtime.sessions.pinned_memory import HostMemory, pinned
+from edgeformer.runtime.sessions.providers.cuda import HOST_ACCESSIBLE, NVIDIA
 
 
 class Session:
@@ -26,7 +28,7 @@ class Session:
 
 
 def test_an_array_is_in_the_memory_of_the_one_before():
-    host = HostMemory(None, "cpu")
+    host = HostMemory(None, CPU)
     first = host.array("mask", (2, 8), np.int64)
     first[:] = np.arange(16).reshape(2, 8)
     again = host.array("mask", (1, 4), np.int64)
@@ -39,7 +41,7 @@ def test_an_array_is_in_the_memory_of_the_one_before():
 
 def test_a_device_is_asked_for_memory_of_its_host_accessible_type():
     session = Session()
-    host = HostMemory(session, "cuda")
+    host = HostMemory(session, CUDA)
     array = host.array("logits", (3, 1, 7), np.float32)
     array[:] = 2.5
     device = ort.OrtDevice.make("cuda", 0)
@@ -49,7 +51,7 @@ def test_a_device_is_asked_for_memory_of_its_host_accessible_type():
 
 def test_the_memory_lives_as_long_as_a_view_and_keeps_its_session():
     session = Session()
-    kept, view = weakref.ref(session), HostMemory(session, "cuda").array("ids", (4,), np.int64)[1:]
+    kept, view = weakref.ref(session), HostMemory(session, CUDA).array("ids", (4,), np.int64)[1:]
     del session
     gc.collect()
     assert kept() is not None
@@ -61,5 +63,5 @@ def test_the_memory_lives_as_long_as_a_view_and_keeps_its_session():
 
 @pytest.mark.parametrize("session", [Session(RuntimeError("no pages")), SimpleNamespace(_sess=object())])
 def test_without_page_locked_memory_there_is_that_of_numpy(session):
-    assert pinned(session, 8) is None
-    assert HostMemory(session, "cuda").array("ids", (2, 3), np.int64).shape == (2, 3)
+    assert pinned(session, CUDA, 8) is None
+    assert HostMemory(session, CUDA).array("ids", (2, 3), np.int64).shape == (2, 3)

@@ -32,9 +32,9 @@ def copies(request):
     """Copies of one kind, and the arrays of their buffers."""
     rng, buffers = np.random.default_rng(0), []
     for dtype, shape in [*SHAPES.items(), (np.float32, STATE)]:
-        buffers.append(Buffer(shape, dtype, "cpu"))
+        buffers.append(Buffer(shape, dtype))
         buffers[-1].put(rng.integers(0, 100, shape).astype(dtype))
-    made = RowCopies(buffers, PER_TOKEN, "cpu")
+    made = RowCopies(buffers, PER_TOKEN)
     made.on_device = request.param == "device"
     return made, [buffer.host() for buffer in buffers]
 

@@ -8,7 +8,7 @@ import torch
 
 from edgeformer.errors import RequestError
 from edgeformer.runtime import GenerationConfig, TokenEvent, TokenLogprobs, load_causal_lm
-from edgeformer.runtime.generation.generate import Row
+from edgeformer.runtime.generation.row import Row
 from edgeformer.runtime.generation.sampling.token_logprobs import token_logprobs
 from edgeformer.runtime.steps.runner import StepRunner
 

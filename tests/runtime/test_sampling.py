@@ -18,8 +18,8 @@ from transformers.generation.logits_process import (
 )
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime.generation.generate import Row
 from edgeformer.runtime.generation.generation_config import GenerationConfig
+from edgeformer.runtime.generation.row import Row
 from edgeformer.runtime.generation.sampling.logits_rules import penalise
 from edgeformer.runtime.generation.sampling.sampling import Sampler, Sampling, distribution, exclude_top_choices
 

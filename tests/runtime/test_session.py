@@ -53,7 +53,7 @@ def seen(monkeypatch):
 def test_an_old_onnxruntime_is_refused_with_advice(monkeypatch, graph, version):
     monkeypatch.setattr(ort, "__version__", version)
     with pytest.raises(MissingDependencyError, match=rf"1\.30 or newer, and {version} is installed.*pip install"):
-        open_session(graph, "cpu")
+        open_session(graph)
 
 
 def test_what_pip_installs_is_new_enough():
@@ -65,13 +65,13 @@ def test_what_pip_installs_is_new_enough():
 @pytest.mark.parametrize("version", ["1.30.0", "1.31.0.dev20261001002", "2.0.0rc1", "1.100.2"])
 def test_a_newer_one_is_not(monkeypatch, graph, version):
     monkeypatch.setattr(ort, "__version__", version)
-    assert open_session(graph, "cpu").get_inputs()
+    assert open_session(graph).get_inputs()
 
 
 @pytest.mark.parametrize(("machine", "value"), [("x86_64", "1"), ("AMD64", "1"), ("aarch64", None), ("arm64", None)])
 def test_it_is_off_on_x86_while_a_session_opens(monkeypatch, graph, seen, machine, value):
     monkeypatch.setattr(platform, "machine", lambda: machine)
-    open_session(graph, "cpu")
+    open_session(graph)
     assert seen[-1] == value
     assert TILED_ATTENTION_OFF not in os.environ
 
@@ -80,14 +80,14 @@ def test_it_is_off_on_x86_while_a_session_opens(monkeypatch, graph, seen, machin
 def test_an_own_choice_stands(monkeypatch, graph, seen, own):
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     monkeypatch.setenv(TILED_ATTENTION_OFF, own)
-    open_session(graph, "cpu")
+    open_session(graph)
     assert seen[-1] == os.environ[TILED_ATTENTION_OFF] == own
 
 
 def test_threads_that_open_sessions_at_once_do_not_disturb_each_other(monkeypatch, graph, seen):
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda _: open_session(graph, "cpu"), range(24)))
+        list(pool.map(lambda _: open_session(graph), range(24)))
     assert seen == ["1"] * 24
     assert TILED_ATTENTION_OFF not in os.environ
 
@@ -96,7 +96,7 @@ def test_the_environment_is_as_before_when_a_graph_cannot_be_loaded(monkeypatch,
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     (tmp_path / "model.onnx").write_bytes(b"no graph")
     with pytest.raises(session.BundleError, match="cannot load"):
-        open_session(tmp_path / "model.onnx", "cpu")
+        open_session(tmp_path / "model.onnx")
     assert TILED_ATTENTION_OFF not in os.environ
 
 

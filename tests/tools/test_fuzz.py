@@ -1,5 +1,6 @@
 """The fuzzer finds faults that are there, and none in edgeformer."""
 
+import faulthandler
 import os
 import random
 import time
@@ -83,6 +84,12 @@ def test_a_path_that_the_user_names_is_no_escape(tmp_path, named, kind):
     read.named = list(map(str, named))
     [found] = run_cases([0], lambda case: (tmp_path, read))
     assert found.kind == kind
+
+
+def test_a_crash_prints_no_stack_into_the_run(tmp_path):
+    """pytest's faulthandler would, to its own copy of the error output."""
+    (verdict,) = run_cases([0], lambda case: (tmp_path, lambda: _raise(KeyError(faulthandler.is_enabled()))))
+    assert verdict.detail.endswith("'False'")
 
 
 def test_time_that_a_case_waits_is_not_time_that_it_computes(tmp_path):

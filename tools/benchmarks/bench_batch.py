@@ -258,7 +258,6 @@ def overhead(bundle: Path, pieces: int) -> None:
             lambda: [model.embed(text) if isinstance(model, Encoder) else model.generate(text) for text in texts]
         )
         whole = timed(lambda: [writer.write(piece) for piece in found.pieces])
-        writer.close()
         listed = timed(lambda: committed(Folder(output), prepared))
         with _ray(None, output):
             stamps = [time.perf_counter() for _ in _commits(found.pieces, bundle, output, prepared, 1, False)]

@@ -30,7 +30,8 @@ import numpy as np
 from rich.table import Table
 
 from edgeformer.runtime import CausalLM, load
-from edgeformer.runtime.generation.generate import Row, run_rows
+from edgeformer.runtime.generation.generate import run_rows
+from edgeformer.runtime.generation.row import Row
 from edgeformer.runtime.generation.sampling.sampling import Sampling
 from edgeformer.runtime.sessions.session import usable_cores
 from edgeformer.runtime.text.streaming import TextStream
@@ -60,8 +61,7 @@ def edgeformer_loop(model: CausalLM) -> Contender:
     def run(prompt: Sequence[int], new: int) -> Run:
         stream = TextStream(model.tokenizer) if model.tokenizer else None
         row = Row(prompt, new, frozenset(), Sampling(), stream)
-        for _ in run_rows(model.new_decoder(1, len(prompt) + new), [row]):
-            pass
+        run_rows(model.new_decoder(1, len(prompt) + new), [row])
         return Run(row.tokens, row.prefill_seconds, row.decode_seconds)
 
     return run

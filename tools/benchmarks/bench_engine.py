@@ -69,8 +69,7 @@ def run_batch(model: CausalLM, prompts: Prompts, new: int) -> Prompts:
     """Run all prompts as one batch."""
     decoder = model.new_decoder(len(prompts), max(map(len, prompts)) + new)
     rows = [model.new_row(prompt, max_new_tokens=new, ignore_eos=True) for prompt in prompts]
-    for _ in run_rows(decoder, rows):
-        pass
+    run_rows(decoder, rows)
     return [row.tokens for row in rows]
 
 

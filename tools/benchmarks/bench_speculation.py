@@ -31,9 +31,10 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from edgeformer.runtime import CausalLM, GenerationConfig, SpeculationStatistics, load_causal_lm
-from edgeformer.runtime.generation.generate import Row, run_rows
-from edgeformer.runtime.generation.rows import with_prompt_lookup
+from edgeformer.runtime.generation.generate import run_rows
+from edgeformer.runtime.generation.row import Row
 from edgeformer.runtime.generation.sampling.sampling import Sampling
+from edgeformer.runtime.generation.speculation.row_drafts import drafts_of
 from edgeformer.runtime.sessions.session import usable_cores
 from edgeformer.runtime.steps.decode_graph import PrefillSession
 from edgeformer.runtime.steps.new_decoder import new_decoder
@@ -96,8 +97,7 @@ def write(model: CausalLM, task: Task, drafted: int) -> Run:
     row = ScriptedRow(task.prompt, len(task.text), frozenset(), Sampling(), None, script=task.text)
     decoder = model.new_decoder(1, len(task.prompt) + len(task.text))
     config = GenerationConfig(prompt_lookup_num_tokens=drafted)
-    for _ in run_rows(with_prompt_lookup(decoder, row, config) if drafted else decoder, [row]):
-        pass
+    run_rows(decoder, [row], drafts=drafts_of(row, config))
     return Run(len(row.tokens) - 1, row.decode_seconds, row.speculation)
 
 

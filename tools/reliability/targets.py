@@ -1,7 +1,6 @@
 """The files that are fuzzed: how a folder with one wrong file is made, and how it is opened."""
 
 import hashlib
-import importlib
 import json
 import os
 import random
@@ -220,7 +219,6 @@ def _modules(bundles: Path, folder: Path, draw: random.Random) -> Callable[[], A
 
 
 def _command_line(bundles: Path, folder: Path, draw: random.Random) -> Callable[[], Any]:
-    importlib.import_module("matplotlib.font_manager")  # reads its list of fonts once, and not in a case
     folder.mkdir(parents=True)
     made = [preset for preset in PRESETS if (bundles / preset).is_dir()]
     line = draw_line(draw, [f"bundle-{preset}" for preset in made])

@@ -46,7 +46,8 @@ from edgeformer.check import check
 from edgeformer.errors import EdgeformerError
 from edgeformer.export import export_model
 from edgeformer.export.parity import verify
-from edgeformer.manifest.parts import Arithmetic, CachePrecision, Precision, Provider
+from edgeformer.manifest.parts import Arithmetic, CachePrecision, Precision
+from edgeformer.manifest.providers import CUDA, ProviderName
 from edgeformer.runtime.sessions.cuda_machine import driver
 from edgeformer.runtime.sessions.session import onnxruntime, open_session
 
@@ -65,7 +66,7 @@ class Case(NamedTuple):
     """One export of a model. arithmetic, cache: None for the default of the precision."""
 
     precision: Precision
-    provider: Provider
+    provider: ProviderName
     arithmetic: Arithmetic | None = None
     cache: CachePrecision | None = None
 
@@ -105,7 +106,7 @@ def unavailable(folder: Path) -> str | None:
     opsets = [onnx.helper.make_opsetid("", 18)]
     onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10), folder / "probe.onnx")
     try:
-        open_session(folder / "probe.onnx", "cuda")
+        open_session(folder / "probe.onnx", CUDA)
     except EdgeformerError as error:
         return str(error)
     return None
@@ -137,7 +138,7 @@ def check_case(model: Path, folder: Path, case: Case, *, dry: bool = False) -> d
         found["model"] = result.manifest.provenance.source
         found["slower_forms"] = result.lowered.fallbacks
         if provider == "cuda":
-            audit = check(folder, "cuda").cuda
+            audit = check(folder, "cuda").audit
             assert audit is not None
             found["audit"] = audit.to_json()
         # Verification runs on the provider that the manifest names.
@@ -146,7 +147,7 @@ def check_case(model: Path, folder: Path, case: Case, *, dry: bool = False) -> d
             return found
         found["nodes"] = cuda_runs.profile(folder, provider)
         # The CPU has no kernels for bfloat16.
-        others: tuple[Provider, ...] = () if result.manifest.plan.arithmetic == "bf16" else ("cpu",)
+        others: tuple[ProviderName, ...] = () if result.manifest.plan.arithmetic == "bf16" else ("cpu",)
         found["speeds"] = {name: cuda_runs.speeds(folder, name) for name in dict.fromkeys((provider, *others))}
         if provider == "cuda" and result.manifest.plan.cache_form != "dynamic":
             found["cuda_graphs"] = cuda_runs.cuda_graphs(folder)

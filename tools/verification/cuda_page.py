@@ -76,7 +76,7 @@ class Tables:
                 self.findings.append(text)
             marks.append(str(self.findings.index(text) + 1))
         shapes, others = sum(audit.shapes.values()), sum(audit.on_cpu.values())
-        cell = f"{audit.on_cuda} + {shapes}" + (f" + {others}" if others else "")
+        cell = f"{audit.on_device} + {shapes}" + (f" + {others}" if others else "")
         return f"{cell} [{', '.join(marks)}]" if marks else cell
 
 

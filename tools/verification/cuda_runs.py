@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from edgeformer.errors import RequestError
-from edgeformer.manifest.parts import Provider
+from edgeformer.manifest.providers import ProviderName
 from edgeformer.runtime import CudaOptions, Engine, load, load_causal_lm
 from edgeformer.runtime.sessions.session import profiled
 from edgeformer.runtime.steps.device import SHORTEST
@@ -33,7 +33,7 @@ STEPS = 8
 """Steps whose logits are compared with and without CUDA graphs."""
 
 
-def profile(bundle: Path, provider: Provider) -> dict[str, Any]:
+def profile(bundle: Path, provider: ProviderName) -> dict[str, Any]:
     """Run a prompt and one step under onnxruntime's profiler, and return which provider ran each node.
 
     Integer arithmetic on shapes belongs on the CPU. `copies` counts nodes that copy tensors between CPU and GPU.
@@ -116,7 +116,7 @@ def texts(vocab_size: int, count: int) -> list[list[int]]:
     return [rng.integers(0, vocab_size, rng.integers(8, 88)).tolist() for _ in range(count)]
 
 
-def speeds(bundle: Path, provider: Provider, cuda: CudaOptions | None = None) -> dict[str, Any]:
+def speeds(bundle: Path, provider: ProviderName, cuda: CudaOptions | None = None) -> dict[str, Any]:
     """Return prefill and decode throughput in tokens/s for each prompt length: medians, after one untimed run."""
     model = load(bundle, provider=provider, cuda=cuda)
     run = edgeformer_loop(model)

@@ -19,7 +19,8 @@ import torch
 
 from edgeformer.export import export_model
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.parts import Precision, Provider
+from edgeformer.manifest.parts import Precision
+from edgeformer.manifest.providers import ProviderName
 from edgeformer.runtime import CudaOptions, load_causal_lm
 from edgeformer.runtime.measure.benchmarking.costs import Costs
 
@@ -74,7 +75,7 @@ def _wait(device: Device) -> None:
         torch.cuda.synchronize()
 
 
-def edgeformer(bundle: Path, provider: Provider, *, graphs: bool) -> Generate:
+def edgeformer(bundle: Path, provider: ProviderName, *, graphs: bool) -> Generate:
     """Return the loop of `edgeformer run`, with CUDA graphs or without."""
     loop = edgeformer_loop(load_causal_lm(bundle, provider, cuda=CudaOptions(enable_cuda_graph=graphs)))
 
@@ -85,7 +86,7 @@ def edgeformer(bundle: Path, provider: Provider, *, graphs: bool) -> Generate:
     return run
 
 
-def onnxruntime_genai(checkpoint: Path, folder: Path, precision: Precision, provider: Provider) -> Generate:
+def onnxruntime_genai(checkpoint: Path, folder: Path, precision: Precision, provider: ProviderName) -> Generate:
     """Return a loop of onnxruntime-genai over a model of its own builder. Raises Unavailable."""
     try:
         import onnxruntime_genai as genai
@@ -142,7 +143,7 @@ def measure(checkpoint: Path, folder: Path, precision: Precision, device: Device
     folder: for the models that are exported. `bytes_per_token` are those that a decode step must read, weights and
     cache, and `flops_per_prompt_token` those that a prompt must compute: both of edgeformer's own graph.
     """
-    provider: Provider = "cuda" if device == "cuda" else "cpu"
+    provider: ProviderName = "cuda" if device == "cuda" else "cpu"
     bundle = folder / "edgeformer"
     if not (bundle / "edgeformer.json").is_file():
         export_model(checkpoint, bundle, precision=precision, provider=provider, verify=None)

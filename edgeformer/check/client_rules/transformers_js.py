@@ -16,6 +16,7 @@ from edgeformer.check.folder import CONFIG, TOKENIZER, TOKENIZER_CONFIG, Folder
 from edgeformer.check.graph_facts import GraphFacts
 from edgeformer.check.session_rules import session_findings
 from edgeformer.check.tensor_facts import is_per_token
+from edgeformer.contract.ops import BLOCK_GATHER
 from edgeformer.manifest.deployment import LARGEST_ARRAY
 
 KEY = "transformers.js_config"
@@ -243,7 +244,7 @@ def _kernels(graph: GraphFacts) -> Iterator[Finding]:
 
     transformers.js uses the build of onnxruntime-web that has WebGPU, too, which has fewer kernels for WebAssembly.
     """
-    if ("com.microsoft", "GatherBlockQuantized") in graph.ops:
+    if BLOCK_GATHER.key in graph.ops:
         yield error(
             f"{graph.name} has a quantized embedding (GatherBlockQuantized), for which its WebAssembly has no kernel.",
             "Export with --head-precision fp32.",

@@ -5,6 +5,6 @@
 `audit` reports it for the graphs of a folder.
 """
 
-from edgeformer.check.cuda.audit import CudaAudit, GraphAudit, audit_cuda
+from edgeformer.check.cuda.audit import GraphAudit, ProviderAudit, audit_cuda
 
-__all__ = ["CudaAudit", "GraphAudit", "audit_cuda"]
+__all__ = ["GraphAudit", "ProviderAudit", "audit_cuda"]

@@ -7,10 +7,19 @@ side of every rule with the provider of onnxruntime 1.31.1, where its wheel is a
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from edgeformer.check.cuda.typed_nodes import TypedNode
+from edgeformer.check.cuda.typed_nodes import TypedNode, Value
 from edgeformer.check.finding import Severity
+from edgeformer.contract.ops import (
+    ATTENTION,
+    BLOCK_PRODUCT,
+    CONVOLUTION,
+    EXPERTS,
+    LINEAR_ATTENTION,
+    QUANTIZED_EXPERTS,
+    find_op,
+)
 
-CONTRIB = "onnxruntime/contrib_ops/"
+SOURCES = "onnxruntime/contrib_ops/"
 SHARED_MEMORY = {"H100": 232_448, "A100": 166_912, "GeForce RTX 30 and 40": 101_376}
 """Bytes of shared memory that a block may ask for, by device (CUDA C++ Programming Guide, compute capabilities)."""
 
@@ -31,9 +40,9 @@ def broken_rules(node: TypedNode) -> list[Broken]:
 
 
 def _attention(node: TypedNode) -> Iterator[Broken]:
-    kernel, helper = f"{CONTRIB}cuda/bert/group_query_attention.cc", f"{CONTRIB}cpu/bert/group_query_attention_helper.h"
+    kernel, helper = f"{SOURCES}cuda/bert/group_query_attention.cc", f"{SOURCES}cpu/bert/group_query_attention_helper.h"
     quantized = node.attributes.get("k_quant_type", b"NONE") != b"NONE"
-    size, rotary = _head_size(node), _size(node, 7, -1) * 2
+    size, rotary = _head_size(node), _size(node, "cos_cache", -1) * 2
     if size % 8:
         yield Broken(f"head_dim is {size}, and the kernel takes multiples of 8", helper)
     if size > 512:
@@ -42,8 +51,8 @@ def _attention(node: TypedNode) -> Iterator[Broken]:
         yield Broken(f"it rotates {rotary} of {size} numbers of a head, and both must be multiples of 16", helper)
     if not node.attributes.get("causal", 1) and node.attributes.get("local_window_size", -1) != -1:
         yield Broken("it has a window and is not causal, and the kernel wants it causal then", kernel)
-    bias = node.input(10) is not None
-    if bias and (node.input(11) is not None or node.attributes.get("smooth_softmax", 0)):
+    bias = _input(node, "attention_bias") is not None
+    if bias and (_input(node, "head_sink") is not None or node.attributes.get("smooth_softmax", 0)):
         yield Broken("it has a bias of scores and a sink, of which the kernel takes one", kernel)
     if bias and quantized:
         yield Broken("it has a bias of scores and a quantized cache, of which the kernel takes one", kernel)
@@ -55,40 +64,42 @@ def _attention(node: TypedNode) -> Iterator[Broken]:
 
 def _head_size(node: TypedNode) -> int:
     """The size of a head, by the cache or the queries; 0 if the file does not tell."""
-    size = _size(node, 3, 3)
+    size = _size(node, "past_key", 3)
     if size:
         return size * 2 if node.attributes.get("kv_cache_bit_width", 0) == 4 else size
     heads = node.attributes.get("num_heads", 0)
-    if node.input(1) is None:
+    if _input(node, "key") is None:
         heads += 2 * node.attributes.get("kv_num_heads", 0)
-    return _size(node, 0, -1) // heads if heads else 0
+    return _size(node, "query", -1) // heads if heads else 0
 
 
 def _product(node: TypedNode) -> Iterator[Broken]:
-    source = f"{CONTRIB}cuda/quantization/matmul_nbits.cc"
+    source = f"{SOURCES}cuda/quantization/matmul_nbits.cc"
     bits, block = node.attributes.get("bits", 4), node.attributes.get("block_size", 0)
     if bits not in (2, 4, 8):
         yield Broken(f"its weights have {bits} bits, and there are kernels for 2, 4 and 8", source)
     if bits == 4 and block > 128:
-        source = f"{CONTRIB}cuda/quantization/matmul_4bits.cu"
+        source = f"{SOURCES}cuda/quantization/matmul_4bits.cu"
         yield Broken(f"its blocks have {block} weights, and the kernel of one row takes 128 at most", source)
 
 
 def _experts(node: TypedNode) -> Iterator[Broken]:
-    source, kind = f"{CONTRIB}cuda/moe/moe.cc", node.types.get("T")
+    source, kind = f"{SOURCES}cuda/moe/moe.cc", node.types.get("T")
     multiple = 4 if kind == "float" else 8
-    sizes = {"hidden_size": _size(node, 4, 1), "intermediate_size": _size(node, 4, 2)}
+    down = "fc2_experts_weights"
+    sizes = {"hidden_size": _size(node, down, 1), "intermediate_size": _size(node, down, 2)}
     for name, size in sizes.items():
         if size and (size < 16 or size % multiple):
             yield Broken(f"{name} is {size}; the kernel takes multiples of {multiple}, from 16 on", source)
 
 
 def _quantized_experts(node: TypedNode) -> Iterator[Broken]:
-    source = f"{CONTRIB}cuda/moe/moe_quantization.cc"
+    source = f"{SOURCES}cuda/moe/moe_quantization.cc"
     bits, block = node.attributes.get("expert_weight_bits", 4), node.attributes.get("block_size", 0)
     if node.attributes.get("quant_type", b"int") != b"int":
         return
-    sizes = {"hidden_size": _size(node, 2, 2) * 8 // bits, "intermediate_size": _size(node, 5, 2) * 8 // bits}
+    packed = {"hidden_size": "fc1_experts_weights", "intermediate_size": "fc2_experts_weights"}
+    sizes = {name: _size(node, weights, 2) * 8 // bits for name, weights in packed.items()}
     for name, size in sizes.items():
         if size % 64:
             yield Broken(f"{name} is {size}, and the kernel takes multiples of 64", source)
@@ -100,8 +111,8 @@ def _quantized_experts(node: TypedNode) -> Iterator[Broken]:
 
 
 def _linear_attention(node: TypedNode) -> Iterator[Broken]:
-    source = f"{CONTRIB}cuda/bert/linear_attention_impl.cu"
-    key, value = _size(node, 3, 2), _size(node, 3, 3)
+    source = f"{SOURCES}cuda/bert/linear_attention_impl.cu"
+    key, value = _size(node, "past_state", 2), _size(node, "past_state", 3)
     if key in (64, 128) and value % 32 == 0:
         return
     needed = (4 * value + 8) * key  # the state in float32, and two rows
@@ -113,22 +124,28 @@ def _linear_attention(node: TypedNode) -> Iterator[Broken]:
 
 def _convolution(node: TypedNode) -> Iterator[Broken]:
     if node.attributes.get("ndim", 1) != 1:
-        yield Broken("its ndim is not 1", f"{CONTRIB}cuda/bert/causal_conv_with_state.cc")
+        yield Broken("its ndim is not 1", f"{SOURCES}cuda/bert/causal_conv_with_state.cc")
 
 
-def _size(node: TypedNode, place: int, dim: int) -> int:
+def _input(node: TypedNode, name: str) -> Value | None:
+    op = find_op(node.domain, node.op)
+    assert op is not None
+    return node.input(op.place(name))
+
+
+def _size(node: TypedNode, name: str, dim: int) -> int:
     """A dimension of an input; 0 if the file does not tell."""
-    value = node.input(place)
+    value = _input(node, name)
     if value is None or value.dims is None or not -len(value.dims) <= dim < len(value.dims):
         return 0
     return value.dims[dim] or 0
 
 
 RULES: dict[tuple[str, str], Callable[[TypedNode], Iterator[Broken]]] = {
-    ("com.microsoft", "GroupQueryAttention"): _attention,
-    ("com.microsoft", "MatMulNBits"): _product,
-    ("com.microsoft", "MoE"): _experts,
-    ("com.microsoft", "QMoE"): _quantized_experts,
-    ("com.microsoft", "LinearAttention"): _linear_attention,
-    ("com.microsoft", "CausalConvWithState"): _convolution,
+    ATTENTION.key: _attention,
+    BLOCK_PRODUCT.key: _product,
+    EXPERTS.key: _experts,
+    QUANTIZED_EXPERTS.key: _quantized_experts,
+    LINEAR_ATTENTION.key: _linear_attention,
+    CONVOLUTION.key: _convolution,
 }

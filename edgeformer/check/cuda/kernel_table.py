@@ -9,13 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal
 
 from edgeformer.errors import require
+from edgeformer.manifest.providers import PROVIDERS, ProviderName
 
 TABLE = Path(__file__).parent / "kernels.json"
-
-Place = Literal["cuda", "cpu"]
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ class KernelTable:
 
     onnxruntime: str
     package: str
-    kernels: Mapping[Place, Mapping[str, tuple[Kernel, ...]]]
+    kernels: Mapping[ProviderName, Mapping[str, tuple[Kernel, ...]]]
     schemas: Mapping[str, Schema]
 
     def schema(self, domain: str, op: str, opset: int) -> Schema | None:
@@ -78,9 +76,11 @@ class KernelTable:
         """Return whether a provider has a kernel of an op for any types; onnxruntime does not open its body then."""
         return any(_key(domain, op) in kernels for kernels in self.kernels.values())
 
-    def why_not(self, place: Place, domain: str, op: str, version: int, types: Mapping[str, str]) -> str | None:
+    def why_not(
+        self, provider: ProviderName, domain: str, op: str, version: int, types: Mapping[str, str]
+    ) -> str | None:
         """Return why a provider has no kernel for an op with these types by type variable; None if it has one."""
-        known = self.kernels[place].get(_key(domain, op), ())
+        known = self.kernels[provider].get(_key(domain, op), ())
         if not known:
             return "there is no kernel of this op"
         fitting = [kernel for kernel in known if kernel.is_for(version)]
@@ -134,16 +134,16 @@ def _plain(kind: str) -> str:
 def kernel_table() -> KernelTable:
     """Return the table that this package carries."""
     data = json.loads(TABLE.read_text(encoding="utf-8"))
-    places: tuple[Place, ...] = ("cuda", "cpu")
-    kernels: dict[Place, dict[str, tuple[Kernel, ...]]] = {
-        place: {
+    kernels: dict[ProviderName, dict[str, tuple[Kernel, ...]]] = {
+        provider: {
             op: tuple(
                 Kernel(first, last, {name: frozenset(kinds) for name, kinds in types.items()})
                 for first, last, types in rows
             )
-            for op, rows in data[place].items()
+            for op, rows in data[provider].items()
         }
-        for place in places
+        for provider in PROVIDERS
+        if provider in data
     }
     schemas = {
         op: Schema(1, tuple(map(tuple, each["inputs"])), tuple(map(tuple, each["outputs"])), each["only"])

@@ -12,6 +12,7 @@ from typing import Literal
 
 from edgeformer.check.cuda.kernel_table import KernelTable
 from edgeformer.check.cuda.typed_nodes import TypedNode, Value
+from edgeformer.contract.ops import ATTENTION
 
 OUTPUTS_ON_CPU = frozenset({"Shape", "Size"})
 """Ops whose CUDA kernels return something in the CPU's memory."""
@@ -20,15 +21,15 @@ INPUTS_ON_CPU: dict[str, tuple[int, ...]] = {
     "ConstantOfShape": (0,), "CumSum": (1,), "Expand": (1,), "Loop": (0, 1), "If": (0,), "OneHot": (1,),
     "Pad": (1, 2, 3), "Range": (0, 1, 2), "ReduceMax": (1,), "ReduceMean": (1,), "ReduceMin": (1,), "ReduceSum": (1,),
     "ReduceL2": (1,), "Reshape": (1,), "Slice": (1, 2, 3, 4), "Split": (1,), "Squeeze": (1,), "Tile": (1,),
-    "TopK": (1,), "Trilu": (1,), "Unsqueeze": (1,), "GroupQueryAttention": (6,),
+    "TopK": (1,), "Trilu": (1,), "Unsqueeze": (1,), ATTENTION.name: (ATTENTION.place("total_sequence_length"),),
 }  # fmt: skip
 """Inputs that CUDA kernels read from the CPU's memory, by op (InputMemoryType of their definitions)."""
 
 HALF = frozenset({"float16", "bfloat16", "float8e4m3fn"})
 """Types that onnxruntime does not move to the CPU."""
 
-Where = Literal["cuda", "cpu", "shape", "nowhere"]
-"""cuda; cpu: for want of a CUDA kernel; shape: on the CPU on purpose; nowhere: neither has a kernel."""
+Where = Literal["device", "host", "shape", "nowhere"]
+"""device; host: for want of a kernel on the device; shape: on the host on purpose; nowhere: neither has a kernel."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def place(nodes: Sequence[TypedNode], table: KernelTable) -> list[Placed]:
     for node, reason in zip(nodes, lacks, strict=True):
         where = _where(node, reason, on_cpu, table)
         # What a node without a kernel returns counts only if it reads from there: onnxruntime looks no further.
-        if where == "shape" or (where == "cpu" and _reads(node, on_cpu)):
+        if where == "shape" or (where == "host" and _reads(node, on_cpu)):
             on_cpu.update(each.name for each in node.outputs if each is not None)
         placed.append(Placed(node, where, reason))
     return placed
@@ -66,11 +67,11 @@ def _where(node: TypedNode, reason: str | None, on_cpu: set[str], table: KernelT
         # onnxruntime casts to float32 around nodes without a float16 kernel on the CPU.
         wide = {name: "float" if kind == "float16" else kind for name, kind in node.types.items()}
         cast = own and table.why_not("cpu", node.domain, node.op, node.version, wide)
-        return "nowhere" if cast else "cpu"
+        return "nowhere" if cast else "host"
     wanted = INPUTS_ON_CPU.get(node.op, ())
     stays = all(_allows(each, place in wanted, on_cpu) for place, each in enumerate(node.inputs))
     lacks_kernel = table.why_not("cpu", node.domain, node.op, node.version, node.types)
-    return "shape" if _reads(node, on_cpu) and stays and lacks_kernel is None else "cuda"
+    return "shape" if _reads(node, on_cpu) and stays and lacks_kernel is None else "device"
 
 
 def _reads(node: TypedNode, on_cpu: set[str]) -> bool:

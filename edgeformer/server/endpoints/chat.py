@@ -9,9 +9,10 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from edgeformer.errors import RequestError
+from edgeformer.errors import PromptLengthError, RequestError
 from edgeformer.runtime import CausalLM, Generation, TokenEvent
 from edgeformer.runtime.text.thinking.reader import ThinkingStream
+from edgeformer.server.schema.api_errors import as_api_error
 from edgeformer.server.schema.bodies import ChatBody
 from edgeformer.server.service.answers import Answers, Progress, unless_gone
 from edgeformer.server.service.config_of_body import configs
@@ -170,7 +171,10 @@ async def begin_chat(request: Request, body: ChatBody, param: str) -> Chat:
     served = state.models.find(body.model)
     served.require(CausalLM)
     body = body.model_copy(update={"thinking_budget": thinking_budget(body)})
-    prompt = await state.in_thread(chat_prompt, served, body)
+    try:
+        prompt = await state.in_thread(chat_prompt, served, body)
+    except PromptLengthError as error:
+        raise as_api_error(error, param) from None
     check_length(served, prompt.tokens, state.options.max_prompt_tokens, param)
     wanted = configs(served, body, state.options, len(prompt.tokens), prompt.json_schema, prompt.grammar)
     keep_text(state, record, "prompt", [message.model_dump(exclude_none=True) for message in body.messages])

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from edgeformer.errors import RequestError
 from edgeformer.runtime import Encoder
 from edgeformer.runtime.tasks.encoder import first_dimensions
-from edgeformer.server.schema.api_errors import ApiError
+from edgeformer.server.schema.api_errors import ApiError, as_api_error
 from edgeformer.server.schema.bodies import DetokenizeBody, EmbeddingBody, TokenizeBody
 from edgeformer.server.service.answers import unless_gone
 from edgeformer.server.service.prompts import as_template_message, check_length, text_prompts
@@ -94,10 +94,16 @@ async def tokenize(request: Request) -> Response:
         raise ApiError(400, "give either prompt or messages.", param="prompt")
     if body.messages is not None:
         messages = [as_template_message(message) for message in body.messages]
-        tokens = await state.in_thread(served.tokenizer.encode_chat, messages)
+        encode = functools.partial(served.tokenizer.encode_chat, messages)
     else:
-        encode = functools.partial(served.tokenizer.encode, add_special_tokens=body.add_special_tokens)
-        tokens = await state.in_thread(encode, body.prompt)
+        assert body.prompt is not None
+        encode = functools.partial(
+            served.tokenizer.encode, body.prompt, add_special_tokens=body.add_special_tokens, what="prompt"
+        )
+    try:
+        tokens = await state.in_thread(functools.partial(encode, most_tokens=served.context_length))
+    except RequestError as error:
+        raise as_api_error(error, "prompt" if body.messages is None else "messages") from None
     return JSONResponse({"tokens": tokens, "count": len(tokens), "max_model_len": served.context_length})
 
 

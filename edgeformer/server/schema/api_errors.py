@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from edgeformer.errors import EdgeformerError, RequestError
+from edgeformer.errors import EdgeformerError, PromptLengthError, RequestError
 from edgeformer.options.generation import OPTIONS
 from edgeformer.runtime import EngineBusyError
 
@@ -58,15 +58,20 @@ class ApiError(EdgeformerError):
         return Response(json.dumps(self.body), self.status, headers, media_type="application/json")
 
 
-def as_api_error(error: BaseException) -> ApiError:
-    """Return the error of the API for one of the runtime: 429, 400, or 500 for what is nobody's request's fault."""
+def as_api_error(error: BaseException, param: str | None = None) -> ApiError:
+    """Return the error of the API for one of the runtime: 429, 400, or 500 for what is nobody's request's fault.
+
+    param: the field of the request that it is about, where the error does not know it.
+    """
     match error:
         case ApiError():
             return error
         case EngineBusyError():
             return ApiError(429, str(error), code="engine_busy", retry_after=error.retry_after)
+        case PromptLengthError():
+            return ApiError(400, str(error), code="context_length_exceeded", param=param)
         case RequestError():
-            return ApiError(400, str(error), param=param_of(error))
+            return ApiError(400, str(error), param=param or param_of(error))
         case _:
             return ApiError(500, "the server failed to answer this request; its log says why.", code="internal_error")
 

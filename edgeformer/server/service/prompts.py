@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgeformer.errors import RequestError
-from edgeformer.server.schema.api_errors import ApiError
+from edgeformer.server.schema.api_errors import ApiError, as_api_error
 from edgeformer.server.schema.bodies import ChatBody, ChatMessage, NamedTool, Prompt
 from edgeformer.server.schema.json_values import problem_of
 from edgeformer.server.service.served import ServedModel
@@ -49,7 +49,12 @@ def chat_prompt(served: ServedModel, body: ChatBody) -> ChatPrompt:
     functions = [tool["function"] for tool in tools] if has_tools else []
     _check_pointers(functions)
     variables = template_variables(served, body, has_tools)
-    tokens = tokenizer.encode_chat(messages, tools=tools if has_tools else (), chat_template_kwargs=variables)
+    tokens = tokenizer.encode_chat(
+        messages,
+        tools=tools if has_tools else (),
+        chat_template_kwargs=variables,
+        most_tokens=served.context_length,
+    )
     is_thinking = tokenizer.opens_thinking(tokens)
     is_free = body.tool_choice in (None, "auto", "none")
     follows_grammar = not is_free or schema is not None or any(each.get("strict") for each in functions)
@@ -161,7 +166,7 @@ def text_prompts(served: ServedModel, prompt: Prompt, what: str, limit: int) -> 
     try:
         return [served.model.encode(item, what) for item in items]
     except RequestError as error:
-        raise ApiError(400, str(error), param=what) from None
+        raise as_api_error(error, what) from None
 
 
 def check_length(served: ServedModel, tokens: Sequence[int], allowed: int | None, param: str) -> None:

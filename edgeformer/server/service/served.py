@@ -179,5 +179,5 @@ def _with_adapters(served: ServedModel) -> list[ServedModel]:
     """Return a model with each adapter of its bundle."""
     model = served.model
     # An engine runs adapters on the CPU.
-    adapters = model.adapters if isinstance(model, CausalLM) and model.provider == "cpu" else ()
+    adapters = model.adapters if isinstance(model, CausalLM) and not model.provider.on_device else ()
     return [dataclasses.replace(served, name=f"{served.name}:{adapter}", adapter=adapter) for adapter in adapters]

@@ -22,8 +22,8 @@ A graph takes its caches in any form: the kernel concatenates to them or writes 
 
 import onnx_ir as ir
 
+from edgeformer.contract.ops import CONTRIB
 from edgeformer.export.graph.pass_report import PassReport
-from edgeformer.export.lower.contrib import CONTRIB
 from edgeformer.export.lower.ort.attention import lower_attention
 from edgeformer.export.lower.ort.cross_attention import lower_cross_attention
 from edgeformer.export.lower.ort.experts import lower_experts

@@ -14,14 +14,15 @@ that the kernel does not take is refused then.
 import numpy as np
 import onnx_ir as ir
 
+from edgeformer.contract.ops import ATTENTION, DOMAIN, FP8_CACHE, INT8_CACHE
+from edgeformer.contract.tensors import past_layer
 from edgeformer.errors import ExportError
 from edgeformer.export.graph.builder import NodeBuilder, replace_node
-from edgeformer.export.graph.canonical import DOMAIN, canonical_inputs
-from edgeformer.export.graph.editing import canonical_nodes, dim, dtype_of, head_dim_of
+from edgeformer.export.graph.canonical import canonical_inputs
+from edgeformer.export.graph.editing import canonical_nodes, dim, head_dim_of
 from edgeformer.export.graph.function_bodies import decompose
 from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.graph.provenance import NodeOrigin
-from edgeformer.export.lower.contrib import CONTRIB, FP8_CACHE, INT8_CACHE, attention_inputs
 from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.lower.ort.scaled_query import scale_query
 from edgeformer.manifest.cache_scales import CacheScales
@@ -61,36 +62,7 @@ def _no_kernel(node: ir.Node, lowering: LoweringOptions) -> str | None:
         return f"the kernel takes head_dim in multiples of 8, and this is {head_dim}"
     if inputs.value_relations is not None:
         return "no kernel adds relation vectors to values"
-    if lowering.provider == "cuda":
-        return _no_cuda_kernel(node, lowering) or _no_cuda_quantized_cache(node, lowering)
-    return None
-
-
-def _no_cuda_kernel(node: ir.Node, lowering: LoweringOptions) -> str | None:
-    """The rules of edgeformer.check.cuda.attribute_rules for what this module emits."""
-    inputs, head_dim = canonical_inputs(node), head_dim_of(node)
-    if dtype_of(inputs.query) == ir.DataType.FLOAT and not lowering.twin:
-        return "there is no float32 CUDA kernel (float16 has one)"
-    if inputs.attention_bias is not None and inputs.sinks is not None:
-        return "the CUDA kernel takes a bias of scores or sinks, and not both"
-    if head_dim > 512:
-        return f"the CUDA kernel takes heads of 512 at most, and these have {head_dim}"
-    if not node.attributes.get_int("causal") and node.attributes.get_int("window"):
-        return "the CUDA kernel wants a window to be causal"
-    return None
-
-
-def _no_cuda_quantized_cache(node: ir.Node, lowering: LoweringOptions) -> str | None:
-    inputs, head_dim = canonical_inputs(node), head_dim_of(node)
-    if lowering.cache_scales is None:
-        return None
-    if inputs.attention_bias is not None:
-        return f"the CUDA kernel takes a bias of scores or {lowering.cache_scales.name}, and not both"
-    if head_dim > 256:
-        return (
-            f"the CUDA kernel takes heads of 256 at most over {lowering.cache_scales.name}, and these have {head_dim}"
-        )
-    return None
+    return lowering.rules.attention(node, lowering.cache_scales, lowering.twin)
 
 
 class Lengths:
@@ -117,18 +89,18 @@ def _emit_attention(node: ir.Node, seqlens_k: ir.Value, total: ir.Value, lowerin
     inputs, attributes, scales = canonical_inputs(node), node.attributes, lowering.cache_scales
     emit, pasts = NodeBuilder.replacing(node, "emitted by lower/ort"), (inputs.past_key, inputs.past_value)
     query, scale = inputs["query"], attributes.get_float("scale")
-    if lowering.provider == "cpu" and inputs.past_key is not None and scales is None:
+    if lowering.rules.scales_queries and inputs.past_key is not None and scales is None:
         query, scale = scale_query(emit, query, scale, attributes.get_int("num_heads") * head_dim_of(node)), 1.0
     quantized = {} if scales is None else _cache_scales(emit, node, scales)
     outputs = emit.many(
-        "GroupQueryAttention",
-        *attention_inputs(
+        ATTENTION.name,
+        *ATTENTION.ordered(
             query=query, key=inputs.key, value=inputs.value, past_key=inputs.past_key, past_value=inputs.past_value,
             seqlens_k=seqlens_k, total_sequence_length=total, cos_cache=inputs.cos, sin_cache=inputs.sin,
             attention_bias=inputs.attention_bias, head_sink=inputs.sinks, **quantized,
         ),
-        outputs=3,
-        domain=CONTRIB,
+        outputs=len(ATTENTION.outputs),
+        domain=ATTENTION.domain,
         num_heads=attributes.get_int("num_heads"),
         kv_num_heads=attributes.get_int("num_kv_heads"),
         scale=scale,
@@ -154,7 +126,7 @@ def _cache_scales(emit: NodeBuilder, node: ir.Node, scales: CacheScales) -> dict
         raise ExportError(
             f"{node.name} reads no cache, so there is nothing to keep as {scales.precision}. Leave cache_precision out."
         )
-    layer = int((past.name or "").split(".")[1])
+    layer = past_layer(past.name or "")
     shape = (1, dim(past, 1), 1, dim(past, 3)) if scales.is_per_channel else (1,)
     given = {"k_scale": scales.key, "v_scale": scales.value}
     return {name: emit.constant(np.reshape(each[layer], shape), ir.DataType.FLOAT) for name, each in given.items()}

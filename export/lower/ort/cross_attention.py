@@ -8,17 +8,16 @@ Everything else is decomposed.
 import onnx_ir as ir
 import torch
 
+from edgeformer.contract.ops import CONTRIB, DOMAIN
 from edgeformer.export.graph.builder import NodeBuilder, replace_node
-from edgeformer.export.graph.canonical import DOMAIN, canonical_inputs
+from edgeformer.export.graph.canonical import canonical_inputs
 from edgeformer.export.graph.editing import canonical_nodes, dim, dtype_of
 from edgeformer.export.graph.function_bodies import decompose
 from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.graph.provenance import NodeOrigin, origin_of
 from edgeformer.export.graph.tensors import TORCH_DTYPES
-from edgeformer.export.lower.contrib import CONTRIB
 from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.lower.ort.scaled_query import scale_query
-from edgeformer.manifest.parts import Provider
 
 MASK_ORIGIN = NodeOrigin(f"{DOMAIN}::CrossAttention", "emitted by lower/ort for the mask that cross-attention reads")
 
@@ -30,10 +29,10 @@ def lower_cross_attention(model: ir.Model, lowering: LoweringOptions) -> PassRep
     for node in canonical_nodes(model, "CrossAttention"):
         inputs = canonical_inputs(node)
         query, key, mask = inputs["query"], inputs["key"], inputs["attention_mask"]
-        dtype, on_cpu = dtype_of(query), lowering.provider == "cpu"
-        reason = _no_kernel(node, lowering.provider)
+        dtype, scales_query = dtype_of(query), lowering.rules.scales_queries
+        reason = _no_kernel(node, lowering)
         if reason is None and len(node.outputs) > 1:  # in an alignment graph: no kernel returns the weights
-            if on_cpu:  # as the decoder's own graph does, so that both store the same parameters
+            if scales_query:  # as the decoder's own graph does, so that both store the same parameters
                 _scale_before(node, query)
             report.fire(node)
             decompose(node, lowering.cache_form)
@@ -48,7 +47,7 @@ def lower_cross_attention(model: ir.Model, lowering: LoweringOptions) -> PassRep
             model.graph.insert_before(next(iter(model.graph)), emit.nodes)
         emit = NodeBuilder.replacing(node, "emitted by lower/ort")
         scale = node.attributes.get_float("scale")
-        if on_cpu:
+        if scales_query:
             query, scale = scale_query(emit, query, scale, dim(query, -1)), 1.0
         attended = emit(
             "MultiHeadAttention", query, key, inputs.value, None, masks[mask],
@@ -72,9 +71,6 @@ def _scale_before(node: ir.Node, query: ir.Value) -> None:
     node.graph.insert_before(node, emit.nodes)
 
 
-def _no_kernel(node: ir.Node, provider: Provider) -> str | None:
-    if provider == "cpu" and dtype_of(canonical_inputs(node).query) != ir.DataType.FLOAT:
-        return "there is no float16 CPU kernel"
-    if node.attributes.get_float("softcap"):
-        return "the kernel has no soft-cap"
-    return None
+def _no_kernel(node: ir.Node, lowering: LoweringOptions) -> str | None:
+    soft_cap = node.attributes.get_float("softcap")
+    return lowering.rules.cross_attention(node) or ("the kernel has no soft-cap" if soft_cap else None)

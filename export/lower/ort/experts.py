@@ -17,9 +17,10 @@ from typing import Any
 
 import onnx_ir as ir
 
+from edgeformer.contract.ops import CONTRIB, DOMAIN, QUANTIZED_EXPERTS
 from edgeformer.errors import ExportError
 from edgeformer.export.graph.builder import NodeBuilder, replace_node
-from edgeformer.export.graph.canonical import DOMAIN, canonical_inputs
+from edgeformer.export.graph.canonical import canonical_inputs
 from edgeformer.export.graph.editing import (
     add_initializer,
     canonical_nodes,
@@ -33,11 +34,10 @@ from edgeformer.export.graph.editing import (
 from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.graph.signs import never_negative
 from edgeformer.export.graph.tensors import interleave
-from edgeformer.export.lower.contrib import CONTRIB
 from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.lower.ort.quantized import INT8_ACTIVATIONS
+from edgeformer.export.lower.providers import ProviderRules
 from edgeformer.export.quantize.quantized_experts import QuantizedExperts
-from edgeformer.manifest.parts import Provider
 from edgeformer.manifest.quantization import Quantization, WeightFormat
 
 UNGATED = {"relu": "relu", "silu": "silu", "gelu_tanh": "gelu", "identity": "identity"}
@@ -45,9 +45,6 @@ UNGATED = {"relu": "relu", "silu": "silu", "gelu_tanh": "gelu", "identity": "ide
 
 SMALLEST = 1e-30
 """Lower bound of a weight before its logarithm is taken: what such an expert adds is lost in float32."""
-
-SMALLEST_RATIO = 2.0**-24
-"""Lower bound on CUDA of a weight over the sum of its token's: the smallest number that float16 has."""
 
 
 def lower_experts(model: ir.Model, lowering: LoweringOptions) -> PassReport:
@@ -61,13 +58,12 @@ def lower_experts(model: ir.Model, lowering: LoweringOptions) -> PassReport:
             continue
         router = canonical_inputs(node)["experts"].producer()
         emit = NodeBuilder.replacing(node, "emitted by lower/ort")
-        provider = lowering.provider
         if form is None:
-            result, main = _emit_float(emit, model, node, provider)
-        elif provider == "cpu":
-            result, main = _emit_quantized(emit, model, node, form)
+            result, main = _emit_float(emit, model, node, lowering.rules)
+        elif lowering.rules.routes_by_logits:
+            result, main = _emit_quantized_by_logits(emit, model, node, form, lowering.rules)
         else:
-            result, main = _emit_quantized_for_cuda(emit, model, node, form)
+            result, main = _emit_quantized(emit, model, node, form)
         replace_node(node, emit, [result], main=main)
         remove_if_unused(model, router)
         report.fire(node)
@@ -75,11 +71,11 @@ def lower_experts(model: ir.Model, lowering: LoweringOptions) -> PassReport:
 
 
 def _emit_float(
-    emit: NodeBuilder, model: ir.Model, node: ir.Node, provider: Provider
+    emit: NodeBuilder, model: ir.Model, node: ir.Node, rules: ProviderRules
 ) -> tuple[ir.Value, ir.Node | None]:
     """Emit MoE, and return its result and its node."""
     inputs = canonical_inputs(node)
-    logits, attributes, factor = _logits(emit, node, provider)
+    logits, attributes, factor = _logits(emit, node, rules)
     first, first_bias = _first_layer(model, node)
     options = {"k": dim(inputs.experts, -1), **attributes, **_network(node)}
     result = emit("MoE", inputs.x, logits, first, first_bias, inputs.down, inputs.down_bias, domain=CONTRIB, **options)
@@ -89,18 +85,18 @@ def _emit_float(
 def _emit_quantized(
     emit: NodeBuilder, model: ir.Model, node: ir.Node, form: WeightFormat
 ) -> tuple[ir.Value, ir.Node | None]:
-    """Emit QMoE for the CPU, and return its result and its node."""
+    """Emit QMoE over a choice of experts and their weights, and return its result and its node."""
     choice, weights = _choice_and_weights(emit, node)
     options = {"normalize_routing_weights": int(weights is None), "accuracy_level": INT8_ACTIVATIONS}
     result = _emit_integers(emit, model, node, form, choice, weights, options)
     return result, result.producer()
 
 
-def _emit_quantized_for_cuda(
-    emit: NodeBuilder, model: ir.Model, node: ir.Node, form: WeightFormat
+def _emit_quantized_by_logits(
+    emit: NodeBuilder, model: ir.Model, node: ir.Node, form: WeightFormat, rules: ProviderRules
 ) -> tuple[ir.Value, ir.Node | None]:
-    """Emit QMoE for CUDA, which routes as MoE does and lays its weights out when it is loaded."""
-    logits, attributes, factor = _logits(emit, node, "cuda")
+    """Emit QMoE for a kernel that routes as MoE does and lays its weights out when it is loaded."""
+    logits, attributes, factor = _logits(emit, node, rules)
     result = _emit_integers(emit, model, node, form, logits, None, {**attributes, "weights_prepacked": 0})
     return result if factor is None else emit("Mul", result, factor), result.producer()
 
@@ -119,16 +115,15 @@ def _emit_integers(
     layers = [_first_layer(model, node), (inputs["down"], inputs.down_bias)]
     (first, first_bias), (last, last_bias) = layers
     (first_parts, last_parts) = (_quantized(model, weight, form) for weight in (first, last))
-    given: list[ir.Value | None] = [
-        inputs.x, choice, *first_parts[:2], first_bias, *last_parts[:2], last_bias, None, None, None,
-        first_parts[2], last_parts[2], None, weights,
-    ]  # fmt: skip
-    while given[-1] is None:
-        given.pop()
+    parts = ("experts_weights", "scales", "zero_points")
+    given = {"input": inputs.x, "router_probs": choice, "fc1_experts_bias": first_bias, "fc2_experts_bias": last_bias}
+    given |= {f"fc1_{name}": part for name, part in zip(parts, first_parts, strict=True)}
+    given |= {f"fc2_{name}": part for name, part in zip(parts, last_parts, strict=True)}
+    given["router_weights"] = weights
     return emit(
-        "QMoE",
-        *given,
-        domain=CONTRIB,
+        QUANTIZED_EXPERTS.name,
+        *QUANTIZED_EXPERTS.ordered(**{name: value for name, value in given.items() if value is not None}),
+        domain=QUANTIZED_EXPERTS.domain,
         k=dim(inputs.experts, -1),
         expert_weight_bits=form.bits,
         block_size=form.block,
@@ -165,26 +160,11 @@ def _quantized(model: ir.Model, weight: ir.Value, form: WeightFormat) -> list[ir
     return [*parts, None][:3]
 
 
-def _reason_of_provider(node: ir.Node, provider: Provider, form: WeightFormat | None) -> str | None:
-    """Why the provider's kernel cannot have types and sizes of a node; None where it can."""
-    inputs = canonical_inputs(node)
-    if provider == "cpu":
-        return None if dtype_of(inputs.x) == ir.DataType.FLOAT else "the CPU kernel takes float32 only"
-    multiple, sizes = 8 if form is None else 64, [dim(inputs.up, -1), dim(inputs.down, -1)]
-    if any(size < 16 or size % multiple for size in sizes):
-        return f"the CUDA kernel takes sizes in multiples of {multiple}, from 16 on, and these are {sizes}"
-    if form is not None and not 32 <= (form.block or 0) <= 128:
-        return f"the CUDA kernel takes blocks of 32, 64 and 128 weights, and these have {form.block}"
-    if node.attributes.get_string("activation") == "gelu_tanh":
-        return "the approximation of gelu in the CUDA kernel was compared by nobody"
-    return None
-
-
 def _reason_against(node: ir.Node, lowering: LoweringOptions, form: WeightFormat | None) -> str | None:
     """Why the kernel cannot compute a node; None where it can."""
     inputs, attributes = canonical_inputs(node), node.attributes
     activation = attributes.get_string("activation")
-    if reason := _reason_of_provider(node, lowering.provider, form):
+    if reason := lowering.rules.experts(node, form):
         return reason
     if attributes.get_int("weighted_input"):
         return "the kernel weighs outputs, and these are weighted inputs"
@@ -256,7 +236,7 @@ def _choice_and_weights(emit: NodeBuilder, node: ir.Node) -> tuple[ir.Value, ir.
     return chosen, weighed
 
 
-def _logits(emit: NodeBuilder, node: ir.Node, provider: Provider) -> tuple[ir.Value, dict[str, Any], ir.Value | None]:
+def _logits(emit: NodeBuilder, node: ir.Node, rules: ProviderRules) -> tuple[ir.Value, dict[str, Any], ir.Value | None]:
     """Logits for the kernel, its attributes for them, and the factor of its result [N, 1], None for 1."""
     inputs = canonical_inputs(node)
     experts, weights = inputs["experts"], inputs["weights"]
@@ -267,9 +247,8 @@ def _logits(emit: NodeBuilder, node: ir.Node, provider: Provider) -> tuple[ir.Va
     dtype, relative = dtype_of(inputs.x), weights
     smallest, nothing = SMALLEST, emit.constant(float("-inf"), dtype)
     total = emit("ReduceSum", weights, emit.constant([-1]), keepdims=1)
-    if provider == "cuda":
-        # Logarithms near 0 are the exact ones in half precision, so those of large weights should be near it.
-        smallest = SMALLEST_RATIO
+    if rules.smallest_ratio is not None:
+        smallest = rules.smallest_ratio
         # All weights of a token may be 0.
         relative = emit("Div", weights, emit("Max", total, emit.constant(smallest, dtype)))
     chosen = emit("Log", emit("Max", relative, emit.constant(smallest, dtype)))

@@ -27,19 +27,19 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from edgeformer.contract.ops import CONTRIB, QUANTIZED_PRODUCTS
 from edgeformer.export.graph.builder import NodeBuilder
 from edgeformer.export.graph.editing import same_type
 from edgeformer.export.graph.outlining import add_function
 from edgeformer.export.graph.pass_report import PassReport
-from edgeformer.export.lower.contrib import CONTRIB
 from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.lower.ort.kernel_nodes import KERNELS, PRODUCT, KernelFunction, function_of
 
 GATE_COLUMNS = 32
 """The kernel of a gated product takes outputs in multiples of it."""
 
-QUANTIZED_PRODUCTS = ("MatMulNBits", "MatMulIntegerToFloat")
-"""Ops of onnxruntime in graphs that call kernels: where a product is, they do all of the heavy work."""
+PRODUCTS = {each.key for each in QUANTIZED_PRODUCTS}
+"""Products of graphs that call kernels: where one is, they do all of the heavy work."""
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,8 @@ def _call_gated(model: ir.Model, product: ir.Node, gate: Gate) -> tuple[ir.Node,
 def call_kernels(model: ir.Model, lowering: LoweringOptions) -> PassReport:
     """Replace every node that a kernel can compute by a call of its function."""
     report = PassReport("kernels")
-    is_quantized = any(node.domain == CONTRIB and node.op_type in QUANTIZED_PRODUCTS for node in model.graph)
-    if lowering.provider != "cpu" or not is_quantized:
+    is_quantized = any((node.domain, node.op_type) in PRODUCTS for node in model.graph)
+    if not lowering.runs_on.own_kernels or not is_quantized:
         return report
 
     def record(node: ir.Node, function: ir.Function) -> None:
@@ -135,7 +135,7 @@ def call_kernels(model: ir.Model, lowering: LoweringOptions) -> PassReport:
 
 def _call_one(kernel: KernelFunction, node: ir.Node) -> tuple[ir.Node, ir.Function]:
     call, fixed = kernel.call(node)
-    return call, kernel.function(fixed)
+    return call, kernel.definition(fixed)
 
 
 def _fitting(model: ir.Model, kernel: KernelFunction) -> list[ir.Node]:

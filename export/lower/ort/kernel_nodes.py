@@ -9,18 +9,15 @@ from functools import partial
 
 import onnx_ir as ir
 
-from edgeformer.export.graph.canonical import DOMAIN
+from edgeformer.contract import ops
+from edgeformer.contract.ops import CONTRIB, DOMAIN, INT8_CACHE, SCALES, Function
 from edgeformer.export.graph.editing import dtype_of, same_type
-from edgeformer.export.lower.contrib import ATTENTION_INPUTS, CONTRIB, INT8_CACHE
 
 MOST = {4: 256, 8: 65536}
 """The largest block of weights that the kernel takes, by the number of bits."""
 
 OPSET = 20
 """The version of ONNX's ops in the functions' bodies; Gelu is there since 20."""
-
-SCALES = ("k_scale", "v_scale")
-"""Inputs of GroupQueryAttention with an int8 cache."""
 
 UNUSED = ("position_ids", *SCALES)
 """Inputs of GroupQueryAttention that kernels with caches of floats do not have."""
@@ -30,18 +27,32 @@ UNUSED = ("position_ids", *SCALES)
 class KernelFunction:
     """A function whose body begins with one node of onnxruntime.
 
-    inputs, outputs: names in the order of the node's, None for those that it never has; calls leave the last ones out.
+    function: what other layers know of it.
+    outputs: names in the order of the node's, None for those that it never has; calls leave the last ones out.
     attributes: types of those that calls have. Others are the same in all calls, and stand in the body.
     unread: outputs that the node must have, and that calls do not have, since nothing reads them.
     """
 
-    name: str
-    op: str
-    inputs: Sequence[str | None]
+    function: Function
     outputs: Sequence[str | None]
     attributes: Mapping[str, ir.AttributeType]
     fits: Callable[[ir.Node], bool]
     unread: Collection[str] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of the function."""
+        return self.function.name
+
+    @property
+    def op(self) -> str:
+        """The op of the node."""
+        return self.function.body.name
+
+    @property
+    def inputs(self) -> Sequence[str | None]:
+        """The names of the node's inputs, in order; None for those that it never has."""
+        return self.function.body_inputs
 
     def call(self, node: ir.Node) -> tuple[ir.Node, Sequence[ir.Attr]]:
         """Put a call in place of a node of onnxruntime; return it, and the attributes that its function's body has."""
@@ -69,7 +80,7 @@ class KernelFunction:
             value.name = name or ""
         return node
 
-    def function(self, fixed: Sequence[ir.Attr]) -> ir.Function:
+    def definition(self, fixed: Sequence[ir.Attr]) -> ir.Function:
         """Return the function."""
         node = self.body(fixed)
         outputs = [value for value in node.outputs if value.name and value.name not in self.unread]
@@ -98,7 +109,7 @@ def _product_fits(node: ir.Node) -> bool:
 
 
 def _attention_fits(node: ir.Node, *, outputs: int = 3, quantized: bool = False) -> bool:
-    inputs, attributes = dict(zip(ATTENTION_INPUTS, node.inputs, strict=False)), set(node.attributes)
+    inputs, attributes = ops.ATTENTION.named(node.inputs), set(node.attributes)
     return (
         inputs["past_key"] is not None
         and dtype_of(inputs["past_key"]) == (ir.DataType.INT8 if quantized else ir.DataType.FLOAT)
@@ -110,7 +121,7 @@ def _attention_fits(node: ir.Node, *, outputs: int = 3, quantized: bool = False)
 
 
 def _self_attention_fits(node: ir.Node, *, causal: bool) -> bool:
-    inputs = dict(zip(ATTENTION_INPUTS, node.inputs, strict=False))
+    inputs = ops.ATTENTION.named(node.inputs)
     said = set() if causal else {"causal"}
     return (
         inputs["past_key"] is None
@@ -143,20 +154,18 @@ def _norm_fits(node: ir.Node, *, inputs: int, keeps_sum: bool) -> bool:
 
 _INT, _FLOAT = ir.AttributeType.INT, ir.AttributeType.FLOAT
 
+_FUNCTIONS = {each.name: each for each in ops.FUNCTIONS}
+
 PRODUCT = KernelFunction(
-    "MatMulNBits",
-    op="MatMulNBits",
-    inputs=("A", "B", "scales", "zero_points"),
+    _FUNCTIONS["MatMulNBits"],
     outputs=("Y",),
     attributes=dict.fromkeys(("K", "N", "bits", "block_size"), _INT),
     fits=_product_fits,
 )
 
 ATTENTION = KernelFunction(
-    "CachedAttention",
-    op="GroupQueryAttention",
-    inputs=[None if name in UNUSED else name for name in ATTENTION_INPUTS],
-    outputs=("output", "present_key", "present_value"),
+    ops.CACHED_ATTENTION,
+    outputs=ops.ATTENTION.outputs,
     attributes=dict.fromkeys(
         ("num_heads", "kv_num_heads", "local_window_size", "do_rotary", "rotary_interleaved"), _INT
     )
@@ -164,58 +173,37 @@ ATTENTION = KernelFunction(
     fits=_attention_fits,
 )
 
-INT8_ATTENTION = replace(
-    ATTENTION,
-    name="Int8CachedAttention",
-    inputs=[None if name == "position_ids" else name for name in ATTENTION_INPUTS],
-    fits=partial(_attention_fits, quantized=True),
-)
+INT8_ATTENTION = replace(ATTENTION, function=ops.INT8_CACHED_ATTENTION, fits=partial(_attention_fits, quantized=True))
 
 SHARED_ATTENTION = replace(
-    ATTENTION, name="SharedCacheAttention", outputs=("output",), fits=partial(_attention_fits, outputs=1)
+    ATTENTION, function=ops.SHARED_CACHE_ATTENTION, outputs=("output",), fits=partial(_attention_fits, outputs=1)
 )
 
 SELF_ATTENTION, CAUSAL_SELF_ATTENTION = (
-    KernelFunction(
-        name,
-        op="GroupQueryAttention",
-        inputs=[None if each in (*UNUSED, "past_key", "past_value") else each for each in ATTENTION_INPUTS],
-        outputs=ATTENTION.outputs,
+    replace(
+        ATTENTION,
+        function=function,
         unread=("present_key", "present_value"),
-        attributes=ATTENTION.attributes,
         fits=partial(_self_attention_fits, causal=causal),
     )
-    for name, causal in (("SelfAttention", False), ("CausalSelfAttention", True))
+    for function, causal in ((ops.SELF_ATTENTION, False), (ops.CAUSAL_SELF_ATTENTION, True))
 )
 
 SOURCE_ATTENTION = KernelFunction(
-    "SourceAttention",
-    op="MultiHeadAttention",
-    inputs=("query", "key", "value", None, "key_padding_mask"),
+    _FUNCTIONS["SourceAttention"],
     outputs=("output",),
     attributes={"num_heads": _INT, "scale": _FLOAT},
     fits=_source_attention_fits,
 )
 
-RMS_NORM = KernelFunction(
-    "AddRMSNorm",
-    op="SkipSimplifiedLayerNormalization",
-    inputs=("input", "skip", "gamma"),
-    outputs=("output", None, None, "input_skip_bias_sum"),
-    attributes={"epsilon": _FLOAT},
-    fits=partial(_norm_fits, inputs=3, keeps_sum=True),
-)
-
-LAYER_NORM, POST_LAYER_NORM = (
+RMS_NORM, LAYER_NORM, POST_LAYER_NORM = (
     KernelFunction(
-        name,
-        op="SkipLayerNormalization",
-        inputs=("input", "skip", "gamma", "beta"),
+        _FUNCTIONS[name],
         outputs=("output", None, None, "input_skip_bias_sum" if keeps_sum else None),
         attributes={"epsilon": _FLOAT},
-        fits=partial(_norm_fits, inputs=4, keeps_sum=keeps_sum),
+        fits=partial(_norm_fits, inputs=inputs, keeps_sum=keeps_sum),
     )
-    for name, keeps_sum in (("AddLayerNorm", True), ("PostLayerNorm", False))
+    for name, inputs, keeps_sum in (("AddRMSNorm", 3, True), ("AddLayerNorm", 4, True), ("PostLayerNorm", 4, False))
 )
 
 KERNELS = (

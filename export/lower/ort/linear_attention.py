@@ -13,12 +13,12 @@ keep padding in its state: for 6144 channels on one thread 45 µs a step and 16 
 
 import onnx_ir as ir
 
+from edgeformer.contract.ops import CONTRIB
 from edgeformer.export.graph.builder import NodeBuilder, replace_node
 from edgeformer.export.graph.canonical import canonical_inputs
 from edgeformer.export.graph.editing import canonical_nodes, dim, dtype_of
 from edgeformer.export.graph.function_bodies import decompose
 from edgeformer.export.graph.pass_report import PassReport
-from edgeformer.export.lower.contrib import CONTRIB
 from edgeformer.export.lower.options import LoweringOptions
 
 RULE_NAMES = {(False, False): "linear", (True, False): "gated", (False, True): "delta", (True, True): "gated_delta"}
@@ -48,7 +48,7 @@ def _no_kernel(node: ir.Node) -> str | None:
 def _emit_attention(node: ir.Node, lowering: LoweringOptions) -> None:
     inputs, emit = canonical_inputs(node), NodeBuilder.replacing(node, "emitted by lower/ort")
     past, dtype = inputs["past"], dtype_of(inputs.query)
-    wide = ir.DataType.FLOAT if lowering.provider == "cpu" else dtype
+    wide = ir.DataType.FLOAT if lowering.rules.float32_alone else dtype
 
     def cast(value: ir.Value, old: ir.DataType, new: ir.DataType) -> ir.Value:
         return value if old == new else emit("Cast", value, to=new)

@@ -17,12 +17,12 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
+from edgeformer.contract.ops import BLOCK_PRODUCT, PRODUCT
 from edgeformer.errors import ExportError
 from edgeformer.export.graph.builder import NodeBuilder
 from edgeformer.export.graph.editing import dtype_of, streamed
 from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.graph.tensors import StreamedTensor, multiplied
-from edgeformer.export.lower.contrib import CONTRIB
 from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.quantize.quantized_tensor import QuantizedTensor
 from edgeformer.lora.adapter_tensors import Update
@@ -82,9 +82,9 @@ def pack(site: StoredWeight, updates: Mapping[str, Update], shapes: Shapes) -> t
 
 def _weight(node: ir.Node) -> StreamedTensor | None:
     """Return the weight [in, out] of a product."""
-    if (node.domain, node.op_type) not in (("", "MatMul"), (CONTRIB, "MatMulNBits")):
+    if (node.domain, node.op_type) not in (PRODUCT.key, BLOCK_PRODUCT.key):
         return None
-    tensor = streamed(node.inputs[1])
+    tensor = streamed(PRODUCT.named(node.inputs)["B"])
     return tensor if tensor is not None and (isinstance(tensor, QuantizedTensor) or len(tensor.sizes) == 2) else None
 
 

@@ -14,14 +14,12 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from edgeformer.contract.ops import CONTRIB, INTEGER_PRODUCT, ROUNDING
 from edgeformer.export.graph.editing import dim, dtype_of, producer, read_once, streamed
 from edgeformer.export.graph.outlining import outline
 from edgeformer.export.graph.pass_report import PassReport
-from edgeformer.export.lower.contrib import CONTRIB
 from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.lower.ort.per_token_products import PER_TOKEN_OPSET
-
-PRODUCT, ROUNDING = "MatMulIntegerToFloat", "QuantizeLinear"
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ class FeedForward:
 def call_per_token_kernels(model: ir.Model, lowering: LoweringOptions) -> PassReport:
     """Replace every feed-forward and every other product that a kernel can compute by a call of a function."""
     report = PassReport("per-token kernels")
-    if lowering.provider != "cpu":
+    if not lowering.runs_on.own_kernels:
         return report
     opsets = {"": max(model.opset_imports[""], PER_TOKEN_OPSET), CONTRIB: 1}
     products = list(_products(model))
@@ -95,14 +93,15 @@ def call_per_token_kernels(model: ir.Model, lowering: LoweringOptions) -> PassRe
 def _products(model: ir.Model) -> Iterator[PerTokenProduct]:
     """Every product of float32 whose result only its scale and bias read, in order."""
     for node in model.graph:
-        if (node.domain, node.op_type) != (CONTRIB, PRODUCT):
+        if (node.domain, node.op_type) != INTEGER_PRODUCT.key:
             continue
-        rounding = producer(node.inputs[0], ROUNDING)
-        if rounding is None or dtype_of(node.inputs[3]) != ir.DataType.FLOAT:
+        inputs = INTEGER_PRODUCT.named(node.inputs)
+        rounding, integers, scales = producer(inputs["A"], ROUNDING.name), inputs["B"], inputs["b_scale"]
+        if rounding is None or integers is None or scales is None or dtype_of(scales) != ir.DataType.FLOAT:
             continue
         result = _scaled(node.outputs[0], rounding) or node.outputs[0]
         bias, with_bias = _bias_of(result)
-        yield PerTokenProduct(node, rounding, node.inputs[1], node.inputs[3], with_bias, bias)  # type: ignore[arg-type]
+        yield PerTokenProduct(node, rounding, integers, scales, with_bias, bias)
 
 
 def _only_reader(value: ir.Value, op_type: str) -> ir.Node | None:
@@ -125,7 +124,7 @@ def _scaled(product: ir.Value, rounding: ir.Node) -> ir.Value | None:
         return None
     factor = _other(multiplied, product)
     both = producer(factor, "Mul")
-    of_token = rounding.inputs[1]
+    of_token = ROUNDING.named(rounding.inputs)["y_scale"]
     is_scale = factor is of_token or (both is not None and of_token in both.inputs)
     return multiplied.outputs[0] if is_scale else None
 

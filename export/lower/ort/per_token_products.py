@@ -11,9 +11,9 @@ scale. Beside the product this costs passes over all tokens of a prompt, which a
 
 import onnx_ir as ir
 
+from edgeformer.contract.ops import CONTRIB
 from edgeformer.export.graph.builder import NodeBuilder
 from edgeformer.export.graph.editing import dtype_of, producer, read_once
-from edgeformer.export.lower.contrib import CONTRIB
 
 SMALLEST = 1e-30
 """Lower bound of a token's largest magnitude: a token of zeros stays zero instead of becoming 0 / 0."""

@@ -8,10 +8,10 @@ from typing import Any
 
 import onnx_ir as ir
 
+from edgeformer.contract.ops import BLOCK_GATHER, BLOCK_PRODUCT, CONTRIB
 from edgeformer.export.graph.builder import NodeBuilder, replace_each
 from edgeformer.export.graph.editing import canonical_nodes
 from edgeformer.export.graph.pass_report import PassReport
-from edgeformer.export.lower.contrib import CONTRIB
 from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.lower.ort.per_token_products import PerTokenProducts
 from edgeformer.export.lower.ort.primitive_gather import primitive_gather
@@ -32,10 +32,10 @@ def lower_quantized(model: ir.Model, lowering: LoweringOptions) -> PassReport:
             return [per_token(emit, node)]
         options: dict[str, Any] = {"bits": node.attributes.get_int("bits"), "block_size": block}
         if gathers:
-            op = "GatherBlockQuantized"
+            op = BLOCK_GATHER.name
             options |= {"gather_axis": 0, "quantize_axis": 1}
         else:
-            op = "MatMulNBits"
+            op = BLOCK_PRODUCT.name
             sizes = {"K": node.attributes.get_int("inputs"), "N": node.attributes.get_int("outputs")}
             options = {**sizes, **options, "accuracy_level": INT8_ACTIVATIONS}
         return [emit(op, *node.inputs, domain=CONTRIB, **options)]

@@ -18,8 +18,8 @@ from math import frexp
 import numpy as np
 import onnx_ir as ir
 
+from edgeformer.contract.ops import DOMAIN
 from edgeformer.export.graph.builder import NodeBuilder
-from edgeformer.export.graph.canonical import DOMAIN
 from edgeformer.export.graph.editing import dim, dtype_of, producer, read_once, streamed
 from edgeformer.export.graph.tensors import StreamedTensor
 

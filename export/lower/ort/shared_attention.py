@@ -12,13 +12,13 @@ project, so CUDA gets the function body.
 
 import onnx_ir as ir
 
+from edgeformer.contract.ops import ATTENTION
 from edgeformer.errors import ExportError
 from edgeformer.export.graph.builder import NodeBuilder, replace_node
 from edgeformer.export.graph.canonical import canonical_inputs
 from edgeformer.export.graph.editing import canonical_nodes, dim, dtype_of, head_dim_of
 from edgeformer.export.graph.function_bodies import decompose
 from edgeformer.export.graph.pass_report import PassReport
-from edgeformer.export.lower.contrib import CONTRIB, attention_inputs
 from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.lower.ort.attention import Lengths
 from edgeformer.export.lower.ort.scaled_query import scale_query
@@ -50,9 +50,7 @@ def _no_kernel(node: ir.Node, lowering: LoweringOptions) -> str | None:
     head_dim = head_dim_of(node)
     if head_dim % 8:
         return f"the kernel takes head_dim in multiples of 8, and this is {head_dim}"
-    if lowering.provider == "cuda":
-        return "the CUDA kernel is not known to read an earlier layer's keys and values"
-    return None
+    return lowering.rules.shared_attention(node)
 
 
 def _emit_attention(node: ir.Node, seqlens_k: ir.Value, total: ir.Value, lowering: LoweringOptions) -> None:
@@ -64,13 +62,13 @@ def _emit_attention(node: ir.Node, seqlens_k: ir.Value, total: ir.Value, lowerin
     shape = emit("Concat", rows, emit.constant([0, dim(key, 1) * dim(key, 3)]), axis=0)
     nothing = emit("ConstantOfShape", shape, value=ir.tensor([0.0], dtype=dtype))  # [B, 0, K·D]
     output = emit(
-        "GroupQueryAttention",
-        *attention_inputs(
+        ATTENTION.name,
+        *ATTENTION.ordered(
             query=query, key=nothing, value=nothing, past_key=key, past_value=inputs.value,
             seqlens_k=seqlens_k, total_sequence_length=total, cos_cache=inputs.cos, sin_cache=inputs.sin,
             attention_bias=inputs.attention_bias, head_sink=inputs.sinks,
         ),
-        domain=CONTRIB,
+        domain=ATTENTION.domain,
         num_heads=attributes.get_int("num_heads"),
         kv_num_heads=attributes.get_int("num_kv_heads"),
         scale=1.0,

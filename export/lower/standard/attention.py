@@ -15,11 +15,12 @@ from typing import Any
 
 import onnx_ir as ir
 
+from edgeformer.contract.ops import DOMAIN
 from edgeformer.contract.tensors import CacheForm
 from edgeformer.export.graph import cache_forms
 from edgeformer.export.graph.attention_bodies import length_of, split_packed, visible_keys
 from edgeformer.export.graph.builder import NodeBuilder, replace_node
-from edgeformer.export.graph.canonical import DOMAIN, canonical_inputs
+from edgeformer.export.graph.canonical import canonical_inputs
 from edgeformer.export.graph.editing import canonical_nodes, dtype_of, head_dim_of, producer
 from edgeformer.export.graph.function_bodies import decompose
 from edgeformer.export.graph.pass_report import PassReport

@@ -4,9 +4,10 @@ from typing import Any
 
 import onnx_ir as ir
 
+from edgeformer.contract.ops import DOMAIN
 from edgeformer.export.graph.attention_bodies import length_of
 from edgeformer.export.graph.builder import NodeBuilder, replace_node
-from edgeformer.export.graph.canonical import DOMAIN, canonical_inputs
+from edgeformer.export.graph.canonical import canonical_inputs
 from edgeformer.export.graph.editing import canonical_nodes, dim, dtype_of
 from edgeformer.export.graph.function_bodies import decompose
 from edgeformer.export.graph.pass_report import PassReport

@@ -15,7 +15,9 @@ import onnx
 from onnx.helper import make_tensor_value_info, np_dtype_to_tensor_dtype
 
 from edgeformer.export.parity.locate.node_feeds import Array
-from edgeformer.manifest.parts import Provider
+from edgeformer.manifest.providers import CPU, Provider
+from edgeformer.runtime.sessions.cuda_options import CudaOptions
+from edgeformer.runtime.sessions.providers import sessions_of
 from edgeformer.runtime.sessions.session import onnxruntime, onnxruntime_errors, usable_cores
 
 COMPUTED = "/computed"
@@ -146,10 +148,9 @@ def open_model(
         options.optimized_model_filepath = str(save_as)
         data = f"{save_as.name}_data"
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", data)
-    providers: list[Any] = ["CPUExecutionProvider"]
-    if provider == "cuda":
-        ort.preload_dlls()
-        providers.insert(0, ("CUDAExecutionProvider", {"use_tf32": 0}))
+    sessions = sessions_of(provider)
+    sessions.prepare(ort)
+    providers = sessions.execution_providers(CudaOptions())
     return ort.InferenceSession(model.SerializeToString(), options, providers=providers, enable_fallback=0)
 
 
@@ -167,7 +168,7 @@ def element_types(model: onnx.ModelProto) -> dict[str, np.dtype[Any]]:
     given = {each.name for each in probe.graph.output}
     names = [name for node in probe.graph.node for name in node.output if name and name not in given]
     probe.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    session = open_model(probe, Path(), "cpu", optimise=False)
+    session = open_model(probe, Path(), CPU, optimise=False)
     return {each.name: ELEMENT_TYPES[each.type] for each in session.get_outputs()}
 
 

@@ -29,7 +29,8 @@ from edgeformer.export.parity.locate.node_values import Expected, NodeValues, di
 from edgeformer.export.parity.trials.smoothing import smoothed_as_stored
 from edgeformer.export.progress import Progress
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.parts import Arithmetic, Provider
+from edgeformer.manifest.parts import Arithmetic
+from edgeformer.manifest.providers import CPU, Provider
 from edgeformer.models.model_spec import ModelSpec
 from edgeformer.runtime.sessions.session import onnxruntime, onnxruntime_errors
 
@@ -117,7 +118,7 @@ class Locator:
         self.graphs = []
         for index, (file, spec) in enumerate(zip(files, model_spec.graphs, strict=True)):
             progress(f"computing the value of every node of {file} in float64", 0.4 * index / len(files))
-            self.graphs.append(GraphLocator(file, NodeValues(job, spec), job.plan.arithmetic, job.plan.provider))
+            self.graphs.append(GraphLocator(file, NodeValues(job, spec), job.plan.arithmetic, job.plan.runs_on))
         self._progress = progress
 
     def locate(self, folder: Path) -> Localisation:
@@ -137,8 +138,8 @@ class GraphLocator:
         self.values = values
         self._precision = precision
         self._floor = FLOOR[precision]
-        has_cuda = "CUDAExecutionProvider" in onnxruntime().get_available_providers()
-        self._provider: Provider = "cuda" if provider == "cuda" and has_cuda else "cpu"
+        available = provider.execution_provider in onnxruntime().get_available_providers()
+        self._provider = provider if available else CPU
         self._types = element_types(values.fresh)
         self._fresh = Wiring(values.fresh.graph)
         self._feeds = [

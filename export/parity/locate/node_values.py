@@ -20,8 +20,9 @@ import torch
 from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
+from edgeformer.contract.ops import DOMAIN
 from edgeformer.export.capture.trace import OPSET
-from edgeformer.export.graph.canonical import DOMAIN, OPS
+from edgeformer.export.graph.canonical import OPS
 from edgeformer.export.graph.editing import streamed
 from edgeformer.export.graph.tensors import StreamedTensor
 from edgeformer.export.lower import GraphJob

@@ -29,7 +29,7 @@ from edgeformer.export.progress import Progress
 from edgeformer.export.reference.reference import Reference
 from edgeformer.layers import LayerCache
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.parts import Provider
+from edgeformer.manifest.providers import Provider
 from edgeformer.manifest.quantization import WeightFormat
 from edgeformer.models.model_spec import ModelSpec
 from edgeformer.runtime.sessions.kernels import BODIES, KernelChoice

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 from torch import Tensor
 
+from edgeformer.contract.ops import ATTENTION, SCALES
 from edgeformer.export.bundle.ort_format import load_onnx
 from edgeformer.export.graph.outlining import inline_functions
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS, to_numpy
-from edgeformer.export.lower.contrib import attention_input
 from edgeformer.export.parity import feeding
 from edgeformer.export.parity.feeding import Graph
 from edgeformer.export.parity.figures import worst_of
@@ -41,8 +41,6 @@ PROMPTS = (40, 17, 1)
 """Tokens of each row's prompt in a batch."""
 STEPS = 4
 """Single steps behind the prompts of a batch."""
-SCALES = "k_scale", "v_scale"
-"""Inputs of GroupQueryAttention that hold the scales of the cache."""
 NAMES: dict[CachePrecision, str] = {"int8": "integers", "fp8": "floats"}
 """The numbers of a cache in the names of checks."""
 BEYOND: dict[CachePrecision, float] = {"int8": 128, "fp8": 464}
@@ -223,18 +221,19 @@ def judge_scales(folder: Path, manifest: Manifest) -> list[Check]:
     """
     scales = manifest.cache_scales
     assert scales is not None
-    if scales.precision == "fp8" and manifest.plan.provider == "cpu":
+    if scales.precision not in manifest.plan.runs_on.cache_precisions:
         return []
     wanted = np.array([scales.key, scales.value], np.float32).swapaxes(0, 1)  # [layers, 2, K·D or 1]
     differing = 0
     for name in manifest.graph_files:
         graph = inline_functions(load_onnx(folder / name)).graph
         constants = {tensor.name: tensor for tensor in graph.initializer}
-        attention = {node.output[1]: node for node in graph.node if node.op_type == "GroupQueryAttention"}
+        nodes = [node for node in graph.node if (node.domain, node.op_type) == ATTENTION.key]
+        attention = {dict(zip(ATTENTION.outputs, node.output, strict=False))["present_key"]: node for node in nodes}
         keys = (tensor.present for tensor in manifest.cache.tensors() if tensor.name == "key")
         for key, layer in zip(keys, wanted, strict=True):
             for name, numbers in zip(SCALES, layer, strict=True):
-                read = [attention_input(attention[key], name)] if key in attention else []
+                read = [ATTENTION.named(attention[key].input).get(name, "")] if key in attention else []
                 stored = [numpy_helper.to_array(constants[each]).ravel() for each in read if each in constants]
                 same = [int(np.sum(each == numbers)) for each in stored if each.shape == numbers.shape]
                 differing += len(numbers) - sum(same)

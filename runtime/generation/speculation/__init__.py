@@ -4,18 +4,18 @@
                     draft_model.py              … by a smaller model
                     forced_tokens.py            … that structured output forces
     how many        draft_length.py             as many as pay, by what runs cost and how many drafts come true
-    verification    speculative_decoder.py      one run over the last token and its draft; what is wrong is taken back
+    verification    row_drafts.py               one run over the last token and its draft; what is wrong is taken back
 
-The loop of `generate` sees a decoder like any other: it asks for the logits after one token at a time, and
-`SpeculativeDecoder` has those of the tokens that it foresaw already. So rules, sampling, log-probabilities and
-structured output see what they would see without speculation, in the same order, and draw the same random numbers.
+The scheduler's step of a single row asks for a draft, and chooses tokens from the logits after each as long as they are
+those of the draft. So rules, sampling, log-probabilities and structured output see what they would see without
+speculation, in the same order, and draw the same random numbers.
 """
 
 from edgeformer.runtime.generation.speculation.draft_length import DraftLength
 from edgeformer.runtime.generation.speculation.draft_model import DraftModel, check_same_tokens
+from edgeformer.runtime.generation.speculation.drafter import Drafter
 from edgeformer.runtime.generation.speculation.forced_tokens import ForcedTokens, forced_length
 from edgeformer.runtime.generation.speculation.prompt_lookup import PromptLookup
-from edgeformer.runtime.generation.speculation.speculative_decoder import Drafter, SpeculativeDecoder
 from edgeformer.runtime.generation.speculation.statistics import SpeculationStatistics
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "ForcedTokens",
     "PromptLookup",
     "SpeculationStatistics",
-    "SpeculativeDecoder",
     "check_same_tokens",
     "forced_length",
 ]

@@ -12,7 +12,7 @@ from pathlib import Path
 from edgeformer.config import ModelConfig
 from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.parts import Provider
+from edgeformer.manifest.providers import ProviderChoice, ProviderName
 from edgeformer.runtime import request_values
 from edgeformer.runtime.measure.benchmarking.costs import Costs
 from edgeformer.runtime.measure.benchmarking.machine import Machine
@@ -20,7 +20,7 @@ from edgeformer.runtime.measure.benchmarking.profile import Profile, measure_pro
 from edgeformer.runtime.measure.benchmarking.result import BenchmarkResult, Memory, Phase, Roofs, Spread, Workload
 from edgeformer.runtime.measure.benchmarking.startup import Loading, measure_loading, measure_memory
 from edgeformer.runtime.measure.benchmarking.workloads import Request, Timing, plan, run
-from edgeformer.runtime.sessions.session import ProviderChoice, choose_provider, choose_threads
+from edgeformer.runtime.sessions.session import choose_provider, choose_threads
 from edgeformer.runtime.steps.decode_graph import returns_last_logits
 from edgeformer.runtime.tasks.loading import load
 from edgeformer.runtime.tasks.model import Model
@@ -70,19 +70,19 @@ def benchmark(
     request_values.flag("profile", profile)
     requests = plan(manifest, prompts, new_tokens, batch_sizes)
     chosen, threads = choose_provider(provider, manifest), choose_threads(threads)
-    if profile and chosen != "cpu":
+    if profile and chosen.on_device:
         raise RequestError("a profile is measured on the CPU only; use provider cpu, or leave the profile out.")
     profiled = requests if profile else []
     steps = _Steps(progress, 1 + rounds + len(profiled) + (rounds + 1) * (len(requests) + len(ROOFS)))
 
     # First, while this process does not hold the model: memory may not suffice for two.
-    memory, loadings = _measure_startup(folder, chosen, threads, requests, rounds, steps)
+    memory, loadings = _measure_startup(folder, chosen.name, threads, requests, rounds, steps)
     profiles: dict[str, Profile] = {}
     for request in profiled:
         steps.begin(f"profile, {_name(request)}")
         profiles[_name(request)] = measure_profile(folder, threads, request)
 
-    model = load(folder, chosen, threads)
+    model = load(folder, chosen.name, threads)
     timings, roofs = _measure_requests(model, requests, threads, rounds, steps)
     costs = Costs(manifest, returns_last_logits(model.session))
     return BenchmarkResult(
@@ -90,7 +90,7 @@ def benchmark(
         task=manifest.task,
         precision=manifest.plan.precision,
         ops=manifest.plan.ops,
-        provider=chosen,
+        provider=chosen.name,
         threads=threads,
         kernels=model.kernels,
         rounds=rounds,
@@ -119,7 +119,7 @@ class _Steps:
 
 
 def _measure_startup(
-    folder: Path, provider: Provider, threads: int, requests: Sequence[Request], rounds: int, steps: _Steps
+    folder: Path, provider: ProviderName, threads: int, requests: Sequence[Request], rounds: int, steps: _Steps
 ) -> tuple[Memory | None, list[Loading]]:
     """Measure the memory of the largest request, and loading once per round, in fresh processes."""
     largest = max(requests, key=lambda request: (request.tokens * request.batch_size, request.batch_size))
@@ -137,7 +137,7 @@ def _measure_requests(
 ) -> tuple[dict[str, list[Timing]], Roofs | None]:
     """Time all requests, and on the CPU the machine's peak rates, in turns."""
     turns = {_name(request): partial(run, model, request) for request in requests}
-    if model.provider != "cpu":
+    if model.provider.on_device:
         return _take_turns(turns, {}, rounds, steps)[0], None
     with closing(Machine(threads, *_largest_product(model.manifest.model))) as machine:
         timings, rates = _take_turns(turns, {name: getattr(machine, name) for name in ROOFS}, rounds, steps)

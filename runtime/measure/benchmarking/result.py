@@ -6,7 +6,8 @@ from statistics import median
 from typing import Any
 
 from edgeformer.config import Task
-from edgeformer.manifest.parts import OpSet, Precision, Provider
+from edgeformer.manifest.parts import OpSet, Precision
+from edgeformer.manifest.providers import ProviderName
 from edgeformer.runtime.sessions.kernel_report import KernelReport
 
 
@@ -140,7 +141,7 @@ class BenchmarkResult:
     task: Task
     precision: Precision
     ops: OpSet
-    provider: Provider
+    provider: ProviderName
     threads: int
     kernels: KernelReport
     rounds: int

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from edgeformer.errors import BundleError
+from edgeformer.manifest.providers import ProviderChoice
 from edgeformer.runtime.measure.benchmarking.result import Memory
 from edgeformer.runtime.measure.benchmarking.workloads import Request, run
-from edgeformer.runtime.sessions.session import ProviderChoice, onnxruntime
+from edgeformer.runtime.sessions.session import onnxruntime
 from edgeformer.runtime.tasks.loading import load
 
 STATUS = Path("/proc/self/status")

@@ -12,8 +12,10 @@ from edgeformer.config import ModelConfig
 from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime import request_values
-from edgeformer.runtime.generation.generate import Row, run_rows
+from edgeformer.runtime.generation.generate import start_rows
+from edgeformer.runtime.generation.row import Row
 from edgeformer.runtime.generation.sampling.sampling import Sampling
+from edgeformer.runtime.generation.scheduling import Beginnings
 from edgeformer.runtime.sound.audio import SAMPLE_RATE
 from edgeformer.runtime.steps.decode_graph import Logits
 from edgeformer.runtime.steps.runner import StepRunner
@@ -141,13 +143,11 @@ def _run_encoder(model: Encoder, request: Request) -> Timing:
 
 
 def _generate(decoder: StepRunner, rows: list[Row], first_logits: Logits | None = None) -> tuple[float, float]:
-    """Run the loop of `generate`; return the times at which all rows had their first token, and their last."""
-    steps = run_rows(decoder, rows, first_logits)
-    for _ in rows:
-        next(steps)
+    """Run rows as `generate` does; return the times at which all rows had their first token, and their last."""
+    scheduler, _ = start_rows(Beginnings(decoder), rows, first_logits=first_logits)
+    scheduler.turn()  # all prompts
     first = time.perf_counter()
-    for _ in steps:
-        pass
+    scheduler.run()
     return first, time.perf_counter()
 
 

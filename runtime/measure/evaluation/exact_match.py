@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from edgeformer.config import ClassificationHead, MaskedLMHead, QuestionAnsweringHead
 from edgeformer.errors import RequestError
-from edgeformer.runtime.generation.generate import Generation
+from edgeformer.runtime.generation.row import Generation
 from edgeformer.runtime.measure.evaluation.perplexity import Progress, silent, surprise
 from edgeformer.runtime.measure.evaluation.questions import Question, choose
 from edgeformer.runtime.measure.evaluation.scores import Answer, Evaluation

@@ -19,7 +19,7 @@ from typing import Any
 
 from edgeformer.errors import BundleError
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.parts import Provider
+from edgeformer.manifest.providers import Provider
 from edgeformer.runtime.sessions.cuda_options import CudaOptions
 from edgeformer.runtime.sessions.graph_functions import function_calls
 from edgeformer.runtime.sessions.kernels import CONTRACT, KernelChoice
@@ -44,7 +44,7 @@ def open_graph(
     graph: path within the folder. threads: None for all usable cores. kernels: edgeformer's own, for functions of the
     graph. cuda: options of the CUDA provider. Raises BundleError if it cannot be loaded.
     """
-    file = graph_file(folder, manifest, graph, kernels) if provider == "cpu" else folder / graph
+    file = graph_file(folder, manifest, graph, kernels) if provider.prepacked else folder / graph
     try:
         return open_session(file, provider, threads, kernels=kernels, cuda=cuda)
     except BundleError as error:

@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeformer.contract.ops import DOMAIN
 from edgeformer.errors import require
 from edgeformer.runtime.sessions.kernels import KernelChoice
 from edgeformer.runtime.sessions.session import onnxruntime, session_options, usable_cores
-
-DOMAIN = "edgeformer"
-"""The domain of ops that have kernels."""
 
 UNCHANGED, MISSING = -1, 0
 """Forms of an input of a node whose weights are packed, beside the number of bytes of the panels that it has."""

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from edgeformer.contract.tensors import CROSS_ATTENTIONS
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.parts import Provider
+from edgeformer.manifest.providers import Provider
 from edgeformer.runtime.caches.encoder_outputs import EncoderOutputs
 from edgeformer.runtime.sessions.buffer import Buffer
 from edgeformer.runtime.sessions.session import CACHE_DTYPES

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from edgeformer.errors import RequestError
 from edgeformer.manifest.graph_forms import AlignmentGraph
-from edgeformer.runtime.generation.generate import Generation
 from edgeformer.runtime.generation.generation_config import GenerationConfig
+from edgeformer.runtime.generation.row import Generation
 from edgeformer.runtime.generation.sampling.logits_processors import LogitsProcessor
 from edgeformer.runtime.sound.audio import SAMPLE_RATE, Spectrogram
 from edgeformer.runtime.tasks.speech.config import SpeechConfig

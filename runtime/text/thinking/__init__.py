@@ -1,1 +1,1 @@
-"""What a model thinks before it answers: its marks, how it is told apart, and how templates switch it."""
+"""Thinking before an answer: its marks, how it is told apart from the answer, and how templates switch it."""

@@ -7,7 +7,7 @@ taken for thinking. In channels (`gpt-oss`) each message says what it is.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from edgeformer.runtime.text.marked_text import MarkedText
@@ -253,3 +253,9 @@ class ThinkingStream:
         divided = self._reader.push(text)
         self.reasoning_tokens += counted and (before or self._reader.thinking)
         return divided
+
+
+def new_thinking(tokenizer: Tokenizer, prompt: Sequence[int], stop: Iterable[str] = ()) -> ThinkingStream:
+    """Return what divides the tokens of the answer to a prompt."""
+    is_open = tokenizer.opens_thinking(prompt)
+    return ThinkingStream(tokenizer, tokenizer.thinking_format, is_open=is_open, stop=stop)

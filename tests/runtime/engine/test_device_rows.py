@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 
 from edgeformer.errors import RequestError
+from edgeformer.manifest.providers import CPU, CUDA
 from edgeformer.runtime import Engine, load
 from edgeformer.runtime.caches import static_cache
 from edgeformer.runtime.caches.row_copies import RowCopies
 from edgeformer.runtime.engine import service
+from edgeformer.runtime.sessions.providers import cuda
 from edgeformer.runtime.steps.decode_graph import DecodeGraph
 from edgeformer.runtime.steps.device import DeviceSteps
 from edgeformer.runtime.steps.new_decoder import MASK_STEP, new_static_cache
@@ -26,10 +28,10 @@ class CopiesOnADevice(RowCopies):
         self.on_device = True
 
 
-def device_rows(graph, rows, capacity, provider="cpu", captures=False):
+def device_rows(graph, rows, capacity, provider=CPU, captures=False):
     """Rows of a device whose memory is on the CPU."""
-    cache = new_static_cache(graph, rows, capacity, "cpu")
-    return StepRunner(cache, DeviceSteps(graph, cache, "cpu", captures and cache.trimmable, MASK_STEP))
+    cache = new_static_cache(graph, rows, capacity, CPU)
+    return StepRunner(cache, DeviceSteps(graph, cache, CPU, captures and cache.trimmable, MASK_STEP))
 
 
 @pytest.fixture
@@ -156,14 +158,14 @@ def test_rows_that_do_not_run_may_be_longer_than_those_that_do(models, decoder):
 def test_all_rows_have_their_memory_at_once(bundles, monkeypatch):
     model = load(bundles("llama"))
     per_token = model.new_decoder(1, 1).cache.bytes
-    monkeypatch.setattr(model, "provider", "cuda")
+    monkeypatch.setattr(model, "provider", CUDA)
 
     def made(graph, rows, tokens, provider, captures):
-        assert provider == "cuda"
+        assert provider is CUDA
         return device_rows(graph, rows, tokens)
 
     monkeypatch.setattr(service, "new_row_runner", made)
-    monkeypatch.setattr(service, "free_gpu_memory", lambda _: 2 * 4 * 100 * per_token)
+    monkeypatch.setattr(cuda, "free_gpu_memory", lambda _: 2 * 4 * 100 * per_token)
     with Engine(model, max_rows=4) as engine:
         assert engine._service.decoder.cache.bytes == 4 * 100 * per_token
         with pytest.raises(RequestError, match="the request can need 101 tokens"):
@@ -175,6 +177,6 @@ def test_all_rows_have_their_memory_at_once(bundles, monkeypatch):
 
 def test_encoder_decoders_run_on_the_cpu(bundles, monkeypatch):
     translator = load(bundles("seq2seq"))
-    monkeypatch.setattr(translator, "provider", "cuda")
+    monkeypatch.setattr(translator, "provider", CUDA)
     with pytest.raises(RequestError, match=r"^an engine runs encoder-decoders on the CPU"):
         Engine(translator)

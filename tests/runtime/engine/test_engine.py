@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime import Engine, EngineBusyError, GenerationConfig, load
+from edgeformer.runtime import Engine, EngineBusyError, GenerationConfig, OfflineEngine, load
 from edgeformer.runtime.text.streaming import TextStream
 
 PROMPTS = ["Once upon a time, there was a dog", "a", "12 + 30 = ", "The old bear walked to the river. " * 40]
@@ -511,3 +511,33 @@ def test_a_config_is_that_of_generate(models):
             engine.submit("Once", max_tokens=3)
         with pytest.raises(RequestError, match="the prompt is empty"):
             engine.submit([])
+
+
+def test_an_offline_engine_runs_nothing_until_somebody_reads(models):
+    model = models("llama")
+    alone = [model.generate(prompt, max_new_tokens=9 + 4 * place) for place, prompt in enumerate(PROMPTS)]
+    engine = OfflineEngine(model, max_rows=2)
+    streams = [engine.submit(prompt, max_new_tokens=9 + 4 * place) for place, prompt in enumerate(PROMPTS)]
+    assert engine.statistics().steps == 0 and engine.statistics().waiting == len(PROMPTS)
+    assert "".join(streams[1]) == alone[1].text
+    assert [stream.finish().token_ids for stream in streams] == [each.token_ids for each in alone]
+    assert engine.statistics().finished == len(PROMPTS)
+
+
+def test_an_offline_engine_ends_a_request_that_fails_or_is_cancelled_and_no_other(models):
+    model, threads = models("llama"), threading.active_count()
+    wanted = model.generate(PROMPTS[0], max_new_tokens=20)
+    engine = OfflineEngine(model, max_rows=3)
+    good = engine.submit(PROMPTS[0], max_new_tokens=20)
+    broken = engine.submit(PROMPTS[1], logits_processors=[failing])
+    cancelled = engine.submit(PROMPTS[2], max_new_tokens=50)
+    first = next(cancelled.events())
+    cancelled.cancel()
+    assert threading.active_count() == threads
+    assert good.finish().token_ids == wanted.token_ids
+    with pytest.raises(ZeroDivisionError):
+        broken.finish()
+    result = cancelled.finish()
+    assert (result.finish_reason, result.token_ids) == ("cancelled", [first.token_id]) and list(cancelled) == []
+    with pytest.raises(RequestError, match="an engine runs a model that `load` returned, and str is none"):
+        OfflineEngine("tiny-llama")

@@ -2,14 +2,14 @@
 
 import pytest
 
-from edgeformer.runtime.engine.request import EngineRequest
-from edgeformer.runtime.engine.waiting import MOST_OVERTAKEN, WaitingRequests
+from edgeformer.runtime.generation.scheduling import ScheduledRequest
+from edgeformer.runtime.generation.scheduling.waiting import MOST_OVERTAKEN, WaitingRequests
 
 
 def waiting_of(*sizes):
     waiting = WaitingRequests(100)
     for size in sizes:
-        waiting.append(EngineRequest(None, None, size))
+        waiting.append(ScheduledRequest(None, needed=size))
     return waiting
 
 

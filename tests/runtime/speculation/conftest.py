@@ -6,7 +6,7 @@ from forms_of_cache import CONTEXT, KINDS, TEXT, VOCABULARY, Lengths
 from edgeformer.export import export_model
 from edgeformer.runtime import load
 from edgeformer.runtime.generation.generate import run_rows
-from edgeformer.runtime.generation.speculation import SpeculationStatistics, SpeculativeDecoder
+from edgeformer.runtime.generation.speculation.row_drafts import RowDrafts
 
 
 @pytest.fixture(scope="package")
@@ -48,10 +48,8 @@ def speculate():
     def run(model, prompt, plain, lengths, wrong=(), **options):
         row = model.new_row(prompt, **options)
         decoder = model.new_decoder(1, len(prompt) + row.max_new_tokens)
-        row.speculation = SpeculationStatistics()
-        drafter = Oracle([*prompt, *plain], wrong)
-        for _ in run_rows(SpeculativeDecoder(decoder, drafter, Lengths(lengths), row.speculation), [row]):
-            pass
+        drafts = RowDrafts(row, lambda: Oracle([*prompt, *plain], wrong), Lengths(lengths))
+        run_rows(decoder, [row], drafts=drafts)
         return row.result()
 
     return run

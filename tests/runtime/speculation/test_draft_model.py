@@ -10,7 +10,8 @@ from forms_of_cache import CONTEXT, VOCABULARY, Lengths
 from edgeformer.errors import RequestError
 from edgeformer.runtime import load, load_causal_lm
 from edgeformer.runtime.generation.generate import run_rows
-from edgeformer.runtime.generation.speculation import DraftLength, DraftModel, SpeculationStatistics, SpeculativeDecoder
+from edgeformer.runtime.generation.speculation import DraftLength, DraftModel
+from edgeformer.runtime.generation.speculation.row_drafts import RowDrafts
 from edgeformer.runtime.tasks import loading
 
 NEW = 40
@@ -48,13 +49,10 @@ def test_a_draft_model_of_any_cache_drafts_what_it_would_write(models, kind, opt
     wanted = {"max_new_tokens": NEW, "ignore_eos": True, **options}
     plain = model.generate(prompt, **wanted)
     row = model.new_row(prompt, **wanted)
-    row.speculation = SpeculationStatistics()
     wrong = {len(prompt) + place for place in (5, 6, 13, 20, 28)}
     drafter = Wavering(DraftModel(model.new_decoder(1, CONTEXT), VOCABULARY), wrong)
     decoder = model.new_decoder(1, len(prompt) + NEW)
-    steps = SpeculativeDecoder(decoder, drafter, Lengths([3, 1, 5, 0]), row.speculation)
-    for _ in run_rows(steps, [row]):
-        pass
+    run_rows(decoder, [row], drafts=RowDrafts(row, lambda: drafter, Lengths([3, 1, 5, 0])))
     counts = row.speculation
     assert row.tokens == plain.token_ids
     if not options:

@@ -7,13 +7,8 @@ from forms_of_cache import Lengths
 
 from edgeformer.runtime import load
 from edgeformer.runtime.generation.generate import run_rows
-from edgeformer.runtime.generation.speculation import (
-    DraftLength,
-    ForcedTokens,
-    SpeculationStatistics,
-    SpeculativeDecoder,
-    forced_length,
-)
+from edgeformer.runtime.generation.speculation import DraftLength, ForcedTokens, forced_length
+from edgeformer.runtime.generation.speculation.row_drafts import RowDrafts
 
 SCHEMA = {
     "type": "object", "additionalProperties": False, "required": ["name", "number", "colour"],
@@ -34,10 +29,7 @@ def run(model, lengths, **options):
     """Run a row with drafts of these lengths; return its result."""
     row = model.new_row("Once upon a time", json_schema=SCHEMA, max_new_tokens=90, **options)
     decoder = model.new_decoder(1, 120)
-    row.speculation = SpeculationStatistics()
-    drafter = ForcedTokens(row.constraint)
-    for _ in run_rows(SpeculativeDecoder(decoder, drafter, Lengths(lengths), row.speculation), [row]):
-        pass
+    run_rows(decoder, [row], drafts=RowDrafts(row, lambda: ForcedTokens(row.constraint), Lengths(lengths)))
     return row.result()
 
 

@@ -6,8 +6,10 @@ from typing import Any
 
 from benchmarks.peers.generation import Generate, Generation, timed
 from edgeformer.runtime import load as load_bundle
-from edgeformer.runtime.generation.generate import Row, run_rows
+from edgeformer.runtime.generation.generate import start_rows
+from edgeformer.runtime.generation.row import Row
 from edgeformer.runtime.generation.sampling.sampling import Sampling
+from edgeformer.runtime.generation.scheduling import Beginnings
 from edgeformer.runtime.sessions.kernels import Library, find_library
 
 BUNDLE = "bundle"
@@ -42,12 +44,8 @@ def load(checkpoint: Path, folder: Path, precision: str, threads: int) -> Genera
 
     def run(prompt: list[int], new: int) -> Generation:
         row = Row(prompt, new, frozenset(), Sampling(), None)
-        steps = run_rows(model.new_decoder(1, len(prompt) + new), [row])
-
-        def tokens() -> Iterator[int]:
-            for _ in steps:
-                yield row.tokens[-1]
-
-        return timed(tokens(), new)
+        [stream] = start_rows(Beginnings(model.new_decoder(1, len(prompt) + new)), [row])[1]
+        tokens: Iterator[int] = (event.token_id for event in stream.events())
+        return timed(tokens, new)
 
     return run

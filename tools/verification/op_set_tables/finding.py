@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from edgeformer.contract.ops import DOMAIN
 from edgeformer.errors import ExportError
-from edgeformer.export.graph.canonical import DOMAIN
 from edgeformer.export.lower import Lowered, LoweringOptions
 from edgeformer.export.passes import PassReport
 from edgeformer.manifest.parts import Precision
@@ -58,7 +58,7 @@ def find(block: Block, precision: Precision, lowering: LoweringOptions) -> Found
         return Found("✗", found.ops, (trial.problem,))
     missing = [op for op in found.ops if found.mark != "ƒ" and op not in trial.kernels]
     if trial.ran and missing:
-        kernel = f"{CACHE_DTYPES[precision].__name__} {lowering.provider.upper()} kernel"
+        kernel = f"{CACHE_DTYPES[precision].__name__} {lowering.runs_on.title} kernel"
         reason = f"there is no {kernel} for {', '.join(missing)}: onnxruntime runs other ops in its place"
         return Found("○", found.ops, (*found.reasons, reason))
     return found

@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 
 from edgeformer.config import ModelConfig
 from edgeformer.export.lower import LoweringOptions
-from edgeformer.manifest.parts import Precision, Provider
+from edgeformer.manifest.parts import Precision
+from edgeformer.manifest.providers import CPU
 from edgeformer.models.graph_specs import GraphSpec
 from edgeformer.runtime.sessions.session import CACHE_DTYPES, onnxruntime, onnxruntime_errors
 from verification.op_set_tables.lowering import captured, lowered
-
-PROVIDERS: dict[Provider, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
 LENGTHS = {"batch_size": 1, "sequence_length": 3, "total_sequence_length": 8, "source_length": 4}
 PAST = {"dynamic": 5, "any": 5, "static": 8}
@@ -40,7 +39,7 @@ class Trial:
 @cache
 def tried(config: ModelConfig, precision: Precision, lowering: LoweringOptions) -> Trial:
     """Run a graph on its provider, if that is available."""
-    if PROVIDERS[lowering.provider] not in onnxruntime().get_available_providers():
+    if lowering.runs_on.execution_provider not in onnxruntime().get_available_providers():
         return Trial(ran=False)
     spec, _ = captured(config, precision)
     try:
@@ -74,12 +73,12 @@ def run(
     options.log_severity_level = 3
     options.graph_optimization_level = module.GraphOptimizationLevel.ORT_DISABLE_ALL  # ops keep their types
     options.enable_profiling = True
-    provider = PROVIDERS[lowering.provider]
+    provider = lowering.runs_on.execution_provider
     with tempfile.TemporaryDirectory(prefix="op_sets.") as folder:
         options.profile_file_prefix = str(Path(folder, "profile"))
         model = ir.serde.serialize_model(graph).SerializeToString()
         session = module.InferenceSession(
-            model, options, providers=list(dict.fromkeys([provider, PROVIDERS["cpu"]])), enable_fallback=0
+            model, options, providers=list(dict.fromkeys([provider, CPU.execution_provider])), enable_fallback=0
         )
         output = session.run(None, _feeds(spec, precision, lowering))[0].astype(np.float64)
         events = json.loads(Path(session.end_profiling()).read_text())

@@ -8,8 +8,8 @@ from typing import Any
 from edgeformer.errors import RequestError
 from edgeformer.runtime.request_values import shown
 from edgeformer.runtime.text.chat_template import ChatTemplate, one_deadline
-from edgeformer.runtime.text.message_forms import MessageForms, probe, with_empty_content
-from edgeformer.runtime.text.template_files import chosen_name
+from edgeformer.runtime.text.templates.message_forms import MessageForms, probe, with_empty_content
+from edgeformer.runtime.text.templates.template_files import chosen_name
 
 OWN_VARIABLES = frozenset(("messages", "tools", "add_generation_prompt"))
 """Variables of every template, which no caller sets."""

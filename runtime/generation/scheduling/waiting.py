@@ -1,10 +1,11 @@
 """Requests that wait for a row and for memory: first come, first served, with a bound on going ahead."""
 
+import sys
 from collections import deque
 from collections.abc import Iterator
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime.engine.request import EngineRequest
+from edgeformer.runtime.generation.scheduling.request import ScheduledRequest
 
 MOST_OVERTAKEN = 16
 """Requests that may go ahead of one that does not fit yet. Then nobody does, until rows have ended and it fits."""
@@ -22,27 +23,32 @@ class EngineBusyError(RequestError):
 
 
 class WaitingRequests:
-    """Up to `most` requests in the order of their arrival."""
+    """Up to `most` requests in the order of their arrival; None for any number."""
 
-    def __init__(self, most: int):
-        self.most = most
-        self._requests: deque[EngineRequest] = deque()
+    def __init__(self, most: int | None = None):
+        self._most = sys.maxsize if most is None else most
+        self._requests: deque[ScheduledRequest] = deque()
 
     def __len__(self) -> int:
         return len(self._requests)
 
-    def __iter__(self) -> Iterator[EngineRequest]:
+    def __iter__(self) -> Iterator[ScheduledRequest]:
         return iter(list(self._requests))
 
-    def append(self, request: EngineRequest) -> None:
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no room for another request."""
+        return len(self._requests) >= self._most
+
+    def append(self, request: ScheduledRequest) -> None:
         """Add a request; the caller sees to it that there is room."""
         self._requests.append(request)
 
-    def remove(self, request: EngineRequest) -> None:
+    def remove(self, request: ScheduledRequest) -> None:
         """Take out a request, wherever it stands."""
         self._requests.remove(request)
 
-    def take(self, free_bytes: int) -> EngineRequest | None:
+    def take(self, free_bytes: int) -> ScheduledRequest | None:
         """Take out the first request that fits into these bytes; None if there is none, or none may go ahead.
 
         A request that does not fit lets smaller ones go ahead, `MOST_OVERTAKEN` of them in all, so that they cannot

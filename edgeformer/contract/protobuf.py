@@ -1,0 +1,72 @@
+"""Files of ONNX as messages of protocol buffers, for code without the package onnx.
+
+https://protobuf.dev/programming-guides/encoding/ has the format, and onnx.proto the numbers of the fields.
+"""
+
+from collections.abc import Iterator
+
+MODEL_IR_VERSION, MODEL_GRAPH, MODEL_OPSET_IMPORT, MODEL_FUNCTIONS, OPSET_VERSION = 1, 7, 8, 25, 2
+GRAPH_NODE, GRAPH_NAME, GRAPH_INITIALIZER, GRAPH_INPUT, GRAPH_OUTPUT = 1, 2, 5, 11, 12
+NODE_INPUT, NODE_OUTPUT, NODE_OP_TYPE, NODE_ATTRIBUTE, NODE_DOMAIN, NODE_OVERLOAD = 1, 2, 4, 5, 7, 8
+ATTRIBUTE_NAME, ATTRIBUTE_INT, ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS, ATTRIBUTE_TYPE = 1, 3, 6, 11, 20
+FUNCTION_NAME, FUNCTION_NODE, FUNCTION_DOMAIN, FUNCTION_OVERLOAD = 1, 7, 10, 13
+TENSOR_DIMS, TENSOR_TYPE, TENSOR_INT64, TENSOR_NAME = 1, 2, 7, 8
+VALUE_NAME, VALUE_TYPE, TYPE_TENSOR, TENSOR_ELEMENT, TENSOR_SHAPE, SHAPE_DIM = 1, 2, 1, 1, 2, 1
+
+TYPE_INT = 2
+"""The type of an attribute that is an integer."""
+
+
+def read_fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """Yield number and content of the fields of a message that have a length; numbers are skipped.
+
+    Raises ValueError and IndexError for a damaged message.
+    """
+    at = 0
+    while at < len(message):
+        key, at = _read_varint(message, at)
+        match key & 7:
+            case 0:
+                _, at = _read_varint(message, at)
+            case 1:
+                at += 8
+            case 2:
+                size, at = _read_varint(message, at)
+                if at + size > len(message):
+                    raise ValueError("a field ends behind its message")
+                yield key >> 3, message[at : at + size]
+                at += size
+            case 5:
+                at += 4
+            case _:
+                raise ValueError("a field of an unknown type")
+
+
+def written_field(number: int, content: int | str | bytes) -> bytes:
+    """Return a field of a message: a number, or text or a message behind its length."""
+    if isinstance(content, int):
+        return _varint(number << 3) + _varint(content % 2**64)
+    data = content.encode() if isinstance(content, str) else content
+    return _varint(number << 3 | 2) + _varint(len(data)) + data
+
+
+def _read_varint(message: memoryview, at: int) -> tuple[int, int]:
+    """Read an integer, 7 bits in a byte, the low ones first; return it and where it ends."""
+    value = shift = 0
+    while True:
+        if shift > 63:
+            raise ValueError("a number of more than 64 bits")
+        byte = message[at]
+        value |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            return value, at
+
+
+def _varint(number: int) -> bytes:
+    """Return a number in groups of 7 bits, the lowest first; all but the last have the bit 128."""
+    groups = []
+    while number > 127:
+        groups.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*groups, number])

@@ -1,0 +1,95 @@
+"""Execution providers of onnxruntime: what plans, graphs and sessions need to know of each.
+
+Options and manifests name them; `find_provider` returns the object. What takes onnxruntime is an object by the same
+name in `edgeformer.runtime.sessions.providers`, what graphs must keep to is one in `edgeformer.export.lower.providers`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from edgeformer.errors import EdgeformerError, shown
+from edgeformer.manifest.parts import Arithmetic, CachePrecision, Precision
+
+ProviderName = Literal["cpu", "cuda"]
+ProviderChoice = Literal["auto", "cpu", "cuda"]
+"""A provider, or the best one of a machine."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Provider:
+    """An execution provider that graphs are lowered for and run on.
+
+    Attributes:
+        name: by which options and manifests name it, and onnxruntime its memory.
+        title: its name in sentences.
+        execution_provider: onnxruntime's name of it.
+        on_device: whether it has memory and threads of its own, apart from those of the host.
+        arithmetic: what a graph computes in where nobody chose it, by the precision of its weights.
+        quantized_arithmetic: what else graphs of quantized weights may compute in.
+        cache_precisions: the precisions that a quantized cache can have.
+        per_token: whether it has products that quantize their activations per token.
+        float32_attention: whether onnxruntime's own attention op has float32 kernels.
+        largest_int4_block: the most weights of an int4 block that its kernels take; None for any number.
+        own_kernels: whether edgeformer-kernels are for it.
+        prepacked: whether its sessions open prepacked graphs.
+        merged_decoder: whether clients that want one graph for all steps run on it.
+        genai_options: its options in a config of onnxruntime-genai; None where that needs no entry for it.
+        twin: the provider on which float32 twins of its graphs are verified where there is no device.
+    """
+
+    name: ProviderName
+    title: str
+    execution_provider: str
+    on_device: bool
+    arithmetic: Mapping[Precision, Arithmetic]
+    quantized_arithmetic: frozenset[Arithmetic] = frozenset()
+    cache_precisions: tuple[CachePrecision, ...] = ("int8",)
+    per_token: bool = False
+    float32_attention: bool = True
+    largest_int4_block: int | None = None
+    own_kernels: bool = False
+    prepacked: bool = False
+    merged_decoder: bool = False
+    genai_options: Mapping[str, str] | None = None
+    twin: ProviderName | None = None
+
+    def __str__(self) -> str:
+        return self.name
+
+
+CPU = Provider(
+    name="cpu",
+    title="CPU",
+    execution_provider="CPUExecutionProvider",
+    on_device=False,
+    arithmetic={"fp32": "fp32", "fp16": "fp16", "bf16": "fp32", "int8": "fp32", "int4": "fp32"},
+    per_token=True,
+    own_kernels=True,
+    prepacked=True,
+    merged_decoder=True,
+)
+
+CUDA = Provider(
+    name="cuda",
+    title="CUDA",
+    execution_provider="CUDAExecutionProvider",
+    on_device=True,
+    arithmetic={"fp32": "fp32", "fp16": "fp16", "bf16": "bf16", "int8": "fp16", "int4": "fp16"},
+    quantized_arithmetic=frozenset({"fp16", "bf16"}),
+    cache_precisions=("int8", "fp8"),
+    float32_attention=False,
+    largest_int4_block=128,
+    genai_options={"use_tf32": "0"},
+    twin="cpu",
+)
+
+PROVIDERS: dict[ProviderName, Provider] = {each.name: each for each in (CPU, CUDA)}
+"""The providers by name."""
+
+
+def find_provider(name: ProviderName, error: type[EdgeformerError] = EdgeformerError) -> Provider:
+    """Return the provider of a name. Raises `error` for a name that none has."""
+    if not isinstance(name, str) or name not in PROVIDERS:
+        raise error(f"provider is {shown(name)}; it must be one of {', '.join(PROVIDERS)}.")
+    return PROVIDERS[name]

@@ -1,0 +1,59 @@
+"""Make the row of a request: what a config, a tokenizer and a model's end tokens mean for the scheduler."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.runtime.generation.generation_config import GenerationConfig
+from edgeformer.runtime.generation.row import Row
+from edgeformer.runtime.generation.sampling.logits_processors import LogitsProcessor
+from edgeformer.runtime.generation.sampling.thinking_budget import thinking_budget
+from edgeformer.runtime.request_values import functions
+from edgeformer.runtime.text.streaming import TextStream
+from edgeformer.runtime.text.tokenizer import Tokenizer
+
+
+def make_row(
+    prompt: Sequence[int],
+    max_new_tokens: int,
+    config: GenerationConfig,
+    manifest: Manifest,
+    tokenizer: Tokenizer | None,
+    processors: Sequence[LogitsProcessor] = (),
+    sample: int = 0,
+) -> Row:
+    """Return the row of a prompt.
+
+    prompt: the decoder's tokens. processors: the caller's; see `all_processors`. sample: the number of this row among
+    several of one prompt; it draws as it would alone with `config.seed + sample`.
+    """
+    sampling = config.sampling
+    if sampling.seed is not None and sample:
+        sampling = replace(sampling, seed=sampling.seed + sample)
+    return Row(
+        prompt,
+        max_new_tokens,
+        end_tokens(config, manifest),
+        sampling,
+        TextStream(tokenizer, config.stop) if tokenizer else None,
+        rules=config.rules,
+        processors=all_processors(config, tokenizer, processors),
+        top_logprobs=config.top_logprobs if config.logprobs else None,
+        constraint=config.structured_output.constraint(tokenizer, manifest),
+    )
+
+
+def end_tokens(config: GenerationConfig, manifest: Manifest) -> frozenset[int]:
+    """Return the tokens that end a text: the model's, or none with ignore_eos."""
+    return frozenset() if config.ignore_eos else frozenset(manifest.tokens.eos)
+
+
+def all_processors(
+    config: GenerationConfig, tokenizer: Tokenizer | None, processors: Sequence[LogitsProcessor]
+) -> Sequence[LogitsProcessor]:
+    """Return the caller's logits processors, among those that options of the config ask for."""
+    functions("logits_processors", processors)
+    dry = [config.dry.processor(tokenizer)] if config.dry.dry_multiplier else []
+    # The last one, so that nothing changes what it forces.
+    budget = [] if config.thinking_budget is None else [thinking_budget(tokenizer, config.thinking_budget)]
+    return [*dry, *processors, *budget] if dry or budget else processors

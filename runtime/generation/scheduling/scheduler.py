@@ -1,0 +1,374 @@
+"""The rows that generate together, one turn at a time: a step of all running rows, then prompts.
+
+    running   row 3   │ …   │     one token each in every turn
+              row 4   │ …   │
+    filling   row 5   │ …         the next chunk of its prompt; behind the last one the row joins those that run
+    waiting   ▢ ▢ ▢               first come, first served
+
+Requests leave the queue when a row and the bytes that they can need are free; a row that is held for a later request is
+free, and so is its memory. Rows that run are adjacent. Where one between others has ended, the last one moves into the
+gap. Everything here runs on the thread that calls `turn`; the queue alone is guarded by the lock that is handed in.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+
+from edgeformer.runtime.generation.row import candidate_count
+from edgeformer.runtime.generation.scheduling.beginnings import Beginnings
+from edgeformer.runtime.generation.scheduling.request import ScheduledRequest
+from edgeformer.runtime.generation.scheduling.statistics import EngineStatistics
+from edgeformer.runtime.generation.scheduling.waiting import EngineBusyError, WaitingRequests
+from edgeformer.runtime.generation.speculation.row_drafts import RowDrafts
+from edgeformer.runtime.steps.decode_graph import Logits
+from edgeformer.runtime.steps.memory import Candidates
+
+
+class Scheduler:
+    """Requests in a queue, in the batch, and on their way between.
+
+    - beginnings: where rows begin; it has the decoder.
+    - rows: that run together at most.
+    - most_waiting: requests in the queue at most; None for any number.
+    - lock: guards the queue, where other threads append to it.
+    - leave_out_at: rows that have ended are left out of steps once this part of the rows, or less, is running. With 1
+      they are left out at once, so that other requests can have the rows.
+    - prompts_first: whether a turn runs all prompts that have a row. Otherwise it runs at most one chunk of them, so
+      that a running row never waits longer than a step and a chunk for its next token.
+
+    Prompts are cut where `StepRunner.prefill` would cut them, so that both compute the same.
+    """
+
+    def __init__(
+        self,
+        beginnings: Beginnings,
+        rows: int,
+        *,
+        most_waiting: int | None = None,
+        lock: AbstractContextManager[Any] | None = None,
+        leave_out_at: float = 1.0,
+        prompts_first: bool = False,
+    ):
+        self.waiting = WaitingRequests(most_waiting)
+        self._beginnings = beginnings
+        self._decoder = beginnings.decoder
+        self._rows = rows
+        self._lock = nullcontext() if lock is None else lock
+        self._leave_out_at = leave_out_at
+        self._prompts_first = prompts_first
+        self._running: list[ScheduledRequest] = []  # in the order of their rows; some may have ended
+        self._filling: ScheduledRequest | None = None  # the one whose prompt is being run
+        self._look_for_cancelled = False
+        self._look_for_ended = False
+        self._any_ended = False  # whether a request that has ended is left among the running ones
+        self._few: int | None = None  # how many candidates the running rows need
+        self._pending: ScheduledRequest | None = None  # the one that drafts had last, which may have pending tokens
+        self._counts: Counter[str] = Counter()
+        self._error: BaseException | None = None  # the first that ended a request
+        self._seconds = 0.0  # that ended requests took between their first chunk and their end
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a turn would do anything."""
+        return bool(self._running or self._filling or len(self.waiting))
+
+    def add(self, request: ScheduledRequest) -> None:
+        """Put a request into the queue; the caller holds the lock. Raises EngineBusyError if it is full."""
+        if self.waiting.is_full:
+            ended = sum(self._counts[how] for how in ("finished", "cancelled", "failed"))
+            # The mean time of a request, shared by the rows, is about when the next one leaves the queue.
+            raise EngineBusyError(len(self.waiting), self._seconds / max(ended, 1) / self._rows)
+        self.waiting.append(request)
+
+    def turn(self) -> None:
+        """Drop what was cancelled, run one step, then prompts."""
+        if self._look_for_cancelled:
+            self.drop_cancelled()
+        if self._look_for_ended:
+            self._close_gaps()
+        if self._running:
+            self._step()
+        if self._filling is not None or len(self.waiting):
+            self._run_prompts()
+
+    def run(self) -> None:
+        """Take turns until all requests have ended. Raises the first error of one of them, without the others' ends."""
+        while self.has_work:
+            self.turn()
+            if self._error is not None:
+                raise self._error
+
+    def look_for_cancelled(self) -> None:
+        """Let the next turn look for streams that were cancelled; from any thread."""
+        self._look_for_cancelled = True
+
+    def cancel_all(self) -> None:
+        """Mark all requests as cancelled; the next turn drops them."""
+        for request in [*self._batch(), *self.waiting]:
+            request.stream.cancel()
+
+    def fail_all(self, error: BaseException) -> None:
+        """End all requests by an error."""
+        with self._lock:
+            requests = [*self._batch(), *self.waiting]
+            for request in self.waiting:
+                self.waiting.remove(request)
+        for request in requests:
+            self._end(request, error)
+            self._leave(request)
+        self._running, self._filling = [], None
+
+    def statistics(self) -> EngineStatistics:
+        """Return counts; from any thread."""
+        batch = [request for request in self._batch() if not request.ended]
+        return EngineStatistics(
+            waiting=len(self.waiting),
+            running=len(batch),
+            rows=self._rows,
+            cache_bytes=sum(request.bytes for request in batch),
+            memory=self._beginnings.memory,
+            held_bytes=self._beginnings.held_bytes,
+            prefix_bytes=self._beginnings.kept_bytes,
+            **self._counts,
+        )
+
+    def drop_cancelled(self) -> None:
+        """End the requests whose streams were cancelled."""
+        self._look_for_cancelled = False
+        with self._lock:
+            dropped = [request for request in self.waiting if request.stream.cancelled]
+            for request in dropped:
+                self.waiting.remove(request)
+        dropped += [request for request in self._batch() if request.stream.cancelled and not request.ended]
+        for request in dropped:
+            request.row.cancel()
+            self._keep_row(request)
+            self._end(request)
+        if self._filling and self._filling.ended:
+            self._leave(self._filling)
+            self._filling = None
+        self._close_gaps()
+
+    def _batch(self) -> list[ScheduledRequest]:
+        """Return the requests that have a row."""
+        filling = self._filling
+        return [*self._running, *([filling] if filling else [])]
+
+    def _step(self) -> None:
+        """Append one token to every running row, or several to one that has the step to itself and drafts."""
+        first = self._running[0]
+        alone = len(self._running) == 1 and self._filling is None and not len(self.waiting)
+        if alone and first.drafts is not None:
+            self._pending = first
+            self._step_with_drafts(first, first.drafts)
+        elif self._pending is None or self._catch_up(self._pending):
+            self._step_of_rows()
+        self._counts["steps"] += 1
+        if self._look_for_ended:
+            self._close_gaps()
+
+    def _step_with_drafts(self, request: ScheduledRequest, drafts: RowDrafts) -> None:
+        """Run the last token of the only row and a draft, and choose tokens as long as they are those of the draft."""
+        decoder, place, row = self._decoder, request.place, request.row
+        started, pending, accepted = time.perf_counter(), len(drafts.pending), 0
+        draft = drafts.draft()
+        try:
+            if draft or pending:
+                logits: Any = drafts.run(decoder, place, draft)
+            else:
+                logits = decoder.decode_rows(place, [row.tokens[-1]], self._few)
+        except Exception as error:  # of onnxruntime, which has no base class of its own
+            self._end(request, error)
+            return
+        took = time.perf_counter() - started
+        self._advance(request, logits[0])
+        while accepted < len(draft) and not request.ended and row.tokens[-1] == draft[accepted]:
+            accepted += 1
+            self._advance(request, logits[accepted])
+        if draft or pending:
+            drafts.settle(decoder, place, len(draft) - accepted)
+        drafts.record(took, pending + 1 + len(draft), len(draft), accepted)
+        self._counts["drafted_tokens"] += len(draft)
+        self._counts["accepted_tokens"] += accepted
+        if request.ended:
+            self._keep_row(request)
+        row.decode_seconds += time.perf_counter() - started
+
+    def _catch_up(self, request: ScheduledRequest) -> bool:
+        """Run the pending tokens of a row that is not alone any more; return whether there are rows to run."""
+        self._pending = None
+        if request.ended or request.drafts is None:
+            return True
+        try:
+            request.drafts.catch_up(self._decoder, request.place)
+        except Exception as error:  # of onnxruntime, which has no base class of its own
+            self._end(request, error)
+            self._close_gaps()
+        return bool(self._running)
+
+    def _step_of_rows(self) -> None:
+        """Append one token to every running row."""
+        started = time.perf_counter()
+        running = active = self._running
+        mask = None
+        if self._any_ended:
+            active = [request for request in running if not request.ended]
+            mask = np.array([not request.ended for request in running])
+        try:
+            tokens = [request.row.tokens[-1] for request in running]
+            where = running[0].place, tokens, self._few
+            logits: Any = self._decoder.decode_rows(*where) if mask is None else self._decoder.decode_rows(*where, mask)
+        except Exception as error:  # of onnxruntime, which has no base class of its own
+            for request in active:
+                self._end(request, error)
+            return
+        if mask is not None:
+            logits = [logits[place] for place in np.flatnonzero(mask)]
+        for request, row_logits in zip(active, logits, strict=True):
+            self._advance(request, row_logits)
+        if self._look_for_ended:
+            for request in active:
+                if request.ended:
+                    self._keep_row(request)
+        elapsed = time.perf_counter() - started
+        for request in active:
+            request.row.decode_seconds += elapsed
+
+    def _advance(self, request: ScheduledRequest, logits: Logits | Candidates) -> None:
+        error = request.advance(logits)
+        self._counts["generated_tokens"] += 1
+        if error is not None or request.row.finish_reason is not None:
+            self._end(request, error)
+
+    def _close_gaps(self) -> None:
+        """Take out the rows that have ended, if they are to be left out; the last one moves into a gap between others.
+
+        rows 0 2 5      │ a · b · · c │   ──►   │ a c b │
+        """
+        self._look_for_ended = False
+        running = self._running
+        active = sum(not request.ended for request in running)
+        self._any_ended = active < len(running)
+        if not self._any_ended or active > self._leave_out_at * len(running):
+            return
+        while running and running[0].ended:
+            self._leave(running.pop(0))
+        for index in reversed(range(len(running))):
+            if running[index].ended:
+                ended, last = running[index], running.pop()
+                self._leave(ended)
+                if last is not ended:
+                    self._beginnings.move(last, ended.place)
+                    running[index] = last
+        self._any_ended = False
+        self._count_candidates()
+
+    def _count_candidates(self) -> None:
+        """Count anew how many of the most likely tokens decide about the next ones."""
+        if self._decoder.chooses_candidates:
+            self._few = candidate_count([request.row for request in self._running])
+
+    def _run_prompts(self) -> None:
+        """Run pieces of prompts while there is room for them; where a prompt ends, its row joins the others."""
+        chunk = left = self._decoder.prefill_chunk
+        while request := self._filling or self._admit():
+            self._filling = request
+            if request.first_logits is not None:
+                self._start_answer(request, request.first_logits)
+                continue
+            stop = request.fork if request.fork > request.prefilled else len(request.row.prompt)
+            if not self._prompts_first:
+                stop = min(stop, request.prefilled + chunk)
+                if stop - request.prefilled > left:
+                    return
+                left -= stop - request.prefilled
+            self._run_piece(request, request.row.prompt[request.prefilled : stop])
+
+    def _run_piece(self, request: ScheduledRequest, piece: Sequence[int]) -> None:
+        """Run a piece of a prompt; behind the last one, start the answer."""
+        row, started = request.row, time.perf_counter()
+        try:
+            logits = self._decoder.prefill(request.place, piece)
+        except Exception as error:  # of onnxruntime, which has no base class of its own
+            self._end(request, error)
+            self._filling = None
+            self._leave(request)
+            return
+        row.prefill_seconds += time.perf_counter() - started
+        request.prefilled += len(piece)
+        self._counts["prompt_tokens"] += len(piece)
+        if request.prefilled == len(row.prompt):
+            self._start_answer(request, logits)
+        elif request.prefilled == request.fork:
+            self._beginnings.keep(request, row.prompt[: request.fork], logits)
+
+    def _start_answer(self, request: ScheduledRequest, logits: Logits) -> None:
+        """Choose the first token from the logits after the prompt, and join the running rows."""
+        self._advance(request, logits)
+        self._filling = None
+        self._beginnings.keep(request, request.row.prompt, logits)
+        self._join(request)
+
+    def _keep_row(self, request: ScheduledRequest) -> None:
+        """Keep what the row of a request holds at its end."""
+        if request.place >= 0 and request.error is None:
+            self._beginnings.keep(request, self._beginnings.tokens_of(request))
+
+    def _join(self, request: ScheduledRequest) -> None:
+        """Add a request to the running ones, in a row beside theirs."""
+        if request.ended and self._leave_out_at == 1:
+            self._leave(request)
+            return
+        places = self._places()
+        if request.place not in places:
+            self._beginnings.move(request, places[0])
+        before = bool(self._running) and request.place < self._running[0].place
+        self._running.insert(0 if before else len(self._running), request)
+        self._count_candidates()
+
+    def _places(self) -> Sequence[int]:
+        """Return the rows that the next request may have: those beside the running ones, or any if none runs."""
+        if not self._running:
+            return range(self._rows)
+        beside = self._running[-1].place + 1, self._running[0].place - 1
+        return [place for place in beside if 0 <= place < self._rows]
+
+    def _admit(self) -> ScheduledRequest | None:
+        """Take the next request that has room from the queue, and make its row ready; None if there is none."""
+        running = self._running
+        if len(running) == self._rows or not len(self.waiting):
+            return None
+        free = self._beginnings.memory - sum(request.bytes for request in running)
+        with self._lock:
+            request = self.waiting.take(free)
+        if request is None:
+            return None
+        try:
+            self._beginnings.begin(request, self._places(), running, free)
+        except Exception as error:  # of onnxruntime, which has no base class of its own
+            self._end(request, error)
+            self._leave(request)
+            return self._admit()
+        for count in ("prompt_tokens", "cached_tokens"):
+            self._counts[count] += request.prefilled
+        return request
+
+    def _leave(self, request: ScheduledRequest) -> None:
+        """Free the row of a request, if it has one."""
+        if request.place >= 0:
+            self._beginnings.leave(request)
+
+    def _end(self, request: ScheduledRequest, error: BaseException | None = None) -> None:
+        """Count a request by how it ends, and then end its stream: whoever sees the end finds it counted."""
+        if request.ended:
+            return
+        how = "failed" if error else "cancelled" if request.row.finish_reason == "cancelled" else "finished"
+        self._counts[how] += 1
+        self._error = self._error or error
+        self._seconds += request.row.prefill_seconds + request.row.decode_seconds
+        self._look_for_ended = True
+        request.end(error)

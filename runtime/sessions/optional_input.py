@@ -1,0 +1,52 @@
+"""The optional input `logits_start`, which this runtime adds to the decoder graphs that it opens.
+
+    model.onnx        … initializers: logits_start = [0], … inputs: input_ids, attention_mask, …
+    as it is opened   … initializers: logits_start = [0], … inputs: input_ids, attention_mask, …, logits_start
+
+An initializer that is also an input is the default of that input, and onnxruntime prints a warning of it to everybody
+who opens such a graph. So the file has none. A protocol buffer may be written in pieces, which its reader joins: the
+input is a piece of 30 bytes behind the file's own.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from edgeformer.contract import protobuf as onnx
+from edgeformer.contract.protobuf import written_field
+from edgeformer.contract.tensors import LOGITS_START
+
+INT64 = 7
+"""The number of the element type in onnx.proto."""
+
+INITIALIZER = written_field(onnx.TENSOR_NAME, LOGITS_START)
+"""The name of the initializer as a file has it."""
+
+LARGEST_GRAPH = 64 * 2**20
+"""Bytes of a graph that are read for it. A graph without its weights takes a few MB; onnxruntime keeps them in memory
+beside what it makes of them."""
+
+
+def _added() -> bytes:
+    """Return the piece of a file that adds the input: int64 [1]."""
+    shape = written_field(onnx.SHAPE_DIM, written_field(1, 1))
+    tensor = written_field(onnx.TENSOR_ELEMENT, INT64) + written_field(onnx.TENSOR_SHAPE, shape)
+    kind = written_field(onnx.VALUE_TYPE, written_field(onnx.TYPE_TENSOR, tensor))
+    value = written_field(onnx.VALUE_NAME, LOGITS_START) + kind
+    return written_field(onnx.MODEL_GRAPH, written_field(onnx.GRAPH_INPUT, value))
+
+
+ADDED = _added()
+
+
+def with_optional_input(graph: Path, options: Any) -> str | bytes:
+    """Return what to open a graph by: its path, or its content with the input, where it has the initializer.
+
+    options: of the session; they are told where the weights are.
+    """
+    if graph.suffix != ".onnx" or not graph.is_file() or graph.stat().st_size > LARGEST_GRAPH:
+        return str(graph)
+    content = graph.read_bytes()
+    if INITIALIZER not in content:
+        return str(graph)
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(graph.parent))
+    return content + ADDED

@@ -1,0 +1,44 @@
+"""Sessions on the CPU."""
+
+import os
+from typing import Any
+
+from edgeformer.errors import RequestError
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.providers import CPU
+from edgeformer.runtime.sessions.providers.provider_sessions import ProviderSessions
+
+
+class CpuSessions(ProviderSessions):
+    """The sessions of the CPU."""
+
+    provider = CPU
+
+    def check(self, ort: Any, manifest: Manifest) -> None:
+        """Raise RequestError for a bundle whose arithmetic or cache the CPU has no kernels for."""
+        if manifest.plan.arithmetic == "bf16":
+            raise RequestError(
+                f"this bundle computes in bfloat16, for which onnxruntime {ort.__version__} has no kernels of products "
+                "and attention on the CPU. Use provider cuda, or export it without --provider cuda: bf16 weights are "
+                "then computed with in float32."
+            )
+        scales, made_for = manifest.cache_scales, manifest.plan.provider
+        # The twin of a graph with an fp8 cache is for the CPU, and computes it by other ops.
+        if scales is not None and scales.precision not in CPU.cache_precisions and made_for != CPU.name:
+            raise RequestError(
+                f"this bundle caches keys and values as float8, for which onnxruntime {ort.__version__} has attention "
+                "on CUDA alone. Use provider cuda, or export it with --cache-precision int8 or without that option."
+            )
+
+    def free_memory(self, ort: Any) -> int | None:
+        """Return the bytes that can be allocated without swapping; None where the system does not tell."""
+        return available_memory()
+
+
+def available_memory() -> int | None:
+    """Return the bytes that can be allocated without swapping; None where the system does not tell."""
+    if not os.path.exists("/proc/meminfo"):
+        return None
+    with open("/proc/meminfo") as lines:
+        fields = dict(line.split(":") for line in lines)
+    return int(fields["MemAvailable"].split()[0]) * 1024

@@ -1,0 +1,86 @@
+"""Every planted fault is found by a test that runs by default; the few that are left to the slow tests say why.
+
+A kept list: a new table of faults is added here, with the test that plants them. Faults in C++ are built by slow tests,
+which show that a program of the kernels' tests finds each; by default the same programs run, without a fault.
+"""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+
+PLANTED = {
+    ("export", "test_locate", "FAULT"): (
+        "test_a_fault_is_found_in_exactly_the_nodes_that_compute_something_else",
+        "test_a_graph_of_another_config_is_out_of_line_where_the_configs_differ",
+    ),
+    ("export", "test_wrong_blocks", "PAIRS"): ("test_a_wrong_block_is_refused",),
+    ("export", "test_wrong_encoders", "MEANT"): ("test_a_graph_of_another_model_is_refused",),
+    ("export", "test_wrong_encoders", "PLANTED"): ("test_a_fault_in_a_finished_graph_is_found",),
+    ("export", "test_wrong_states", "FAULT"): ("test_a_fault_is_refused_and_its_node_is_named",),
+    ("export", "test_verify_recurrent", "WRONG_WEIGHTS"): ("test_wrong_recurrent_layers_are_not",),
+    ("export", "test_verify_recurrent", "WRONG_CONFIGS"): ("test_wrong_recurrent_layers_are_not",),
+    ("check", "test_faults", "FAULTS"): ("test_a_fault_is_found",),
+    ("kernels", "test_cpp_faults", "FAULTS"): ("test_faults_are_found",),
+    ("kernels", "test_arm", "FAULTS"): ("test_faults_of_matrices_are_found",),
+}
+"""The tests that plant the faults of a table, by its folder, file and name."""
+
+SLOW = {
+    "WRONG_WEIGHTS": "Exports of five layers; two faults of each kind of recurrent layer run by default.",
+    "WRONG_CONFIGS": "The same.",
+    "test_cpp_faults": "Each compiles a file; the program that finds it runs by default.",
+    "test_arm": "Each is compiled for another processor, and run by an emulator.",
+}
+"""Why the faults of a table, or of a file, may be planted by slow tests."""
+
+
+def module(folder, name):
+    if str(TESTS / folder) not in sys.path:
+        sys.path.insert(0, str(TESTS / folder))
+    return importlib.import_module(name)
+
+
+def is_slow(mark):
+    return mark.name == "slow"
+
+
+def planted(test):
+    """The parameters of a test that are texts: whether they run by default."""
+    marks, found = getattr(test, "pytestmark", []), {}
+    for mark in marks:
+        for case in mark.args[1] if mark.name == "parametrize" else ():
+            values = case.values if hasattr(case, "marks") else case if isinstance(case, tuple) else (case,)
+            slow = any(map(is_slow, [*marks, *getattr(case, "marks", ())]))
+            found |= {value: not slow for value in values if isinstance(value, str)}
+    return found
+
+
+@pytest.mark.parametrize("table", PLANTED, ids=lambda table: f"{table[1]}-{table[2]}")
+def test_every_fault_is_planted(table):
+    folder, file, name = table
+    tests = module(folder, file)
+    found = {}
+    for test in PLANTED[table]:
+        found |= planted(getattr(tests, test))
+    names = set(getattr(tests, name))
+    assert names <= found.keys()
+    left = {each for each in names if not found[each]}
+    assert bool(left) == (file in SLOW or name in SLOW), f"said otherwise: {left}"
+
+
+def test_faults_in_cpp_are_in_programs_that_run_by_default():
+    faults, programs = module("kernels", "test_cpp_faults").FAULTS, module("kernels", "test_cpp")
+    run = planted(programs.test_the_tests_in_cpp_pass)
+    assert {f"test_{fault.program}" for fault in faults.values()} <= {program for program, now in run.items() if now}
+
+
+def test_a_fault_that_nobody_plants_would_be_seen():
+    @pytest.mark.parametrize("name", ["a", pytest.param("b", marks=pytest.mark.slow)])
+    def test(name): ...
+
+    assert planted(test) == {"a": True, "b": False}
+    assert planted(pytest.mark.slow(test)) == {"a": False, "b": False}

@@ -1,0 +1,46 @@
+"""A provider is an object: its tables have all of them, and a name that none has is one clear error."""
+
+from typing import get_args
+
+import pytest
+
+from edgeformer.check import check
+from edgeformer.errors import ConfigError, ExportError, RequestError
+from edgeformer.export import ExportOptions
+from edgeformer.export.lower.providers import RULES
+from edgeformer.manifest.deployment import DEPLOYMENTS
+from edgeformer.manifest.parts import Precision
+from edgeformer.manifest.providers import PROVIDERS, ProviderChoice, ProviderName, find_provider
+from edgeformer.runtime import load
+from edgeformer.runtime.sessions.providers import DEVICES, sessions_of
+
+
+def test_names_and_tables_have_every_provider():
+    assert tuple(PROVIDERS) == get_args(ProviderName)
+    assert get_args(ProviderChoice) == ("auto", *PROVIDERS)
+    assert RULES.keys() == PROVIDERS.keys()
+    for name, provider in PROVIDERS.items():
+        assert provider.name == str(provider) == name
+        assert sessions_of(provider).provider is provider
+        assert provider.arithmetic.keys() == set(get_args(Precision))
+    assert [each.provider for each in DEVICES] == [each for each in PROVIDERS.values() if each.on_device]
+    for deployment in DEPLOYMENTS.values():
+        assert set(deployment.on_devices) <= {each.name for each in PROVIDERS.values() if each.on_device}
+
+
+def test_a_twin_runs_on_the_host():
+    assert {name: each.twin for name, each in PROVIDERS.items()} == {"cpu": None, "cuda": "cpu"}
+    assert not any(PROVIDERS[each.twin].on_device for each in PROVIDERS.values() if each.twin is not None)
+
+
+@pytest.mark.parametrize("name", ["tpu", "", None, 7, ["cpu"], "auto"])
+def test_an_unknown_name_is_one_clear_error(name, tiny_llama_bundle):
+    with pytest.raises(ConfigError, match="^provider is .*; it must be one of cpu, cuda"):
+        find_provider(name, ConfigError)
+    with pytest.raises(RequestError, match="^provider is .*; it must be one of cpu, cuda"):
+        check(tiny_llama_bundle, name)
+    with pytest.raises(ExportError, match="^provider is .*; it must be one of cpu, cuda"):
+        ExportOptions(provider=name)
+    if name != "auto":
+        with pytest.raises(RequestError, match="^provider is .*; it must be auto, cpu or cuda"):
+            load(tiny_llama_bundle, name)
