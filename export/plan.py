@@ -5,7 +5,7 @@
 Nothing here imports torch, so that what cannot be exported is said at once.
 """
 
-from edgeformer.config import DecoderConfig, ModelConfig
+from edgeformer.config import ModelConfig
 from edgeformer.errors import ExportError
 from edgeformer.export.options import ExportOptions
 from edgeformer.manifest.deployment import DEPLOYMENTS
@@ -131,7 +131,7 @@ def _check_cache_precision(plan: ExportPlan, config: ModelConfig | None) -> None
     cache = f"an {plan.cache_precision} cache"
     if config is not None and config.task != "causal-lm":
         raise ExportError(f"{cache} is for decoders alone, and this model has an encoder. Leave cache_precision out.")
-    if isinstance(config, DecoderConfig) and not config.cache_geometry.is_uniform:
+    if config is not None and not config.output_stack.cache_geometry.is_uniform:
         raise ExportError(
             f"{cache} is for models whose layers all keep keys and values of one shape, and the layers of this "
             "one differ. Leave cache_precision out."

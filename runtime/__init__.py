@@ -22,8 +22,8 @@ from edgeformer.runtime.generation.sampling.logits_processors import LogitsProce
 from edgeformer.runtime.generation.sampling.token_logprobs import TokenLogprobs
 from edgeformer.runtime.generation.scheduling import GenerationStream
 from edgeformer.runtime.generation.speculation import SpeculationStatistics
-from edgeformer.runtime.sessions.cuda_options import CudaOptions
 from edgeformer.runtime.sessions.kernel_report import KernelReport
+from edgeformer.runtime.sessions.providers.cuda_options import CudaOptions
 from edgeformer.runtime.tasks.causal_lm import CausalLM
 from edgeformer.runtime.tasks.cross_encoder import Ranked
 from edgeformer.runtime.tasks.encoder import Encoder

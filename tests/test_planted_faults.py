@@ -5,6 +5,7 @@ which show that a program of the kernels' tests finds each; by default the same 
 """
 
 import importlib
+import re
 import sys
 from pathlib import Path
 
@@ -13,10 +14,19 @@ import pytest
 TESTS = Path(__file__).parent
 
 PLANTED = {
+    ("export", "test_gate", "GRAPH_FAULTS"): ("test_a_fault_in_the_graph_fails_the_checks_that_can_see_it",),
+    ("export", "test_gate", "MODEL_FAULTS"): ("test_a_fault_in_the_model_shows_in_every_run",),
+    ("export", "test_int8_cache", "FAULTS"): ("test_faults_are_found_by_what_is_computed",),
     ("export", "test_locate", "FAULT"): (
         "test_a_fault_is_found_in_exactly_the_nodes_that_compute_something_else",
         "test_a_graph_of_another_config_is_out_of_line_where_the_configs_differ",
     ),
+    ("export", "test_locate_encoders", "GRAPH_FAULTS"): ("test_a_fault_of_one_graph_is_found_in_its_node",),
+    ("export", "test_locate_encoders", "WEIGHT_FAULTS"): ("test_another_weight_is_found_in_every_graph_that_reads_it",),
+    ("export", "test_merged_decoder", "FAULTS"): ("test_a_wrong_graph_fails",),
+    ("export", "test_transformers_backend", "FAULTS"): ("test_the_proof_refuses_a_wrong_plan_and_names_the_layer",),
+    ("export", "test_transformers_experts", "FAULTS"): ("test_the_proof_refuses_experts_that_compute_something_else",),
+    ("export", "test_transformers_recurrent", "FAULTS"): ("test_the_proof_refuses_other_states",),
     ("export", "test_wrong_blocks", "PAIRS"): ("test_a_wrong_block_is_refused",),
     ("export", "test_wrong_encoders", "MEANT"): ("test_a_graph_of_another_model_is_refused",),
     ("export", "test_wrong_encoders", "PLANTED"): ("test_a_fault_in_a_finished_graph_is_found",),
@@ -24,6 +34,7 @@ PLANTED = {
     ("export", "test_verify_recurrent", "WRONG_WEIGHTS"): ("test_wrong_recurrent_layers_are_not",),
     ("export", "test_verify_recurrent", "WRONG_CONFIGS"): ("test_wrong_recurrent_layers_are_not",),
     ("check", "test_faults", "FAULTS"): ("test_a_fault_is_found",),
+    ("check", "test_states", "FAULTS"): ("test_a_fault_in_a_state_is_found",),
     ("kernels", "test_cpp_faults", "FAULTS"): ("test_faults_are_found",),
     ("kernels", "test_arm", "FAULTS"): ("test_faults_of_matrices_are_found",),
 }
@@ -49,13 +60,13 @@ def is_slow(mark):
 
 
 def planted(test):
-    """The parameters of a test that are texts: whether they run by default."""
+    """The parameters of a test, texts and functions: whether they run by default."""
     marks, found = getattr(test, "pytestmark", []), {}
     for mark in marks:
         for case in mark.args[1] if mark.name == "parametrize" else ():
             values = case.values if hasattr(case, "marks") else case if isinstance(case, tuple) else (case,)
             slow = any(map(is_slow, [*marks, *getattr(case, "marks", ())]))
-            found |= {value: not slow for value in values if isinstance(value, str)}
+            found |= {value: not slow for value in values if isinstance(value, str) or callable(value)}
     return found
 
 
@@ -76,6 +87,16 @@ def test_faults_in_cpp_are_in_programs_that_run_by_default():
     faults, programs = module("kernels", "test_cpp_faults").FAULTS, module("kernels", "test_cpp")
     run = planted(programs.test_the_tests_in_cpp_pass)
     assert {f"test_{fault.program}" for fault in faults.values()} <= {program for program, now in run.items() if now}
+
+
+def test_every_table_of_faults_is_listed():
+    written = re.compile(r"^((?:\w+_)?FAULTS?)\b.* = ", re.MULTILINE)
+    tables = {
+        (file.parent.name, file.stem, name)
+        for file in TESTS.glob("*/test_*.py")
+        for name in written.findall(file.read_text())
+    }
+    assert tables <= PLANTED.keys()
 
 
 def test_a_fault_that_nobody_plants_would_be_seen():

@@ -1,5 +1,6 @@
 """A provider is an object: its tables have all of them, and a name that none has is one clear error."""
 
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -13,6 +14,28 @@ from edgeformer.manifest.parts import Precision
 from edgeformer.manifest.providers import PROVIDERS, ProviderChoice, ProviderName, find_provider
 from edgeformer.runtime import load
 from edgeformer.runtime.sessions.providers import DEVICES, sessions_of
+
+ROOT = Path(__file__).parent.parent
+FILES_OF_A_PROVIDER = {
+    "edgeformer/manifest/providers.py",
+    "export/lower/providers/__init__.py",
+    "runtime/sessions/providers/__init__.py",
+}
+"""The files that another provider touches; the limits of its kernels and its sessions are in new ones."""
+CHOSEN = {"edgeformer/check/report.py", "edgeformer/manifest/deployment.py"}
+"""Files that may have an entry for a provider: what audits its graphs, and what deployments propose for it."""
+
+
+def test_few_files_name_a_provider():
+    found = {
+        path.relative_to(ROOT).as_posix()
+        for folder in ("edgeformer", "export", "runtime")
+        for path in (ROOT / folder).rglob("*.py")
+        if '"cuda"' in path.read_text(encoding="utf-8")
+    }
+    # Reports of verification have a field of this name, and the audit of CUDA's kernels names it.
+    elsewhere = ("export/parity/", "edgeformer/check/cuda/", "edgeformer/cli/verify.py")
+    assert {each for each in found if not each.startswith(elsewhere)} == FILES_OF_A_PROVIDER | CHOSEN
 
 
 def test_names_and_tables_have_every_provider():

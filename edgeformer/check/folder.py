@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from edgeformer.check.graph_facts import GraphFacts, read_graph
+from edgeformer.config.model import Form
 from edgeformer.documents.json_document import read_object
 from edgeformer.errors import BundleError
-from edgeformer.manifest.manifest import FILE_NAME, Manifest
+from edgeformer.manifest.manifest import FILE_NAME, MODELS, Manifest
 
 CONFIG, GENAI_CONFIG = "config.json", "genai_config.json"
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
@@ -18,11 +19,9 @@ DOCUMENTS = (FILE_NAME, CONFIG, GENAI_CONFIG, "generation_config.json", TOKENIZE
 
 ORT_SUFFIX = ".ort"
 
-Kind = Literal["decoder", "encoder", "encoder-decoder"]
-
 
 # Kind of model by the task of a manifest.
-_KINDS: dict[str, Kind] = {"causal-lm": "decoder", "encoder": "encoder", "seq2seq-lm": "encoder-decoder"}
+_KINDS: dict[str, Form] = {task: config.form for task, config in MODELS.items()}
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class Folder:
         return next((graph for graph in choices if graph is not None), None)
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> Form:
         """Return the kind of model in the folder."""
         if self.graph("encoder_model.onnx") is not None:
             return "encoder-decoder"

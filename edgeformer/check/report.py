@@ -9,8 +9,9 @@ from edgeformer.check.client_rules import CLIENTS
 from edgeformer.check.contract_rules import contract_findings
 from edgeformer.check.cuda import ProviderAudit, audit_cuda
 from edgeformer.check.finding import Finding, Verdict, error, verdict
-from edgeformer.check.folder import Folder, Kind, read_folder
+from edgeformer.check.folder import Folder, read_folder
 from edgeformer.check.kernel_rules import kernel_functions, kernel_sentences
+from edgeformer.config.model import Form
 from edgeformer.errors import RequestError
 from edgeformer.manifest.providers import ProviderName, find_provider
 
@@ -33,7 +34,7 @@ class CheckReport:
     """
 
     folder: Path
-    kind: Kind
+    kind: Form
     contract: tuple[Finding, ...]
     clients: dict[str, tuple[Finding, ...]]
     functions: tuple[str, ...]

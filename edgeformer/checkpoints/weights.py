@@ -17,7 +17,7 @@ from torch import Tensor
 from edgeformer.checkpoints import computed_tensors, mxfp4
 from edgeformer.checkpoints.expert_weights import LazyWeights, is_stacked
 from edgeformer.checkpoints.tensor_files import TensorFile, open_tensors
-from edgeformer.config import AttentionConfig, DeltaNetConfig, EncoderConfig, ModelConfig
+from edgeformer.config import AttentionConfig, DeltaNetConfig, ModelConfig
 from edgeformer.errors import WeightsError
 from edgeformer.families import Family, find_tensors
 from edgeformer.lora.adapter_tensors import LoraAdapter, Update
@@ -132,7 +132,7 @@ class CheckpointWeights(LazyWeights):
         # Where nothing is tied, neither are a shared embedding that no half has and a second bias of a head.
         # An encoder alone has one embedding, whatever the halves of its encoder-decoder had.
         tied = any("embedding" in name for name in first_names.values())
-        alone = ("embedding.weight",) if isinstance(self._config, EncoderConfig) else ()
+        alone = ("embedding.weight",) if self._config.form == "encoder" else ()
         for name in self._shapes if tied else alone:
             others = [other for other in family.other_names(name, self._stored) if other not in self._expected]
             copies.setdefault(name, []).extend(other for other in others if family.ignores(other))

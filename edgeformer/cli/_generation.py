@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -147,7 +147,7 @@ def help_of(option: Option, note: str = "") -> str:
     return " ".join(filter(None, _sentences(option, note)))
 
 
-def explicit_options(options: dict[str, Any]) -> dict[str, Any]:
+def explicit_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that were given, as keywords of `CausalLM.generate`; the runtime has the defaults."""
     found = {name: value for name, value in options.items() if value not in (None, ())}
     for name in found.keys() & OPTIONS.keys():

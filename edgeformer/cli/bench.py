@@ -11,13 +11,11 @@ import click
 from edgeformer.cli._options import OUTPUT, Command, execution_options, json_option, option
 from edgeformer.cli._output import note, print_json, print_table, progress_bar
 from edgeformer.errors import RequestError, require
+from edgeformer.manifest.manifest import MODELS
 
 if TYPE_CHECKING:
     from edgeformer.runtime.measure.benchmarking import BenchmarkResult
     from edgeformer.runtime.measure.benchmarking.result import Kernels, Spread, Workload
-
-TEXTS = {"causal-lm": "prompt", "seq2seq-lm": "source", "encoder": "text"}
-"""Name of the input in tables, by task."""
 
 WIDTH = 80
 """Columns of the text above the tables."""
@@ -96,7 +94,7 @@ def _show(result: "BenchmarkResult") -> None:
     )
     for name, text in (("kernels", result.kernels.describe()), *_roof_rows(result), *_startup_rows(result)):
         click.echo(fill(f"{name:<20}{text}", WIDTH, subsequent_indent=" " * 20, break_on_hyphens=False))
-    what, new_tokens = TEXTS[result.task], result.workloads[0].new_tokens
+    what, new_tokens = MODELS[result.task].reads, result.workloads[0].new_tokens
     click.echo()
     print_table(
         [(*_place(each), *_prefill(each)) for each in result.workloads],

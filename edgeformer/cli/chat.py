@@ -31,7 +31,7 @@ def chat_command(
     provider: Any,
     threads: int | None,
     draft: Path | None,
-    **options: Any,
+    **options: object,
 ) -> None:
     """Chat with the model in BUNDLE on the terminal.
 

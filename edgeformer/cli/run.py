@@ -102,7 +102,7 @@ def run_command(
     draft: Path | None,
     question: str | None,
     aggregation: str | None,
-    **options: Any,
+    **given: object,
 ) -> None:
     """Run the model in BUNDLE on PROMPT (or standard input).
 
@@ -111,7 +111,7 @@ def run_command(
     """
     from edgeformer.runtime import CausalLM, Encoder, Seq2SeqLM, load
 
-    options = explicit_options(options)
+    options = explicit_options(given)
     model = load(bundle, provider, threads, draft=draft)
     if model.manifest.provenance.random_weights is not None:
         note("note: this model's weights are random, not trained. Its text is noise.")

@@ -1,8 +1,12 @@
 """Configs of whole models: decoders, encoders, encoder-decoders.
 
-What differs between the kinds of models is asked of their configs: `task` is the key of the tables that other layers
-have, `stacks` are the parts of which parameters, constants and costs are counted, and a property that a kind lacks,
-such as the cache of an encoder, has its neutral value.
+What differs between the kinds of models is asked of their configs:
+
+- `task` is the key of the tables that other layers have.
+- `form` is what clients call the kind, and `reads` is what they call its input.
+- `steps` says whether its time goes to steps of single tokens.
+- `stacks` are the parts of which parameters, constants and costs are counted.
+- A property that a kind lacks, such as the cache of an encoder, has its neutral value.
 """
 
 from collections.abc import Mapping
@@ -22,6 +26,9 @@ from edgeformer.errors import ConfigError
 
 Task = Literal["causal-lm", "seq2seq-lm", "encoder"]
 """The task of a model, which the manifest stores; it is the key of tables by kind. Every class of configs has one."""
+
+Form = Literal["decoder", "encoder", "encoder-decoder"]
+"""Kinds of graphs, as clients tell them apart."""
 
 NO_CACHE = CacheGeometry(layers=())
 """The cache geometry of an encoder, which has no cache."""
@@ -172,6 +179,9 @@ class DecoderConfig(StackConfig):
     """
 
     task: ClassVar[Task] = "causal-lm"
+    form: ClassVar[Form] = "decoder"
+    reads: ClassVar[str] = "prompt"
+    steps: ClassVar[bool] = True
     kind: Literal["decoder"] = "decoder"
     tied_head: bool
     head_bias: bool = False
@@ -368,6 +378,9 @@ class PoolingHead:
         return (hidden_size * len(self.poolings), *(layer.size for layer in self.layers))
 
 
+EncoderHead = MaskedLMHead | ClassificationHead | QuestionAnsweringHead | PoolingHead
+
+
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig(StackConfig):
     """An encoder of a text, or of a spectrogram: bidirectional, or a causal model's blocks, for its states alone.
@@ -382,11 +395,14 @@ class EncoderConfig(StackConfig):
     """
 
     task: ClassVar[Task] = "encoder"
+    form: ClassVar[Form] = "encoder"
+    reads: ClassVar[str] = "text"
+    steps: ClassVar[bool] = False
     kind: Literal["encoder"] = "encoder"
     token_types: int = 0
     embedding_size: int | None = None
     audio: AudioStem | None = None
-    head: MaskedLMHead | ClassificationHead | QuestionAnsweringHead | PoolingHead | None = None
+    head: EncoderHead | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -413,10 +429,10 @@ class EncoderConfig(StackConfig):
             check(fits, self, "head", "one with a dense layer where embeddings are projected")
 
     @classmethod
-    def of_decoder(cls, config: DecoderConfig, **otherwise: Any) -> Self:
-        """Return the encoder of a decoder's blocks, which stay causal, without its head; otherwise: other fields."""
+    def of_decoder(cls, config: DecoderConfig, head: EncoderHead | None = None) -> Self:
+        """Return the encoder of a decoder's blocks, which stay causal, with another head."""
         shared = {field.name: getattr(config, field.name) for field in fields(StackConfig)}
-        return cls(**shared | otherwise)
+        return cls(**shared, head=head)
 
     @property
     def embedding_width(self) -> int:
@@ -433,6 +449,9 @@ class Seq2SeqConfig:
     """
 
     task: ClassVar[Task] = "seq2seq-lm"
+    form: ClassVar[Form] = "encoder-decoder"
+    reads: ClassVar[str] = "source"
+    steps: ClassVar[bool] = False
     kind: Literal["seq2seq"] = "seq2seq"
     encoder: EncoderConfig
     decoder: DecoderConfig

@@ -93,7 +93,11 @@ ATTENTION = Op(
     cache="any",
 )  # fmt: skip
 
-INT8_CACHE = {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL", "kv_cache_bit_width": 8}
+INT8_CACHE: dict[str, str | int] = {
+    "k_quant_type": "PER_CHANNEL",
+    "v_quant_type": "PER_CHANNEL",
+    "kv_cache_bit_width": 8,
+}
 """Attributes of ATTENTION with an int8 cache."""
 
 FP8_CACHE = INT8_CACHE | {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR"}

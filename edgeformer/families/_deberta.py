@@ -15,7 +15,7 @@ from edgeformer.families.bert import BERT_IGNORED, HEADS_IGNORED, read_bert, rea
 
 
 def read_deberta(
-    fields: Fields, context_length: int | None, model: str, relations: dict[str, Any], **attention: Any
+    fields: Fields, context_length: int | None, model: str, relations: dict[str, Any], *, key_bias: bool = True
 ) -> EncoderConfig:
     """Read the fields that both versions share.
 
@@ -24,7 +24,7 @@ def read_deberta(
         context_length: positions of the export; None for all.
         model: prefix of transformers' class names.
         relations: fields of DisentangledConfig that the version decides; without a span, there is a row per distance.
-        attention: fields of AttentionConfig that differ from BERT's.
+        key_bias: whether keys have a bias.
     """
     # `legacy` names the masked-LM head; the tensors of the checkpoint say which one it has.
     legacy = fields.take("legacy", True)
@@ -52,8 +52,9 @@ def read_deberta(
         config = replace(config, position_embedding=None)
     kinds = _position_kinds(fields)
     head_dim = config.attentions[0].head_dim
-    changes = {"scale": (head_dim * (1 + len(kinds))) ** -0.5, "relative": _read_relations(fields, kinds, relations)}
-    return vary_attention(config, [changes | attention] * len(config.blocks))
+    scale, relative = (head_dim * (1 + len(kinds))) ** -0.5, _read_relations(fields, kinds, relations)
+    changes = {"scale": scale, "relative": relative, "key_bias": key_bias}
+    return vary_attention(config, [changes] * len(config.blocks))
 
 
 def _position_kinds(fields: Fields) -> set[str]:

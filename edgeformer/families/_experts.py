@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from edgeformer.config import DecoderConfig, ExpertsConfig, FeedForwardConfig, RouterConfig
 from edgeformer.errors import ConfigError
@@ -29,7 +28,11 @@ def read_experts(
     router: RouterConfig,
     *,
     num_experts: int,
-    **options: Any,
+    intermediate_size: int | None = None,
+    used_name: str = "num_experts_per_tok",
+    shared: FeedForwardConfig | None = None,
+    shared_gate: bool = False,
+    weighted_input: bool = False,
 ) -> ExpertsConfig:
     """Read the number of experts and of those that a token uses.
 
@@ -38,8 +41,9 @@ def read_experts(
         dense: the network that an expert is like.
         router: how experts are chosen.
         num_experts: the number of experts where config.json has none.
-        options: fields of ExpertsConfig; `intermediate_size` is the expert's, if it is not that of `dense`, and
-            `used_name` the field with the number of experts that a token uses, if it is not num_experts_per_tok.
+        intermediate_size: of an expert; None for that of `dense`.
+        used_name: the field with the number of experts that a token uses.
+        shared, shared_gate, weighted_input: see `ExpertsConfig`.
     """
     assert isinstance(dense, FeedForwardConfig)
     fields.ignore(*TRAINING)
@@ -47,10 +51,15 @@ def read_experts(
     if len(set(counts)) > 1:
         several = ", ".join(map(str, counts))
         raise ConfigError(f"config.json has several numbers of experts ({several}). Keep the right one.")
-    expert = replace(dense, intermediate_size=options.pop("intermediate_size", dense.intermediate_size))
-    used = fields.take(options.pop("used_name", "num_experts_per_tok"))
-    count = counts[0] if counts else num_experts
-    return ExpertsConfig(num_experts=count, experts_per_token=used, expert=expert, router=router, **options)
+    return ExpertsConfig(
+        num_experts=counts[0] if counts else num_experts,
+        experts_per_token=fields.take(used_name),
+        expert=dense if intermediate_size is None else replace(dense, intermediate_size=intermediate_size),
+        router=router,
+        shared=shared,
+        shared_gate=shared_gate,
+        weighted_input=weighted_input,
+    )
 
 
 def read_with_shared(fields: Fields, config: DecoderConfig, router: RouterConfig, *, num_experts: int) -> ExpertsConfig:

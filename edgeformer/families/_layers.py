@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from edgeformer.config import DecoderConfig, EncoderConfig, FeedForwardConfig, StackConfig
+from edgeformer.config import DecoderConfig, EncoderConfig, FeedForwardConfig, RotaryConfig, StackConfig
+from edgeformer.config.model import EncoderHead
 from edgeformer.errors import ConfigError
 from edgeformer.families._family import Fields
 
@@ -23,10 +24,10 @@ def vary_attention(config: Config, changes: Iterable[Mapping[str, Any]]) -> Conf
     return replace(config, blocks=tuple(blocks))
 
 
-def vary_feed_forward(config: Config, **change: Any) -> Config:
-    """Return the config with changed fields of FeedForwardConfig in every block that has a plain feed-forward."""
+def vary_feed_forward(config: Config, *, gated: bool, bias: bool) -> Config:
+    """Return the config with other gates and biases in every block that has a plain feed-forward."""
     blocks = (
-        replace(block, feed_forward=replace(block.feed_forward, **change))
+        replace(block, feed_forward=replace(block.feed_forward, gated=gated, bias=bias))
         if isinstance(block.feed_forward, FeedForwardConfig)
         else block
         for block in config.blocks
@@ -34,13 +35,10 @@ def vary_feed_forward(config: Config, **change: Any) -> Config:
     return replace(config, blocks=tuple(blocks))
 
 
-def bidirectional(config: DecoderConfig, **otherwise: Any) -> EncoderConfig:
-    """Return the encoder of a decoder's blocks, whose attention then sees all tokens; otherwise: fields that differ."""
-    blocks = (
-        block if block.attention is None else replace(block, attention=replace(block.attention, causal=False))
-        for block in config.blocks
-    )
-    return EncoderConfig.of_decoder(config, **{"blocks": tuple(blocks), **otherwise})
+def bidirectional(config: DecoderConfig, head: EncoderHead | None = None) -> EncoderConfig:
+    """Return the encoder of a decoder's blocks, whose attention then sees all tokens, with another head."""
+    encoder = EncoderConfig.of_decoder(config, head)
+    return vary_attention(encoder, [{"causal": False}] * len(encoder.blocks))
 
 
 def read_layer_types(fields: Fields, otherwise: list[str], local: str = SLIDING) -> list[str]:
@@ -90,15 +88,17 @@ def without_rotary_where_full(config: DecoderConfig, types: list[str]) -> Decode
     return vary_attention(config, ({"rotary": None} if kind == FULL else {} for kind in types))
 
 
-def with_windows(config: DecoderConfig, types: list[str], window: int | None, **local: Any) -> DecoderConfig:
+def with_windows(
+    config: DecoderConfig, types: list[str], window: int | None, rotary: RotaryConfig | None = None
+) -> DecoderConfig:
     """Return the config with windows in sliding layers.
 
-    types: attention type per layer. local: other fields of AttentionConfig in sliding layers. Raises ConfigError if
-    there are sliding layers and no window.
+    types: attention type per layer. rotary: of sliding layers, where it differs. Raises ConfigError if there are
+    sliding layers and no window.
     """
     if window is None and SLIDING in types:
         raise ConfigError("config.json has sliding layers (layer_types), and no sliding_window is in use.")
-    sliding = {"window": within(window, config), **local}
+    sliding = {"window": within(window, config), **({} if rotary is None else {"rotary": rotary})}
     return vary_attention(config, (sliding if kind == SLIDING else {} for kind in types))
 
 

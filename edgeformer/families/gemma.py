@@ -5,19 +5,26 @@ transformers/models/gemma/modeling_gemma.py, which rounds √hidden_size to the 
 bfloat16). Here it is exact, as it is there in float32.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from edgeformer.config import DecoderConfig
 from edgeformer.errors import ConfigError
 from edgeformer.families._activations import ACTIVATIONS
 from edgeformer.families._family import Family, Fields
-from edgeformer.families.llama import TENSORS, read_attention_bias, read_llama, read_norm
+from edgeformer.families.llama import NO_CHANGES, TENSORS, read_attention_bias, read_llama, read_norm
 
 
 def read_gemma(
-    fields: Fields, context_length: int | None, attention: dict[str, Any], both_ways: bool = False, **otherwise: Any
+    fields: Fields,
+    context_length: int | None,
+    attention: Mapping[str, Any],
+    feed_forward: Mapping[str, Any],
+    block: Mapping[str, Any] = NO_CHANGES,
+    logit_softcap: float | None = None,
+    both_ways: bool = False,
 ) -> DecoderConfig:
-    """Read the fields that all Gemmas share; attention and otherwise: as in `read_llama`.
+    """Read the fields that all Gemmas share; attention, feed_forward and block: as in `read_llama`.
 
     both_ways: whether the caller sees to it that tokens see those behind them, where config.json says so.
     """
@@ -26,9 +33,11 @@ def read_gemma(
         fields,
         context_length,
         norm=read_norm(fields, offset=1.0),
-        attention=read_attention_bias(fields) | attention,
+        attention={**read_attention_bias(fields), **attention},
+        feed_forward=feed_forward,
+        block=block,
         embedding_scale=fields.take("hidden_size") ** 0.5,
-        **otherwise,
+        logit_softcap=logit_softcap,
     )
 
 

@@ -6,7 +6,7 @@ Source: transformers/models/gemma2/modeling_gemma2.py.
 
 from typing import Any
 
-from edgeformer.config import DecoderConfig
+from edgeformer.config import DecoderConfig, RotaryConfig
 from edgeformer.families._activations import ACTIVATIONS
 from edgeformer.families._family import Family, Fields
 from edgeformer.families._layers import every_nth_full, read_layer_types, with_windows
@@ -20,13 +20,13 @@ def read_gemma2(
     pattern: int,
     attention: dict[str, Any],
     norm_placement: str = "sandwich",
+    rotary: RotaryConfig | None = None,
     both_ways: bool = False,
-    **local: Any,
 ) -> DecoderConfig:
     """Read the fields that Gemma 2, Gemma 3 and VaultGemma share.
 
-    pattern: without layer_types, every pattern-th layer has full attention, the others a window. both_ways: whether a
-    window is half in front of a token and half behind it. local: fields of AttentionConfig in layers with a window.
+    pattern: without layer_types, every pattern-th layer has full attention, the others a window. rotary: of layers
+    with a window, where it differs. both_ways: whether a window is half in front of a token and half behind it.
     """
     # hidden_act is a field of Gemma 1; cache_implementation is for generate().
     fields.ignore("hidden_act", "cache_implementation")
@@ -43,7 +43,7 @@ def read_gemma2(
     window = fields.take("sliding_window", None)
     if both_ways and window is not None:
         window = window // 2 + 1
-    return with_windows(config, types, window, **local)
+    return with_windows(config, types, window, rotary)
 
 
 def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:

@@ -4,22 +4,24 @@ Llama with partial and interleaved rotary embeddings, and a packed gate. Source:
 transformers/models/glm/modeling_glm.py.
 """
 
-from typing import Any
+from typing import Literal
 
 from edgeformer.config import DecoderConfig
 from edgeformer.families._family import Family, Fields, packed_gate_up
 from edgeformer.families.llama import TENSORS, read_llama
 
 
-def read_glm(fields: Fields, context_length: int | None, **block: Any) -> DecoderConfig:
-    """Read the fields that GLM and GLM-4 share. block: fields of BlockConfig that differ."""
+def read_glm(
+    fields: Fields, context_length: int | None, norm_placement: Literal["pre", "sandwich"] = "pre"
+) -> DecoderConfig:
+    """Read the fields that GLM and GLM-4 share."""
     return read_llama(
         fields,
         context_length,
         interleaved=True,
         fraction=0.5,
         attention={"qkv_bias": fields.take("attention_bias")},
-        block=block,
+        block={"norm_placement": norm_placement},
     )
 
 

@@ -3,7 +3,7 @@
 Llama with four multipliers. Source: transformers/models/granite/modeling_granite.py.
 """
 
-from typing import Any
+from typing import Literal
 
 from edgeformer.config import DecoderConfig
 from edgeformer.families._family import Family, Fields
@@ -11,15 +11,20 @@ from edgeformer.families.llama import TENSORS, read_attention_bias, read_llama
 
 
 def read_granite(
-    fields: Fields, context_length: int | None, *, scale: float, logit_scale: float, **block: Any
+    fields: Fields,
+    context_length: int | None,
+    *,
+    scale: float,
+    logit_scale: float,
+    norm_placement: Literal["pre", "sandwich"] = "pre",
 ) -> DecoderConfig:
-    """Read the fields that Granite and its variants share; scale: of scores. block: fields of BlockConfig."""
+    """Read the fields that Granite and its variants share; scale: of scores."""
     return read_llama(
         fields,
         context_length,
         attention={"scale": scale, **read_attention_bias(fields)},
         feed_forward={"bias": fields.take("mlp_bias", False)},
-        block={"residual_scale": fields.take("residual_multiplier", 1.0), **block},
+        block={"residual_scale": fields.take("residual_multiplier", 1.0), "norm_placement": norm_placement},
         embedding_scale=fields.take("embedding_multiplier", 1.0),
         logit_scale=logit_scale,
     )

@@ -4,9 +4,7 @@ Granite with experts in every layer, stored in fused tensors. Source:
 transformers/models/granitemoe/modeling_granitemoe.py.
 """
 
-from typing import Any
-
-from edgeformer.config import DecoderConfig, RouterConfig
+from edgeformer.config import DecoderConfig, FeedForwardConfig, RouterConfig
 from edgeformer.families import granite
 from edgeformer.families._experts import Tables, read_experts, with_experts
 from edgeformer.families._family import Family, Fields, Packed
@@ -24,10 +22,13 @@ EXPERT_TENSORS: Tables = {
 }
 
 
-def read_granite_experts(fields: Fields, config: DecoderConfig, **options: Any) -> DecoderConfig:
-    """Return a dense Granite with experts in every layer; options: fields of ExpertsConfig."""
+def read_granite_experts(
+    fields: Fields, config: DecoderConfig, shared: FeedForwardConfig | None = None
+) -> DecoderConfig:
+    """Return a dense Granite with experts in every layer; shared: the network that all tokens use."""
     router = RouterConfig(scoring="softmax", normalized=True)
-    return with_experts(config, read_experts(fields, config.blocks[0].feed_forward, router, num_experts=8, **options))
+    experts = read_experts(fields, config.blocks[0].feed_forward, router, num_experts=8, shared=shared)
+    return with_experts(config, experts)
 
 
 def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:

@@ -37,9 +37,9 @@ QK_NORM_TENSORS = {
 }
 
 
-def read_norm(fields: Fields, **changes: Any) -> NormConfig:
-    """Read the config of all norms. changes: fields of NormConfig that differ."""
-    return NormConfig(eps=fields.take("rms_norm_eps", 1e-6), **changes)
+def read_norm(fields: Fields, *, weight: bool = True, offset: float = 0.0) -> NormConfig:
+    """Read the config of all norms; weight, offset: see `NormConfig`."""
+    return NormConfig(eps=fields.take("rms_norm_eps", 1e-6), weight=weight, offset=offset)
 
 
 def read_attention_bias(fields: Fields) -> dict[str, Any]:

@@ -4,20 +4,18 @@ Llama with norms after each branch instead of before it, and norms of all query 
 transformers/models/olmo2/modeling_olmo2.py.
 """
 
-from typing import Any
-
-from edgeformer.config import DecoderConfig, QKNormConfig
+from edgeformer.config import DecoderConfig, QKNormConfig, RotaryConfig
 from edgeformer.families._family import Family, Fields
 from edgeformer.families.llama import QK_NORM_TENSORS, TENSORS, read_attention_bias, read_llama, read_norm
 
 
-def read_olmo2(fields: Fields, context_length: int | None, **attention: Any) -> DecoderConfig:
-    """Read the fields that OLMo 2 and 3 share. attention: fields of AttentionConfig that differ."""
+def read_olmo2(fields: Fields, context_length: int | None, rotary: RotaryConfig | None = None) -> DecoderConfig:
+    """Read the fields that OLMo 2 and 3 share. rotary: None reads that of all layers."""
     qk_norm = QKNormConfig(norm=read_norm(fields), over="projection")
     return read_llama(
         fields,
         context_length,
-        attention={"qk_norm": qk_norm, **read_attention_bias(fields), **attention},
+        attention={"qk_norm": qk_norm, **read_attention_bias(fields), **({} if rotary is None else {"rotary": rotary})},
         block={"norm_placement": "output"},
     )
 

@@ -3,7 +3,7 @@
 Source: transformers/models/roberta/modeling_roberta.py.
 """
 
-from typing import Any
+from typing import Literal
 
 from edgeformer.config import EncoderConfig
 from edgeformer.families._encoder import layer_norm, read_head, usual_heads
@@ -16,16 +16,24 @@ def read_config(fields: Fields, context_length: int | None) -> EncoderConfig:
     return read_roberta(fields, context_length, "Roberta")
 
 
-def read_roberta(fields: Fields, context_length: int | None, model: str, **otherwise: Any) -> EncoderConfig:
+def read_roberta(
+    fields: Fields,
+    context_length: int | None,
+    model: str,
+    *,
+    norm_placement: Literal["pre", "post"] = "post",
+    embedding_norm: bool = True,
+) -> EncoderConfig:
     """Read the fields that RoBERTa and its variants share.
 
-    model: prefix of transformers' class names. otherwise: arguments of `read_bert` that differ.
+    model: prefix of transformers' class names. norm_placement, embedding_norm: as in `read_bert`.
     """
     heads = usual_heads(fields, read_norm(fields), lambda: "gelu", "tanh")
     # Rows up to pad_token_id are for padding, or unused. transformers also treats padding tokens inside a text so and
     # does not count them; here they are tokens like all others.
     first = fields.take("pad_token_id", 1) + 1
-    return read_bert(fields, context_length, read_head(fields, model, heads), first, **otherwise)
+    head = read_head(fields, model, heads)
+    return read_bert(fields, context_length, head, first, norm_placement=norm_placement, embedding_norm=embedding_norm)
 
 
 HEAD_TENSORS = {

@@ -7,7 +7,7 @@ file.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from edgeformer.config import ModelConfig, Task
+from edgeformer.config import ModelConfig
 from edgeformer.errors import ExportError
 from edgeformer.manifest.parts import DeploymentName, OpSet, Precision, Prefill, PrefillChoice
 from edgeformer.manifest.providers import ProviderName, find_provider
@@ -50,17 +50,26 @@ class Proposal:
 class Deployment:
     """A place where bundles run: the options that it proposes, and the files that it has a use for.
 
-    proposals: options proposed for models of each kind. on_devices: the precision proposed for every device that
-    there can be. block_kernels: its onnxruntime has kernels for products and gathers of matrices that are
-    quantized in blocks; without them gathers are made of primitive ops, and embeddings and heads quantize activations
-    per token as well. primitive_gathers: gathers are made of primitive ops in any case. shared_data: graphs may share
-    one file of weights. largest_data: bytes that a file of weights may have. ort_format: graphs are .ort files, which
-    contain their weights. windowed: models with windows get a windowed graph too. certificate: the bundle has the
-    report of its verification. clients: whose configs are written. copied_files: copied from the model's folder.
+    Attributes:
+        steps: options proposed for models whose time goes to steps of single tokens.
+        texts: options proposed for all others.
+        on_devices: the precision proposed for every device that there can be.
+        block_kernels: whether its onnxruntime has kernels for products and gathers of matrices that are quantized in
+            blocks; without them gathers are made of primitive ops, and embeddings and heads quantize activations per
+            token as well.
+        primitive_gathers: whether gathers are made of primitive ops in any case.
+        shared_data: whether graphs may share one file of weights.
+        largest_data: bytes that a file of weights may have.
+        ort_format: whether graphs are .ort files, which contain their weights.
+        windowed: whether models with windows get a windowed graph too.
+        certificate: whether the bundle has the report of its verification.
+        clients: whose configs are written.
+        copied_files: copied from the model's folder.
     """
 
     name: DeploymentName | None
-    proposals: Mapping[Task, Proposal]
+    steps: Proposal
+    texts: Proposal
     on_devices: Mapping[ProviderName, Precision] = field(default_factory=dict)
     block_kernels: bool = True
     primitive_gathers: bool = False
@@ -74,7 +83,7 @@ class Deployment:
 
     def __str__(self) -> str:
         """Describe what the deployment proposes for decoders, in a few words."""
-        proposal = self.proposals["causal-lm"]
+        proposal = self.steps
         parts = [proposal.precision, f"a head in {proposal.head}" if proposal.head else ""]
         parts += ["activations per token" if proposal.activations == "per_token" else ""]
         parts += [f"--prefill {proposal.prefill}" if proposal.prefill else "", ".ort files" if self.ort_format else ""]
@@ -95,7 +104,7 @@ class Deployment:
             return Proposal(precision=self.on_devices[provider])
         if ops != "ort":  # which alone has quantized products
             return Proposal(precision="fp32")
-        return self.proposals["causal-lm" if config is None else config.task]
+        return self.steps if config is None or config.steps else self.texts
 
     def choose(
         self,
@@ -165,22 +174,18 @@ class Chosen:
     prefill: Prefill | None
 
 
-def _proposals(steps: Proposal, texts: Proposal) -> dict[Task, Proposal]:
-    """Return the proposals for all kinds. steps: models whose time goes to steps; texts: those with an encoder."""
-    return {"causal-lm": steps, "encoder": texts, "seq2seq-lm": texts}
-
-
 _PLAIN = Proposal(precision="fp32")
 _PER_TOKEN = Proposal(precision="int8", activations="per_token")
 
-ANYWHERE = Deployment(name=None, proposals=_proposals(_PLAIN, _PLAIN), on_devices={"cuda": "fp32"})
+ANYWHERE = Deployment(name=None, steps=_PLAIN, texts=_PLAIN, on_devices={"cuda": "fp32"})
 """No particular deployment: nothing is quantized that nobody asked to have quantized."""
 
 # A server has plenty of memory, and requests come in batches: int8 has a fortieth of int4's loss, and products of many
 # rows are fastest between integers.
 _SERVER = Deployment(
     name="server",
-    proposals=_proposals(Proposal(precision="int8", prefill="int8"), _PER_TOKEN),
+    steps=Proposal(precision="int8", prefill="int8"),
+    texts=_PER_TOKEN,
     on_devices={"cuda": "fp16"},
 )
 
@@ -188,7 +193,8 @@ _SERVER = Deployment(
 # loss.
 _DESKTOP = Deployment(
     name="desktop",
-    proposals=_proposals(Proposal(precision="int4", head="int8", prefill="int8"), _PER_TOKEN),
+    steps=Proposal(precision="int4", head="int8", prefill="int8"),
+    texts=_PER_TOKEN,
     on_devices={"cuda": "fp16"},
 )
 
@@ -196,7 +202,8 @@ _DESKTOP = Deployment(
 # for gathers from them. It has products of int8 with int8.
 _WEB = Deployment(
     name="web",
-    proposals=_proposals(_PER_TOKEN, _PER_TOKEN),
+    steps=_PER_TOKEN,
+    texts=_PER_TOKEN,
     block_kernels=False,
     primitive_gathers=True,
     shared_data=False,
@@ -211,7 +218,8 @@ _WEB = Deployment(
 # Tensors of an .ort file cannot share bytes, so gathers read the tensors of the products.
 _MOBILE = Deployment(
     name="mobile",
-    proposals=_proposals(Proposal(precision="int4", head="int8"), Proposal(precision="int8")),
+    steps=Proposal(precision="int4", head="int8"),
+    texts=Proposal(precision="int8"),
     primitive_gathers=True,
     ort_format=True,
     windowed=False,

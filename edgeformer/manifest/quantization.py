@@ -64,6 +64,15 @@ class WeightFormat:
         """The zero point of a symmetric format."""
         return 1 << (self.bits - 1)
 
+    @property
+    def reads_calibration(self) -> bool:
+        """Whether the integers are chosen on the inputs of a calibration text."""
+        return self.rounding == "gptq"
+
+    def without_calibration(self) -> "WeightFormat":
+        """Return the format of a matrix that no calibration text reached: this one, rounded by its weights alone."""
+        return replace(self, rounding="mse") if self.reads_calibration else self
+
     def fitted(self, inputs: int) -> "WeightFormat | None":
         """Return this format with the largest block up to its own that divides `inputs`, or None if no block does."""
         if self.block is None:
@@ -151,7 +160,7 @@ class Quantization:
     @property
     def needs_calibration(self) -> bool:
         """Whether any rule needs a calibration text."""
-        return any(rule.format is not None and rule.format.rounding == "gptq" for rule in self.rules)
+        return any(rule.format is not None and rule.format.reads_calibration for rule in self.rules)
 
     def __str__(self) -> str:
         shown: list[str] = []

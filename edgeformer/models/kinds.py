@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from edgeformer.config import DecoderConfig, Task
 from edgeformer.contract.tensors import CacheGeometry
 from edgeformer.documents.schema import check
+from edgeformer.models import compared
+from edgeformer.models.compared import Comparison
 from edgeformer.models.decoder import Decoder
 from edgeformer.models.encoder import Encoder
 from edgeformer.models.graph_specs import GraphSpec, decoder_graph, encoder_graph, seq2seq_graphs
@@ -28,11 +30,13 @@ class Kind:
         graphs: returns the graphs of a config, which is None for modules that are not edgeformer's, and a cache.
         read: runs a module on texts: module, config, ids int64 [B, S], mask [B, S] and empty caches → logits, or states
             and the outputs of a head.
+        comparison: how it is run beside the module of transformers.
     """
 
     build: Callable[[Any, torch.dtype], nn.Module]
     graphs: Callable[[Any, CacheGeometry], tuple[GraphSpec, ...]]
     read: Callable[[nn.Module, Any, Tensor, Tensor, Sequence[Any]], tuple[Tensor, ...]]
+    comparison: Comparison
 
 
 def _build_decoder(config: DecoderConfig, dtype: torch.dtype) -> Decoder:
@@ -61,16 +65,19 @@ KINDS: dict[Task, Kind] = {
         build=_build_decoder,
         graphs=lambda config, cache: (decoder_graph(cache, config),),
         read=_read_with_decoder,
+        comparison=compared.DECODER,
     ),
     "encoder": Kind(
         build=Encoder,
         graphs=lambda config, cache: (encoder_graph(config),),
         read=_read_with_encoder,
+        comparison=compared.ENCODER,
     ),
     "seq2seq-lm": Kind(
         build=Seq2Seq,
         graphs=lambda config, cache: seq2seq_graphs(config),
         read=_read_with_both,
+        comparison=compared.SEQ2SEQ,
     ),
 }
 """All kinds of models. Modules that are not edgeformer's are decoders."""

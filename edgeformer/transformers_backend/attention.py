@@ -176,13 +176,13 @@ def registered() -> Any:
 
 def _attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
-    scaling: float | None = None, dropout: float = 0.0, **options: Any,
+    scaling: float | None = None, dropout: float = 0.0, **options: object,
 ) -> tuple[Tensor, None]:  # fmt: skip
     call = AttentionCall(module, query, key, value, attention_mask, scaling, dropout, options)
     return current_patch().attend(call), None
 
 
-def _mask(*, mask_function: MaskFunction, **options: Any) -> Tensor:
+def _mask(*, mask_function: MaskFunction, **options: object) -> Tensor:
     # `options` may hold a padding mask of ones, made where none is given; our op knows what is padding.
     return current_patch().mask(mask_function)
 
@@ -197,7 +197,7 @@ def _replacement(name: str, function: Callable[..., Any]) -> Callable[..., Any] 
 def _scanning(method: Callable[[RecurrentPatch], Scan], function: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(function)
 
-    def scan(*args: Any, **kwargs: Any) -> Any:
+    def scan(*args: object, **kwargs: object) -> Any:
         patch = _CURRENT.get()
         if patch is None:
             return function(*args, **kwargs)
@@ -208,7 +208,7 @@ def _scanning(method: Callable[[RecurrentPatch], Scan], function: Callable[..., 
 
 
 def _rotating(function: Callable[..., Any]) -> Callable[..., Any]:
-    def rotate(*args: Any, **kwargs: Any) -> Any:
+    def rotate(*args: object, **kwargs: object) -> Any:
         patch = _CURRENT.get()
         return function(*args, **kwargs) if patch is None else patch.rotate(function, args, kwargs)
 

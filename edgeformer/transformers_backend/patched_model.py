@@ -42,7 +42,7 @@ class PatchedRotary(nn.Module):
             for table, value in (tables(form) if form is not None else {}).items():
                 self.register_buffer(_buffer_name(kind, table), value, persistent=False)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> Any:
         """Return cosines and sines in the layout of the original, or what the original returns if it has no form."""
         given = self._signature.bind(*args, **kwargs).arguments
         layer_type = {name: value for name, value in given.items() if not isinstance(value, Tensor)}
@@ -82,7 +82,7 @@ class PatchedPositions(nn.Module):
         self.offset = offset
         self.weight = original.weight
 
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+    def forward(self, *args: object, **kwargs: object) -> Tensor:
         """Return the rows of the positions [B, S]: [B, S, E]."""
         return F.embedding(current_patch().positions + self.offset, self.weight)
 

@@ -57,7 +57,7 @@ class RecurrentPatch:
 
     # Patched code of transformers calls the methods below.
 
-    def update_conv_state(self, x: Tensor, layer: int, state_idx: int = 0, **kwargs: Any) -> Tensor:
+    def update_conv_state(self, x: Tensor, layer: int, state_idx: int = 0, **kwargs: object) -> Tensor:
         """Remember which layer convolves x [B, C, S] next; `causal_conv1d_fn` adds what was before."""
         if state_idx or self._convolved is not None:
             raise ExportError(
@@ -81,7 +81,7 @@ class RecurrentPatch:
 
     def convolve(
         self, hidden_states: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None,
-        **options: Any,
+        **options: object,
     ) -> Tensor:  # fmt: skip
         """Convolve hidden_states [B, C, S] with weight [C, K], as causal_conv1d_fn of causal-conv1d."""
         x = hidden_states
@@ -98,15 +98,16 @@ class RecurrentPatch:
         return y.transpose(1, 2)
 
     def delta_rule(
-        self, query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, **options: Any
-    ) -> tuple[Tensor, Tensor]:
+        self, query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, scale: float | None = None,
+        use_qk_l2norm_in_kernel: bool = False, **options: object,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Scan by the gated delta rule, as chunk_gated_delta_rule of flash-linear-attention.
 
         query, key [B, S, G, Dk], value [B, S, H, Dv], g, beta [B, S, H] → [B, S, H, Dv] and the state.
         """
         width = key.shape[-1]
-        scale = float(options.get("scale") or width**-0.5)
-        if options.get("use_qk_l2norm_in_kernel"):
+        scale = float(scale or width**-0.5)
+        if use_qk_l2norm_in_kernel:
             # A vector of length 1 has a root mean square of width^-½.
             query, key = (ops.rms_norm(heads, None, LENGTH_EPSILON / width) for heads in (query, key))
             key, scale = key * width**-0.5, scale * width**-0.5
@@ -116,7 +117,7 @@ class RecurrentPatch:
     def state_space(
         self, hidden_states: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, chunk_size: int = 0,
         D: Tensor | None = None, dt_bias: Tensor | None = None, dt_softplus: bool = False,
-        dt_limit: tuple[float, float] = (0.0, float("inf")), **options: Any,
+        dt_limit: tuple[float, float] = (0.0, float("inf")), **options: object,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Scan a state space of Mamba-2, as mamba_chunk_scan_combined of mamba-ssm.
 

@@ -223,7 +223,7 @@ class Pass(Protocol):
     def past_length(self) -> int:
         """Return the number of tokens before the new ones; it is symbolic in a trace."""
 
-    def update_conv_state(self, x: Tensor, layer: int, **kwargs: Any) -> Tensor:
+    def update_conv_state(self, x: Tensor, layer: int, state_idx: int = 0, **kwargs: object) -> Tensor:
         """Take new inputs of a convolution."""
 
     def get_recurrent_state(self, layer: int) -> None:
@@ -243,7 +243,7 @@ class PatchedCache(Cache):
         super().__init__(layers=[])
         self._pass = forward_pass
 
-    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: object, **kwargs: object) -> Any:
         """Report new keys and values, and return them."""
         return self._pass.update_cache(key_states, value_states, layer_idx)
 
@@ -264,7 +264,7 @@ class PatchedCache(Cache):
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> None:
         """Return that there is no state."""
 
-    def update_conv_state(self, conv_states: Tensor, layer_idx: int, state_idx: int = 0, **kwargs: Any) -> Tensor:
+    def update_conv_state(self, conv_states: Tensor, layer_idx: int, state_idx: int = 0, **kwargs: object) -> Tensor:
         """Report new inputs of a convolution [B, C, S], and return them."""
         return self._pass.update_conv_state(conv_states, layer_idx, state_idx=state_idx)
 
@@ -273,7 +273,7 @@ class PatchedCache(Cache):
         self._pass.get_recurrent_state(layer_idx)
 
     def update_recurrent_state(
-        self, recurrent_states: Tensor, layer_idx: int, state_idx: int = 0, **kwargs: Any
+        self, recurrent_states: Tensor, layer_idx: int, state_idx: int = 0, **kwargs: object
     ) -> Tensor:
         """Report that a layer has scanned, and return its state."""
         self._pass.update_recurrent_state(layer_idx)

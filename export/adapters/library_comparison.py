@@ -19,10 +19,10 @@ from edgeformer.checkpoints.source import ModelSource
 from edgeformer.checkpoints.tensor_files import open_tensors
 from edgeformer.config import ModelConfig, StackConfig
 from edgeformer.errors import EdgeformerError, ExportError, MissingDependencyError
-from edgeformer.export.adapters.compared_kinds import COMPARED_KINDS
 from edgeformer.export.adapters.opened_model import Comparison
 from edgeformer.export.reference.reference import Reference
 from edgeformer.export.reference.weight_streaming import streaming_parameters
+from edgeformer.models.kinds import KINDS
 from edgeformer.models.model_spec import model_spec_of
 
 if TYPE_CHECKING:
@@ -93,10 +93,10 @@ def _difference(source: ModelSource, weights: Mapping[str, Tensor]) -> tuple[flo
     stored = _load(source, theirs)
     _place_embeddings(theirs, stored)
     inputs = _inputs(source)
-    reference = Reference(model_spec_of(source.config), weights)
+    reference, kind = Reference(model_spec_of(source.config), weights), KINDS[source.config.task]
     with torch.no_grad():
         with reference.loaded():
-            ours = COMPARED_KINDS[source.config.task].ours(reference, source.config, inputs)
+            ours = kind.comparison.ours(reference.module, source.config, inputs, reference.empty_caches(1))
         with computing_in_float64(), streaming_parameters(theirs, stored, torch.float64):
             expected = _run_theirs(source, theirs, inputs)
     if not all(each.isfinite().all() for each in expected):
@@ -135,7 +135,8 @@ def _build(source: ModelSource) -> Any:
 
 def _class_name(source: ModelSource) -> str:
     """Return the name of transformers' class with the head that is exported."""
-    return COMPARED_KINDS[source.config.task].class_name(source.config, source.hf_config.get("architectures") or [])
+    comparison = KINDS[source.config.task].comparison
+    return comparison.class_name(source.config, source.hf_config.get("architectures") or [])
 
 
 def _load(source: ModelSource, model: Any) -> "LoadedWeights":
@@ -213,6 +214,6 @@ def _text(stack: StackConfig, padding: int | None, generator: torch.Generator) -
 def _run_theirs(source: ModelSource, model: Any, inputs: list[Tensor]) -> list[Tensor]:
     """Return the outputs of transformers' module that are compared. Raises NotComparedError."""
     try:
-        return COMPARED_KINDS[source.config.task].theirs(model, source.config, inputs)
+        return KINDS[source.config.task].comparison.theirs(model, source.config, inputs)
     except Exception as error:  # code that is not ours may raise anything
         raise NotComparedError(f"transformers cannot run it ({type(error).__name__}: {error})") from error

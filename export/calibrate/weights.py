@@ -80,7 +80,7 @@ def calibrate(
     reference, result = Reference(model_spec, weights, torch.float32), Calibrated(folder)
     found = list(_quantized_layers(reference.module, quantization, model_spec.task == "seq2seq-lm"))
     tables = [layer for layer in found if isinstance(layer.module, nn.Embedding)]
-    layers = [layer for layer in found if type(layer.module) is nn.Linear and layer.form.rounding == "gptq"]
+    layers = [layer for layer in found if type(layer.module) is nn.Linear and layer.form.reads_calibration]
     (ids, mask), total = padded(text), len({layer.name for layer in layers})
     if heads := [layer for layer in layers if layer.gathered]:
         run = _Calibrator(weights, result, {head.name for head in heads}, total, mask.bool(), progress)
@@ -192,7 +192,7 @@ class _Calibrator:
         if table.name in self.result.formats:
             blocks = QuantizedBlocks(*(part[ids.flatten()] for part in vars(self.result[table.name]).values()))
         else:  # no tied head: `gptq` has no products to go by
-            form = replace(form, rounding="mse") if form.rounding == "gptq" else form
+            form = form.without_calibration()
             blocks = round_blocks(rows.unflatten(1, (-1, form.block or rows.shape[1])), form)
         self._quantized_half(y).add_((blocks.weights().flatten(1) - rows).view(*ids.shape, -1))
 

@@ -13,6 +13,11 @@ from edgeformer.export.graph.provenance import NodeOrigin, origin_of
 Outputs = Sequence[ir.Value]
 """The values that take the places of a node's outputs, in order."""
 
+Attribute = (
+    str | int | float | Sequence[int] | Sequence[float] | Sequence[str] | ir.TensorProtocol | ir.Graph | ir.Attr | None
+)
+"""The value of an attribute of a node; None leaves it out."""
+
 
 class NodeBuilder:
     """A list of new nodes that are not in a graph yet.
@@ -35,12 +40,12 @@ class NodeBuilder:
         """The nodes created so far, in order."""
         return self._tape.nodes
 
-    def __call__(self, op: str, *inputs: ir.Value | None, domain: str = "", **attributes: Any) -> ir.Value:
+    def __call__(self, op: str, *inputs: ir.Value | None, domain: str = "", **attributes: Attribute) -> ir.Value:
         """Create a node with one output."""
         return self._tape.op(op, inputs, attributes, domain=domain, **self._named(op))
 
     def many(
-        self, op: str, *inputs: ir.Value | None, outputs: int, domain: str = "", **attributes: Any
+        self, op: str, *inputs: ir.Value | None, outputs: int, domain: str = "", **attributes: Attribute
     ) -> Sequence[ir.Value]:
         """Create a node with several outputs."""
         return self._tape.op_multi_out(op, inputs, attributes, num_outputs=outputs, domain=domain, **self._named(op))

@@ -108,7 +108,7 @@ def _translation(name: str, op: Any) -> Callable[..., Any]:
         for argument in arguments
     ])  # fmt: skip
 
-    def translate(*values: Any, **named: Any) -> Any:
+    def translate(*values: object, **named: object) -> Any:
         bound = signature.bind(*values, **named)
         bound.apply_defaults()
         tensors = [bound.arguments[name] for name in inputs]

@@ -73,10 +73,13 @@ class _Formula:
         self.nodes: list[NodeProto] = []
         self._prefix = f"{node.output[0]}/float_product"
 
-    def __call__(self, op: str, *inputs: str, output: str = "", **attributes: Any) -> str:
-        """Add a node; return the name of its output."""
+    def __call__(self, op: str, *inputs: str, output: str = "", to: int | None = None) -> str:
+        """Add a node; return the name of its output. to: the type of a Cast."""
         name = output or f"{self._prefix}/{op}_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(op, inputs, [name], **attributes))
+        node = helper.make_node(op, inputs, [name])
+        if to is not None:
+            node.attribute.append(helper.make_attribute("to", to))
+        self.nodes.append(node)
         return name
 
     def wide(self, value: str) -> str:

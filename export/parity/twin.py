@@ -82,7 +82,7 @@ def verify_twin(subject: Subject, progress: Progress, verify: Callable[[Subject]
 def write_twin(subject: Subject, folder: Path, progress: Progress) -> Subject:
     """Write the twins of a bundle's graphs into a folder, and return them as a subject of verification."""
     manifest = subject.manifest
-    quantization = _without_gptq(manifest.plan.quantization)
+    quantization = _without_calibration(manifest.plan.quantization)
     precision = manifest.plan.precision if quantization is not None else "fp32"
     plan = replace(manifest.plan, precision=precision, arithmetic="fp32", quantization=quantization)
     # Graphs of float32 are their own twins.
@@ -118,15 +118,12 @@ def replace_fp8_attention(twin: Subject) -> Subject:
     return replace(twin, manifest=replace(twin.manifest, files=file_entries(twin.folder, {})))
 
 
-def _without_gptq(quantization: Quantization | None) -> Quantization | None:
+def _without_calibration(quantization: Quantization | None) -> Quantization | None:
     """Return the same formats without a calibration, which would take its text; a twin has integers of its own."""
     if quantization is None:
         return None
     rules = tuple(
-        replace(rule, format=replace(rule.format, rounding="mse"))
-        if rule.format is not None and rule.format.rounding == "gptq"
-        else rule
-        for rule in quantization.rules
+        replace(rule, format=rule.format and rule.format.without_calibration()) for rule in quantization.rules
     )
     return replace(quantization, rules=rules, calibration=None)
 

@@ -9,8 +9,6 @@ Requires that the config has one format for all parameters that are packed into 
 wants GPTQ, and that no calibration text has reached, is rounded by `mse`.
 """
 
-from dataclasses import replace
-
 import onnx_ir as ir
 
 from edgeformer.contract.ops import DOMAIN
@@ -60,8 +58,8 @@ def quantize_weights(
         if fitted is None:
             report.miss(first, f"{weight.name} has {inputs} inputs, which no block of 16 or more divides")
             continue
-        if fitted.rounding == "gptq" and not (calibrated and calibrated.covers(tensor.source.parameters, fitted)):
-            fitted = replace(fitted, rounding="mse")
+        if fitted.reads_calibration and not (calibrated and calibrated.covers(tensor.source.parameters, fitted)):
+            fitted = fitted.without_calibration()
         matrix = QuantizedMatrix(tensor, fitted, columns=columns, calibrated=calibrated)
         for node in readers:
             assert node is not None

@@ -24,7 +24,7 @@ class QuantizedExperts:
     """Weights [X, N, K] of X experts, each of which is quantized once for all of its parts."""
 
     def __init__(self, tensor: StreamedTensor, form: WeightFormat):
-        assert form.block is not None and form.rounding != "gptq", "experts are quantized in blocks, by themselves"
+        assert form.block is not None and not form.reads_calibration, "experts are quantized in blocks, by themselves"
         self.tensor = tensor
         self.form = form
         self.block: int = form.block

@@ -45,7 +45,7 @@ class QuantizedMatrix:
         source = self.tensor.source
         self._by_rows = source.transposed == self.columns  # the parameters are [N, K]
         divided = self._by_rows and len(source.parameters) == 1 and source.scaled is None
-        divided = divided and self.form.block is not None and self.form.rounding != "gptq"
+        divided = divided and self.form.block is not None and not self.form.reads_calibration
         self._slices = row_slices((self.outputs, self.inputs)) if divided else [slice(0, self.outputs)]
         self._kept: dict[int, QuantizedBlocks] | None = None
 
@@ -81,7 +81,7 @@ class QuantizedMatrix:
     def _quantize(self, rows: slice) -> QuantizedBlocks:
         """Quantize some outputs, or all of them."""
         source, values = self.tensor.source, self.tensor.values
-        if self.form.rounding == "gptq":
+        if self.form.reads_calibration:
             assert self.calibrated is not None and self._by_rows
             return concatenate([self.calibrated[name] for name in source.parameters])
         if len(self._slices) > 1:

@@ -47,7 +47,7 @@ def streaming_parameters(model: nn.Module, weights: Mapping[str, Tensor], dtype:
 
 def _forward(
     module: nn.Module, forward: Callable[..., Any], names: Mapping[str, str], weights: Mapping[str, Tensor],
-    dtype: torch.dtype, *args: Any, **kwargs: Any,
+    dtype: torch.dtype, *args: Any, **kwargs: object,
 ) -> Any:  # fmt: skip
     """Run a module's own forward with its parameters loaded."""
     if isinstance(module, StackedFeedForward):

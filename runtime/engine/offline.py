@@ -48,7 +48,8 @@ class OfflineEngine:
         """Put a request into the queue and return its stream; arguments and errors are those of `Engine.submit`."""
         keywords = {"config": config, "logits_processors": logits_processors, **options}
         request = self._service.request(prompt, keywords)
-        request.stream = stream = GenerationStream(request.row, self._scheduler)
+        stream = GenerationStream(request.row, self._scheduler)
+        request.stream = stream.record
         self._scheduler.add(request)
         return stream
 

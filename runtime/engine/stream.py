@@ -28,7 +28,7 @@ class EngineStream(RowStream):
     def poll(self) -> tuple[list[TokenEvent], bool]:
         """Return the tokens since the last call, without waiting, and whether the stream has ended behind them."""
         with self._changed:
-            return [self._next_token() for _ in range(self._read, self._pushed)], self._ended
+            return [self._next_token() for _ in range(self._read, self.record.pushed)], self.record.ended
 
     def finish(self, timeout: float | None = None) -> Generation:
         """Wait for the end and return the whole result.
@@ -37,7 +37,7 @@ class EngineStream(RowStream):
         """
         timeout = seconds("timeout", timeout)
         with self._changed:
-            if not self._finished.wait_for(lambda: self._ended, timeout):
+            if not self._finished.wait_for(lambda: self.record.ended, timeout):
                 raise TimeoutError(f"the request has not ended within {timeout} seconds")
         self._raise_error()
         return self._row.result()
@@ -48,7 +48,7 @@ class EngineStream(RowStream):
         The whole text may then end with what no piece has: U+FFFD for a part of a character, or the beginning of a stop
         string.
         """
-        self._cancelled = True
+        self.record.cancel()
         self._wake()
 
     def add_listener(self, callback: "Callable[[EngineStream], None]") -> None:
@@ -60,23 +60,23 @@ class EngineStream(RowStream):
         functions("callback", [callback])
         with self._changed:
             self._listeners.append(callback)
-            ready = self._read < self._pushed or self._ended
+            ready = self._read < self.record.pushed or self.record.ended
         if ready:
             callback(self)
 
     def push(self, piece: str) -> None:
         """Tell of the row's next token, and of the text that the row says it completes; for the scheduler."""
         with self._changed:
-            super().push(piece)
+            self.record.push(piece)
             self._changed.notify_all()
         self._call_listeners()
 
     def end(self, error: BaseException | None = None) -> None:
         """End the stream, by an error or without; for the scheduler."""
         with self._changed:
-            if self._ended:
+            if self.record.ended:
                 return
-            super().end(error)
+            self.record.end(error)
             self._changed.notify_all()
             self._finished.notify_all()
         self._call_listeners()
@@ -87,8 +87,8 @@ class EngineStream(RowStream):
 
     def _next_event(self) -> TokenEvent | None:
         with self._changed:
-            self._changed.wait_for(lambda: self._read < self._pushed or self._ended)
-            if self._read < self._pushed:
+            self._changed.wait_for(lambda: self._read < self.record.pushed or self.record.ended)
+            if self._read < self.record.pushed:
                 return self._next_token()
         self._raise_error()
         return None

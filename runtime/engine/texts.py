@@ -7,7 +7,7 @@ from typing import Any
 
 from edgeformer.runtime.generation.scheduling.statistics import EngineStatistics
 from edgeformer.runtime.generation.scheduling.waiting import EngineBusyError
-from edgeformer.runtime.tasks.encoder import BATCH, Encoded, Encoder
+from edgeformer.runtime.tasks.encoder import BATCH, Encoded, Encoder, batches
 
 MOST_PADDING = 2
 """Texts run together with the one that waits longest if neither is more than this many times as long as the other."""
@@ -81,7 +81,7 @@ class TextScheduler:
         longest, shortest = len(first) * MOST_PADDING, len(first) / MOST_PADDING
         similar = [text for text in waiting if shortest <= len(text) <= longest and text.is_pair == first.is_pair]
         similar.sort(key=lambda text: abs(len(text) - len(first)))  # stable: the oldest of one length first
-        return similar[: self._rows]
+        return [similar[place] for place in next(batches([len(text) for text in similar], self._rows))]
 
     def look_for_cancelled(self) -> None:
         """Do nothing: every turn looks."""

@@ -43,7 +43,7 @@ def start_rows(
     streams = []
     for index, row in enumerate(rows):
         streams.append(make_stream(row, scheduler))
-        request = ScheduledRequest(row, streams[-1], adapter=adapter, drafts=drafts)
+        request = ScheduledRequest(row, streams[-1].record, adapter=adapter, drafts=drafts)
         if first_logits is not None:
             request.prefilled, request.first_logits = len(row.prompt), first_logits[index]
         scheduler.add(request)

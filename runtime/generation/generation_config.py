@@ -7,7 +7,7 @@ The options themselves are declared in `edgeformer.options.generation`. The conf
 runtime take: `Sampling`, `Rules`, `Dry`, `StructuredOutput` and `BeamSearch`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +34,7 @@ from edgeformer.runtime import request_values
 from edgeformer.runtime.generation.beam_search import BeamSearch
 from edgeformer.runtime.generation.option_checks import option_value
 from edgeformer.runtime.generation.sampling.dry import Dry
+from edgeformer.runtime.generation.sampling.logits_processors import LogitsProcessor
 from edgeformer.runtime.generation.sampling.logits_rules import Rules
 from edgeformer.runtime.generation.sampling.sampling import Sampling
 from edgeformer.runtime.generation.sampling.structured_output import StructuredOutput
@@ -187,6 +188,13 @@ class GenerationConfig(
     def _values_of(self, group: type[Any]) -> dict[str, Any]:
         """Return the values of a group of options."""
         return {field.name: getattr(self, field.name) for field in fields(group)}
+
+
+class CallOptions(GenerationOptions, total=False):
+    """Keywords of every call that generates; the overloads of `generate` and `translate` name them by this."""
+
+    config: GenerationConfig | None
+    logits_processors: Sequence[LogitsProcessor]
 
 
 GenerationConfig.__doc__ = f"{GenerationConfig.__doc__}\n\n" + "\n".join(

@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 from dataclasses import dataclass
+from functools import singledispatch
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -29,6 +30,7 @@ from edgeformer.runtime.sessions.session import (
     usable_cores,
 )
 from edgeformer.runtime.sound.audio import SAMPLE_RATE
+from edgeformer.runtime.steps.runner import StepRunner
 from edgeformer.runtime.tasks.causal_lm import CausalLM
 from edgeformer.runtime.tasks.encoder import Encoder
 from edgeformer.runtime.tasks.loading import load
@@ -219,14 +221,32 @@ def _answers(model: Model) -> list[NDArray[Any]]:
     length = TOKENS if manifest.prefill is None else max(TOKENS, manifest.prefill.from_tokens)
     length = min(length, max(1, manifest.context_length - STEPS))
     tokens = np.random.default_rng(0).integers(0, manifest.vocab_size, length).tolist()
-    if isinstance(model, Encoder):
-        return list(model.run([tokens]).values())
-    if isinstance(model, Seq2SeqLM):
-        source: Any = np.zeros(SAMPLE_RATE, np.float32) if model.is_speech else tokens
-        decoder, answers = model.new_decoder(model.run_encoder([source]), STEPS), []
-    else:
-        assert isinstance(model, CausalLM)
-        decoder = model.new_decoder(1, len(tokens) + STEPS)
-        # The prefill graph, where there is one, computes the second.
-        answers = [model.forward(tokens), decoder.prefill(0, tokens).copy()]
-    return answers + [decoder.decode_one_token([token]).copy() for token in tokens[:STEPS]]
+    return _outputs(model, tokens)
+
+
+@singledispatch
+def _outputs(model: Model, tokens: list[int]) -> list[NDArray[Any]]:
+    """Return outputs of all graphs of a model that reads these tokens."""
+    raise TypeError(f"{type(model).__name__} has no outputs to compare")
+
+
+@_outputs.register
+def _states(model: Encoder, tokens: list[int]) -> list[NDArray[Any]]:
+    return list(model.run([tokens]).values())
+
+
+@_outputs.register
+def _source_logits(model: Seq2SeqLM, tokens: list[int]) -> list[NDArray[Any]]:
+    source: Any = np.zeros(SAMPLE_RATE, np.float32) if model.is_speech else tokens
+    return _steps(model.new_decoder(model.run_encoder([source]), STEPS), tokens)
+
+
+@_outputs.register
+def _text_logits(model: CausalLM, tokens: list[int]) -> list[NDArray[Any]]:
+    decoder = model.new_decoder(1, len(tokens) + STEPS)
+    # The prefill graph, where there is one, computes the second.
+    return [model.forward(tokens), decoder.prefill(0, tokens).copy(), *_steps(decoder, tokens)]
+
+
+def _steps(decoder: StepRunner, tokens: list[int]) -> list[NDArray[Any]]:
+    return [decoder.decode_one_token([token]).copy() for token in tokens[:STEPS]]

@@ -19,12 +19,12 @@ from edgeformer.errors import BundleError, MissingDependencyError, RequestError,
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.parts import Arithmetic, CachePrecision
 from edgeformer.manifest.providers import CPU, PROVIDERS, Provider, ProviderChoice
-from edgeformer.runtime.sessions.cuda_options import CudaOptions
-from edgeformer.runtime.sessions.int8_saturation import products_saturate
 from edgeformer.runtime.sessions.kernels import BODIES, KernelChoice
 from edgeformer.runtime.sessions.narrow_floats import BFLOAT16, FLOAT8
 from edgeformer.runtime.sessions.optional_input import with_optional_input
 from edgeformer.runtime.sessions.providers import DEVICES, sessions_of
+from edgeformer.runtime.sessions.providers.cuda_options import CudaOptions
+from edgeformer.runtime.sessions.providers.int8_saturation import products_saturate
 
 CACHE_DTYPES: dict[Arithmetic, type[np.generic]] = {"fp32": np.float32, "fp16": np.float16, "bf16": BFLOAT16}
 """Element type of a cache that is not quantized, by the arithmetic of the bundle; see `narrow_floats`."""
@@ -202,13 +202,15 @@ def _graph_session(base: Any) -> Any:
     """
 
     class GraphSession(base):  # type: ignore[misc]
-        def __init__(self, name: str, has_threads: bool, uncaptured: Any, *arguments: Any, **options: Any) -> None:
+        def __init__(
+            self, name: str, has_threads: bool, uncaptured: Any, model: str | bytes, options: Any, providers: list[Any]
+        ) -> None:
             self._graph = name
             self._has_threads = has_threads
             self._uncaptured = uncaptured
             self._graphs = counted(1)
             self._process = os.getpid()
-            super().__init__(*arguments, **options)
+            super().__init__(model, options, providers=providers, enable_fallback=0)
 
         def new_graph_run(self) -> Any:
             """Return options of runs that capture a CUDA graph of their own the first time, and replay it later."""
@@ -236,7 +238,7 @@ def graph_session(name: str, has_threads: bool, model: bytes, options: Any, prov
     """Return a session of a model in memory, which errors call by a name. has_threads: whether a fork lacks any."""
     with _named_errors(name):
         kind = _graph_session(onnxruntime().InferenceSession)
-        return kind(name, has_threads, None, model, options, providers=providers, enable_fallback=0)
+        return kind(name, has_threads, None, model, options, providers)
 
 
 @contextmanager
@@ -318,10 +320,8 @@ def open_session(
             sessions.prepare(ort)
             kind = _graph_session(ort.InferenceSession)
             has_threads = chosen > 1 or provider.on_device  # of onnxruntime, or of our kernels
-            session = kind(
-                str(graph), has_threads, uncaptured, with_optional_input(Path(graph), options), options,
-                providers=providers, enable_fallback=0,
-            )  # fmt: skip
+            model = with_optional_input(Path(graph), options)
+            session = kind(str(graph), has_threads, uncaptured, model, options, providers)
     except onnxruntime_errors() as error:
         if uncaptured is not None and "graph capture" in str(error):
             raise RequestError(

@@ -15,9 +15,9 @@ import numpy as np
 from edgeformer.contract import protobuf as onnx
 from edgeformer.contract.protobuf import written_field
 from edgeformer.manifest.providers import Provider
-from edgeformer.runtime.sessions.cuda_options import CudaOptions
 from edgeformer.runtime.sessions.narrow_floats import BFLOAT16
 from edgeformer.runtime.sessions.providers import sessions_of
+from edgeformer.runtime.sessions.providers.cuda_options import CudaOptions
 from edgeformer.runtime.sessions.session import BESIDE, graph_session, session_options
 
 IR_VERSION, OPSET = 10, 18

@@ -14,7 +14,7 @@ from edgeformer.runtime import request_values
 from edgeformer.runtime.caches.encoder_outputs import check_length
 from edgeformer.runtime.generation.chat_stream import ChatStream
 from edgeformer.runtime.generation.generate import start_rows
-from edgeformer.runtime.generation.generation_config import GenerationConfig, GenerationOptions
+from edgeformer.runtime.generation.generation_config import CallOptions, GenerationConfig, GenerationOptions
 from edgeformer.runtime.generation.make_row import make_row
 from edgeformer.runtime.generation.row import DEFAULT_NEW_TOKENS, Generation, Row
 from edgeformer.runtime.generation.sampling.logits_processors import LogitsProcessor
@@ -42,6 +42,12 @@ from edgeformer.runtime.text.tokenizer import Message, Tool
 
 PREFIX_BYTES = 256 * 2**20
 """Bytes of conversations that `chat` keeps: 5,800 tokens at SmolLM2-135M's geometry in float32."""
+
+
+class DecoderCall(CallOptions, total=False):
+    """Keywords of the overloads of `CausalLM.generate`."""
+
+    adapter: str | None
 
 
 class CausalLM(Model):
@@ -135,50 +141,22 @@ class CausalLM(Model):
     # A str is a Sequence[str] too, which mypy reports; the overload of one text comes first and wins.
     @overload
     def generate(  # type: ignore[overload-overlap]
-        self,
-        prompt: Text,
-        *,
-        config: GenerationConfig | None = None,
-        num_return_sequences: Literal[1] = 1,
-        adapter: str | None = None,
-        logits_processors: Sequence[LogitsProcessor] = (),
-        **options: Unpack[GenerationOptions],
+        self, prompt: Text, *, num_return_sequences: Literal[1] = 1, **call: Unpack[DecoderCall]
     ) -> Generation: ...
 
     @overload
     def generate(  # type: ignore[overload-overlap]
-        self,
-        prompt: Text,
-        *,
-        config: GenerationConfig | None = None,
-        num_return_sequences: int,
-        adapter: str | None = None,
-        logits_processors: Sequence[LogitsProcessor] = (),
-        **options: Unpack[GenerationOptions],
+        self, prompt: Text, *, num_return_sequences: int, **call: Unpack[DecoderCall]
     ) -> list[Generation]: ...
 
     @overload
     def generate(  # type: ignore[overload-overlap]
-        self,
-        prompt: Sequence[Text],
-        *,
-        config: GenerationConfig | None = None,
-        num_return_sequences: Literal[1] = 1,
-        adapter: str | None = None,
-        logits_processors: Sequence[LogitsProcessor] = (),
-        **options: Unpack[GenerationOptions],
+        self, prompt: Sequence[Text], *, num_return_sequences: Literal[1] = 1, **call: Unpack[DecoderCall]
     ) -> list[Generation]: ...
 
     @overload
     def generate(
-        self,
-        prompt: Sequence[Text],
-        *,
-        config: GenerationConfig | None = None,
-        num_return_sequences: int,
-        adapter: str | None = None,
-        logits_processors: Sequence[LogitsProcessor] = (),
-        **options: Unpack[GenerationOptions],
+        self, prompt: Sequence[Text], *, num_return_sequences: int, **call: Unpack[DecoderCall]
     ) -> list[list[Generation]]: ...
 
     def generate(

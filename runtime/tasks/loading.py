@@ -9,7 +9,7 @@ from edgeformer.errors import BundleError, RequestError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.providers import ProviderChoice
 from edgeformer.runtime import request_values
-from edgeformer.runtime.sessions.cuda_options import CudaOptions
+from edgeformer.runtime.sessions.providers.cuda_options import CudaOptions
 from edgeformer.runtime.sessions.session import SessionSettings
 from edgeformer.runtime.tasks.causal_lm import CausalLM
 from edgeformer.runtime.tasks.encoder import Encoder

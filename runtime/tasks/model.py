@@ -8,11 +8,11 @@ from typing import Any
 from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime.request_values import flag, is_list, text_or_ids
-from edgeformer.runtime.sessions.cuda_options import checked, without_graphs
 from edgeformer.runtime.sessions.kernel_report import KernelReport, report_kernels
 from edgeformer.runtime.sessions.kernels import choose_kernels
 from edgeformer.runtime.sessions.prepacked.prepacked_graphs import open_graph
 from edgeformer.runtime.sessions.providers import sessions_of
+from edgeformer.runtime.sessions.providers.cuda_options import checked, without_graphs
 from edgeformer.runtime.sessions.session import SessionSettings, check_tensors, choose_provider
 from edgeformer.runtime.text.tokenizer import Tokenizer
 

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from edgeformer.errors import RequestError
 from edgeformer.runtime import request_values
-from edgeformer.runtime.generation.generation_config import GenerationConfig, GenerationOptions
+from edgeformer.runtime.generation.generation_config import CallOptions, GenerationConfig, GenerationOptions
 from edgeformer.runtime.generation.row import Generation
 from edgeformer.runtime.generation.sampling.logits_processors import LogitsProcessor
 from edgeformer.runtime.generation.scheduling import GenerationStream
@@ -19,6 +19,12 @@ from edgeformer.runtime.tasks.model import is_batch
 from edgeformer.runtime.tasks.seq2seq_requests import Seq2SeqRequest, max_new_tokens, search_beams, start_sources
 from edgeformer.runtime.tasks.speech import Runs, SpeechConfig, SpeechModel, Transcript, transcribe
 from edgeformer.runtime.text.languages import plan_translation
+
+
+class SourceCall(CallOptions, total=False):
+    """Keywords of the overloads of `Seq2SeqLM.generate` and `translate`."""
+
+    prompt: Sequence[int] | None
 
 
 class Seq2SeqLM(EncoderDecoder):
@@ -36,50 +42,22 @@ class Seq2SeqLM(EncoderDecoder):
     # A str is a Sequence[str] too, which mypy reports; the overload of one text comes first and wins.
     @overload
     def generate(  # type: ignore[overload-overlap]
-        self,
-        source: Source,
-        *,
-        prompt: Sequence[int] | None = None,
-        config: GenerationConfig | None = None,
-        num_return_sequences: Literal[1] = 1,
-        logits_processors: Sequence[LogitsProcessor] = (),
-        **options: Unpack[GenerationOptions],
+        self, source: Source, *, num_return_sequences: Literal[1] = 1, **call: Unpack[SourceCall]
     ) -> Generation: ...
 
     @overload
     def generate(  # type: ignore[overload-overlap]
-        self,
-        source: Source,
-        *,
-        prompt: Sequence[int] | None = None,
-        config: GenerationConfig | None = None,
-        num_return_sequences: int,
-        logits_processors: Sequence[LogitsProcessor] = (),
-        **options: Unpack[GenerationOptions],
+        self, source: Source, *, num_return_sequences: int, **call: Unpack[SourceCall]
     ) -> list[Generation]: ...
 
     @overload
     def generate(  # type: ignore[overload-overlap]
-        self,
-        source: Sequence[Source],
-        *,
-        prompt: Sequence[int] | None = None,
-        config: GenerationConfig | None = None,
-        num_return_sequences: Literal[1] = 1,
-        logits_processors: Sequence[LogitsProcessor] = (),
-        **options: Unpack[GenerationOptions],
+        self, source: Sequence[Source], *, num_return_sequences: Literal[1] = 1, **call: Unpack[SourceCall]
     ) -> list[Generation]: ...
 
     @overload
     def generate(
-        self,
-        source: Sequence[Source],
-        *,
-        prompt: Sequence[int] | None = None,
-        config: GenerationConfig | None = None,
-        num_return_sequences: int,
-        logits_processors: Sequence[LogitsProcessor] = (),
-        **options: Unpack[GenerationOptions],
+        self, source: Sequence[Source], *, num_return_sequences: int, **call: Unpack[SourceCall]
     ) -> list[list[Generation]]: ...
 
     def generate(
@@ -150,11 +128,7 @@ class Seq2SeqLM(EncoderDecoder):
         text: str,
         source_language: str | None = None,
         target_language: str | None = None,
-        *,
-        prompt: Sequence[int] | None = None,
-        config: GenerationConfig | None = None,
-        logits_processors: Sequence[LogitsProcessor] = (),
-        **options: Unpack[GenerationOptions],
+        **call: Unpack[SourceCall],
     ) -> str: ...
 
     @overload
@@ -163,11 +137,7 @@ class Seq2SeqLM(EncoderDecoder):
         text: Sequence[str],
         source_language: str | None = None,
         target_language: str | None = None,
-        *,
-        prompt: Sequence[int] | None = None,
-        config: GenerationConfig | None = None,
-        logits_processors: Sequence[LogitsProcessor] = (),
-        **options: Unpack[GenerationOptions],
+        **call: Unpack[SourceCall],
     ) -> list[str]: ...
 
     def translate(

@@ -60,7 +60,7 @@ class ChatTemplate:
         self.source = source
         self._compiled: jinja2.Template | None = None
 
-    def render(self, **values: Any) -> str:
+    def render(self, **values: object) -> str:
         """Return the text of the template for values, such as `messages`.
 
         Raises RequestError for what the template refuses, and for a template that is none or that exceeds a limit.
@@ -179,7 +179,7 @@ class _Environment(ImmutableSandboxedEnvironment):
             _check_work("__mod__", (left, right))
         return super().call_binop(context, operator, left, right)
 
-    def call(*arguments: Any, **keywords: Any) -> Any:
+    def call(*arguments: Any, **keywords: object) -> Any:
         """Return the result of a call in a template."""
         _, _, function, *given = arguments
         _check_time()
@@ -299,7 +299,7 @@ def _limited(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a filter that checks its arguments and its result."""
 
     @functools.wraps(function)  # with jinja2's mark of functions that take the environment or the context first
-    def limited(*arguments: Any, **keywords: Any) -> Any:
+    def limited(*arguments: object, **keywords: object) -> Any:
         _check_time()
         _check_work(name, (*arguments[hasattr(function, "jinja_pass_arg") :], *keywords.values()))
         result = function(*arguments, **keywords)
@@ -310,8 +310,13 @@ def _limited(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _to_json(
-    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
 ) -> str:
+    """Return JSON; the options are those of transformers."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from edgeformer import ops
 from edgeformer.contract.ops import DOMAIN
+from edgeformer.export.capture.torch_export import skip_needless_stages, tables_built_once
 from edgeformer.export.graph.canonical import OPS, translation_table
 from edgeformer.export.graph.function_bodies import FUNCTION_BODIES, decompose_all
 
@@ -36,19 +37,24 @@ class Call(nn.Module):
         return self.op(**given, **self.attributes)
 
 
+def in_onnx(exported, names):
+    """Translate a program into ONNX as `capture` does: without needless stages, and torch's tables are built once."""
+    with tables_built_once():
+        program = torch.onnx.export(
+            skip_needless_stages(exported), dynamo=True, optimize=False, verbose=False, input_names=names,
+            custom_translation_table=translation_table(),
+        )  # fmt: skip
+    program.model.ir_version = 10
+    return program.model
+
+
 def body_of(op, tensors, attributes, form="any"):
     """Capture the op on these tensors (None stays absent), write it out, and return a function that runs it."""
     present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     absent = {name: None for name, tensor in tensors.items() if tensor is None}
     module = Call(op, list(present), attributes | absent)
     arguments = tuple(present.values())
-    exported = torch.export.export(module, arguments, strict=False)
-    program = torch.onnx.export(
-        exported, dynamo=True, optimize=False, verbose=False, custom_translation_table=translation_table(),
-        input_names=list(present),
-    )  # fmt: skip
-    model = program.model
-    model.ir_version = 10
+    model = in_onnx(torch.export.export(module, arguments, strict=False), list(present))
     assert [node.domain for node in model.graph] == ["edgeformer"]
     decompose_all(model, form)
     assert all(node.domain == "" for node in model.graph)
@@ -258,13 +264,9 @@ def body_of_dynamic(tensors):
         module, tuple(tensors[name] for name in present), strict=False,
         dynamic_shapes=(tuple(axes.get(name) for name in present),),
     )  # fmt: skip
-    program = torch.onnx.export(
-        exported, dynamo=True, optimize=False, verbose=False, custom_translation_table=translation_table(),
-        input_names=present,
-    )  # fmt: skip
-    program.model.ir_version = 10
-    decompose_all(program.model)
-    session = ort.InferenceSession(ir.serde.serialize_model(program.model).SerializeToString())
+    model = in_onnx(exported, present)
+    decompose_all(model)
+    session = ort.InferenceSession(ir.serde.serialize_model(model).SerializeToString())
     return lambda **feeds: session.run(None, {name: np.asarray(tensor) for name, tensor in feeds.items()})
 
 

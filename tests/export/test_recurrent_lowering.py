@@ -1,5 +1,6 @@
 """The ops of recurrent layers in every op set: what they compute, padding, states that are updated in place."""
 
+import copy
 import functools
 
 import numpy as np
@@ -7,13 +8,12 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 import torch
-from test_function_bodies import Call
+from test_function_bodies import Call, in_onnx
 from test_recurrent_bodies import MASKS, RULES, SCALE, attention_tensors, conv_tensors, feeds_of, in_precision
 from torch import nn
 
 from edgeformer import ops
 from edgeformer.config import DeltaNetConfig, StateSpaceConfig
-from edgeformer.export.graph.canonical import translation_table
 from edgeformer.export.graph.recurrent_bodies import CHUNK
 from edgeformer.export.lower import LoweringOptions
 from edgeformer.export.lower.lowering import lower
@@ -40,8 +40,8 @@ def case(rule, length, padding="full", dtype=torch.float32):
 
 
 @functools.cache
-def lowered(rule, dtype, lowering):
-    """Return a session of the lowered op, whose number of new tokens is free, and its graph."""
+def traced(rule, dtype):
+    """Return the graph of the op, whose number of new tokens is free."""
     op, tensors, attributes = case(rule, 3, dtype=dtype)
     present = feeds_of(tensors)
     absent = {name: None for name, tensor in tensors.items() if tensor is None}
@@ -49,13 +49,15 @@ def lowered(rule, dtype, lowering):
     axes = tuple(None if name in fixed else {1: torch.export.Dim.DYNAMIC} for name in present)
     module = Call(op, list(present), attributes | absent)
     exported = torch.export.export(module, tuple(present.values()), strict=False, dynamic_shapes=(axes,))
-    program = torch.onnx.export(
-        exported, dynamo=True, optimize=False, verbose=False, custom_translation_table=translation_table(),
-        input_names=list(present),
-    )  # fmt: skip
-    program.model.ir_version = 10
-    report = lower(program.model, lowering)
-    return ort.InferenceSession(ir.serde.serialize_model(program.model).SerializeToString()), program.model, report
+    return in_onnx(exported, list(present))
+
+
+@functools.cache
+def lowered(rule, dtype, lowering):
+    """Return a session of the lowered op, and its graph."""
+    model = traced(rule, dtype).clone()
+    report = lower(model, lowering)
+    return ort.InferenceSession(ir.serde.serialize_model(model).SerializeToString()), model, report
 
 
 def exact(op, tensors, attributes):
@@ -187,10 +189,12 @@ class Layer(nn.Module):
         return (output, *present)
 
 
-@pytest.mark.parametrize("name", OP_SETS)
-@pytest.mark.parametrize("layer_class", LAYERS)
-def test_a_layer_runs_in_every_op_set(layer_class, name):
-    """A padded first prompt, then a chunk and steps, of a graph whose rows and tokens are free."""
+NAMES = ["x", "token_mask", "conv", "state"]
+
+
+@functools.cache
+def traced_layer(layer_class):
+    """Return a layer, and its graph, whose rows and tokens are free."""
     module = Layer(layer_class)
     states = [torch.zeros(2, *state.dims) for state in LAYERS[layer_class].states]
     given = torch.randn(2, 3, HIDDEN), torch.ones(2, 3, dtype=torch.bool), *states
@@ -198,20 +202,25 @@ def test_a_layer_runs_in_every_op_set(layer_class, name):
     exported = torch.export.export(
         module, given, strict=False, dynamic_shapes=({0: free, 1: free}, {0: free, 1: free}, {0: free}, {0: free})
     )
-    names = ["x", "token_mask", "conv", "state"]
-    program = torch.onnx.export(
-        exported, dynamo=True, optimize=False, verbose=False, custom_translation_table=translation_table(),
-        input_names=names,
-    )  # fmt: skip
-    program.model.ir_version = 10
-    lower(program.model, OP_SETS[name])
-    session = ort.InferenceSession(ir.serde.serialize_model(program.model).SerializeToString())
-    module, exact = module.double(), [state.double() for state in states]
+    return copy.deepcopy(module).double(), in_onnx(exported, NAMES)
+
+
+@pytest.mark.parametrize("name", OP_SETS)
+@pytest.mark.parametrize("layer_class", LAYERS)
+def test_a_layer_runs_in_every_op_set(layer_class, name):
+    """A padded first prompt, then a chunk and steps."""
+    torch.manual_seed(0)
+    module, graph = traced_layer(layer_class)
+    graph = graph.clone()
+    lower(graph, OP_SETS[name])
+    session = ort.InferenceSession(ir.serde.serialize_model(graph).SerializeToString())
+    states = [torch.zeros(2, *state.dims) for state in LAYERS[layer_class].states]
+    exact = [state.double() for state in states]
     states = [state.numpy() for state in states]
     for length, short in ((CHUNK + 3, 20), (5, 5), (1, 1), (1, 1)):
         x, mask = torch.randn(2, length, HIDDEN), torch.ones(2, length, dtype=torch.bool)
         mask[1, short:] = False
-        output, *states = session.run(None, dict(zip(names, (x.numpy(), mask.numpy(), *states), strict=True)))
+        output, *states = session.run(None, dict(zip(NAMES, (x.numpy(), mask.numpy(), *states), strict=True)))
         expected, *exact = module(x.double(), mask, *exact)
         assert error(output[mask.numpy()], expected[mask].detach()) < 1e-5
         for state, right in zip(states, exact, strict=True):

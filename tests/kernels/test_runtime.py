@@ -38,7 +38,7 @@ def logits(bundle, **options):
 
 def exact_logits(bundle):
     """The logits of the same weights when nothing rounds activations: those of a session that does not prepack."""
-    session, count = open_session(bundle / "onnx" / "model.onnx", "cpu", prepack=False), len(TOKENS)
+    session, count = open_session(bundle / "onnx" / "model.onnx", prepack=False), len(TOKENS)
     feeds = {"input_ids": np.array([TOKENS]), "attention_mask": np.ones((1, count), np.int64)}
     pasts = [each for each in session.get_inputs() if each.name.startswith("past")]
     feeds |= {each.name: np.zeros((1, each.shape[1], 0, each.shape[3]), np.float32) for each in pasts}
@@ -99,10 +99,10 @@ def test_steps_agree_with_the_prompt(bundle, installed, library):
 
 
 def test_sessions_have_no_kernels_unless_they_are_given(bundle):
-    assert open_session(bundle / "onnx" / "model.onnx", "cpu").get_inputs()
+    assert open_session(bundle / "onnx" / "model.onnx").get_inputs()
     nowhere = KernelChoice(Library("/nowhere", "9.9", (), ("plain",), "plain"))
     with pytest.raises(BundleError, match="onnxruntime cannot load .*nowhere"):
-        open_session(bundle / "onnx" / "model.onnx", "cpu", kernels=nowhere)
+        open_session(bundle / "onnx" / "model.onnx", kernels=nowhere)
 
 
 def test_a_model_says_what_runs(bundle, installed, library, monkeypatch):

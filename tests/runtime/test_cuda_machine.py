@@ -17,8 +17,8 @@ from edgeformer.errors import RequestError
 from edgeformer.export import export_model
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.providers import CPU, PROVIDERS
-from edgeformer.runtime.sessions import cuda_machine as probed
 from edgeformer.runtime.sessions import session
+from edgeformer.runtime.sessions.providers import cuda_machine as probed
 from edgeformer.runtime.sessions.session import choose_provider
 
 ROOT = Path(__file__).parents[2]

@@ -1,6 +1,7 @@
 """What encoders make of texts: vectors, labels, words for masks; the oracle is transformers, and its pipelines."""
 
 import json
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,10 +9,14 @@ import pytest
 import tokenizers
 import torch
 import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from edgeformer.errors import RequestError
 from edgeformer.export import export_model
 from edgeformer.runtime import Encoder, load
+from edgeformer.runtime.tasks import encoder
+from edgeformer.runtime.tasks.encoder import BATCH_TOKENS, batches
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PAD, MASK = 0, 4
@@ -131,6 +136,35 @@ def test_vectors_are_in_the_order_of_the_texts_however_they_are_batched(models, 
     assert np.abs(ours.embed(ids) - alone).max() <= 1e-6
     assert np.abs(ours.embed(ids[0]) - alone[0]).max() <= 1e-6
     assert ours.embed(TEXTS[:1]).shape == (1, 32)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 3 * BATCH_TOKENS), max_size=40), st.integers(1, 9))
+def test_a_run_has_few_rows_and_few_tokens(lengths, most_rows):
+    found = list(batches(lengths, most_rows))
+    assert [place for run in found for place in run] == list(range(len(lengths)))
+    for run in found:
+        assert len(run) == 1 or len(run) * max(lengths[place] for place in run) <= BATCH_TOKENS
+        assert len(run) <= most_rows
+    for run, after in pairwise(found):  # no run is shorter than it must be
+        longest = max(lengths[place] for place in (*run, after[0]))
+        assert len(run) == most_rows or (len(run) + 1) * longest > BATCH_TOKENS
+
+
+def test_texts_run_in_batches_of_few_tokens(models, monkeypatch):
+    ours = models["masked"].ours
+    whole = ours.embed(TEXTS)
+    monkeypatch.setattr(encoder, "BATCH_TOKENS", 12)
+    session, sizes = ours.session, []
+
+    def run(names, feeds):
+        sizes.append(feeds["input_ids"].size)
+        return session.run(names, feeds)
+
+    monkeypatch.setattr(ours, "session", SimpleNamespace(run=run, get_outputs=session.get_outputs))
+    assert np.abs(ours.embed(TEXTS) - whole).max() <= 1e-6
+    longest = max(len(ours.encode(text)) for text in TEXTS)
+    assert len(sizes) > 1 and max(sizes) <= max(12, longest)
 
 
 def test_texts_of_like_lengths_run_together(models, monkeypatch):

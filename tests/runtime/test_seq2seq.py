@@ -291,10 +291,10 @@ def test_without_a_limit_a_text_is_as_long_as_the_model_allows(pair):
 @pytest.mark.parametrize(
     ("source", "options", "message"),
     [
-        ([], {}, "^the source is empty; give at least one token."),
-        ([[5], []], {}, "^the source is empty"),
-        ([VOCABULARY], {}, "^the source has token ids outside 0 to 96, the model's vocabulary."),
-        ([[5], [-1]], {}, "^the source has token ids outside 0 to 96"),
+        ([], {}, "the source is empty; give at least one token."),
+        ([[5], []], {}, "the source is empty"),
+        ([VOCABULARY], {}, "the source has token ids outside 0 to 96, the model's vocabulary."),
+        ([[5], [-1]], {}, "the source has token ids outside 0 to 96"),
         ([5] * 49, {}, "^the source has 49 tokens, and the model takes 48 at most. Shorten it or split it."),
         ([5], {"prompt": []}, "^the prompt is empty"),
         ([5], {"prompt": [0, 97]}, "^the prompt has token ids outside 0 to 96"),

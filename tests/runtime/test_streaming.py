@@ -1,9 +1,13 @@
 """Streamed text is the decoded text: nothing shown is taken back, and stop strings cut where a naive search does."""
 
+import gc
+import weakref
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgeformer.runtime import load
 from edgeformer.runtime.text.streaming import TextStream
 
 UNKNOWN = 100_000
@@ -180,3 +184,18 @@ def test_a_stop_string_may_end_inside_a_token(byte_fallback):
 def test_the_property_would_notice_a_stream_that_decodes_token_by_token(byte_level):
     tokens = _ids(byte_level, "ä½ł")
     assert "".join(byte_level.decode([token]) for token in tokens) != byte_level.decode(tokens)
+
+
+def test_a_stream_that_is_dropped_takes_its_cache_along(tiny_llama_bundle):
+    model = load(tiny_llama_bundle)
+    gc.disable()
+    try:
+        for take in (lambda stream: next(stream), lambda stream: stream.finish(), lambda stream: stream.cancel()):
+            stream = model.stream("Once", max_new_tokens=8, prompt_lookup_num_tokens=2)
+            decoder = weakref.ref(stream._scheduler._decoder)
+            take(stream)
+            assert decoder() is not None
+            del stream
+            assert decoder() is None, "a circle of references waits for the garbage collector"
+    finally:
+        gc.enable()

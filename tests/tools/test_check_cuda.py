@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 from verification import check_cuda, cuda_runs
 
-from edgeformer.runtime.sessions.cuda_machine import Driver
+from edgeformer.runtime.sessions.providers.cuda_machine import Driver
 
 without_cuda = pytest.mark.skipif(
     "CUDAExecutionProvider" in onnxruntime.get_available_providers(), reason="this onnxruntime has CUDA"

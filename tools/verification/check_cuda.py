@@ -48,7 +48,7 @@ from edgeformer.export import export_model
 from edgeformer.export.parity import verify
 from edgeformer.manifest.parts import Arithmetic, CachePrecision, Precision
 from edgeformer.manifest.providers import CUDA, ProviderName
-from edgeformer.runtime.sessions.cuda_machine import driver
+from edgeformer.runtime.sessions.providers.cuda_machine import driver
 from edgeformer.runtime.sessions.session import onnxruntime, open_session
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages

@@ -12,7 +12,6 @@ compared its approximation there. Everything else is decomposed.
 """
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import onnx_ir as ir
@@ -148,7 +147,7 @@ def format_of_experts(node: ir.Node, quantization: Quantization) -> WeightFormat
         )
     form = forms.pop()
     fitted = form and form.fitted(math.gcd(dim(inputs.up, -1), dim(inputs.down, -1)))
-    return replace(fitted, rounding="mse") if fitted and fitted.rounding == "gptq" else fitted
+    return fitted and fitted.without_calibration()
 
 
 def _quantized(model: ir.Model, weight: ir.Value, form: WeightFormat) -> list[ir.Value | None]:

@@ -16,8 +16,8 @@ from onnx.helper import make_tensor_value_info, np_dtype_to_tensor_dtype
 
 from edgeformer.export.parity.locate.node_feeds import Array
 from edgeformer.manifest.providers import CPU, Provider
-from edgeformer.runtime.sessions.cuda_options import CudaOptions
 from edgeformer.runtime.sessions.providers import sessions_of
+from edgeformer.runtime.sessions.providers.cuda_options import CudaOptions
 from edgeformer.runtime.sessions.session import onnxruntime, onnxruntime_errors, usable_cores
 
 COMPUTED = "/computed"

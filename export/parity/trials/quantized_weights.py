@@ -40,7 +40,7 @@ def judge_weights(original: Mapping[str, Tensor], stored: StoredWeights) -> list
     ]
     errors, distances, ranges, offsets = [], [], [], []
     for name, form in stored.formats.items():
-        if form.rounding != "gptq":
+        if not form.reads_calibration:
             for weight, rounded in _pairs(original, stored, name):
                 rows, others = (stored.output_rows(name, each.float()) for each in (weight, rounded))
                 errors.append((_block_error(rows, others, form), name))

@@ -1,7 +1,7 @@
 """One request in a scheduler: the row that it generates, its stream, and the memory that it can need."""
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from edgeformer.runtime.generation.row import Row
@@ -27,22 +27,37 @@ class TokenSink(Protocol):
         """Take the end of the row, by an error or without."""
 
 
-class Unread:
-    """A sink for a row that nobody reads while it runs."""
+class TokenRecord:
+    """The tokens of a row as far as a reader on the same thread needs to know of them.
 
-    cancelled = False
+    - pieces: the text that each token completes; None where the reader decodes it.
+    - pushed: tokens so far.
+    - cancelled, ended, error: whether no more tokens are wanted; whether none come, and the error that is the reason.
+
+    It does not know its reader, so that a reader that is dropped takes the cache of its row along.
+    """
+
+    __slots__ = ("cancelled", "ended", "error", "pieces", "pushed")
+
+    def __init__(self, keeps_pieces: bool = False):
+        self.pieces: list[str] | None = [] if keeps_pieces else None
+        self.pushed = 0
+        self.cancelled = self.ended = False
+        self.error: BaseException | None = None
 
     def cancel(self) -> None:
-        """Do nothing: the row runs to its end."""
+        """Ask for no more tokens."""
+        self.cancelled = True
 
     def push(self, piece: str) -> None:
-        """Do nothing: the row has its tokens itself."""
+        """Take the row's next token."""
+        self.pushed += 1
+        if self.pieces is not None:
+            self.pieces.append(piece)
 
     def end(self, error: BaseException | None = None) -> None:
-        """Do nothing: the request has its end itself."""
-
-
-UNREAD = Unread()
+        """Take the end of the row."""
+        self.ended, self.error = True, error
 
 
 @dataclass(eq=False, slots=True)
@@ -63,7 +78,7 @@ class ScheduledRequest:
     """
 
     row: Row
-    stream: TokenSink = UNREAD
+    stream: TokenSink = field(default_factory=TokenRecord)
     needed: int = 0
     source: Any = None
     place: int = -1

@@ -74,7 +74,7 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether a turn would do anything."""
-        return bool(self._running or self._filling or len(self.waiting))
+        return bool(self._running or self._filling or self.waiting.requests)
 
     def add(self, request: ScheduledRequest) -> None:
         """Put a request into the queue; the caller holds the lock. Raises EngineBusyError if it is full."""
@@ -92,7 +92,7 @@ class Scheduler:
             self._close_gaps()
         if self._running:
             self._step()
-        if self._filling is not None or len(self.waiting):
+        if self._filling is not None or self.waiting.requests:
             self._run_prompts()
 
     def run(self) -> None:
@@ -161,7 +161,7 @@ class Scheduler:
     def _step(self) -> None:
         """Append one token to every running row, or several to one that has the step to itself and drafts."""
         first = self._running[0]
-        alone = len(self._running) == 1 and self._filling is None and not len(self.waiting)
+        alone = len(self._running) == 1 and self._filling is None and not self.waiting.requests
         if alone and first.drafts is not None:
             self._pending = first
             self._step_with_drafts(first, first.drafts)
@@ -340,7 +340,7 @@ class Scheduler:
     def _admit(self) -> ScheduledRequest | None:
         """Take the next request that has room from the queue, and make its row ready; None if there is none."""
         running = self._running
-        if len(running) == self._rows or not len(self.waiting):
+        if len(running) == self._rows or not self.waiting.requests:
             return None
         free = self._beginnings.memory - sum(request.bytes for request in running)
         with self._lock:

@@ -1,9 +1,10 @@
-"""The stream of one row: it is told of tokens by a scheduler, and hands them out to a reader."""
+"""The stream of one row, which hands out what the scheduler has recorded of it."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
 
 from edgeformer.runtime.generation.row import Generation, Row, TokenEvent
+from edgeformer.runtime.generation.scheduling.request import TokenRecord
 from edgeformer.runtime.generation.scheduling.scheduler import Scheduler
 from edgeformer.runtime.text.streaming import TextStream
 
@@ -14,7 +15,7 @@ class RowStream(Iterator[str]):
     Iterating and `events` share one place in the stream: a token is handed out once. Whoever reads a token decodes its
     text, so that the loop has that much less to do between two steps.
 
-    row: one without tokens.
+    row: one without tokens. record: what is known of it.
     """
 
     def __init__(self, row: Row):
@@ -23,26 +24,23 @@ class RowStream(Iterator[str]):
         if isinstance(row.stream, TextStream):
             row.stream = row.stream.at_end()
         # Stop strings are looked for in each piece of text, so the row decodes it itself.
-        self._pieces: list[str] | None = [] if row.stream is self._texts else None
-        self._cancelled = False
-        self._pushed = self._read = 0  # of the row's tokens
-        self._ended = False
-        self._error: BaseException | None = None
+        self.record = TokenRecord(keeps_pieces=row.stream is self._texts)
+        self._read = 0  # of the row's tokens
 
     @property
     def ended(self) -> bool:
         """Whether no more tokens come."""
-        return self._ended
+        return self.record.ended
 
     @property
     def cancelled(self) -> bool:
         """Whether `cancel` was called."""
-        return self._cancelled
+        return self.record.cancelled
 
     @property
     def error(self) -> BaseException | None:
         """The error that ended the request, which `finish` and iterating raise; None without one."""
-        return self._error
+        return self.record.error
 
     def __next__(self) -> str:
         while (event := self._next_event()) is not None:
@@ -58,16 +56,6 @@ class RowStream(Iterator[str]):
         while (event := self._next_event()) is not None:
             yield event
 
-    def push(self, piece: str) -> None:
-        """Tell of the row's next token, and of the text that the row says it completes; for the scheduler."""
-        self._pushed += 1
-        if self._pieces is not None:
-            self._pieces.append(piece)
-
-    def end(self, error: BaseException | None = None) -> None:
-        """End the stream, by an error or without; for the scheduler."""
-        self._ended, self._error = True, error
-
     @abstractmethod
     def _next_event(self) -> TokenEvent | None:
         """Wait for the next token; return None at the end. Raises the error of the request."""
@@ -77,8 +65,8 @@ class RowStream(Iterator[str]):
         place, row = self._read, self._row
         self._read += 1
         token = row.tokens[place]
-        if self._pieces is not None:
-            text = self._pieces[place]
+        if self.record.pieces is not None:
+            text = self.record.pieces[place]
         else:
             assert self._texts is not None
             text = "" if token in row.eos else self._texts.push(token)
@@ -88,8 +76,8 @@ class RowStream(Iterator[str]):
         return TokenEvent(token, text, row.logprobs[place] if row.logprobs else None)
 
     def _raise_error(self) -> None:
-        if self._error is not None:
-            raise self._error
+        if self.record.error is not None:
+            raise self.record.error
 
 
 class GenerationStream(RowStream):
@@ -104,7 +92,7 @@ class GenerationStream(RowStream):
 
     def finish(self) -> Generation:
         """Generate the rest and return the whole result. Raises the error of the request."""
-        while not self._ended:
+        while not self.record.ended:
             self._scheduler.turn()
         self._raise_error()
         return self._row.result()
@@ -115,14 +103,15 @@ class GenerationStream(RowStream):
         The whole text may then end with what no piece has: U+FFFD for a part of a character, or the beginning of a stop
         string.
         """
-        self._cancelled = True
-        self._read = self._pushed
+        self.record.cancel()
+        self._read = self.record.pushed
         self._scheduler.drop_cancelled()
 
     def _next_event(self) -> TokenEvent | None:
-        while self._read == self._pushed and not self._ended:
+        record = self.record
+        while self._read == record.pushed and not record.ended:
             self._scheduler.turn()
-        if self._read < self._pushed:
+        if self._read < record.pushed:
             return self._next_token()
         self._raise_error()
         return None

@@ -23,30 +23,30 @@ class EngineBusyError(RequestError):
 
 
 class WaitingRequests:
-    """Up to `most` requests in the order of their arrival; None for any number."""
+    """Up to `most` requests in the order of their arrival; None for any number. requests: all of them."""
 
     def __init__(self, most: int | None = None):
         self._most = sys.maxsize if most is None else most
-        self._requests: deque[ScheduledRequest] = deque()
+        self.requests: deque[ScheduledRequest] = deque()
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return len(self.requests)
 
     def __iter__(self) -> Iterator[ScheduledRequest]:
-        return iter(list(self._requests))
+        return iter(list(self.requests))
 
     @property
     def is_full(self) -> bool:
         """Whether there is no room for another request."""
-        return len(self._requests) >= self._most
+        return len(self.requests) >= self._most
 
     def append(self, request: ScheduledRequest) -> None:
         """Add a request; the caller sees to it that there is room."""
-        self._requests.append(request)
+        self.requests.append(request)
 
     def remove(self, request: ScheduledRequest) -> None:
         """Take out a request, wherever it stands."""
-        self._requests.remove(request)
+        self.requests.remove(request)
 
     def take(self, free_bytes: int) -> ScheduledRequest | None:
         """Take out the first request that fits into these bytes; None if there is none, or none may go ahead.
@@ -54,11 +54,11 @@ class WaitingRequests:
         A request that does not fit lets smaller ones go ahead, `MOST_OVERTAKEN` of them in all, so that they cannot
         keep it out forever.
         """
-        for place, request in enumerate(self._requests):
+        for place, request in enumerate(self.requests):
             if request.bytes <= free_bytes:
-                for passed in list(self._requests)[:place]:
+                for passed in list(self.requests)[:place]:
                     passed.overtaken += 1
-                del self._requests[place]
+                del self.requests[place]
                 return request
             if request.overtaken >= MOST_OVERTAKEN:
                 return None

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import singledispatch
 from statistics import median
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from edgeformer.config import ModelConfig
 from edgeformer.errors import RequestError
-from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.manifest import MODELS, Manifest
 from edgeformer.runtime import request_values
 from edgeformer.runtime.generation.generate import start_rows
 from edgeformer.runtime.generation.row import Row
@@ -90,18 +91,13 @@ def plan(
     ]
 
 
+@singledispatch
 def run(model: Model, request: Request) -> Timing:
     """Run a request with random tokens, greedily, without an end token; return its times."""
-    match model:
-        case Encoder():
-            return _run_encoder(model, request)
-        case Seq2SeqLM():
-            return _run_encoder_decoder(model, request)
-        case _:
-            assert isinstance(model, CausalLM)
-            return _run_decoder(model, request)
+    raise TypeError(f"{type(model).__name__} has no workload")
 
 
+@run.register
 def _run_decoder(model: CausalLM, request: Request) -> Timing:
     prompts = _token_ids(request, model.manifest.vocab_size)
     start = time.perf_counter()
@@ -112,6 +108,7 @@ def _run_decoder(model: CausalLM, request: Request) -> Timing:
     return Timing(prefill=prefill, first_token=first - start, total=end - start)
 
 
+@run.register
 def _run_encoder_decoder(model: Seq2SeqLM, request: Request) -> Timing:
     config = model.manifest.model
     assert config is not None
@@ -131,6 +128,7 @@ def _run_encoder_decoder(model: Seq2SeqLM, request: Request) -> Timing:
     return Timing(prefill=middle - start, first_token=first - start, total=end - start)
 
 
+@run.register
 def _run_encoder(model: Encoder, request: Request) -> Timing:
     texts = _token_ids(request, model.manifest.vocab_size)
     seconds: list[float] = []
@@ -195,8 +193,9 @@ def _too_long(manifest: Manifest, tokens: int, new_tokens: int, room: int) -> st
             f"a prompt of {tokens} tokens and {new_tokens} new ones do not fit; the model's context is "
             f"{manifest.context_length} tokens. Shorten the prompt or ask for fewer."
         )
-    what = "text" if manifest.task == "encoder" else "source"
-    return f"a {what} of {tokens} tokens is too long; the model takes {room} at most. Shorten it."
+    return (
+        f"a {MODELS[manifest.task].reads} of {tokens} tokens is too long; the model takes {room} at most. Shorten it."
+    )
 
 
 def _is_speech(config: ModelConfig | None) -> bool:

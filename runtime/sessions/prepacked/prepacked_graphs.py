@@ -20,10 +20,10 @@ from typing import Any
 from edgeformer.errors import BundleError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.providers import Provider
-from edgeformer.runtime.sessions.cuda_options import CudaOptions
 from edgeformer.runtime.sessions.graph_functions import function_calls
 from edgeformer.runtime.sessions.kernels import CONTRACT, KernelChoice
 from edgeformer.runtime.sessions.prepacked.prepacked_record import is_remembered
+from edgeformer.runtime.sessions.providers.cuda_options import CudaOptions
 from edgeformer.runtime.sessions.session import onnxruntime, open_session
 
 FOLDER = "prepacked"

@@ -5,8 +5,8 @@ from typing import Any
 from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.providers import CPU, CUDA
-from edgeformer.runtime.sessions.cuda_machine import cuda_machine, driver, free_gpu_memory, has_gpu_files
-from edgeformer.runtime.sessions.cuda_options import CudaOptions
+from edgeformer.runtime.sessions.providers.cuda_machine import cuda_machine, driver, free_gpu_memory, has_gpu_files
+from edgeformer.runtime.sessions.providers.cuda_options import CudaOptions
 from edgeformer.runtime.sessions.providers.provider_sessions import ProviderSessions, WhyNot
 
 ON_THE_CPU = "To run without a GPU, use provider cpu."

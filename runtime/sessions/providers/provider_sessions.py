@@ -5,7 +5,7 @@ from typing import Any
 
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.providers import Provider
-from edgeformer.runtime.sessions.cuda_options import CudaOptions
+from edgeformer.runtime.sessions.providers.cuda_options import CudaOptions
 
 
 @dataclass(frozen=True)

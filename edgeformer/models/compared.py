@@ -1,4 +1,4 @@
-"""How modules of each kind are run beside those of transformers: the class there, and the outputs that are compared."""
+"""The comparison of modules of each kind with those of transformers: the class there, and the outputs compared."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,29 +7,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from edgeformer.config import EncoderConfig, PoolingHead, Seq2SeqConfig, Task
-from edgeformer.export.reference.reference import Reference
+from edgeformer.config import EncoderConfig, PoolingHead, Seq2SeqConfig
 
 
-@dataclass(frozen=True, kw_only=True)
-class ComparedKind:
-    """The knowledge of a comparison about one kind of model.
+@dataclass(frozen=True)
+class Comparison:
+    """How modules of a kind are run beside those of transformers.
 
     Attributes:
         class_name: returns the name of transformers' class with the head that is exported, of a config and the
             `architectures` of config.json.
-        ours: returns the outputs of edgeformer's module on inputs [1, …], one for each stack of the config.
+        ours: returns the outputs of edgeformer's module, of its config, inputs [1, …] and empty caches, one for each
+            stack of the config.
         theirs: returns the same outputs of transformers' module.
     """
 
     class_name: Callable[[Any, Sequence[str]], str]
-    ours: Callable[[Reference, Any, list[Tensor]], list[Tensor]]
+    ours: Callable[[Any, Any, list[Tensor], Sequence[Any]], list[Tensor]]
     theirs: Callable[[Any, Any, list[Tensor]], list[Tensor]]
 
 
-def _decoder_ours(reference: Reference, config: Any, inputs: list[Tensor]) -> list[Tensor]:
+def _decoder_ours(module: Any, config: Any, inputs: list[Tensor], caches: Sequence[Any]) -> list[Tensor]:
     (text,) = inputs
-    return [reference.module(text, torch.ones_like(text), reference.empty_caches(1))[0]]
+    return [module(text, torch.ones_like(text), caches)[0]]
 
 
 def _decoder_theirs(model: Any, config: Any, inputs: list[Tensor]) -> list[Tensor]:
@@ -45,10 +45,10 @@ def _encoder_class(config: EncoderConfig, architectures: Sequence[str]) -> str:
     return "AutoModel" if _returns_states(config) or not architectures else architectures[0]
 
 
-def _encoder_ours(reference: Reference, config: EncoderConfig, inputs: list[Tensor]) -> list[Tensor]:
+def _encoder_ours(module: Any, config: EncoderConfig, inputs: list[Tensor], caches: Sequence[Any]) -> list[Tensor]:
     (text,) = inputs
     types = [torch.zeros_like(text)] if config.token_types > 1 else []
-    outputs = reference.module(text, torch.ones_like(text), *types)
+    outputs = module(text, torch.ones_like(text), *types)
     return [outputs[0] if _returns_states(config) else outputs[1]]
 
 
@@ -60,13 +60,12 @@ def _seq2seq_class(config: Seq2SeqConfig, architectures: Sequence[str]) -> str:
     return "AutoModelForSpeechSeq2Seq" if config.is_speech else "AutoModelForSeq2SeqLM"
 
 
-def _seq2seq_ours(reference: Reference, config: Seq2SeqConfig, inputs: list[Tensor]) -> list[Tensor]:
+def _seq2seq_ours(module: Any, config: Seq2SeqConfig, inputs: list[Tensor], caches: Sequence[Any]) -> list[Tensor]:
     source, target = inputs
     masks = [] if config.is_speech else [torch.ones_like(source)]
-    states, encoder_caches = reference.module.encode(source, *masks)
+    states, encoder_caches = module.encode(source, *masks)
     source_mask = torch.ones(1, states.shape[1], dtype=torch.int64)
-    caches = reference.empty_caches(1)
-    logits, _ = reference.module.decode(target, torch.ones_like(target), source_mask, caches, encoder_caches)
+    logits, _ = module.decode(target, torch.ones_like(target), source_mask, caches, encoder_caches)
     return [states, logits]
 
 
@@ -81,13 +80,6 @@ def _states_or_logits(outputs: Any) -> Tensor:
     return found
 
 
-COMPARED_KINDS: dict[Task, ComparedKind] = {
-    "causal-lm": ComparedKind(
-        class_name=lambda config, architectures: "AutoModelForCausalLM",
-        ours=_decoder_ours,
-        theirs=_decoder_theirs,
-    ),
-    "encoder": ComparedKind(class_name=_encoder_class, ours=_encoder_ours, theirs=_encoder_theirs),
-    "seq2seq-lm": ComparedKind(class_name=_seq2seq_class, ours=_seq2seq_ours, theirs=_seq2seq_theirs),
-}
-"""How modules of all kinds are compared."""
+DECODER = Comparison(lambda config, architectures: "AutoModelForCausalLM", _decoder_ours, _decoder_theirs)
+ENCODER = Comparison(_encoder_class, _encoder_ours, _encoder_theirs)
+SEQ2SEQ = Comparison(_seq2seq_class, _seq2seq_ours, _seq2seq_theirs)
