@@ -25,7 +25,7 @@ MARK = re.compile("mark[0-9a-f]{32}")
 class HiddenTokens:
     """A conversation whose special tokens are hidden. texts: what was hidden, by the string in its place."""
 
-    messages: list[dict[str, Any]]
+    messages: list[Mapping[str, Any]]
     texts: dict[str, str]
     tools: list[dict[str, Any]] = field(default_factory=list)
     variables: dict[str, Any] = field(default_factory=dict)

@@ -264,7 +264,7 @@ class Tokenizer:
         request_values.flag("allow_special", allow_special)
         spelled = [] if allow_special else list(chat_text.special_tokens(self.backend))
         hidden = chat_text.hide(messages, spelled, tools, self._variables(chat_template_kwargs, tools))
-        rendered = self._render(
+        rendered = self._chosen_templates.render(
             hidden.messages,
             hidden.tools,
             add_generation_prompt=add_generation_prompt,
@@ -294,18 +294,13 @@ class Tokenizer:
         that it does not read.
         """
         _check_conversation(messages, tools)
-        return self._render(
+        return self._chosen_templates.render(
             messages,
             tools,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             variables=self._variables(chat_template_kwargs, tools),
         )
-
-    def _render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Tool], **options: Any) -> str:
-        for name in ("add_generation_prompt", "continue_final_message"):
-            request_values.flag(name, options[name])
-        return self._chosen_templates.render(messages, tools, **options)
 
     def _variables(self, given: Mapping[str, Any] | None, tools: Sequence[Tool]) -> dict[str, Any]:
         templates = self._chosen_templates

@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerFast
 
 from edgeformer.client_files.files import copy_files
 from edgeformer.errors import BundleError, RequestError
-from edgeformer.manifest.deployment import Deployment
+from edgeformer.manifest.deployment import DEPLOYMENTS
 from edgeformer.runtime.text.tokenizer import Tokenizer
 
 HI = [{"role": "user", "content": "Hi"}]
@@ -82,7 +82,7 @@ def test_an_export_takes_all_templates_with_it(folder, tmp_path_factory):
     files = {"chat_template.json": {}, "additional_chat_templates/tool_use.jinja": TOOL_USE}
     source = folder(files | {"additional_chat_templates/other.txt": "no"})
     bundle = tmp_path_factory.mktemp("bundle")
-    copy_files(Deployment(name=None, proposals={}), source, bundle)
+    copy_files(DEPLOYMENTS[None], source, bundle)
     assert {str(path.relative_to(bundle)) for path in bundle.rglob("*.*")} == {"tokenizer.json", *files}
 
 

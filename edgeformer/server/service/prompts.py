@@ -99,7 +99,7 @@ def grammar_error(error: RequestError) -> ApiError:
 def as_template_message(message: ChatMessage) -> dict[str, Any]:
     """Return a message as chat templates read it, with objects for arguments in JSON."""
     role = "system" if message.role == "developer" else message.role
-    content = message.content
+    content: Any = message.content
     if isinstance(content, list):
         content = [{"type": part.type, "text": part.text} for part in content]
     fields: dict[str, Any] = {"role": role} | ({} if content is None else {"content": content})

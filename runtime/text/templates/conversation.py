@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from edgeformer.errors import RequestError
+from edgeformer.runtime import request_values
 from edgeformer.runtime.request_values import shown
 from edgeformer.runtime.text.chat_template import ChatTemplate, one_deadline
 from edgeformer.runtime.text.templates.message_forms import MessageForms, probe, with_empty_content
@@ -41,6 +42,8 @@ class ChatTemplates:
         variables: Mapping[str, Any],
     ) -> str:
         """Return a conversation as text. Raises RequestError for one that the template refuses."""
+        request_values.flag("add_generation_prompt", add_generation_prompt)
+        request_values.flag("continue_final_message", continue_final_message)
         chosen = self._choose(bool(tools))
         values = {"documents": None, **self._tokens, **variables}  # transformers defines these for every template
         values["add_generation_prompt"] = add_generation_prompt and not continue_final_message

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from edgeformer.errors import RequestError
 
@@ -68,7 +68,7 @@ def with_empty_content(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, 
     return [{"content": "", **message} for message in messages]
 
 
-def is_text_parts(content: Any) -> bool:
+def is_text_parts(content: Any) -> TypeGuard[list[Mapping[str, Any]]]:
     """Return whether a content is a list of parts that are all text."""
     return isinstance(content, list) and all(
         isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str)

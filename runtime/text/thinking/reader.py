@@ -136,7 +136,8 @@ class ChannelReader(ThinkingReader):
         self._behind_header = is_open
 
     def _divide(self, piece: str, *, ended: bool) -> Divided:
-        reasoning, text = [], []
+        reasoning: list[str] = []
+        text: list[str] = []
         rest, self._held = self._held + piece, ""
         while rest:
             if not self._behind_header:
