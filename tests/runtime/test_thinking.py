@@ -22,6 +22,7 @@ def read(name, text, size=1000, is_open=False):
 
 
 CALL = '<|start|>assistant to=functions.f<|channel|>commentary json<|message|>{"a": "<|end|>"}<|call|>'
+SAID = "Wait.<|end|>"
 PASSED_ON = CALL.removesuffix("<|call|>")  # its arguments quote a mark that ends a message
 ANALYSIS = "<|channel|>analysis<|message|>Hm.<|end|>"
 FINAL, PREAMBLE = (f"<|start|>assistant<|channel|>{name}<|message|>" for name in ("final", "commentary"))
@@ -46,7 +47,7 @@ CASES = {
     "mistral": ("mistral", "[THINK]a[/THINK]b", False, ("a", "b")),
     "granite 3.2": ("granite-3.2", "Here is my thought process: a\nHere is my response: b", False, ("a", "b")),
     "channels": ("channels", f"{ANALYSIS}{FINAL}Hi.<|return|>", False, ("Hm.", "Hi.")),
-    "a preamble and a call": ("channels", f"{ANALYSIS}{PREAMBLE}Wait.<|end|>{CALL}", False, ("Hm.", f"Wait.{PASSED_ON}")),
+    "a preamble and a call": ("channels", f"{ANALYSIS}{PREAMBLE}{SAID}{CALL}", False, ("Hm.", f"Wait.{PASSED_ON}")),
     "a call at once": ("channels", " to=functions.f<|channel|>commentary json<|message|>{}<|call|>", False,
                        ("", " to=functions.f<|channel|>commentary json<|message|>{}<|call|>")),
     "no channel": ("channels", "Plain text", False, ("", "Plain text")),

@@ -67,7 +67,7 @@ class Output:
         """End the message that is being written, or what is being thought, if there is one."""
         if not self._open:
             return
-        logprobs = {"logprobs": []} if self._open == "message" else {}
+        logprobs: dict[str, Any] = {"logprobs": []} if self._open == "message" else {}
         self._open = ""
         [part] = self.items[-1]["content"]
         yield self._change(f"{part['type']}.done", content_index=0, text=part["text"], **logprobs)
