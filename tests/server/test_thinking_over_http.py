@@ -141,7 +141,7 @@ def test_degrees_go_to_a_template_that_reads_them(client):
     [
         ({"enable_thinking": True, "thinking": False}, "thinking", "enable_thinking and thinking say different things"),
         ({"thinking": {"type": "on"}}, "thinking.ThinkingOptions.type", "Input should be"),
-        ({"thinking_budget": -1}, "thinking_budget", "greater than or equal to 0"),
+        ({"thinking_budget": -1}, "thinking_budget", "it must be at least 0"),
     ],
 )
 def test_what_thinking_cannot_be_is_refused(client, fields, param, message):
@@ -197,6 +197,6 @@ def test_text_arrives_where_the_template_reads_parts(server):
         server.post("/tokenize", {"model": "parts", "messages": [{"role": "user", "content": content}]}).json()
         for content in ("Hello there", [{"type": "text", "text": "Hello there"}])
     )
-    assert text == parts and text["count"] > 8
+    assert text == parts and text["count"] >= 8
     said = server.post("/detokenize", {"model": "parts", "tokens": text["tokens"]}).json()["prompt"]
     assert "user: Hello there" in said

@@ -24,7 +24,7 @@ def template_variables(served: ServedModel, body: ThinkingFields, with_tools: bo
         )
     except RequestError as error:
         path = {"enable_thinking": switch, "reasoning_effort": degree}.get(error.field or "", error.field)
-        path = path or degree
+        path = path or degree or "chat_template_kwargs"
         message = str(error).replace(str(error.field), str(path), 1) if error.field else str(error)
         raise ApiError(400, message, code="unsupported_parameter", param=path) from None
     return variables or None
@@ -37,10 +37,10 @@ def thinking_budget(body: ThinkingFields) -> int | None:
 
 def _one(given: Mapping[str, _Value]) -> tuple[str | None, _Value | None]:
     """Return the path and the value of one of several fields that mean the same. Raises ApiError where they differ."""
+    if not given:
+        return None, None
+    first = next(iter(given))
     for path, value in given.items():
-        first = next(iter(given))
         if value != given[first]:
-            message = f"{first} and {path} say different things; give one of them."
-            raise ApiError(400, message, param=path)
-        return first, value
-    return None, None
+            raise ApiError(400, f"{first} and {path} say different things; give one of them.", param=path)
+    return first, given[first]
