@@ -92,7 +92,7 @@ def test_imports_point_the_allowed_way(who):
 
 def test_the_server_needs_its_extra_and_the_runtime_alone():
     packages = {name.split(".")[0] for file in files("edgeformer/server*") for name in imports(file)}
-    extra = {"starlette", "uvicorn", "pydantic", "prometheus_client"}
+    extra = {"starlette", "uvicorn", "pydantic", "pydantic_core", "prometheus_client"}
     assert packages - sys.stdlib_module_names == extra | {"edgeformer", "numpy"}
     engine = {name for file in files("edgeformer/server*") for name in imports(file) if "engine" in name.lower()}
     assert all(name.startswith("edgeformer.runtime.Engine") for name in engine), "the facade, not its parts"

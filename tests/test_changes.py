@@ -49,7 +49,7 @@ CHANGES = {
         4,
     ),
     "a deployment": (r'"mobile"', (), 2),
-    "an op": (r"[eE]xpert_?[rR]outer", ("edgeformer/ops/expert_router.py",), 6),
+    "an op": (r"[eE]xpert_?[rR]outer", ("edgeformer/ops/expert_router.py",), 5),
 }  # fmt: skip
 
 

@@ -144,12 +144,15 @@ def server_routes() -> str:
 def server_bodies() -> str:
     """Return a table of the fields that each route takes."""
     from edgeformer.server.schema import bodies
+    from edgeformer.server.schema.message_bodies import MessagesBody
     from edgeformer.server.schema.response_bodies import ResponseBody
 
     kinds = {
         "/v1/chat/completions": bodies.ChatBody,
         "/v1/completions": bodies.CompletionBody,
         "/v1/responses": ResponseBody,
+        "/v1/messages": MessagesBody,
+        "/infill": bodies.InfillBody,
         "/v1/embeddings": bodies.EmbeddingBody,
         "/v1/rerank": bodies.RerankBody,
         "/tokenize": bodies.TokenizeBody,
@@ -159,22 +162,20 @@ def server_bodies() -> str:
     return "\n".join(["| route | fields |", "|---|---|", *rows])
 
 
-def server_ignored() -> str:
-    """Return a table of the fields that the server ignores."""
-    from edgeformer.server.schema.fields import IGNORED
+def server_fields() -> str:
+    """Return a table of all fields of requests, beside those of other servers: what is done with each, and why."""
+    from edgeformer.server.schema.fields import FIELDS, MESSAGE_FIELDS, PARTS, SERVERS
 
-    return "\n".join(["| field | why |", "|---|---|", *(f"| `{name}` | {why} |" for name, why in IGNORED.items())])
-
-
-def server_refused() -> str:
-    """Return a table of the fields that the server refuses."""
-    from edgeformer.server.schema.fields import REFUSED
-
+    tables = {"": FIELDS | MESSAGE_FIELDS} | {f"{part}: ": fields for part, fields in PARTS.items() if fields}
+    head = f"| field | here | {' | '.join(SERVERS.values())} | note |\n{'|---' * (len(SERVERS) + 3)}|"
     rows = []
-    for name, (neutral, why) in REFUSED.items():
-        values = ", ".join(f"`{json.dumps(value)}`" for value in (None, *neutral))
-        rows.append(f"| `{name}` | {why} | {values} |")
-    return "\n".join(["| field | why | accepted |", "|---|---|---|", *rows])
+    for place, fields in tables.items():
+        for name, field in fields.items():
+            others = " | ".join("yes" if letter in field.servers else "" for letter in SERVERS)
+            values = ", ".join(f"`{json.dumps(value)}`" for value in field.neutral)
+            note = field.note + (f" (passes: {values})" if values else "")
+            rows.append(f"| {place}`{name}` | {field.status} | {others} | {note} |")
+    return "\n".join([head, *rows])
 
 
 def server_tool_formats() -> str:
@@ -240,8 +241,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "generation_options": generation_options,
     "wrappers": wrappers,
     "server_bodies": server_bodies,
-    "server_ignored": server_ignored,
-    "server_refused": server_refused,
+    "server_fields": server_fields,
     "server_routes": server_routes,
     "server_tool_formats": server_tool_formats,
     "thinking_formats": thinking_formats,

@@ -17,11 +17,15 @@ ENGINE_OPTIONS = ("max_rows", "max_queue", "memory", "prefix_cache", "prefill_gr
 
 
 @click.command("serve", cls=Command)
-@click.argument("bundles", nargs=-1, required=True, metavar="BUNDLE…", type=click.Path(path_type=Path))
+@click.argument("bundles", nargs=-1, metavar="BUNDLE…", type=click.Path(path_type=Path))
 @option("--host", default="127.0.0.1", show_default=True, topic=COMMON, help="Address to listen on.")
 @option(
     "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, envvar="EDGEFORMER_PORT", topic=COMMON,
     help="TCP port, 0 for a free one; or the variable EDGEFORMER_PORT.",
+)  # fmt: skip
+@option(
+    "--models-dir", type=click.Path(path_type=Path), metavar="DIR", topic=COMMON,
+    help="Folder of bundles that are loaded when a request names them, and put to sleep when nobody uses them.",
 )  # fmt: skip
 @option("--log-prompts", is_flag=True, topic=COMMON, help="Write prompts and answers into the log.")
 @option(
@@ -54,6 +58,14 @@ ENGINE_OPTIONS = ("max_rows", "max_queue", "memory", "prefix_cache", "prefill_gr
     topic=LIMITS,
     help="Run steps of many rows over the prefill graph: faster, but texts then depend on the load.",
 )
+@option(
+    "--models-memory", type=click.FloatRange(min=0, min_open=True), metavar="MB", topic=LIMITS,
+    help="Files of models of --models-dir that are loaded, in MB; beyond it the least recently used sleep.",
+)  # fmt: skip
+@option(
+    "--idle-seconds", type=click.FloatRange(min=0), metavar="S", topic=LIMITS,
+    help="Time after which a model of --models-dir that nobody uses is put to sleep. [default: 300]",
+)  # fmt: skip
 @option("--max-prompt-tokens", **COUNT, topic=LIMITS, help="Tokens of a prompt. [default: the model's context]")
 @option("--default-max-tokens", **COUNT, topic=LIMITS, help="New tokens, where a request does not say. [default: 256]")
 @option("--max-body-bytes", **COUNT, topic=LIMITS, help="Bytes of a request. [default: 4 MiB]")
@@ -67,10 +79,11 @@ def serve_command(
     provider: Any,
     threads: int | None,
     draft: Path | None,
+    models_dir: Path | None,
     api_key_file: Path | None,
     **given: Any,
 ) -> None:
-    """Serve BUNDLEs over the API of OpenAI.
+    """Serve BUNDLEs over the APIs of OpenAI and Anthropic.
 
     Requests choose a bundle by the name of its folder. http://HOST:PORT/ is a page to chat in a browser. SIGTERM or
     Ctrl-C stops the server after running requests.
@@ -85,5 +98,7 @@ def serve_command(
         engine["memory"] = int(engine["memory"] * 1e6)
     if "prefix_cache" in engine:
         engine["prefix_cache_bytes"] = int(engine.pop("prefix_cache") * 1e6)
+    if "models_memory" in chosen:
+        chosen["models_memory"] = int(chosen["models_memory"] * 1e6)
     options = ServerOptions(api_key=read_api_key(api_key_file, os.environ), **chosen)
-    serve(bundles, options, provider, threads, engine, draft)
+    serve(bundles, options, provider, threads, engine, draft, models_dir)

@@ -16,7 +16,7 @@ DOMAIN, CONTRIB, ONNX = "edgeformer", "com.microsoft", ""
 """The domains of canonical ops and of functions that have kernels, of onnxruntime's own ops, and of ONNX's."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Op:
     """An op.
 
@@ -53,7 +53,7 @@ class Op:
         return [values.get(name) for name in self.inputs[: last + 1]]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Function(Op):
     """A function of domain `edgeformer` around one node of onnxruntime, for which a kernel may stand in.
 

@@ -25,6 +25,7 @@ from edgeformer.ops.token_mask import token_mask
 from edgeformer.ops.token_positions import token_positions
 
 __all__ = [
+    "NAMES",
     "causal_conv",
     "cross_attention",
     "expert_router",
@@ -40,6 +41,24 @@ __all__ = [
     "token_mask",
     "token_positions",
 ]
+
+NAMES = {
+    "RMSNorm": "rms_norm",
+    "SkipRMSNorm": "skip_rms_norm",
+    "SkipLayerNorm": "skip_layer_norm",
+    "RotaryEmbedding": "rotary_embedding",
+    "GroupQueryAttention": "group_query_attention",
+    "SharedAttention": "shared_attention",
+    "CrossAttention": "cross_attention",
+    "ExpertRouter": "expert_router",
+    "MixtureOfExperts": "mixture_of_experts",
+    "TokenPositions": "token_positions",
+    "KeyPositions": "key_positions",
+    "TokenMask": "token_mask",
+    "CausalConv": "causal_conv",
+    "LinearAttention": "linear_attention",
+}
+"""The names of the ops in graphs, and in `torch.ops.edgeformer`."""
 
 # MKL's vector maths initializes itself in its first call. Where two threads make that call together, one of them may
 # compute float64 with half of its digits: a table of sines was off by 6e-9 in 9 of 40 fresh processes (torch 2.13, MKL

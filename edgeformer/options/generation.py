@@ -45,10 +45,20 @@ class LengthOptions:
         at_least=1,
     )  # fmt: skip
     stop: Texts = option(
-        (), "End before this text, which is not part of the result.", "It needs a tokenizer and no beams.",
+        (), "End before this text, which is not part of the result.",
+        "It needs a tokenizer and no beams. One that is exactly a special token ends at its id.",
         cli=True, api=True, in_file=False,
     )  # fmt: skip
-    ignore_eos: bool = option(False, "Go on after an end token, as in vLLM.", cli=True, api=True, in_file=False)
+    stop_token_ids: TokenIds = option(
+        (), "End at these tokens, too, as at an end token.", api=True, servers="V", in_file=False
+    )
+    skip_special_tokens: bool = option(
+        True, "Leave special tokens out of the text; False shows them, but for the one that ends it.",
+        api=True, in_file=False,
+    )  # fmt: skip
+    ignore_eos: bool = option(
+        False, "Go on after an end token, as in vLLM.", cli=True, api=True, servers="LV", in_file=False
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,30 +69,30 @@ class SamplingOptions:
 
     temperature: float = option(
         0.0, "0 takes the most likely token; more flattens the distribution before a random draw.",
-        at_least=0, means=(0, "greedy"), cli=True, api=True, api_limits={"ge": 0},
+        at_least=0, means=(0, "greedy"), cli=True, api=True, servers="OLVA", api_limits={"ge": 0},
     )  # fmt: skip
     top_k: int = option(
         0, "Keep the k most likely tokens; 0 keeps all.", at_least=0, means=OFF_AT_0, cli=True, api=True
     )
     top_p: float = option(
         1.0, "Keep the fewest tokens whose probabilities reach p; 1 keeps all.",
-        above=0, at_most=1, means=OFF_AT_1, cli=True, api=True,
+        above=0, at_most=1, means=OFF_AT_1, cli=True, api=True, servers="OLVA",
     )  # fmt: skip
     min_p: float = option(
         0.0, "Keep tokens of at least p times the largest probability; 0 keeps all.",
-        at_least=0, at_most=1, means=OFF_AT_0, cli=True, api=True,
+        at_least=0, at_most=1, means=OFF_AT_0, cli=True, api=True, servers="LV",
     )  # fmt: skip
     typical_p: float = option(
         1.0, "Keep the tokens whose surprise is nearest to the entropy, up to this probability; 1 keeps all.",
-        above=0, at_most=1, means=OFF_AT_1, cli=True, api=True,
+        above=0, at_most=1, means=OFF_AT_1, cli=True, api=True, servers="L",
     )  # fmt: skip
     xtc_probability: float = option(
         0.0, "In this fraction of the steps, drop all tokens that reach xtc_threshold but the least likely (XTC).",
-        "As in llama.cpp.", at_least=0, at_most=1, means=OFF_AT_0, cli=True, in_file=False,
+        "As in llama.cpp.", at_least=0, at_most=1, means=OFF_AT_0, cli=True, api=True, servers="L", in_file=False,
     )  # fmt: skip
     xtc_threshold: float = option(
         0.1, "Probability from which XTC drops tokens; above 0.5 it drops none.",
-        at_least=0, at_most=1, cli=True, in_file=False,
+        at_least=0, at_most=1, cli=True, api=True, servers="L", in_file=False,
     )  # fmt: skip
     top_h: float = option(
         0.0, "Keep the likeliest tokens whose entropy together is at most this fraction of that of the 100 likeliest.",
@@ -98,7 +108,7 @@ class SamplingOptions:
     seed: int | None = option(
         None, "Make random draws repeatable; without it they differ in every call.",
         "Each row of a batch draws as it would alone.",
-        at_least=0, cli=True, api=True, api_limits={"ge": -(2**63), "lt": 2**64}, in_file=False,
+        at_least=0, cli=True, api=True, servers="OLV", api_limits={"ge": -(2**63), "lt": 2**64}, in_file=False,
     )  # fmt: skip
 
 
@@ -126,7 +136,7 @@ class RuleOptions:
 
     logit_bias: TokenBiases = option(
         (), "Add a number to the logit of a token; -inf bans it.", "Token ids with numbers, as in OpenAI's API.",
-        cli=True, api=True, in_file=False,
+        cli=True, api=True, servers="OLV", in_file=False,
     )  # fmt: skip
     sequence_bias: SequenceBiases = option(
         (), "Add a number to the logit of the last of some tokens, where the others are the last ones of the text.",
@@ -138,15 +148,15 @@ class RuleOptions:
     )  # fmt: skip
     repetition_penalty: float = option(
         1.0, "Above 1, tokens that are in the text come less: positive logits are divided by it, others multiplied.",
-        above=0, means=OFF_AT_1, cli=True, api=True,
+        above=0, means=OFF_AT_1, cli=True, api=True, servers="V",
     )  # fmt: skip
     presence_penalty: float = option(
         0.0, "Above 0, new tokens that came before come less; the prompt does not count (OpenAI's API).",
-        finite=True, means=OFF_AT_0, cli=True, api=True, api_limits={"ge": -2, "le": 2}, in_file=False,
+        finite=True, means=OFF_AT_0, cli=True, api=True, servers="OLV", api_limits={"ge": -2, "le": 2}, in_file=False,
     )  # fmt: skip
     frequency_penalty: float = option(
         0.0, "The same for every time that the token came.",
-        finite=True, means=OFF_AT_0, cli=True, api=True, api_limits={"ge": -2, "le": 2}, in_file=False,
+        finite=True, means=OFF_AT_0, cli=True, api=True, servers="OLV", api_limits={"ge": -2, "le": 2}, in_file=False,
     )  # fmt: skip
     no_repeat_ngram_size: int = option(0, "No n tokens in a row come twice.", at_least=0, means=OFF_AT_0)
     encoder_no_repeat_ngram_size: int = option(
@@ -160,7 +170,7 @@ class RuleOptions:
     )
     min_new_tokens: int = option(
         0, "No end token comes before there are this many new tokens.", "Above 0 it replaces min_length.",
-        at_least=0, means=OFF_AT_0, api="min_tokens",
+        at_least=0, means=OFF_AT_0, api="min_tokens", servers="V",
     )  # fmt: skip
     forced_bos_token_id: int | None = option(None, "The token after a prompt of one token.", at_least=0)
     forced_eos_token_id: int | None = option(None, "The last token, where the length limit allows no more.", at_least=0)
@@ -182,18 +192,30 @@ class DryOptions:
 
     dry_multiplier: float = option(
         0.0, "Above 0, texts that came before are not repeated (DRY).",
-        at_least=0, finite=True, means=OFF_AT_0, cli=True, in_file=False,
+        at_least=0, finite=True, means=OFF_AT_0, cli=True, api=True, servers="L", in_file=False,
     )  # fmt: skip
     dry_base: float = option(
-        1.75, "Factor of the penalty for each further token.", at_least=1, finite=True, in_file=False
+        1.75,
+        "Factor of the penalty for each further token.",
+        at_least=1,
+        finite=True,
+        api=True,
+        servers="L",
+        in_file=False,
     )
-    dry_allowed_length: int = option(2, "Tokens from which a repetition is penalised.", at_least=1, in_file=False)
+    dry_allowed_length: int = option(
+        2, "Tokens from which a repetition is penalised.", at_least=1, api=True, servers="L", in_file=False
+    )
     dry_penalty_last_n: int = option(
         -1, "The last tokens that count, those of the prompt included.",
-        at_least=-1, means=(-1, "the whole text"), in_file=False,
+        at_least=-1, means=(-1, "the whole text"), api=True, servers="L", in_file=False,
     )  # fmt: skip
     dry_sequence_breakers: Texts = option(
-        ("\n", ":", '"', "*"), "No repetition goes across a token that contains one of these texts.", in_file=False
+        ("\n", ":", '"', "*"),
+        "No repetition goes across a token that contains one of these texts.",
+        api=True,
+        servers="L",
+        in_file=False,
     )
 
 
@@ -295,6 +317,8 @@ class GenerationOptions(TypedDict, total=False):
     max_new_tokens: int | None
     max_length: int | None
     stop: Texts
+    stop_token_ids: TokenIds
+    skip_special_tokens: bool
     ignore_eos: bool
     temperature: float
     top_k: int

@@ -82,6 +82,7 @@ class Option:
         short: its other name there.
         metavar: how help shows its value; one that begins with `FILE|` may be a file that has the value.
         api: its field in requests to the server, or "".
+        servers: letters of other servers that have that field, as `edgeformer.server.schema.fields` lists them.
         api_limits: of that field, narrower than the range, as pydantic's `Field` calls them.
         in_file: whether the field of this name in a generation_config.json is read.
     """
@@ -98,6 +99,7 @@ class Option:
     metavar: str
     api: str
     api_limits: Mapping[str, float]
+    servers: str
     in_file: bool
 
     @property
@@ -132,13 +134,14 @@ def option(
     short: str = "",
     metavar: str = "",
     api: bool | str = False,
+    servers: str = "",
     api_limits: Mapping[str, float] | None = None,
     in_file: bool = True,
 ) -> _T:
     """Declare a field of a group of options; `Option` and `Range` have the meanings. api: True for the field's name."""
     allowed = Range(at_least=at_least, above=above, at_most=at_most, below=below, finite=finite, means=means)
     said = {"help": help, "more": more, "range": allowed, "cli": cli, "short": short, "metavar": metavar}
-    said |= {"api": api, "api_limits": api_limits or {}, "in_file": in_file}
+    said |= {"api": api, "servers": servers, "api_limits": api_limits or {}, "in_file": in_file}
     declared: _T = field(default=default, metadata=said)
     return declared
 

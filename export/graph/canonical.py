@@ -15,27 +15,12 @@ import torch
 from onnx.defs import OpSchema
 from onnxscript.values import Opset
 
-import edgeformer.ops  # noqa: F401 - registers torch.ops.edgeformer
 from edgeformer.contract.ops import DOMAIN
+from edgeformer.ops import NAMES
 
 VERSION = 1
 
-OPS = {
-    "RMSNorm": torch.ops.edgeformer.rms_norm.default,
-    "SkipRMSNorm": torch.ops.edgeformer.skip_rms_norm.default,
-    "SkipLayerNorm": torch.ops.edgeformer.skip_layer_norm.default,
-    "RotaryEmbedding": torch.ops.edgeformer.rotary_embedding.default,
-    "GroupQueryAttention": torch.ops.edgeformer.group_query_attention.default,
-    "SharedAttention": torch.ops.edgeformer.shared_attention.default,
-    "CrossAttention": torch.ops.edgeformer.cross_attention.default,
-    "ExpertRouter": torch.ops.edgeformer.expert_router.default,
-    "MixtureOfExperts": torch.ops.edgeformer.mixture_of_experts.default,
-    "TokenPositions": torch.ops.edgeformer.token_positions.default,
-    "KeyPositions": torch.ops.edgeformer.key_positions.default,
-    "TokenMask": torch.ops.edgeformer.token_mask.default,
-    "CausalConv": torch.ops.edgeformer.causal_conv.default,
-    "LinearAttention": torch.ops.edgeformer.linear_attention.default,
-}
+OPS = {name: getattr(torch.ops.edgeformer, op).default for name, op in NAMES.items()}
 
 INPUTS = {name: [each.name for each in op._schema.arguments if "Tensor" in str(each.type)] for name, op in OPS.items()}
 """Names of the inputs of each canonical op, in order: the tensor arguments of the torch op."""

@@ -89,6 +89,7 @@ class Engine:
         keywords = {"config": config, "logits_processors": logits_processors, **options}
         request = self._service.request(prompt, keywords)
         request.stream = stream = EngineStream(request.row, self._worker.wake)
+        request.push = stream.push
         self._worker.add(request)
         return stream
 

@@ -48,8 +48,7 @@ class OfflineEngine:
         """Put a request into the queue and return its stream; arguments and errors are those of `Engine.submit`."""
         keywords = {"config": config, "logits_processors": logits_processors, **options}
         request = self._service.request(prompt, keywords)
-        stream = GenerationStream(request.row, self._scheduler)
-        request.stream = stream.record
+        stream = GenerationStream(request, self._scheduler)
         self._scheduler.add(request)
         return stream
 

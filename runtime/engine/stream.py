@@ -20,6 +20,7 @@ class EngineStream(RowStream):
     def __init__(self, row: Row, wake: Callable[[], None]):
         super().__init__(row)
         self._wake = wake
+        self._pushed = 0  # of the row's tokens
         lock = RLock()
         self._changed = Condition(lock)  # tells of tokens and of the end
         self._finished = Condition(lock)  # of the end alone: who waits for it need not wake for each token
@@ -28,7 +29,7 @@ class EngineStream(RowStream):
     def poll(self) -> tuple[list[TokenEvent], bool]:
         """Return the tokens since the last call, without waiting, and whether the stream has ended behind them."""
         with self._changed:
-            return [self._next_token() for _ in range(self._read, self.record.pushed)], self.record.ended
+            return [self._next_token() for _ in range(self._read, self._pushed)], self._state.ended
 
     def finish(self, timeout: float | None = None) -> Generation:
         """Wait for the end and return the whole result.
@@ -37,7 +38,7 @@ class EngineStream(RowStream):
         """
         timeout = seconds("timeout", timeout)
         with self._changed:
-            if not self._finished.wait_for(lambda: self.record.ended, timeout):
+            if not self._finished.wait_for(lambda: self._state.ended, timeout):
                 raise TimeoutError(f"the request has not ended within {timeout} seconds")
         self._raise_error()
         return self._row.result()
@@ -48,7 +49,7 @@ class EngineStream(RowStream):
         The whole text may then end with what no piece has: U+FFFD for a part of a character, or the beginning of a stop
         string.
         """
-        self.record.cancel()
+        self._state.cancel()
         self._wake()
 
     def add_listener(self, callback: "Callable[[EngineStream], None]") -> None:
@@ -60,23 +61,25 @@ class EngineStream(RowStream):
         functions("callback", [callback])
         with self._changed:
             self._listeners.append(callback)
-            ready = self._read < self.record.pushed or self.record.ended
+            ready = self._read < self._pushed or self._state.ended
         if ready:
             callback(self)
 
     def push(self, piece: str) -> None:
         """Tell of the row's next token, and of the text that the row says it completes; for the scheduler."""
         with self._changed:
-            self.record.push(piece)
+            self._pushed += 1
+            if self._pieces is not None:
+                self._pieces.append(piece)
             self._changed.notify_all()
         self._call_listeners()
 
     def end(self, error: BaseException | None = None) -> None:
         """End the stream, by an error or without; for the scheduler."""
         with self._changed:
-            if self.record.ended:
+            if self._state.ended:
                 return
-            self.record.end(error)
+            self._state.end(error)
             self._changed.notify_all()
             self._finished.notify_all()
         self._call_listeners()
@@ -87,8 +90,8 @@ class EngineStream(RowStream):
 
     def _next_event(self) -> TokenEvent | None:
         with self._changed:
-            self._changed.wait_for(lambda: self._read < self.record.pushed or self.record.ended)
-            if self._read < self.record.pushed:
+            self._changed.wait_for(lambda: self._read < self._pushed or self._state.ended)
+            if self._read < self._pushed:
                 return self._next_token()
         self._raise_error()
         return None

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from edgeformer.runtime.generation.row import Generation, Row, TokenEvent
-from edgeformer.runtime.generation.scheduling import GenerationStream, Scheduler
+from edgeformer.runtime.generation.row import Generation, TokenEvent
+from edgeformer.runtime.generation.scheduling import GenerationStream, ScheduledRequest, Scheduler
 from edgeformer.runtime.text.thinking.reader import Divided, ThinkingStream
 
 
@@ -14,8 +14,8 @@ class ChatStream(GenerationStream):
     new_thinking: makes what divides the row's tokens.
     """
 
-    def __init__(self, row: Row, scheduler: Scheduler, new_thinking: Callable[[], ThinkingStream]):
-        super().__init__(row, scheduler)
+    def __init__(self, request: ScheduledRequest, scheduler: Scheduler, new_thinking: Callable[[], ThinkingStream]):
+        super().__init__(request, scheduler)
         self._new_thinking = new_thinking
         self._thinking = new_thinking()
 

@@ -31,19 +31,19 @@ def start_rows(
     first_logits: Logits | None = None,
     drafts: RowDrafts | None = None,
     adapter: str | None = None,
-    make_stream: Callable[[Row, Scheduler], GenerationStream] = GenerationStream,
+    make_stream: Callable[[ScheduledRequest, Scheduler], GenerationStream] = GenerationStream,
 ) -> tuple[Scheduler, list[GenerationStream]]:
     """Return a scheduler with these rows in its queue, and a stream of each: whoever reads one runs all.
 
     first_logits: [B, V], the logits after the prompts where these were already run. drafts: of the only row. adapter:
-    the name of the LoRA adapter that the graph has. make_stream: makes the stream of a row.
+    the name of the LoRA adapter that the graph has. make_stream: makes the stream of a request.
     """
     leave_out_at = LEAVE_OUT_AT if beginnings.decoder.memory.runs_fewer_rows else 0.0
     scheduler = Scheduler(beginnings, len(rows), leave_out_at=leave_out_at, prompts_first=True)
     streams = []
     for index, row in enumerate(rows):
-        streams.append(make_stream(row, scheduler))
-        request = ScheduledRequest(row, streams[-1].record, adapter=adapter, drafts=drafts)
+        request = ScheduledRequest(row, adapter=adapter, drafts=drafts)
+        streams.append(make_stream(request, scheduler))
         if first_logits is not None:
             request.prefilled, request.first_logits = len(row.prompt), first_logits[index]
         scheduler.add(request)

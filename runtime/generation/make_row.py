@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime.generation.generation_config import GenerationConfig
 from edgeformer.runtime.generation.row import Row
@@ -35,7 +36,7 @@ def make_row(
         max_new_tokens,
         end_tokens(config, manifest),
         sampling,
-        TextStream(tokenizer, config.stop) if tokenizer else None,
+        text_stream(tokenizer, config) if tokenizer else None,
         rules=config.rules,
         processors=all_processors(config, tokenizer, processors),
         top_logprobs=config.top_logprobs if config.logprobs else None,
@@ -44,8 +45,17 @@ def make_row(
 
 
 def end_tokens(config: GenerationConfig, manifest: Manifest) -> frozenset[int]:
-    """Return the tokens that end a text: the model's, or none with ignore_eos."""
-    return frozenset() if config.ignore_eos else frozenset(manifest.tokens.eos)
+    """Return the tokens that end a text: the model's, or none of them with ignore_eos, and those of the config."""
+    outside = [token for token in config.stop_token_ids if token >= manifest.vocab_size]
+    if outside:
+        message = f"stop_token_ids has {outside[0]}, outside 0 to {manifest.vocab_size - 1}, the model's vocabulary."
+        raise RequestError(message, field="stop_token_ids")
+    return frozenset(() if config.ignore_eos else manifest.tokens.eos) | frozenset(config.stop_token_ids)
+
+
+def text_stream(tokenizer: Tokenizer, config: GenerationConfig) -> TextStream:
+    """Return what makes the text of a row: with special tokens, if the config shows them."""
+    return TextStream(tokenizer, config.stop, None if config.skip_special_tokens else tokenizer.special_tokens)
 
 
 def all_processors(

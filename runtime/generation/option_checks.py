@@ -40,6 +40,8 @@ def _error(name: str, text: str) -> RequestError:
 def _string(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise _error(name, f"is {shown(value)}; it must be a text.")
+    if any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise _error(name, f"is {shown(value)}, which has half of a character (a lone surrogate).")
     return value
 
 

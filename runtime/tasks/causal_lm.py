@@ -23,6 +23,7 @@ from edgeformer.runtime.generation.scheduling import (
     GenerationStream,
     PrefixBeginnings,
     SampleBeginnings,
+    ScheduledRequest,
     Scheduler,
 )
 from edgeformer.runtime.generation.speculation import DraftLength, DraftModel, check_same_tokens
@@ -253,9 +254,11 @@ class CausalLM(Model):
         chosen = self._config(config, options)
         [row], decoder = self._prepare([prompt], chosen, logits_processors, adapter=adapter)
         beginnings, drafts = PrefixBeginnings(decoder, self.prefix_cache), self.new_drafts(row, chosen)
-        make_stream: Callable[[Row, Scheduler], GenerationStream] = GenerationStream
+        make_stream: Callable[[ScheduledRequest, Scheduler], GenerationStream] = GenerationStream
         if tokenizer.thinking_format is not None:
-            make_stream = partial(ChatStream, new_thinking=partial(new_thinking, tokenizer, prompt, chosen.stop))
+            spelled = None if chosen.skip_special_tokens else tokenizer.special_tokens
+            divide = partial(new_thinking, tokenizer, prompt, chosen.stop, spelled)
+            make_stream = partial(ChatStream, new_thinking=divide)
         [stream] = start_rows(beginnings, [row], drafts=drafts, adapter=adapter, make_stream=make_stream)[1]
         return stream
 

@@ -1,6 +1,6 @@
 """Turn tokens into text as they are generated: whole characters only, and no part of a stop string."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from edgeformer.runtime.text.tokenizer import Tokenizer
 
@@ -11,12 +11,18 @@ INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 class TextStream:
     """The text of one row.
 
+    spelled: texts of special tokens that are shown, by their ids; of the others there is none. A stop string that is
+    exactly one special token, white space around it aside, stops at that token.
+
     `push` returns text that no later token can change and that cannot be the beginning of a stop string. All returned
     pieces and the one of `flush`, joined, are the decoded text up to the first stop string.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()):
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = (), spelled: Mapping[int, str] | None = None):
         self._tokenizer = tokenizer
+        self._spelled = spelled or {}
+        wanted = {text.strip() for text in stop}
+        self._stop_tokens = {id for id, text in tokenizer.special_tokens.items() if text in wanted}
         self._texts = tokenizer.token_texts
         self._stop = [text for text in stop if text]
         self._longest_stop = max(map(len, self._stop), default=0)
@@ -35,13 +41,16 @@ class TextStream:
 
     def at_end(self) -> "TextStream | WholeText":
         """Return what decodes the same text at its end, for a row without tokens; stop strings need each piece."""
-        return self if self._stop else WholeText(self._tokenizer)
+        return self if self._stop or self._spelled else WholeText(self._tokenizer)
 
     def push(self, token: int) -> str:
         """Add the next token; return new text, which may be empty. Set `stopped` at a stop string."""
         alone = self._texts[token]
-        if self.stopped or alone is None:
+        if self.stopped:
             return ""
+        if alone is None:
+            self.stopped = token in self._stop_tokens
+            return "" if self.stopped or token not in self._spelled else self._push_spelled(self._spelled[token])
         self._open.append(token)
         # The ids are those of tokens, so they need none of the checks of `Tokenizer.decode`.
         text = self._tokenizer.backend.decode(self._context + self._open, skip_special_tokens=True)
@@ -59,6 +68,12 @@ class TextStream:
         end = len(text) - self._possible_stop(text)
         self._held, self._unsettled = text[end:], ""
         return text[:end]
+
+    def _push_spelled(self, text: str) -> str:
+        """Return the text of a special token behind what was held back, of which nothing can change any more."""
+        before = self.flush()
+        self._context, self._open, self._context_length = [], [], 0
+        return before + text
 
     def flush(self) -> str:
         """Return the rest: text that was held back, and incomplete characters as U+FFFD."""

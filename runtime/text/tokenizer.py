@@ -142,17 +142,22 @@ class Tokenizer:
             encoding = long_texts.encode(self.backend, first, second)
         return encoding.ids, encoding.type_ids
 
-    def encode_truncated(self, texts: Sequence[Any], max_length: int) -> tuple[list[int], list[int]]:
+    def encode_truncated(
+        self, texts: Sequence[Any], max_length: int, *, keep_end: bool | None = None
+    ) -> tuple[list[int], list[int]]:
         """Return the token ids and token types of one text or a pair, cut to `max_length` tokens.
 
         Special tokens are kept; of a pair the longer text is cut first. The end is cut off, or the beginning where
-        tokenizer_config.json has `truncation_side` = left.
+        tokenizer_config.json has `truncation_side` = left. keep_end: whether the beginning is cut off in any case, or
+        the end.
         """
-        left = self.config.get("truncation_side") == "left"
-        copy = self._truncating  # read once: another thread may put one of another length in its place
-        if copy is None or (copy.truncation or {}).get("max_length") != max_length:
+        left = self.config.get("truncation_side") == "left" if keep_end is None else keep_end
+        direction = "left" if left else "right"
+        copy = self._truncating  # read once: another thread may put another one in its place
+        has = {} if copy is None else copy.truncation or {}
+        if copy is None or (has.get("max_length"), has.get("direction")) != (max_length, direction):
             copy = self._copy()
-            copy.enable_truncation(max_length, strategy="longest_first", direction="left" if left else "right")
+            copy.enable_truncation(max_length, strategy="longest_first", direction=direction)
             self._truncating = copy
         with _tokenizer_errors():
             cut = [long_texts.beginning(self.backend, text, max_length, of_end=left) for text in texts]
@@ -201,11 +206,6 @@ class Tokenizer:
         return None if name is None else self.backend.token_to_id(name)
 
     @cached_property
-    def special_texts(self) -> dict[int, str]:
-        """The texts of the special tokens, which decoding leaves out, by their ids."""
-        return {id: token.content for id, token in self.backend.get_added_tokens_decoder().items() if token.special}
-
-    @cached_property
     def thinking_format(self) -> ThinkingFormat | None:
         """The marks of what the model thinks, by its chat template and its added tokens; None for one without."""
         added = [token.content for token in self.backend.get_added_tokens_decoder().values()]
@@ -222,21 +222,29 @@ class Tokenizer:
         return vocabulary_bytes(self.backend)
 
     @cached_property
+    def special_tokens(self) -> dict[int, str]:
+        """The texts of the special tokens, which decoding leaves out, by their ids."""
+        added = self.backend.get_added_tokens_decoder().items()
+        return {id: token.content for id, token in added if token.special}
+
+    @cached_property
     def token_texts(self) -> TokenTexts:
         """The text of each token by itself, for streams, which ask at every token."""
         return TokenTexts(self.backend)
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids, without special tokens; ids beyond the vocabulary are left out.
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Return the text of token ids; ids beyond the vocabulary are left out.
 
-        Raises RequestError for anything but a list of whole numbers from 0 on.
+        skip_special_tokens: whether special tokens are left out, too. Raises RequestError for anything but a list of
+        whole numbers from 0 on.
         """
         # A stream decodes at every step, so that plain lists of plain integers are not checked one by one.
         plain = isinstance(ids, list) and all(type(each) is int for each in ids)
         checked = list(ids) if plain else request_values.token_ids("ids", ids)
         if checked and not 0 <= min(checked) <= max(checked) <= LARGEST_ID:
             raise RequestError(f"ids has numbers outside 0 to {LARGEST_ID:,}, which are no token ids.")
-        return self.backend.decode(checked, skip_special_tokens=True)
+        skip = request_values.flag("skip_special_tokens", skip_special_tokens)
+        return self.backend.decode(checked, skip_special_tokens=skip)
 
     def encode_chat(
         self,

@@ -26,7 +26,9 @@ KINDS = {
 def windowed_graph(kind, feeds, **attributes):
     kernel, fixed, _ = KINDS[kind]
     given = {"local_window_size": WINDOW} | attributes
-    return graph_of(feeds, kernel=replace(kernel, name=kind), fixed=fixed | EVICTS, **given)
+    return graph_of(
+        feeds, kernel=replace(kernel, function=replace(kernel.function, name=kind)), fixed=fixed | EVICTS, **given
+    )
 
 
 def run_in_place(session, feeds):

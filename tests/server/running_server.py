@@ -12,9 +12,9 @@ from pathlib import Path
 import httpx2
 import openai
 
-from edgeformer.server.http.run import DrainingServer, listen, url_of
+from edgeformer.server.http.run import DrainingServer, listen, open_models, url_of
 from edgeformer.server.service.options import ServerOptions
-from edgeformer.server.service.served import ServedModels, load_models
+from edgeformer.server.service.served import ServedModels
 
 TEMPLATE = """\
 {%- if tools %}
@@ -50,11 +50,15 @@ class Running:
 
 @contextlib.contextmanager
 def running(
-    bundles: list[Path], engine: dict[str, object] | None = None, send_buffer: int | None = None, **options: object
+    bundles: list[Path],
+    engine: dict[str, object] | None = None,
+    send_buffer: int | None = None,
+    models_dir: Path | None = None,
+    **options: object,
 ) -> Iterator[Running]:
     """Serve bundles while the `with` lasts. send_buffer: bytes that the kernel keeps for a slow client."""
     chosen = ServerOptions(port=0, **options)
-    models = load_models(bundles, "cpu", 1, engine, tool_format=chosen.tool_format)
+    models = open_models(bundles, chosen, "cpu", 1, engine, models_dir=models_dir)
     with listen(chosen) as listener:
         if send_buffer is not None:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)

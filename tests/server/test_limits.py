@@ -88,6 +88,11 @@ def test_pages_of_other_origins_and_names_stay_out(server):
     assert httpx2.get(get, headers=headers(origin=server.url)).status_code == 200, "the server's own page"
     answer = httpx2.get(get, headers=headers(host="evil.example:8000"))
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "wrong_host")
+    host = server.url.removeprefix("http://")
+    assert httpx2.get(get, headers=headers(origin=f"http://evil//{host}")).status_code == 403
+    with socket.create_connection(host.split(":")) as connection:
+        connection.sendall(f"GET /v1/models HTTP/1.1\r\nHost: {host}\r\nHost: evil.example\r\n\r\n".encode())
+        assert b" 400 " in connection.recv(4096).split(b"\r\n")[0]
     asks = {"origin": "https://good.example", "access-control-request-method": "POST"}
     assert httpx2.options(get, headers=asks).status_code == 200, "a preflight has no key"
     assert "access-control-allow-origin" not in httpx2.options(get, headers=asks | {"origin": "https://x.org"}).headers
@@ -190,7 +195,7 @@ def test_a_full_queue_says_when_to_come_back(server):
             thread.start()
         wait_until(lambda: statistics(server).waiting == 2)
         answer = post(server, json.dumps({"messages": QUESTION}))
-        several = post(server, json.dumps({"messages": QUESTION, "n": 3}))
+        several = post(server, json.dumps({"messages": QUESTION, "n": 2}))
     for thread in threads:
         thread.join()
     assert (answer.status_code, answer.json()["error"]["code"]) == (429, "engine_busy")
@@ -272,6 +277,9 @@ def test_the_log_has_a_line_for_each_request_and_no_prompt_unless_asked(tiny_lla
 def test_options_out_of_range_are_named():
     with pytest.raises(RequestError, match="max_body_bytes is 0; it must be at least 1"):
         ServerOptions(max_body_bytes=0)
+    with pytest.raises(RequestError, match="host is empty, which would be every address"):
+        ServerOptions(host="")
+    assert ServerOptions(host="127.0.0.2").hosts[-1] == "127.0.0.2" and ServerOptions(host="0.0.0.0").hosts == ("*",)
     with pytest.raises(RequestError, match="drain_seconds is -1; it must be 0 or more"):
         ServerOptions(drain_seconds=-1)
     with pytest.raises(RequestError, match="use printable ASCII"):

@@ -68,7 +68,7 @@ def test_documents_may_be_objects_and_fewer_may_come_back(server, alone):
         ({"model": "tiny-embed"}, "model", "is not for this route; it answers at /v1/embeddings"),
         ({"documents": []}, "documents", "documents has 0 texts; 1 to 2048 are allowed"),
         ({"documents": ["x"] * 2049}, "documents", "documents has 2049 texts"),
-        ({"documents": [5]}, "documents.0.str", "documents.0"),
+        ({"documents": [5]}, "documents.0", "documents.0"),
         ({"documents": "x"}, "documents", "documents"),
         ({"query": None}, "query", "query"),
         ({"top_n": 0}, "top_n", "top_n"),

@@ -98,12 +98,13 @@ REFUSED = [
     ({"previous_response_id": "resp_1"}, "previous_response_id", "send the whole conversation as input"),
     ({"background": True}, "background", "an answer belongs to its request"),
     ({"reasoning": {"effort": "high"}}, "reasoning.effort", "does not read reasoning_effort"),
-    ({"input": [{"type": "image", "id": "im", "summary": []}]}, "input.0.type", "Input should be"),
+    ({"input": [{"type": "reasoning", "id": "rs", "summary": []}]}, "input", "has no message to answer"),
+    ({"input": [{"type": "computer_call"}]}, "input.0.type", "is 'computer_call'; a conversation has items of these"),
     ({"input": [{"role": "user"}]}, "input.0.content", "Field required"),
     ({"input": [{"type": "function_call", "name": "f"}]}, "input.0.call_id", "Field required"),
     ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema", "is missing"),
     ({"tools": TOOLS}, "tools", "has no tools"),
-    ({"extra_body": {"messages": []}}, "messages", "is no field of this request"),
+    ({"extra_body": {"messages": [1]}}, "messages", "is no field of this request"),
 ]  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import re
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
-from edgeformer.runtime.text.marked_text import MarkedText
+from edgeformer.runtime.text.streaming import TextStream
 from edgeformer.runtime.text.tokenizer import Tokenizer
 from edgeformer.server.tool_calls.gemma import Gemma
 from edgeformer.server.tool_calls.harmony import CALL, Harmony
@@ -159,7 +159,7 @@ def test_marks_that_are_special_tokens_are_read(tiny_llama_bundle):
     tokens = tokenizer.encode(f"Look: {FORMATS['hermes'].example}", add_special_tokens=False)
     marks = {tokenizer.backend.token_to_id(mark): mark for mark in ("<tool_call>", "</tool_call>")}
     assert marks.keys() < set(tokens)
-    spelled = MarkedText(tokenizer, marks)
+    spelled = TextStream(tokenizer, spelled=marks)
     text = "".join(map(spelled.push, tokens)) + spelled.flush()
     assert read("hermes", text, 1) == ("Look: ", [("weather", ROME)])
 

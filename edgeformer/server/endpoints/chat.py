@@ -12,17 +12,19 @@ from starlette.responses import JSONResponse, Response
 from edgeformer.errors import PromptLengthError, RequestError
 from edgeformer.runtime import CausalLM, Generation, TokenEvent
 from edgeformer.runtime.text.thinking.reader import ThinkingStream
+from edgeformer.runtime.text.tokenizer import Tokenizer
+from edgeformer.server.schema.answer_forms import form_error, warnings_of
 from edgeformer.server.schema.api_errors import as_api_error
 from edgeformer.server.schema.bodies import ChatBody
+from edgeformer.server.schema.thinking import thinking_budget
 from edgeformer.server.service.answers import Answers, Progress, unless_gone
-from edgeformer.server.service.config_of_body import configs
+from edgeformer.server.service.config_of_body import configs, skips_special_tokens
 from edgeformer.server.service.generating import FINISH_REASONS, EventStream, keep_text, submit, usage
 from edgeformer.server.service.logprobs import chat_logprobs
-from edgeformer.server.service.prompts import ChatPrompt, chat_prompt, check_length, grammar_error
+from edgeformer.server.service.prompts import ChatPrompt, chat_prompt, check_length
 from edgeformer.server.service.records import Record
 from edgeformer.server.service.served import ServedModel
 from edgeformer.server.service.state import body_of, record_of, state_of
-from edgeformer.server.service.thinking import thinking_budget
 from edgeformer.server.tool_calls.format import Call
 from edgeformer.server.tool_calls.reader import ToolCallReader
 
@@ -52,6 +54,15 @@ class Choice:
     calls: list[Call] = field(default_factory=list)
     events: list[TokenEvent] = field(default_factory=list)
     finish_reason: str | None = None
+    result: Generation | None = None
+
+    def stopped_at(self, tokenizer: Tokenizer, stop: Sequence[str]) -> str | None:
+        """Return the stop text at which the answer ended, or None."""
+        if self.result is None or self.result.finish_reason != "stop":
+            return None
+        text = tokenizer.decode(self.result.token_ids, skip_special_tokens=False)
+        found = [(text.find(each.strip()), each) for each in stop if each.strip() in text]
+        return min(found)[1] if found else None
 
     def advance(self, progress: Progress) -> Delta:
         """Take new tokens; return what they add."""
@@ -61,6 +72,7 @@ class Choice:
         self.calls += delta.calls
         self.events += progress.tokens
         if progress.result is not None:
+            self.result = progress.result
             self.finish_reason = self._finish_reason(progress.result)
         return delta
 
@@ -165,37 +177,51 @@ class Chat:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.served.name}
 
 
+async def _prompt(request: Request, body: ChatBody, param: str) -> tuple[ServedModel, ChatPrompt]:
+    """Return the model of a conversation, and its prompt."""
+    served = await state_of(request).models.use(body.model, record_of(request))
+    served.require(CausalLM)
+    try:
+        return served, await state_of(request).in_thread(chat_prompt, served, body)
+    except PromptLengthError as error:
+        raise as_api_error(error, param) from None
+
+
+async def chat_tokens(request: Request, body: ChatBody, param: str) -> list[int]:
+    """Return the token ids of a conversation. param: the field that has it, for errors."""
+    return (await _prompt(request, body, param))[1].tokens
+
+
 async def begin_chat(request: Request, body: ChatBody, param: str) -> Chat:
     """Submit a conversation to its model. param: the field that has it, for errors."""
     state, record = state_of(request), record_of(request)
-    served = state.models.find(body.model)
-    served.require(CausalLM)
+    served, prompt = await _prompt(request, body, param)
     body = body.model_copy(update={"thinking_budget": thinking_budget(body)})
-    try:
-        prompt = await state.in_thread(chat_prompt, served, body)
-    except PromptLengthError as error:
-        raise as_api_error(error, param) from None
     check_length(served, prompt.tokens, state.options.max_prompt_tokens, param)
-    wanted = configs(served, body, state.options, len(prompt.tokens), prompt.json_schema, prompt.grammar)
+    wanted = configs(served, body, state.options, len(prompt.tokens), prompt.grammar)
+    record.warnings += warnings_of(body)
     keep_text(state, record, "prompt", [message.model_dump(exclude_none=True) for message in body.messages])
     try:
         answers = await submit(request, served, [prompt.tokens], wanted)
     except RequestError as error:
-        raise grammar_error(error) if prompt.grammar is not None else error from None
+        raise form_error(error, prompt.grammar is not None) from None
     choices = [_choice(served, body, prompt, config.stop) for config in wanted]
     return Chat(served, body, prompt, answers, record, choices)
 
 
 def _choice(served: ServedModel, body: ChatBody, prompt: ChatPrompt, stop: Sequence[str]) -> Choice:
     tokenizer, format = served.tokenizer, prompt.tool_format
+    one_call = body.parallel_tool_calls is False
+    if format is None and tokenizer.thinking_format is None:
+        return Choice(None, None, one_call)
+    marks = {} if format is None else {id: mark for mark, id in served.special_marks.items()}
+    if not skips_special_tokens(body):
+        ends = served.model.manifest.tokens.eos
+        marks = {id: text for id, text in tokenizer.special_tokens.items() if id not in ends} | marks
+    is_open = prompt.is_thinking
+    stream = ThinkingStream(tokenizer, tokenizer.thinking_format, is_open=is_open, stop=stop, spelled=marks)
     reader = None if format is None else ToolCallReader(format, prompt.functions)
-    stream = None
-    if format is not None or tokenizer.thinking_format is not None:
-        marks = {} if format is None else {id: mark for mark, id in served.special_marks.items()}
-        stream = ThinkingStream(
-            tokenizer, tokenizer.thinking_format, is_open=prompt.is_thinking, stop=stop, more_marks=marks
-        )
-    return Choice(stream, reader, one_call=body.parallel_tool_calls is False)
+    return Choice(stream, reader, one_call)
 
 
 async def chat_completions(request: Request) -> Response:

@@ -19,7 +19,7 @@ async def rerank(request: Request) -> Response:
     """Rank documents by how well they answer a query (as Jina, Cohere and vLLM)."""
     state, record = state_of(request), record_of(request)
     body = await body_of(request, RerankBody)
-    served = state.models.find(body.model)
+    served = await state.models.use(body.model, record_of(request))
     model = served.require_ranking()
     texts = [each if isinstance(each, str) else each.text for each in body.documents]
     if not 1 <= len(texts) <= MAX_TEXTS:

@@ -12,7 +12,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from edgeformer.server.endpoints.chat import Chat, begin_chat
+from edgeformer.server.endpoints.chat import Chat, begin_chat, chat_tokens
 from edgeformer.server.schema.response_bodies import OPTION_NAMES, ResponseBody
 from edgeformer.server.service.answers import unless_gone
 from edgeformer.server.service.generating import EventStream, keep_text
@@ -181,3 +181,10 @@ async def responses(request: Request) -> Response:
         answer = await unless_gone(request, responding.collect())
     keep_text(state_of(request), record_of(request), "answer", [responding.chat.choices[0].text])
     return JSONResponse(answer)
+
+
+async def input_tokens(request: Request) -> Response:
+    """Return how many tokens the input of a response has."""
+    body = await body_of(request, ResponseBody)
+    count = len(await chat_tokens(request, body.as_chat(), "input"))
+    return JSONResponse({"object": "response.input_tokens", "input_tokens": count})

@@ -35,7 +35,7 @@ async def ready(request: Request) -> Response:
     """Say whether new requests are taken: not after SIGTERM."""
     if state_of(request).draining:
         raise ApiError(503, "the server is stopping and takes no more requests.", code="draining")
-    return JSONResponse({"status": "ready", "models": [served.name for served in state_of(request).models]})
+    return JSONResponse({"status": "ready", "models": state_of(request).models.names()})
 
 
 async def metrics(request: Request) -> Response:

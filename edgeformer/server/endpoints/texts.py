@@ -17,42 +17,31 @@ from edgeformer.server.schema.api_errors import ApiError, as_api_error
 from edgeformer.server.schema.bodies import DetokenizeBody, EmbeddingBody, TokenizeBody
 from edgeformer.server.service.answers import unless_gone
 from edgeformer.server.service.prompts import as_template_message, check_length, text_prompts
-from edgeformer.server.service.served import ServedModel
 from edgeformer.server.service.state import body_of, record_of, state_of
 
 MAX_TEXTS = 2048
 """Texts of a request for embeddings at most, as in OpenAI's API."""
 
 
-def _entry(served: ServedModel) -> dict[str, Any]:
-    return {
-        "id": served.name,
-        "object": "model",
-        "created": served.created,
-        "owned_by": "edgeformer",
-        "task": served.task,
-        "context_length": served.context_length,
-        **({} if served.adapter is None else {"parent": served.name.removesuffix(f":{served.adapter}")}),
-    }
-
-
 async def list_models(request: Request) -> Response:
     """List the models of the server."""
-    return JSONResponse({"object": "list", "data": [_entry(served) for served in state_of(request).models]})
+    return JSONResponse({"object": "list", "data": state_of(request).models.descriptions()})
 
 
 async def show_model(request: Request) -> Response:
     """Show one model."""
-    return JSONResponse(_entry(state_of(request).models.find(request.path_params["name"])))
+    models, name = state_of(request).models, request.path_params["name"]
+    found = [each for each in models.descriptions() if each["id"] == name]
+    return JSONResponse(found[0] if found else models.find(name).description)
 
 
 async def embeddings(request: Request) -> Response:
     """Return a vector for each text."""
     state, record = state_of(request), record_of(request)
     body = await body_of(request, EmbeddingBody)
-    served = state.models.find(body.model)
+    served = await state.models.use(body.model, record_of(request))
     prompted = served.require(Encoder).with_prompt(body.input)
-    tokens = await state.in_thread(text_prompts, served, prompted, "input", MAX_TEXTS)
+    tokens = await state.in_thread(text_prompts, served, prompted, "input", MAX_TEXTS, body.truncate_prompt_tokens)
     for each in tokens:
         check_length(served, each, state.options.max_prompt_tokens, "input")
     record.model = served.name
@@ -89,7 +78,7 @@ async def tokenize(request: Request) -> Response:
     """Return the token ids of a text, or of a conversation with the start of its answer."""
     state = state_of(request)
     body = await body_of(request, TokenizeBody)
-    served = state.models.find(body.model)
+    served = await state.models.use(body.model, record_of(request))
     if (body.prompt is None) == (body.messages is None):
         raise ApiError(400, "give either prompt or messages.", param="prompt")
     if body.messages is not None:
@@ -98,7 +87,7 @@ async def tokenize(request: Request) -> Response:
     else:
         assert body.prompt is not None
         encode = functools.partial(
-            served.tokenizer.encode, body.prompt, add_special_tokens=body.add_special_tokens, what="prompt"
+            served.tokenizer.encode, body.prompt or "", add_special_tokens=body.add_special_tokens, what="prompt"
         )
     try:
         tokens = await state.in_thread(functools.partial(encode, most_tokens=served.context_length))
@@ -111,7 +100,7 @@ async def detokenize(request: Request) -> Response:
     """Return the text of token ids, without special tokens."""
     state = state_of(request)
     body = await body_of(request, DetokenizeBody)
-    served = state.models.find(body.model)
+    served = await state.models.use(body.model, record_of(request))
     size = served.model.manifest.vocab_size
     if any(token >= size for token in body.tokens):
         raise ApiError(400, f"tokens has ids outside 0 to {size - 1}, the model's vocabulary.", param="tokens")

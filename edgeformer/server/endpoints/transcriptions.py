@@ -75,7 +75,7 @@ async def translations(request: Request) -> Response:
 async def _answer(request: Request, task: str) -> Response:
     state, record = state_of(request), record_of(request)
     body = await _read_form(request)
-    served = state.models.find(body.model)
+    served = await state.models.use(body.model, record_of(request))
     served.require_speech()
     samples = await state.in_thread(_samples_of, body, SAMPLES_PER_BYTE * state.options.max_body_bytes)
     transcript = await _transcribe(request, served, samples, body, task)

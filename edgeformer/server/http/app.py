@@ -11,8 +11,10 @@ from starlette.routing import Route
 from edgeformer.server.endpoints import status
 from edgeformer.server.endpoints.chat import chat_completions
 from edgeformer.server.endpoints.completions import completions
+from edgeformer.server.endpoints.infill import infill
+from edgeformer.server.endpoints.messages import count_tokens, messages
 from edgeformer.server.endpoints.rerank import rerank
-from edgeformer.server.endpoints.responses import responses
+from edgeformer.server.endpoints.responses import input_tokens, responses
 from edgeformer.server.endpoints.texts import detokenize, embeddings, list_models, show_model, tokenize
 from edgeformer.server.endpoints.transcriptions import transcriptions, translations
 from edgeformer.server.http.middleware import Guard, Recorder
@@ -26,6 +28,10 @@ ROUTES = [
     Route("/v1/chat/completions", chat_completions, methods=["POST"]),
     Route("/v1/completions", completions, methods=["POST"]),
     Route("/v1/responses", responses, methods=["POST"]),
+    Route("/v1/responses/input_tokens", input_tokens, methods=["POST"]),
+    Route("/v1/messages", messages, methods=["POST"]),
+    Route("/v1/messages/count_tokens", count_tokens, methods=["POST"]),
+    Route("/infill", infill, methods=["POST"]),
     Route("/v1/embeddings", embeddings, methods=["POST"]),
     Route("/v1/rerank", rerank, methods=["POST"]),
     Route("/v2/rerank", rerank, methods=["POST"]),
@@ -48,7 +54,7 @@ def create_app(models: ServedModels, options: ServerOptions) -> Starlette:
     """Return the ASGI application that serves these models. Whoever runs it closes the models in the end."""
     state = State(models, options, Metrics(models))
     labels = {route.path: route.path for route in ROUTES}
-    labels |= {f"/v1/models/{served.name}": "/v1/models/{name}" for served in models}
+    labels |= {f"/v1/models/{name}": "/v1/models/{name}" for name in models.names()}
     middleware = [Middleware(Recorder, state=state, routes=labels)]
     if options.cors_origins:
         middleware.append(

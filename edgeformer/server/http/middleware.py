@@ -46,7 +46,12 @@ class Recorder:
         async def recorded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = record.request_id
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = record.request_id
+                if record.warnings:
+                    headers["x-edgeformer-warning"] = (
+                        "; ".join(record.warnings).encode("ascii", "replace").decode()[:1000]
+                    )
             await send(message)
 
         metrics = self._state.metrics
@@ -57,6 +62,8 @@ class Recorder:
             record.outcome = "cancelled"
             raise
         finally:
+            for function in record.at_end:
+                function()
             record.status = record.status or CLIENT_CLOSED
             metrics.open_requests.dec()
             metrics.count(record, self._routes.get(record.path, "other"))
@@ -95,18 +102,23 @@ class Guard:
     def _check(self, headers: Headers, scope: Scope) -> None:
         """Raise ApiError for a request that may not come in."""
         host = headers.get("host", "")
+        if len(headers.getlist("host")) > 1:
+            raise ApiError(400, "the request has several headers Host; give one.", code="wrong_host")
         hosts, origins = self._options.hosts, self._options.cors_origins
         if "*" not in hosts and _name(host) not in hosts:
             message = f"this server is not called {_name(host)!r}; allow that name with --allowed-host."
             raise ApiError(403, message, code="wrong_host")
         origin = headers.get("origin")
-        if origin is not None and origin.split("//")[-1] != host and not {"*", origin} & set(origins):
+        own = f"http://{host}", f"https://{host}"
+        if origin is not None and origin not in own and not {"*", origin} & set(origins):
             message = f"pages of {origin!r} may not use this server; allow them with --cors-origin."
             raise ApiError(403, message, code="wrong_origin")
         if self._key is not None and scope["path"] not in OPEN_PATHS:
             kind, _, given = headers.get("authorization", "").partition(" ")
+            # Clients of Anthropic have a header of their own.
+            given = given.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "")
             # Digests have one length, and their comparison takes the same time wherever they differ.
-            if kind.lower() != "bearer" or not hmac.compare_digest(_digest(given.strip().encode()), self._key):
+            if not hmac.compare_digest(_digest(given.encode()), self._key):
                 message = "the API key is missing or wrong; send it as Authorization: Bearer KEY."
                 raise ApiError(401, message, code="invalid_api_key")
         length = headers.get("content-length", "")

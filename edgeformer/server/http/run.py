@@ -12,9 +12,10 @@ import uvicorn
 
 from edgeformer.errors import RequestError
 from edgeformer.server.http.app import create_app
+from edgeformer.server.service.model_folder import ModelFolder
 from edgeformer.server.service.options import ServerOptions
 from edgeformer.server.service.records import LOG, log_to_stderr
-from edgeformer.server.service.served import ServedModels, load_models
+from edgeformer.server.service.served import ServedModel, ServedModels, load_model, load_models
 from edgeformer.server.service.state import State
 
 LAST_SECONDS = 5
@@ -28,21 +29,23 @@ def serve(
     threads: int | None = None,
     engine_options: Mapping[str, Any] | None = None,
     draft: str | Path | None = None,
+    models_dir: str | Path | None = None,
 ) -> None:
     """Serve bundles until SIGTERM or SIGINT; return when all running requests have ended.
 
-    provider, threads, engine_options, draft: as of `load_models`. Raises RequestError where it cannot listen, and for
+    provider, threads, engine_options, draft: as of `load_models`. models_dir: a folder of bundles that are loaded when
+    a request names them, and put to sleep when nobody uses them. Raises RequestError where it cannot listen, and for
     what cannot be served.
     """
     log_to_stderr()
     with listen(options) as listener:
-        models = load_models(bundles, provider, threads, engine_options, draft, options.tool_format)
+        models = open_models(bundles, options, provider, threads, engine_options, draft, models_dir)
         # uvicorn raises the signal again when it has drained; this exit is no failure.
         previous = signal.signal(signal.SIGTERM, signal.SIG_IGN)
         try:
             server = DrainingServer(models, options)
             url = url_of(listener)
-            names = ", ".join(served.name for served in models)
+            names = ", ".join(models.names())
             LOG.info(f"serving {names} at {url}", extra={"fields": {"url": url}})
             with contextlib.suppress(KeyboardInterrupt):
                 server.run(sockets=[listener])
@@ -50,6 +53,27 @@ def serve(
             signal.signal(signal.SIGTERM, previous)
             models.close(drain=False)
     LOG.info("stopped")
+
+
+def open_models(
+    bundles: Sequence[str | Path],
+    options: ServerOptions,
+    provider: Any = "auto",
+    threads: int | None = None,
+    engine_options: Mapping[str, Any] | None = None,
+    draft: str | Path | None = None,
+    models_dir: str | Path | None = None,
+) -> ServedModels:
+    """Return the models of a server: bundles that stay loaded, and those of a folder."""
+    given = provider, threads, engine_options
+    if models_dir is None:
+        return load_models(bundles, *given, draft, options.tool_format)
+    always = load_models(bundles, *given, draft, options.tool_format) if bundles else ()
+
+    def load(folder: Path) -> list[ServedModel]:
+        return load_model(folder, *given, tool_format=options.tool_format)
+
+    return ModelFolder(always, Path(models_dir), load, options.models_memory, options.idle_seconds)
 
 
 class DrainingServer(uvicorn.Server):

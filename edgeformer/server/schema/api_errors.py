@@ -1,4 +1,4 @@
-"""Errors of the API: a status and a JSON object of the form that OpenAI's clients read."""
+"""Errors of the API: a status and a JSON object of a form that OpenAI's clients read, and Anthropic's."""
 
 import json
 import math
@@ -19,6 +19,10 @@ KINDS = {
     503: "server_error",
 }
 """`error.type` by status; every other status is an invalid_request_error."""
+
+
+LONGEST = 600
+"""Characters of a message of the runtime at most, which may cite what it was given."""
 
 
 class ApiError(EdgeformerError):
@@ -47,7 +51,7 @@ class ApiError(EdgeformerError):
     def body(self) -> dict[str, Any]:
         """The JSON object of the answer."""
         kind = KINDS.get(self.status, "invalid_request_error")
-        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+        return {"type": "error", "error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
     def response(self) -> Response:
         """Return the answer; its headers say how to log in, and when to try again."""
@@ -71,7 +75,8 @@ def as_api_error(error: BaseException, param: str | None = None) -> ApiError:
         case PromptLengthError():
             return ApiError(400, str(error), code="context_length_exceeded", param=param)
         case RequestError():
-            return ApiError(400, str(error), param=param or param_of(error))
+            message = str(error).partition("\n<state>")[0]  # of a grammar's parser
+            return ApiError(400, message[:LONGEST], param=param or param_of(error))
         case _:
             return ApiError(500, "the server failed to answer this request; its log says why.", code="internal_error")
 

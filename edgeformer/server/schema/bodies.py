@@ -4,16 +4,19 @@ Ranges of OpenAI's API that the runtime checks too are left to it; its errors na
 """
 
 import json
+import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar
 
-from pydantic import Field, ValidationError, create_model
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, create_model, model_validator
+from pydantic_core import PydanticCustomError
 
-from edgeformer.options.generation import OPTIONS, Texts, TokenBiases
+from edgeformer.options.generation import OPTIONS, Texts, TokenBiases, TokenIds
 from edgeformer.server.schema.api_errors import ApiError
 from edgeformer.server.schema.body import Body
-from edgeformer.server.schema.fields import drop_other_fields
+from edgeformer.server.schema.fields import FIELDS, PARTS
 from edgeformer.server.schema.json_values import Schema
 from edgeformer.server.schema.thinking import ThinkingFields
+from edgeformer.server.schema.validation import error_of
 
 TokenId = Annotated[int, Field(ge=0)]
 Prompt = str | list[str] | list[TokenId] | list[list[TokenId]]
@@ -22,51 +25,103 @@ Prompt = str | list[str] | list[TokenId] | list[list[TokenId]]
 class ModelBody(Body):
     """A request to one of the served models. model: None for the first one."""
 
+    FIELDS = FIELDS
+
     model: str | None = None
+
+
+TEXT_TYPES = ("text", "input_text", "output_text", "refusal")
+"""Types of parts that are texts, by the routes of the API."""
+
+FUNCTIONS = ("function",), "functions alone can be called, and the server runs no tools of its own"
+"""Types of tools, and why there are no others."""
 
 
 class Part(Body):
     """A part of a message's content; there is only text."""
 
-    type: Literal["text"]
+    FIELDS = PARTS["part"]
+    TYPES = TEXT_TYPES, "messages have parts that are texts"
+
+    type: str = "text"
     text: str
+
+    @classmethod
+    def renamed(cls, data: dict[str, Any]) -> dict[str, Any]:
+        """Return a refusal as the text that it is."""
+        return data if "refusal" not in data else {"text": data["refusal"]} | data | {"refusal": None}
+
+
+def _as_json_text(value: Any) -> Any:
+    """Return arguments as JSON text, which some clients send as the object that they are."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
 
 
 class CalledFunction(Body):
     """The function of a call: its name, and its arguments as JSON text."""
 
+    FIELDS = PARTS["function of a call"]
+
     name: str
-    arguments: str
+    arguments: Annotated[str, BeforeValidator(_as_json_text)] = ""
 
 
 class ToolCall(Body):
     """A call that the assistant made earlier in the conversation."""
 
-    id: str
-    type: Literal["function"] = "function"
+    FIELDS = PARTS["tool call"]
+    TYPES = FUNCTIONS
+
+    id: str = ""
+    type: str = "function"
     function: CalledFunction
 
 
 class ChatMessage(Body):
-    """A message. tool_calls: of an assistant. tool_call_id: of the tool's answer to a call.
+    """A message.
 
-    reasoning_content, reasoning: what the assistant thought, by either name; the chat template says what becomes of it.
+    tool_calls, reasoning_content: of an assistant; the latter is what it thought. tool_call_id: of the tool's answer to
+    a call.
     """
+
+    FIELDS = PARTS["message"]
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[Part] | None = None
     name: str | None = None
     refusal: str | None = None
+    reasoning_content: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
+
+    @classmethod
+    def renamed(cls, data: dict[str, Any]) -> dict[str, Any]:
+        """Return a message with today's names: a `function` is a tool, and `reasoning` what an assistant thought."""
+        role = {"role": "tool"} if data.get("role") == "function" else {}
+        thought = data.get("reasoning")
+        reasoning = {"reasoning_content": thought, "reasoning": None} if isinstance(thought, str) else {}
+        return {"content": None} | reasoning | data | role | ({"reasoning": None} if reasoning else {})
+
+
+NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
+
+
+def _check_name(value: str) -> str:
+    if not NAME.fullmatch(value):
+        message = "is {shown}; models call names of 1 to 128 letters, digits, `_`, `.` and `-`. Rename the function"
+        raise PydanticCustomError("wrong_name", message, {"shown": repr(value[:80])})
+    return value
+
+
+ToolName = Annotated[str, AfterValidator(_check_name)]
 
 
 class Function(Body):
     """A function that the model may call. parameters: a JSON schema of its arguments."""
 
-    name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")
+    FIELDS = PARTS["tool"]
+
+    name: ToolName
     description: str | None = None
     parameters: Schema | None = None
     strict: bool | None = None
@@ -75,7 +130,10 @@ class Function(Body):
 class ToolDefinition(Body):
     """A tool; there are only functions."""
 
-    type: Literal["function"]
+    FIELDS = PARTS["tool"]
+    TYPES = FUNCTIONS
+
+    type: str
     function: Function
 
 
@@ -88,19 +146,24 @@ class NamedFunction(Body):
 class NamedTool(Body):
     """The tool that has to be called."""
 
-    type: Literal["function"]
+    TYPES = FUNCTIONS
+
+    type: str
     function: NamedFunction
 
 
 class StreamOptions(Body):
-    """Options of streams. include_obfuscation: ignored; streams are not padded against listeners on the wire."""
+    """Options of streams."""
+
+    FIELDS = PARTS["stream_options"]
 
     include_usage: bool = False
-    include_obfuscation: bool | None = None
 
 
 class JsonSchema(Body):
-    """A schema that the answer has to follow. strict: ignored; it is always followed."""
+    """A schema that the answer has to follow. strict: whether every keyword of it must be followed."""
+
+    FIELDS = PARTS["response_format"]
 
     name: str | None = None
     description: str | None = None
@@ -111,8 +174,34 @@ class JsonSchema(Body):
 class ResponseFormat(Body):
     """The form of the answer: any text, any JSON object, or what follows a schema."""
 
+    FIELDS = PARTS["response_format"]
+
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
+
+    @classmethod
+    def renamed(cls, data: dict[str, Any]) -> dict[str, Any]:
+        """Return llama.cpp's form, a schema beside the type, as OpenAI's."""
+        if data.get("schema") is None:
+            return {name: value for name, value in data.items() if name != "schema"}
+        others = {name: value for name, value in data.items() if name not in ("schema", "type", "name", "strict")}
+        inner = {name: data[name] for name in ("schema", "name", "strict") if data.get(name) is not None}
+        return {"type": "json_schema", "json_schema": inner} | others
+
+    @model_validator(mode="after")
+    def _check_schema(self) -> "ResponseFormat":
+        if self.type == "json_schema" and self.json_schema is None:
+            message = "is missing, and the type is json_schema"
+            raise PydanticCustomError("missing_schema", message, {"field": "json_schema"})
+        return self
+
+
+class StructuredOutputs(Body):
+    """The form of the answer, as vLLM writes it: one of three."""
+
+    json_: Schema | None = Field(None, alias="json")
+    regex: str | None = None
+    choice: list[str] | None = Field(None, min_length=1)
 
 
 def with_options(*names: str) -> Any:
@@ -129,6 +218,7 @@ def with_options(*names: str) -> Any:
 JSON_TYPES: dict[Any, Any] = {
     Texts: str | Annotated[list[str], Field(max_length=16)],
     TokenBiases: dict[str, float],
+    TokenIds: list[TokenId],
 }
 """Types of fields, for options whose type in Python is another."""
 
@@ -138,12 +228,45 @@ else:
     OptionsBody = with_options()
 
 
+ALIASES = {"n_predict": "max_tokens", "repeat_penalty": "repetition_penalty"}
+"""Fields of llama.cpp's server that are ours by other names."""
+
+ALL_TOKENS = 2**31 - 1
+"""`max_tokens` of a request for all that the context leaves."""
+
+SCHEMAS = ("json_schema", "guided_json")
+"""Fields that are a schema of the answer."""
+
+
 class GenerationBody(OptionsBody):
     """The fields that chats and completions share: options of generation, and others. Not all are OpenAI's."""
 
     n: int | None = Field(None, ge=1)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+
+    @classmethod
+    def renamed(cls, data: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of vLLM and llama.cpp as those that they stand for."""
+        fields = dict(data)
+        for name, ours in ALIASES.items():
+            value = fields.pop(name, None)
+            if value is not None:
+                fields.setdefault(ours, value)
+        if fields.get("max_tokens") == -1:
+            fields["max_tokens"] = ALL_TOKENS
+        if fields.get("top_k") == -1:
+            fields["top_k"] = 0
+        guided = {name: fields.pop(f"guided_{name}") for name in ("regex", "choice") if f"guided_{name}" in fields}
+        if any(value is not None for value in guided.values()):
+            fields.setdefault("structured_outputs", guided)
+        for name in SCHEMAS:
+            schema = fields.pop(name, None)
+            if schema is not None:
+                fields.setdefault("response_format", {"type": "json_schema", "schema": _parsed(schema)})
+        return fields
 
 
 class ChatBody(ThinkingFields, GenerationBody):
@@ -153,20 +276,46 @@ class ChatBody(ThinkingFields, GenerationBody):
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
-    response_format: ResponseFormat | None = None
+    continue_final_message: bool | None = None
     tools: list[ToolDefinition] | None = Field(None, max_length=128)
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
+
+    @classmethod
+    def renamed(cls, data: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of others as ours; what is continued has no start of a turn."""
+        fields = super().renamed(data)
+        if fields.get("continue_final_message") is True:
+            fields.pop("add_generation_prompt", None)
+        return fields
 
 
 class CompletionBody(GenerationBody):
     """The request of /v1/completions. source_language, target_language: of models that translate."""
 
     prompt: Prompt
+    max_tokens: int | None = Field(None, ge=0)
     echo: bool | None = None
     logprobs: int | None = Field(None, ge=0, le=20)
+    truncate_prompt_tokens: int | None = Field(None, ge=-1)
     source_language: str | None = None
     target_language: str | None = None
+
+
+class OtherFile(Body):
+    """A file beside the one that is filled in."""
+
+    filename: str = "file"
+    text: str
+
+
+class InfillBody(GenerationBody):
+    """The request of /infill. prompt: a text that what is filled in begins with; it is not part of the answer."""
+
+    input_prefix: str
+    input_suffix: str
+    input_extra: list[OtherFile] | None = None
+    prompt: str | None = None
 
 
 class EmbeddingBody(ModelBody):
@@ -175,10 +324,13 @@ class EmbeddingBody(ModelBody):
     input: Prompt
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = None
+    truncate_prompt_tokens: int | None = Field(None, ge=-1)
 
 
 class Document(Body):
     """A document as an object; only its text is scored."""
+
+    FIELDS = PARTS["document"]
 
     text: str
 
@@ -217,16 +369,18 @@ def read_body(kind: type[_Body], content: bytes) -> _Body:
         raise ApiError(400, f"the body is not JSON: {error}.", code="invalid_json") from None
     if not isinstance(data, dict):
         raise ApiError(400, "the body is not a JSON object.", code="invalid_json")
-    known = {field.alias or name: field for name, field in kind.model_fields.items()}
-    fields = drop_other_fields(data, known)
     try:
-        return kind.model_validate(fields)
+        return kind.model_validate(data)
     except ValidationError as error:
-        # Of a field that may be of several types, the error deepest inside is the one of the type that was meant.
-        first = max(error.errors(include_url=False, include_context=False), key=lambda each: len(each["loc"]))
-        param = ".".join(str(part) for part in first["loc"] if "[" not in str(part)) or None
-        reason = first["msg"].removeprefix("Value error, ")
-        raise ApiError(400, f"{param or 'the body'}: {reason}.", code="invalid_type", param=param) from None
+        raise error_of(error, data) from None
+
+
+def _parsed(schema: Any) -> Any:
+    """Return a schema that is JSON text as the object that it is."""
+    try:
+        return json.loads(schema) if isinstance(schema, str) else schema
+    except (ValueError, RecursionError):
+        return schema
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -1,62 +1,296 @@
-"""Fields of OpenAI's API that the server does not have: those that it may ignore, and those that it must refuse.
+"""The table of all fields of requests, of OpenAI's API, llama.cpp's server and vLLM, and what is done with each.
 
-A field that would change the answer is refused, by its name, unless its value changes nothing. A field that changes
-nothing about the answer is ignored. A field that is in neither table nor in a model of `bodies` is refused as unknown.
+A field is done; or ignored, since it changes nothing about an answer; or refused, since it would change it, unless
+its value changes nothing. `null` is always as good as no field. A field that is not here is refused as unknown.
+The reference is generated of it, beside the other servers.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from edgeformer.server.schema.api_errors import ApiError
+from pydantic_core import PydanticCustomError
 
-IGNORED: dict[str, str] = {
-    "metadata": "labels of stored answers; nothing is stored",
-    "prediction": "a guess that makes the same answer come sooner",
-    "prompt_cache_key": "a hint; prefixes that are kept are found by their tokens",
-    "prompt_cache_retention": "a hint; prefixes are kept while there is room",
-    "safety_identifier": "names the end user; nobody is told",
-    "service_tier": "there is one tier",
-    "store": "nothing is stored",
-    "user": "names the end user; nobody is told",
+from edgeformer.options.generation import OPTIONS
+
+Status = Literal["done", "ignored", "refused"]
+
+SERVERS = {"O": "OpenAI", "L": "llama-server", "V": "vLLM", "A": "Anthropic"}
+"""The other servers, by the letters of `ApiField.servers`."""
+
+
+@dataclass(frozen=True)
+class ApiField:
+    """The treatment of a field.
+
+    servers: letters of those that have it. note: why it is ignored or refused, or what is done. neutral: values of a
+    refused field that change nothing. equals: the name of another field; a value equal to it changes nothing.
+    """
+
+    status: Status
+    servers: str
+    note: str = ""
+    neutral: tuple[Any, ...] = ()
+    equals: str = ""
+
+    def changes(self, value: Any, body: Mapping[str, Any]) -> bool:
+        """Return whether a value of the field would change the answer to a request."""
+        if self.status == "ignored" or value is None or (self.equals and value == body.get(self.equals, 1)):
+            return False
+        return not any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in self.neutral)
+
+
+def _done(servers: str, note: str = "") -> ApiField:
+    return ApiField("done", servers, note)
+
+
+def _ignored(servers: str, note: str) -> ApiField:
+    return ApiField("ignored", servers, note)
+
+
+def _refused(servers: str, note: str, *neutral: Any, equals: str = "") -> ApiField:
+    return ApiField("refused", servers, note, neutral, equals)
+
+
+ONE_TIER = "there is one tier"
+NOT_STORED = "nothing is stored; send the whole conversation"
+TEXT_ONLY = "answers are text"
+
+FIELDS: dict[str, ApiField] = {
+    "model": _done("OLVA"),
+    "messages": _done("OLVA"),
+    "prompt": _done("OLV", "of /v1/completions and /tokenize; no templates are stored for /v1/responses"),
+    "input": _done("OLV"),
+    "instructions": _done("OLV"),
+    "documents": _done("V", "of /v1/rerank"),
+    "query": _done("LV"),
+    "top_n": _done("LV"),
+    "return_documents": _done("V"),
+    "tokens": _done("LV"),
+    "dimensions": _done("OV"),
+    "encoding_format": _done("OLV"),
+    "source_language": _done("", "of models that translate"),
+    "target_language": _done("", "of models that translate"),
+    # length and stops
+    "max_tokens": _done("OLVA", "-1 is what the context leaves; 0 only scores the prompt, with echo"),
+    "max_completion_tokens": _done("OLV"),
+    "max_output_tokens": _done("OLV"),
+    "n_predict": _done("L", "max_tokens by another name"),
+    "stop": _done("OLV", "a text that is exactly one special token stops at its id"),
+    "include_stop_str_in_output": _refused("V", "the text that stops is never part of an answer", False),
+    "t_max_predict_ms": _refused("L", "no answer ends by a clock; use max_tokens", 0, -1),
+    "n_indent": _refused("L", "lines are not indented", 0),
+    # sampling
+    "top_k": _done("LVA", "-1 keeps all, as 0"),
+    "repeat_penalty": _done("L", "repetition_penalty by another name"),
+    "repeat_last_n": _refused("L", "penalties look at the whole text", -1),
+    "dynatemp_range": _refused("L", "the temperature does not follow the entropy", 0),
+    "dynatemp_exponent": _ignored("L", "it does nothing without dynatemp_range"),
+    "mirostat": _refused("L", "there is no such sampler; use top_p", 0),
+    "mirostat_tau": _ignored("L", "it does nothing without mirostat"),
+    "mirostat_eta": _ignored("L", "it does nothing without mirostat"),
+    "min_keep": _refused("L", "filters keep one token at least", 0, 1),
+    "tfs_z": _refused("L", "there is no such filter; use typical_p", 1),
+    "samplers": _refused("L", "filters run in one order", []),
+    "allowed_token_ids": _refused("V", "use structured output", []),
+    "bad_words": _refused("V", "logit_bias bans tokens", []),
+    "logits_processors": _refused("V", "no code of a client runs here", []),
+    "use_beam_search": _refused("V", "no token of a beam is final before the search ends", False),
+    "length_penalty": _refused("V", "it is of beam search", 1),
+    "early_stopping": _refused("V", "it is of beam search", False),
+    # choices and streams
+    "n": _done("OLV"),
+    "n_cmpl": _refused("L", "n asks for several choices", 1, equals="n"),
+    "best_of": _refused("OV", "answers are not ranked; use n", 1, equals="n"),
+    "stream": _done("OLVA"),
+    "stream_options": _done("OLV"),
+    "echo": _done("OV", "of /v1/completions; with logprobs it scores the prompt"),
+    "suffix": _refused("OV", "use /infill, where a model fills in the middle", ""),
+    # log-probabilities
+    "logprobs": _done("OLV"),
+    "top_logprobs": _done("OLV", "of chats"),
+    "n_probs": _refused("L", "logprobs asks for them", 0),
+    "prompt_logprobs": _refused("V", "use echo and logprobs of /v1/completions", 0),
+    "post_sampling_probs": _refused("L", "log-probabilities are of the model's own distribution", False),
+    "return_tokens_as_token_ids": _refused("V", "tokens are texts", False),
+    "return_token_ids": _refused("V", "/tokenize has them", False),
+    "return_tokens": _refused("L", "/tokenize has them", False),
+    # form of the answer
+    "response_format": _done("OLV", "also as llama.cpp writes it, with `schema` beside `type`"),
+    "text": _done("OLV", "`format` of /v1/responses; `verbosity` is ignored"),
+    "json_schema": _done("L", "response_format by another name"),
+    "guided_json": _done("V", "response_format by another name"),
+    "guided_regex": _done("V", "in Rust's syntax"),
+    "guided_choice": _done("V"),
+    "structured_outputs": _done("V", "its `json`, `regex` and `choice`"),
+    "grammar": _refused("L", "grammars of GBNF are not read; use response_format or guided_regex", ""),
+    "guided_grammar": _refused("V", "use response_format or guided_regex", ""),
+    "structural_tag": _refused("V", "use response_format or tools"),
+    "guided_decoding_backend": _ignored("V", "llguidance is the only one"),
+    "guided_whitespace_pattern": _refused("V", "white space is bounded"),
+    "skip_special_tokens": _done("V", "false shows special tokens as texts"),
+    "spaces_between_special_tokens": _ignored("V", "no spaces are put between them"),
+    "verbosity": _ignored("OL", "models are not told how much to write"),
+    "modalities": _refused("O", TEXT_ONLY, ["text"]),
+    "audio": _refused("O", TEXT_ONLY),
+    "response_fields": _refused("L", "an answer has all its fields", []),
+    "image_data": _refused("L", "models read text", []),
+    "mm_processor_kwargs": _refused("V", "models read text", {}),
+    # tools
+    "tools": _done("OLVA"),
+    "tool_choice": _done("OLVA"),
+    "parallel_tool_calls": _done("OLV"),
+    "functions": _refused("O", "deprecated by OpenAI; use tools", []),
+    "function_call": _refused("O", "deprecated by OpenAI; use tool_choice", "none", "auto"),
+    "max_tool_calls": _refused("O", "no tool runs on the server"),
+    "web_search_options": _refused("O", "nothing is searched"),
+    "parse_tool_calls": _refused("L", "calls are always read where there are tools", True),
+    # the prompt
+    "add_generation_prompt": _refused("LV", "use continue_final_message to go on with the last message", True),
+    "continue_final_message": _done("V"),
+    "add_special_tokens": _done("V", "of /tokenize; the chat template writes those of a chat"),
+    "chat_template": _refused("LV", "templates of clients are not run"),
+    "truncate_prompt_tokens": _done(
+        "V", "of completions their last tokens, of embeddings their first; -1 is all that fit"
+    ),
+    "truncation": _ignored("O", "a conversation that does not fit is refused"),
+    "context_management": _refused("O", "a conversation is answered as it is", []),
+    "input_prefix": _done("L", "of /infill"),
+    "input_suffix": _done("L", "of /infill"),
+    "input_extra": _done("L", "of /infill"),
+    # thinking
+    "chat_template_kwargs": _done("LV", "variables of the chat template; those that it does not read are refused"),
+    "enable_thinking": _done("", "of Qwen; where the chat template can switch thinking"),
+    "thinking": _done("A", "of chats its `type` and `budget_tokens`; of /v1/messages `disabled` alone"),
+    "reasoning": _done("O", "its `effort`, and OpenRouter's `enabled` and `max_tokens`"),
+    "reasoning_effort": _done("OLV", "where the chat template reads it; none switches thinking off"),
+    "reasoning_format": _ignored("L", "what a model thinks comes as `reasoning_content`"),
+    "include_reasoning": _ignored("V", "what a model thinks comes as `reasoning_content`"),
+    # bookkeeping
+    "metadata": _ignored("OVA", "labels of stored answers; nothing is stored"),
+    "client_metadata": _ignored("", "labels, of Codex"),
+    "user": _ignored("OV", "names the end user; nobody is told"),
+    "safety_identifier": _ignored("O", "names the end user; nobody is told"),
+    "store": _ignored("O", "nothing is stored"),
+    "service_tier": _ignored("OA", ONE_TIER),
+    "priority": _ignored("V", "requests are answered in their order"),
+    "request_id": _ignored("V", "the server gives each request an id, in the header x-request-id"),
+    "prediction": _ignored("O", "a guess that makes the same answer come sooner"),
+    "prompt_lookup_num_tokens": _done("", "how many tokens to draft at a time"),
+    "prompt_cache_key": _ignored("O", "a hint; prefixes that are kept are found by their tokens"),
+    "prompt_cache_retention": _ignored("O", "a hint; prefixes are kept while there is room"),
+    "prompt_cache_options": _ignored("O", "a hint; prefixes are kept while there is room"),
+    "cache_prompt": _ignored("L", "prefixes are kept while there is room"),
+    "cache_salt": _ignored("V", "a prefix that is kept changes no answer"),
+    "cache_control": _ignored("A", "a hint; prefixes are kept while there is room"),
+    "id_slot": _ignored("L", "the engine chooses a row"),
+    "n_keep": _ignored("L", "a prompt is never shifted out of the context"),
+    "n_cache_reuse": _ignored("L", "prefixes are found by their tokens"),
+    "timings_per_token": _ignored("L", "durations are in /metrics and in the log"),
+    "return_progress": _ignored("L", "a stream begins with its first token"),
+    "keep_alive": _ignored("", "of Ollama; see --models-dir"),
+    "ttl": _ignored("", "of LM Studio; see --models-dir"),
+    "lora": _refused("L", "name the adapter in model, as FOLDER:ADAPTER", []),
+    "kv_transfer_params": _refused("V", "caches stay in the process"),
+    "vllm_xargs": _refused("V", "there are no others", {}),
+    "background": _refused("O", "an answer belongs to its request", False),
+    "conversation": _refused("O", NOT_STORED),
+    "previous_response_id": _refused("O", f"{NOT_STORED} as input"),
+    "include": _done("O", "of /v1/responses; what an answer never has is left out"),
+    "moderation": _refused("O", "there is no moderation"),
 }
-"""Fields that change nothing about an answer, each with the reason."""
+"""Fields of requests, in groups; options of generation that need no words are added as they are declared."""
 
-REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "audio": ((), "answers are text"),
-    "background": ((False,), "an answer belongs to its request"),
-    "best_of": ((1,), "answers are not ranked; use n"),
-    "context_management": (([],), "a conversation is answered as it is"),
-    "conversation": ((), "nothing is stored; send the whole conversation"),
-    "function_call": (("none",), "deprecated by OpenAI; use tool_choice"),
-    "functions": (([],), "deprecated by OpenAI; use tools"),
-    "include": (([],), "an answer has all that there is"),
-    "max_tool_calls": ((), "no tool runs on the server"),
-    "modalities": ((["text"],), "answers are text"),
-    "moderation": ((), "there is no moderation"),
-    "previous_response_id": ((), "nothing is stored; send the whole conversation as input"),
-    "prompt": ((), "no templates are stored"),
-    "suffix": (("",), "no model fills in the middle"),
-    "top_logprobs": ((0,), "this route has no logprobs; use /v1/chat/completions"),
-    "truncation": (("disabled",), "a conversation is answered as it is"),
-    "verbosity": ((), "no model has degrees of verbosity"),
-    "web_search_options": ((), "nothing is searched"),
+FIELDS |= {option.api: _done(option.servers) for option in OPTIONS.values() if option.api and option.api not in FIELDS}
+
+MESSAGE_FIELDS: dict[str, ApiField] = {
+    "system": _done("A"),
+    "stop_sequences": _done("A", "stop by another name"),
+    "container": _refused("A", "the server runs no tools of its own"),
+    "context_management": _refused("A", "a conversation is answered as it is", {}),
+    "mcp_servers": _refused("A", "the server runs no tools of its own", []),
+    "output_config": _refused("A", "use tools, or response_format of /v1/chat/completions", {}),
+    "inference_geo": _ignored("A", "the server is where it is"),
 }
-"""Fields that would change an answer: values at which they change nothing (null is always one), and the reason."""
+"""Fields of /v1/messages that no other route has."""
+
+PARTS: dict[str, dict[str, ApiField]] = {
+    "message": {
+        "annotations": _ignored("O", "of an answer that is sent back"),
+        "audio": _refused("O", TEXT_ONLY),
+        "function_call": _refused("O", "deprecated by OpenAI; use tool_calls"),
+        "cache_control": FIELDS["cache_control"],
+        "id": _ignored("", "of an answer that is sent back"),
+        "index": _ignored("", "kept by collectors of streams"),
+        "phase": _ignored("O", "of an answer that is sent back"),
+        "prefix": _refused("", "use continue_final_message", False),
+        "provider_specific_fields": _ignored("", "bookkeeping of LiteLLM"),
+        "reasoning_details": _ignored("", "bookkeeping of OpenRouter"),
+        "status": _ignored("O", "of an answer that is sent back"),
+        "tool_name": _ignored("", "bookkeeping of Ollama"),
+    },
+    "part": {
+        "annotations": _ignored("O", "of an answer that is sent back"),
+        "logprobs": _ignored("O", "of an answer that is sent back"),
+        "cache_control": FIELDS["cache_control"],
+        "citations": _ignored("A", "of an answer that is sent back"),
+        "id": _ignored("", "of an answer that is sent back"),
+        "prompt_cache_breakpoint": FIELDS["prompt_cache_options"],
+    },
+    "block": {
+        "cache_control": FIELDS["cache_control"],
+        "caller": _ignored("A", "the model alone calls"),
+        "citations": _ignored("A", "of an answer that is sent back"),
+        "data": _ignored("A", "of redacted thinking"),
+        "signature": _ignored("A", "of an answer that is sent back"),
+    },
+    "tool call": {
+        "index": _ignored("OV", "of a stream"),
+        "cache_control": FIELDS["cache_control"],
+        "provider_specific_fields": _ignored("", "bookkeeping of LiteLLM"),
+    },
+    "function of a call": {"parsed_arguments": _ignored("O", "of the client's `parse`")},
+    "tool": {
+        "cache_control": FIELDS["cache_control"],
+        "allowed_callers": _ignored("A", "the model alone calls"),
+        "defer_loading": _refused("OA", "tools are in the prompt", False),
+        "eager_input_streaming": _ignored("A", "calls come whole"),
+        "input_examples": _ignored("A", "examples of arguments"),
+    },
+    "response_format": {},
+    "text": {"verbosity": FIELDS["verbosity"]},
+    "stream_options": {
+        "continuous_usage_stats": _refused("V", "the usage is in the last event", False),
+        "include_obfuscation": _ignored("O", "streams are not padded against listeners on the wire"),
+    },
+    "document": {
+        "title": _ignored("V", "only the text of a document is scored"),
+        "id": _ignored("V", "documents are named by their index"),
+    },
+}
+"""Fields of the parts of a request that are not done, by the part."""
 
 
-def drop_other_fields(body: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a request that the server has. Raises ApiError for one that it must not ignore."""
+def keep_known(data: Mapping[str, Any], known: frozenset[str], table: Mapping[str, ApiField]) -> dict[str, Any]:
+    """Return the fields of a request or a part of one that the server has, without those that are null.
+
+    known: names of fields that are done. table: of the others. Raises PydanticCustomError for a field that must not be
+    ignored; its type is the code of the error, and its context has the field.
+    """
     kept = {}
-    for name, value in body.items():
+    for name, value in data.items():
         if name in known:
-            kept[name] = value
+            if value is not None:
+                kept[name] = value
             continue
-        if name in IGNORED:
-            continue
-        if name not in REFUSED:
-            raise ApiError(400, f"{name!r} is no field of this request.", code="unknown_parameter", param=name)
-        neutral, reason = REFUSED[name]
-        if value is not None and value not in neutral:
-            message = f"{name!r} is not supported: {reason}. Leave it out."
-            raise ApiError(400, message, code="unsupported_parameter", param=name)
+        field = table.get(name)
+        if field is None or field.status == "done":
+            if not value and (field is not None or value is None):  # of another route, where that is the default
+                continue
+            shown = name.encode("ascii", "backslashreplace").decode()  # it may have half of a character
+            raise PydanticCustomError("unknown_parameter", "is no field of this request", {"field": shown})
+        if field.changes(value, data):
+            raise PydanticCustomError(
+                "unsupported_parameter", "is not supported: {note}. Leave it out", {"field": name, "note": field.note}
+            )
     return kept

@@ -1,11 +1,14 @@
 """The request of /v1/responses, and the chat that it stands for."""
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 from edgeformer.server.schema.api_errors import ApiError
 from edgeformer.server.schema.bodies import (
+    FUNCTIONS,
+    TEXT_TYPES,
     CalledFunction,
     ChatBody,
     ChatMessage,
@@ -21,6 +24,7 @@ from edgeformer.server.schema.bodies import (
     with_options,
 )
 from edgeformer.server.schema.body import Body
+from edgeformer.server.schema.fields import PARTS
 from edgeformer.server.schema.json_values import Schema
 from edgeformer.server.schema.thinking import ThinkingFields
 
@@ -34,14 +38,23 @@ class Returned(Body):
 class TextPart(Returned):
     """A part of a message's content; there is only text."""
 
-    type: Literal["input_text", "output_text", "reasoning_text", "summary_text"]
-    text: str
+    TYPES = (*TEXT_TYPES, "reasoning_text", "summary_text"), "messages have parts that are texts"
+
+    type: str = "input_text"
+    text: str = ""
+    refusal: str | None = None
+
+
+ITEMS = ("message", "function_call", "function_call_output", "reasoning")
+"""Types of items."""
 
 
 class Item(Returned):
     """A message, what the model thought, a call of a function, or what the function returned."""
 
-    type: Literal["message", "reasoning", "function_call", "function_call_output"] = "message"
+    TYPES = ITEMS, f"a conversation has items of these types: {', '.join(ITEMS)}"
+
+    type: str = "message"
     role: Literal["system", "developer", "user", "assistant"] | None = None
     content: str | list[TextPart] | None = None
     summary: list[TextPart] | None = None
@@ -54,17 +67,22 @@ class Item(Returned):
 class FunctionTool(Function):
     """A function that the model may call."""
 
-    type: Literal["function"]
+    FIELDS = PARTS["tool"]
+    TYPES = FUNCTIONS
+
+    type: str
 
 
 class NamedFunctionTool(NamedFunction):
     """The function that has to be called."""
 
-    type: Literal["function"]
+    TYPES = FUNCTIONS
+
+    type: str
 
 
 class TextFormat(Body):
-    """The form of the answer: any text, any JSON object, or what follows a schema. strict: ignored; it is followed."""
+    """The form of the answer: any text, any JSON object, or what follows a schema. strict: every keyword of it."""
 
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
@@ -76,7 +94,20 @@ class TextFormat(Body):
 class TextOptions(Body):
     """Options of the text of an answer."""
 
+    FIELDS = PARTS["text"]
+
     format: TextFormat | None = None
+
+
+NEVER_INCLUDED = ("file_search", "web_search", "computer", "code_interpreter", "message.input_image", "reasoning")
+"""Beginnings of values of `include` that are parts of items that no answer has."""
+
+
+def _check_included(values: list[str]) -> list[str]:
+    for value in values:
+        if not value.startswith(NEVER_INCLUDED):
+            raise PydanticCustomError("never_included", "has {shown}, which no answer has", {"shown": repr(value[:60])})
+    return values
 
 
 OPTION_NAMES = ("temperature", "top_p")
@@ -93,6 +124,7 @@ class ResponseBody(ThinkingFields, OptionsBody):
 
     input: str | list[Item] = Field(min_length=1)
     instructions: str | None = None
+    include: Annotated[list[str], AfterValidator(_check_included)] | None = None
     max_output_tokens: int | None = Field(None, ge=1)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -148,6 +180,8 @@ def _messages(body: ResponseBody) -> list[ChatMessage]:
         else:
             _require(where, call_id=item.call_id, output=item.output)
             messages.append(ChatMessage(role="tool", content=_text(item.output), tool_call_id=item.call_id))
+    if not messages:
+        raise ApiError(400, "input has no message to answer.", code="invalid_type", param="input")
     return messages
 
 
@@ -161,7 +195,7 @@ def _with_call(messages: list[ChatMessage], item: Item, reasoning: str | None) -
 
 
 def _text(content: str | list[TextPart] | None) -> str:
-    return content if isinstance(content, str) else "".join(part.text for part in content or ())
+    return content if isinstance(content, str) else "".join(part.text or part.refusal or "" for part in content or ())
 
 
 def _require(where: str, **fields: object) -> None:
@@ -179,4 +213,4 @@ def _response_format(text: TextOptions | None) -> ResponseFormat | None:
     if wanted.schema_ is None:
         message = "text.format.type is json_schema, but text.format.schema is missing."
         raise ApiError(400, message, param="text.format.schema")
-    return ResponseFormat(type="json_schema", json_schema=JsonSchema(schema=wanted.schema_))
+    return ResponseFormat(type="json_schema", json_schema=JsonSchema(schema=wanted.schema_, strict=wanted.strict))

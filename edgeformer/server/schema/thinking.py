@@ -1,10 +1,16 @@
-"""The fields of requests that switch thinking, as the clients of today spell them."""
+"""The fields of requests that switch thinking, as the clients of today spell them, and what they ask of a model."""
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
 
 from pydantic import ConfigDict, Field
 
+from edgeformer.errors import RequestError
+from edgeformer.runtime.text.tokenizer import Tokenizer
+from edgeformer.server.schema.api_errors import ApiError
 from edgeformer.server.schema.body import Body
+
+_Value = TypeVar("_Value")
 
 
 class ReasoningOptions(Body):
@@ -61,3 +67,38 @@ class ThinkingFields(Body):
         if self.thinking is not None and not isinstance(self.thinking, bool):
             found["thinking.budget_tokens"] = self.thinking.budget_tokens
         return {path: value for path, value in found.items() if value is not None}
+
+
+def template_variables(tokenizer: Tokenizer, body: ThinkingFields, with_tools: bool) -> dict[str, Any] | None:
+    """Return the variables that a request sets in the chat template of a model; None for none.
+
+    Raises ApiError, naming the field, for those that the template does not read.
+    """
+    switch, enable_thinking = _one(body.switches())
+    degree, reasoning_effort = _one(body.efforts())
+    try:
+        variables = tokenizer.thinking_variables(
+            enable_thinking, reasoning_effort, body.chat_template_kwargs, with_tools=with_tools
+        )
+    except RequestError as error:
+        path = {"enable_thinking": switch, "reasoning_effort": degree}.get(error.field or "", error.field)
+        path = path or degree or "chat_template_kwargs"
+        message = str(error).replace(str(error.field), str(path), 1) if error.field else str(error)
+        raise ApiError(400, message, code="unsupported_parameter", param=path) from None
+    return variables or None
+
+
+def thinking_budget(body: ThinkingFields) -> int | None:
+    """Return after how many tokens of thinking a request wants an answer. Raises ApiError for two numbers."""
+    return _one(body.budgets())[1]
+
+
+def _one(given: Mapping[str, _Value]) -> tuple[str | None, _Value | None]:
+    """Return the path and the value of one of several fields that mean the same. Raises ApiError where they differ."""
+    if not given:
+        return None, None
+    first = next(iter(given))
+    for path, value in given.items():
+        if value != given[first]:
+            raise ApiError(400, f"{first} and {path} say different things; give one of them.", param=path)
+    return first, given[first]

@@ -1,6 +1,7 @@
 """Steps that all routes of generation share: submit a request, count its tokens, write a stream of events."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future
@@ -11,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from edgeformer.runtime import EngineStream, GenerationConfig
-from edgeformer.server.schema.api_errors import as_api_error
+from edgeformer.server.schema.api_errors import ApiError, as_api_error
 from edgeformer.server.service.answers import Answers, ClientGone, unless_gone
 from edgeformer.server.service.records import LOG, Record
 from edgeformer.server.service.served import ServedModel
@@ -43,6 +44,10 @@ async def submit(
     if served.adapter is not None:
         keywords["adapter"] = served.adapter
     record.prompt_tokens = sum(map(len, prompts))
+    asked = len(prompts) * len(configs)
+    if asked > served.max_queue:
+        message = f"the request asks for {asked} answers, and the queue of this server holds {served.max_queue}."
+        raise ApiError(400, message, param="n")
 
     def submit_all() -> list[EngineStream]:
         streams: list[EngineStream] = []
@@ -96,6 +101,7 @@ class EventStream(Response):
     """A response of server-sent events: each a JSON object, and `[DONE]` at the end.
 
     named: each has its type as a name, as the streams of /v1/responses have, and the end is an event as well.
+    nested_errors: an error is a part of its event, as in /v1/messages, and not the event itself.
     The request is cancelled when its client goes away or leaves the stream unread for `stall_seconds`. An error after
     the first event becomes an event of its own, which OpenAI's clients raise.
     """
@@ -103,7 +109,13 @@ class EventStream(Response):
     media_type = "text/event-stream"
 
     def __init__(
-        self, request: Request, answers: Answers, events: AsyncIterator[dict[str, Any]], *, named: bool = False
+        self,
+        request: Request,
+        answers: Answers | None,
+        events: AsyncIterator[dict[str, Any]],
+        *,
+        named: bool = False,
+        nested_errors: bool = False,
     ):
         super().__init__(headers=EVENT_STREAM_HEADERS)
         del self.headers["content-length"]
@@ -111,12 +123,13 @@ class EventStream(Response):
         self._answers = answers
         self._events = events
         self._named = named
+        self._nested_errors = nested_errors
         self._sends_since: float | None = None  # when the event was sent that the client has not taken yet
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events."""
         record = record_of(self._request)
-        with self._answers:
+        with self._answers or contextlib.nullcontext():
             try:
                 await unless_gone(self._request, self._send_all(send))
             except ClientGone:
@@ -153,7 +166,10 @@ class EventStream(Response):
                 record.outcome = "error"
             if failure.status == 500:
                 LOG.exception("a stream failed", extra={"fields": {"request_id": record.request_id}})
-            await self._send(send, failure.body["error"] | {"type": "error"} if self._named else failure.body)
+            await self._send(
+                send,
+                failure.body if not self._named or self._nested_errors else failure.body["error"] | {"type": "error"},
+            )
         if not self._named:
             await self._send(send, None)
         await send({"type": "http.response.body", "body": b""})

@@ -1,5 +1,6 @@
 """The options of a server: where it listens, who may use it, and how much it takes."""
 
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,9 @@ class ServerOptions:
         stall_seconds: time that a client may leave a stream unread; after that its request is cancelled.
         drain_seconds: time that running requests have after SIGTERM; after that they are cancelled.
         log_prompts: write prompts and answers into the log.
+        models_memory: bytes that the files of models of a folder may have that are loaded; beyond it, those that were
+            used longest ago are put to sleep. None for no limit.
+        idle_seconds: time after which a model of a folder that nobody uses is put to sleep.
         tool_format: name of the format of tool calls of all models; None for what their chat templates ask for.
     """
 
@@ -50,16 +54,20 @@ class ServerOptions:
     stall_seconds: float = 60.0
     drain_seconds: float = 30.0
     log_prompts: bool = False
+    models_memory: int | None = None
+    idle_seconds: float = 300.0
     tool_format: str | None = None
 
     def __post_init__(self) -> None:
-        at_least_one = ("max_body_bytes", "max_prompt_tokens", "default_max_tokens", "max_choices")
+        at_least_one = ("max_body_bytes", "max_prompt_tokens", "default_max_tokens", "max_choices", "models_memory")
         for name in at_least_one:
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise RequestError(f"{name} is {getattr(self, name)}; it must be at least 1.")
-        for name in ("body_seconds", "stall_seconds", "drain_seconds"):
+        for name in ("body_seconds", "stall_seconds", "drain_seconds", "idle_seconds"):
             if getattr(self, name) < 0:
                 raise RequestError(f"{name} is {getattr(self, name)}; it must be 0 or more.")
+        if not self.host:
+            raise RequestError("host is empty, which would be every address of this machine. Give 0.0.0.0 for that.")
         if self.tool_format not in (None, *FORMATS):
             raise RequestError(f"tool_format is {self.tool_format!r}; it must be one of {', '.join(FORMATS)}.")
         if self.api_key is not None and (not self.api_key.isascii() or not self.api_key.isprintable()):
@@ -72,7 +80,15 @@ class ServerOptions:
         """Names of this server that requests may use, or `*`."""
         if self.allowed_hosts is not None:
             return self.allowed_hosts
-        return LOOPBACK if self.host in LOOPBACK else ("*",)
+        return (*LOOPBACK, self.host) if _is_loopback(self.host) else ("*",)
+
+
+def _is_loopback(host: str) -> bool:
+    """Return whether an address is reached from this machine only: all of 127.0.0.0/8 is."""
+    try:
+        return host in LOOPBACK or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def read_api_key(file: Path | None, environment: Mapping[str, str]) -> str | None:

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgeformer.errors import RequestError
+from edgeformer.runtime import Encoder
+from edgeformer.server.schema.answer_forms import answer_schema
 from edgeformer.server.schema.api_errors import ApiError, as_api_error
 from edgeformer.server.schema.bodies import ChatBody, ChatMessage, NamedTool, Prompt
 from edgeformer.server.schema.json_values import problem_of
+from edgeformer.server.schema.thinking import template_variables
 from edgeformer.server.service.served import ServedModel
-from edgeformer.server.service.thinking import template_variables
 from edgeformer.server.tool_calls.format import ToolFormat
 from edgeformer.server.tool_calls.lark import arguments_schema, resolved
 
@@ -20,14 +22,13 @@ class ChatPrompt:
     """A conversation to answer.
 
     tool_format: None where no calls are to be read. functions: that may be called. is_thinking: whether the prompt ends
-    where the model thinks. json_schema, grammar: what the answer has to follow, or None.
+    where the model thinks. grammar: what the answer has to follow, where it may be a call.
     """
 
     tokens: list[int]
     tool_format: ToolFormat | None = None
     functions: Sequence[dict[str, Any]] = ()
     is_thinking: bool = False
-    json_schema: dict[str, Any] | None = None
     grammar: str | None = None
 
 
@@ -37,7 +38,7 @@ def chat_prompt(served: ServedModel, body: ChatBody) -> ChatPrompt:
     Raises ApiError or RequestError for what the model's chat template refuses or lacks.
     """
     messages = [as_template_message(message) for message in body.messages]
-    schema = _response_schema(body)
+    schema = answer_schema(body)
     tools = [tool.model_dump(exclude_none=True) for tool in body.tools or ()]
     if not tools and body.tool_choice not in (None, "none", "auto"):
         raise ApiError(400, "tool_choice asks for a call, but there are no tools.", param="tool_choice")
@@ -48,22 +49,22 @@ def chat_prompt(served: ServedModel, body: ChatBody) -> ChatPrompt:
         raise ApiError(400, f"the chat template of {served.name!r} {reason}.", code="no_tools", param="tools")
     functions = [tool["function"] for tool in tools] if has_tools else []
     _check_pointers(functions)
-    variables = template_variables(served, body, has_tools)
     tokens = tokenizer.encode_chat(
         messages,
         tools=tools if has_tools else (),
-        chat_template_kwargs=variables,
+        continue_final_message=body.continue_final_message is True,
+        chat_template_kwargs=template_variables(tokenizer, body, has_tools),
         most_tokens=served.context_length,
     )
     is_thinking = tokenizer.opens_thinking(tokens)
     is_free = body.tool_choice in (None, "auto", "none")
     follows_grammar = not is_free or schema is not None or any(each.get("strict") for each in functions)
-    if follows_grammar and is_thinking:
+    if is_thinking and (follows_grammar or body.structured_outputs is not None):
         assert tokenizer.thinking_format is not None
         tokens += tokenizer.encode_marks(f"\n{tokenizer.thinking_format.closing}\n\n")  # the grammar is the answer's
         is_thinking = False
     if not has_tools or format is None:
-        return ChatPrompt(tokens, is_thinking=is_thinking, json_schema=schema)
+        return ChatPrompt(tokens, is_thinking=is_thinking)
     if not follows_grammar:
         return ChatPrompt(tokens, format, functions, is_thinking)
     callable = functions if is_free else _callable_functions(body, tools)
@@ -87,31 +88,21 @@ def _check_pointers(functions: Sequence[dict[str, Any]]) -> None:
             raise ApiError(400, message, param=f"tools.{index}.function.parameters")
 
 
-def grammar_error(error: RequestError) -> ApiError:
-    """Return the error of a request whose tools no grammar can follow, without the grammar itself."""
-    reason = str(error).splitlines()[0][:300]
-    if not reason.startswith("grammar "):
-        raise error
-    reason = reason.removeprefix("grammar cannot be followed: ").split(" failed to ")[-1]
-    return ApiError(400, f"the parameters of a tool cannot be followed: {reason}", param="tools")
-
-
 def as_template_message(message: ChatMessage) -> dict[str, Any]:
     """Return a message as chat templates read it, with objects for arguments in JSON."""
     role = "system" if message.role == "developer" else message.role
     content: Any = message.content
     if isinstance(content, list):
-        content = [{"type": part.type, "text": part.text} for part in content]
+        content = [{"type": "text", "text": part.text} for part in content]
     fields: dict[str, Any] = {"role": role} | ({} if content is None else {"content": content})
-    reasoning = message.reasoning_content or message.reasoning
-    if reasoning and role == "assistant":
-        fields["reasoning_content"] = reasoning
     if message.tool_calls:
         fields["tool_calls"] = [
             {"id": call.id, "type": call.type, "function": {"name": call.function.name, "arguments": _arguments(call)}}
             for call in message.tool_calls
         ]
-    return fields | {name: getattr(message, name) for name in ("name", "tool_call_id") if getattr(message, name)}
+    return fields | {
+        name: getattr(message, name) for name in ("name", "tool_call_id", "reasoning_content") if getattr(message, name)
+    }
 
 
 def _arguments(call: Any) -> Any:
@@ -129,18 +120,6 @@ def _arguments(call: Any) -> Any:
     return arguments if isinstance(arguments, dict) else call.function.arguments
 
 
-def _response_schema(body: ChatBody) -> dict[str, Any] | None:
-    wanted = body.response_format
-    if wanted is None or wanted.type == "text":
-        return None
-    if wanted.type == "json_object":
-        return {"type": "object"}
-    if wanted.json_schema is None:
-        message = "response_format.type is json_schema, but response_format.json_schema is missing."
-        raise ApiError(400, message, param="response_format.json_schema")
-    return wanted.json_schema.schema_
-
-
 def _callable_functions(body: ChatBody, tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the functions of which one has to be called."""
     functions = [tool["function"] for tool in tools]
@@ -153,10 +132,13 @@ def _callable_functions(body: ChatBody, tools: Sequence[dict[str, Any]]) -> list
     return named
 
 
-def text_prompts(served: ServedModel, prompt: Prompt, what: str, limit: int) -> list[list[int]]:
+def text_prompts(
+    served: ServedModel, prompt: Prompt, what: str, limit: int, truncate: int | None = None
+) -> list[list[int]]:
     """Return the token ids of each text or list of ids of a request, `limit` of them at most.
 
-    what: the field, for errors.
+    what: the field, for errors. truncate: tokens to cut each to, of a decoder the last ones, -1 for as many as fit;
+    None to cut none.
     """
     items: Sequence[Any] = [prompt] if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)) else prompt
     if not items:
@@ -164,9 +146,22 @@ def text_prompts(served: ServedModel, prompt: Prompt, what: str, limit: int) -> 
     if len(items) > limit:
         raise ApiError(400, f"{what} has {len(items)} texts; {limit} are allowed.", param=what)
     try:
+        if truncate is not None:
+            most = served.context_length if truncate == -1 else truncate
+            items = [_truncated(served, item, min(most, served.context_length)) for item in items]
         return [served.model.encode(item, what) for item in items]
     except RequestError as error:
         raise as_api_error(error, what) from None
+
+
+def _truncated(served: ServedModel, item: str | list[int], most: int) -> list[int]:
+    """Return the tokens of a text or of a list of ids, cut to the first ones for an encoder, else to the last ones."""
+    if most < 1:
+        raise ApiError(400, "truncate_prompt_tokens is 0, which leaves nothing.", param="truncate_prompt_tokens")
+    is_encoder = isinstance(served.model, Encoder)
+    if isinstance(item, str):
+        return served.tokenizer.encode_truncated([item], most, keep_end=None if is_encoder else True)[0]
+    return item[:most] if is_encoder else item[-most:]
 
 
 def check_length(served: ServedModel, tokens: Sequence[int], allowed: int | None, param: str) -> None:

@@ -4,6 +4,7 @@ import json
 import logging
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,9 @@ class Record:
     """The record of one request. Durations are in seconds; texts are kept only where prompts are logged.
 
     reasoning_tokens: those of completion_tokens that the model thought. outcome: `ok`, `error`, `disconnected` (the
-    client went away), `stalled` (it stopped reading) or `cancelled` (the server stopped).
+    client went away), `stalled` (it stopped reading) or `cancelled` (the server stopped). warnings: sentences about
+    what was asked for and is not done. at_end: functions that are called when the request has ended, by an answer or
+    without.
     """
 
     method: str
@@ -33,6 +36,8 @@ class Record:
     finish_reasons: list[str] = field(default_factory=list)
     error: str | None = None
     texts: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    at_end: list[Callable[[], None]] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:
@@ -61,6 +66,8 @@ class Record:
             fields["first_token_seconds"] = round(self.first_token_seconds, 4)
         if self.error is not None:
             fields["error"] = self.error
+        if self.warnings:
+            fields["warnings"] = self.warnings
         return fields | self.texts
 
 

@@ -14,6 +14,7 @@ from edgeformer.runtime import CausalLM, Encoder, Engine, Seq2SeqLM, load
 from edgeformer.runtime.tasks.model import Model
 from edgeformer.runtime.text.tokenizer import Tokenizer
 from edgeformer.server.schema.api_errors import ApiError
+from edgeformer.server.service.records import Record
 from edgeformer.server.tool_calls.format import ToolFormat
 from edgeformer.server.tool_calls.table import FORMATS, recognise
 
@@ -27,12 +28,17 @@ ROUTES: dict[Task, str] = {
 """Where requests to a model of each task go, for errors."""
 
 
+DEFAULT_QUEUE = 256
+"""Requests that wait in an engine at most, where it is not told."""
+
+
 @dataclass(frozen=True)
 class ServedModel:
     """A model and the engine that computes it. name: what requests call it. created: seconds since 1970.
 
     adapter: the LoRA adapter that its requests run with, over the engine of the model without one. tool_format_name:
-    the format of its tool calls, if it is not the one that its chat template asks for.
+    the format of its tool calls, if it is not the one that its chat template asks for. max_queue: requests that wait in
+    its engine, at most.
     """
 
     name: str
@@ -40,6 +46,7 @@ class ServedModel:
     engine: Engine
     adapter: str | None = None
     tool_format_name: str | None = None
+    max_queue: int = DEFAULT_QUEUE
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
@@ -82,6 +89,12 @@ class ServedModel:
         added = self.tokenizer.backend.get_added_tokens_decoder().items()
         return {token.content: id for id, token in added if token.special and token.content in self.tool_format.marks}
 
+    @property
+    def description(self) -> dict[str, Any]:
+        """The entry of /v1/models."""
+        parent = {} if self.adapter is None else {"parent": self.name.removesuffix(f":{self.adapter}")}
+        return description(self.name, self.created, self.task, self.context_length) | parent
+
     def require(self, *kinds: type[M]) -> M:
         """Return the model. Raises ApiError unless it is of one of these kinds, and reads text."""
         if isinstance(self.model, kinds) and not self.is_speech:
@@ -109,6 +122,18 @@ class ServedModel:
         return ApiError(400, message, code="wrong_model", param="model")
 
 
+def description(name: str, created: int, task: Task, context_length: int) -> dict[str, Any]:
+    """Return the entry of /v1/models."""
+    return {
+        "id": name,
+        "object": "model",
+        "created": created,
+        "owned_by": "edgeformer",
+        "task": task,
+        "context_length": context_length,
+    }
+
+
 class ServedModels:
     """All models of a server, by name. The first one answers requests that name none."""
 
@@ -123,12 +148,24 @@ class ServedModels:
         """The models without an adapter: one for each engine."""
         return [served for served in self if served.adapter is None]
 
+    def names(self) -> list[str]:
+        """Return the names of all models."""
+        return [served.name for served in self]
+
+    def descriptions(self) -> list[dict[str, Any]]:
+        """Return the entries of /v1/models."""
+        return [served.description for served in self]
+
+    async def use(self, name: str | None, record: Record) -> ServedModel:
+        """Return the model of a request, which has it until it has ended. Raises ApiError as `find`."""
+        return self.find(name)
+
     def find(self, name: str | None) -> ServedModel:
         """Return the model of a request. Raises ApiError with status 404 for a name that none has."""
-        if name is None:
+        if name is None and self._models:
             return next(iter(self._models.values()))
-        if name not in self._models:
-            message = f"there is no model {name!r} here; there is {', '.join(self._models)}."
+        if name is None or name not in self._models:
+            message = f"there is no model {name!r} here; there is {', '.join(self.names())}."
             raise ApiError(404, message, code="model_not_found", param="model")
         return self._models[name]
 
@@ -166,13 +203,28 @@ def load_models(
         raise RequestError(
             "a draft model drafts for one bundle, and several are to be served. Serve that one by itself."
         )
-    models = [load(folder, provider, threads, draft=draft) for folder in folders]
-    options = dict(engine_options or {})
-    served = [
-        ServedModel(name, model, Engine(model, **options), tool_format_name=tool_format)
-        for name, model in zip(names, models, strict=True)
-    ]
-    return ServedModels([*served, *(adapted for each in served for adapted in _with_adapters(each))])
+    served = [load_model(folder, provider, threads, engine_options, draft, tool_format) for folder in folders]
+    return ServedModels([*(each[0] for each in served), *(adapted for each in served for adapted in each[1:])])
+
+
+def load_model(
+    folder: Path,
+    provider: Any = "auto",
+    threads: int | None = None,
+    engine_options: Mapping[str, Any] | None = None,
+    draft: str | Path | None = None,
+    tool_format: str | None = None,
+) -> list[ServedModel]:
+    """Open a bundle and start its engine; return its model, and one for each of its adapters, as `load_models`."""
+    model, options = load(folder, provider, threads, draft=draft), dict(engine_options or {})
+    served = ServedModel(
+        folder.resolve().name,
+        model,
+        Engine(model, **options),
+        tool_format_name=tool_format,
+        max_queue=options.get("max_queue", DEFAULT_QUEUE),
+    )
+    return [served, *_with_adapters(served)]
 
 
 def _with_adapters(served: ServedModel) -> list[ServedModel]:

@@ -25,7 +25,10 @@ TEXT_THREADS = 4
 
 @dataclass
 class State:
-    """The state of a server. draining: no more requests are taken. running: answers that are being generated."""
+    """The state of a server. draining: no more requests are taken. running: answers that are being generated.
+
+    scoring: held by the one request whose prompt is scored, beside the engine of its model.
+    """
 
     models: ServedModels
     options: ServerOptions
@@ -33,6 +36,7 @@ class State:
     draining: bool = False
     running: set[Answers] = field(default_factory=set)
     wakes: Wakes = field(default_factory=Wakes)
+    scoring: asyncio.Lock = field(default_factory=asyncio.Lock)
     threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(TEXT_THREADS, "edgeformer-text"))
 
     def cancel_running(self) -> None:

@@ -104,9 +104,18 @@ def arguments_schema(parameters: Mapping[str, Any], *, strict: bool = True) -> d
     Objects that name their properties have no others unless they say so, as in the API of OpenAI; small models would
     write on to the limit. strict: whether keywords that cannot be followed are refused, or else left out.
     """
-    closed = _closed(parameters) if parameters else {}
+    closed = dict(parameters)
     if not {"type", "$ref", "anyOf", "oneOf", "allOf"} & closed.keys():
         closed = {"type": "object", "properties": {}} | closed
+    return followed_schema(closed, strict=strict)
+
+
+def followed_schema(schema: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
+    """Return a schema as grammars follow it: objects that name their properties have no others.
+
+    strict: whether keywords that cannot be followed are refused, or else left out.
+    """
+    closed: dict[str, Any] = _closed(schema)
     if closed.get("type") == "object" and "properties" in closed:
         closed.setdefault("additionalProperties", False)
     options = {"whitespace_pattern": WHITESPACE, "coerce_one_of": True, "lenient": not strict}

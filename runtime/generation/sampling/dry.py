@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from edgeformer.options.generation import DryOptions
 from edgeformer.runtime.text.tokenizer import Tokenizer
 
+LARGEST_PENALTY = 1e38
+"""The largest penalty, which float32 has room for; it bans a token."""
+
 MAX_EXPONENT = 88.0
 """Natural logarithm of the largest penalty, about that of the largest float32: a larger one could not be subtracted."""
 
@@ -49,7 +52,7 @@ class DryPenalty:
             token_ids = token_ids[max(0, len(token_ids) - options.dry_penalty_last_n) :]
         for token, length in self._matches(token_ids).items():
             exponent = length - options.dry_allowed_length
-            logits[token] -= options.dry_multiplier * options.dry_base**exponent
+            logits[token] -= min(options.dry_multiplier * options.dry_base**exponent, LARGEST_PENALTY)
         return logits
 
     def _matches(self, tokens: NDArray[np.int64]) -> dict[int, int]:

@@ -74,8 +74,9 @@ class Rules(RuleOptions):
         """
         logits, tokens = np.atleast_2d(logits), np.atleast_2d(tokens)
         length = tokens.shape[1]
-        for token, bias in self._biases:
-            logits[:, token] += bias
+        if self.logit_bias:
+            ids, biases = self._bias_arrays
+            logits[:, ids] += biases.astype(logits.dtype)
         if self.sequence_bias:
             _add_biases(logits, tokens, self._sequence_biases)
         if self.encoder_repetition_penalty != 1 and source is not None:
@@ -114,6 +115,11 @@ class Rules(RuleOptions):
     def _biases(self) -> Sequence[tuple[int, float]]:
         assert not isinstance(self.logit_bias, Mapping), "GenerationConfig makes pairs of it"
         return self.logit_bias
+
+    @cached_property
+    def _bias_arrays(self) -> tuple[Ids, NDArray[np.float64]]:
+        """Return the ids and numbers of logit_bias, which are added at every step."""
+        return np.array([id for id, _ in self._biases], np.int64), np.array([bias for _, bias in self._biases])
 
     @cached_property
     def _words(self) -> list[tuple[Ids, Ids]]:

@@ -1,17 +1,17 @@
 """One request in a scheduler: the row that it generates, its stream, and the memory that it can need."""
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from edgeformer.runtime.generation.row import Row
 from edgeformer.runtime.generation.speculation.row_drafts import RowDrafts
 from edgeformer.runtime.steps.decode_graph import Logits
-from edgeformer.runtime.steps.memory import Candidates
 
 
-class TokenSink(Protocol):
-    """Whoever is told of the tokens of a row, and may ask for no more."""
+class Reader(Protocol):
+    """Whoever reads a row: it may ask for no more tokens, and is told of the end."""
 
     @property
     def cancelled(self) -> bool:
@@ -20,28 +20,19 @@ class TokenSink(Protocol):
     def cancel(self) -> None:
         """Ask for no more tokens."""
 
-    def push(self, piece: str) -> None:
-        """Take the row's next token, and the text that the row says it completes."""
-
     def end(self, error: BaseException | None = None) -> None:
         """Take the end of the row, by an error or without."""
 
 
-class TokenRecord:
-    """The tokens of a row as far as a reader on the same thread needs to know of them.
+class ReaderState:
+    """The state of a reader on the thread that computes.
 
-    - pieces: the text that each token completes; None where the reader decodes it.
-    - pushed: tokens so far.
-    - cancelled, ended, error: whether no more tokens are wanted; whether none come, and the error that is the reason.
-
-    It does not know its reader, so that a reader that is dropped takes the cache of its row along.
+    It knows neither the reader nor the row, so that a reader that is dropped takes the cache of its row along.
     """
 
-    __slots__ = ("cancelled", "ended", "error", "pieces", "pushed")
+    __slots__ = ("cancelled", "ended", "error")
 
-    def __init__(self, keeps_pieces: bool = False):
-        self.pieces: list[str] | None = [] if keeps_pieces else None
-        self.pushed = 0
+    def __init__(self) -> None:
         self.cancelled = self.ended = False
         self.error: BaseException | None = None
 
@@ -49,14 +40,8 @@ class TokenRecord:
         """Ask for no more tokens."""
         self.cancelled = True
 
-    def push(self, piece: str) -> None:
-        """Take the row's next token."""
-        self.pushed += 1
-        if self.pieces is not None:
-            self.pieces.append(piece)
-
     def end(self, error: BaseException | None = None) -> None:
-        """Take the end of the row."""
+        """Take the end of the row, by an error or without."""
         self.ended, self.error = True, error
 
 
@@ -64,6 +49,8 @@ class TokenRecord:
 class ScheduledRequest:
     """A request and where it stands.
 
+    - stream: of its tokens, or the state of one.
+    - push: is called with the text that each token completes; None where nobody waits for it.
     - needed: bytes of its caches at its end, if it generates all that it may.
     - source: the encoder's inputs, of an encoder-decoder.
     - place: its row of the cache.
@@ -78,7 +65,8 @@ class ScheduledRequest:
     """
 
     row: Row
-    stream: TokenSink = field(default_factory=TokenRecord)
+    stream: Reader = field(default_factory=ReaderState)
+    push: Callable[[str], None] | None = None
     needed: int = 0
     source: Any = None
     place: int = -1
@@ -96,18 +84,6 @@ class ScheduledRequest:
     def bytes(self) -> int:
         """Bytes that the request may take."""
         return self.needed + self.surplus
-
-    def advance(self, logits: Logits | Candidates) -> Exception | None:
-        """Choose the next token from logits [V], or among candidates.
-
-        Returns what went wrong, in a logits processor or a listener, or None. The caller then ends this request and no
-        other.
-        """
-        try:
-            self.stream.push(self.row.advance(logits))
-        except Exception as error:  # the caller's own code, which may raise anything
-            return error
-        return None
 
     def end(self, error: BaseException | None = None) -> None:
         """End the request and its stream."""

@@ -65,6 +65,7 @@ class Scheduler:
         self._look_for_cancelled = False
         self._look_for_ended = False
         self._any_ended = False  # whether a request that has ended is left among the running ones
+        self._any_drafts = False  # whether a running request drafts
         self._few: int | None = None  # how many candidates the running rows need
         self._pending: ScheduledRequest | None = None  # the one that drafts had last, which may have pending tokens
         self._counts: Counter[str] = Counter()
@@ -91,13 +92,18 @@ class Scheduler:
         if self._look_for_ended:
             self._close_gaps()
         if self._running:
-            self._step()
+            if self._any_drafts:
+                self._step_of_drafts()
+            else:
+                self._step_of_rows()
+            if self._look_for_ended:
+                self._close_gaps()
         if self._filling is not None or self.waiting.requests:
             self._run_prompts()
 
     def run(self) -> None:
         """Take turns until all requests have ended. Raises the first error of one of them, without the others' ends."""
-        while self.has_work:
+        while self._running or self._filling is not None or self.waiting.requests:
             self.turn()
             if self._error is not None:
                 raise self._error
@@ -158,8 +164,8 @@ class Scheduler:
         filling = self._filling
         return [*self._running, *([filling] if filling else [])]
 
-    def _step(self) -> None:
-        """Append one token to every running row, or several to one that has the step to itself and drafts."""
+    def _step_of_drafts(self) -> None:
+        """Append several tokens to a row that has the step to itself and drafts; otherwise one to every running row."""
         first = self._running[0]
         alone = len(self._running) == 1 and self._filling is None and not self.waiting.requests
         if alone and first.drafts is not None:
@@ -167,9 +173,6 @@ class Scheduler:
             self._step_with_drafts(first, first.drafts)
         elif self._pending is None or self._catch_up(self._pending):
             self._step_of_rows()
-        self._counts["steps"] += 1
-        if self._look_for_ended:
-            self._close_gaps()
 
     def _step_with_drafts(self, request: ScheduledRequest, drafts: RowDrafts) -> None:
         """Run the last token of the only row and a draft, and choose tokens as long as they are those of the draft."""
@@ -185,6 +188,7 @@ class Scheduler:
             self._end(request, error)
             return
         took = time.perf_counter() - started
+        self._counts["steps"] += 1
         self._advance(request, logits[0])
         while accepted < len(draft) and not request.ended and row.tokens[-1] == draft[accepted]:
             accepted += 1
@@ -211,38 +215,59 @@ class Scheduler:
         return bool(self._running)
 
     def _step_of_rows(self) -> None:
-        """Append one token to every running row."""
+        """Append one token to every running row.
+
+        The weights of a step evict this code from the processor's caches, so every Python call here is a slow one.
+        """
         started = time.perf_counter()
-        running = active = self._running
-        mask = None
+        running, mask = self._running, None
+        tokens = [request.row.tokens[-1] for request in running]
         if self._any_ended:
-            active = [request for request in running if not request.ended]
             mask = np.array([not request.ended for request in running])
         try:
-            tokens = [request.row.tokens[-1] for request in running]
-            where = running[0].place, tokens, self._few
-            logits: Any = self._decoder.decode_rows(*where) if mask is None else self._decoder.decode_rows(*where, mask)
+            if mask is None:
+                logits: Any = self._decoder.decode_rows(running[0].place, tokens, self._few)
+            else:
+                logits = self._decoder.decode_rows(running[0].place, tokens, self._few, mask)
+                running = [request for request in running if not request.ended]
+                logits = [logits[place] for place in np.flatnonzero(mask)]
         except Exception as error:  # of onnxruntime, which has no base class of its own
-            for request in active:
+            for request in self._running:
                 self._end(request, error)
             return
-        if mask is not None:
-            logits = [logits[place] for place in np.flatnonzero(mask)]
-        for request, row_logits in zip(active, logits, strict=True):
-            self._advance(request, row_logits)
+        self._counts["steps"] += 1
+        self._counts["generated_tokens"] += len(running)  # before their ends: whoever sees one finds them counted
+        for request, row_logits in zip(running, logits, strict=True):
+            row = request.row
+            try:
+                piece = row.advance(row_logits)
+                if request.push is not None:
+                    request.push(piece)
+            except Exception as error:  # of a logits processor or a listener: the caller's own code ends its own row
+                self._end(request, error)
+            else:
+                if row.finish_reason is not None:
+                    self._end(request)
         if self._look_for_ended:
-            for request in active:
+            for request in running:
                 if request.ended:
                     self._keep_row(request)
         elapsed = time.perf_counter() - started
-        for request in active:
+        for request in running:
             request.row.decode_seconds += elapsed
 
     def _advance(self, request: ScheduledRequest, logits: Logits | Candidates) -> None:
-        error = request.advance(logits)
+        """Choose the next token of one row, as a step of rows does for each."""
         self._counts["generated_tokens"] += 1
-        if error is not None or request.row.finish_reason is not None:
+        try:
+            piece = request.row.advance(logits)
+            if request.push is not None:
+                request.push(piece)
+        except Exception as error:  # of a logits processor or a listener: the caller's own code ends its own row
             self._end(request, error)
+        else:
+            if request.row.finish_reason is not None:
+                self._end(request)
 
     def _close_gaps(self) -> None:
         """Take out the rows that have ended, if they are to be left out; the last one moves into a gap between others.
@@ -265,10 +290,13 @@ class Scheduler:
                     self._beginnings.move(last, ended.place)
                     running[index] = last
         self._any_ended = False
-        self._count_candidates()
+        self._look_at_rows()
 
-    def _count_candidates(self) -> None:
-        """Count anew how many of the most likely tokens decide about the next ones."""
+    def _look_at_rows(self) -> None:
+        """Take account of other running rows: how many candidates decide about their tokens, and whether any drafts."""
+        if self._pending is not None and self._pending.ended:
+            self._pending = None
+        self._any_drafts = any(request.drafts is not None for request in self._running)
         if self._decoder.chooses_candidates:
             self._few = candidate_count([request.row for request in self._running])
 
@@ -328,7 +356,7 @@ class Scheduler:
             self._beginnings.move(request, places[0])
         before = bool(self._running) and request.place < self._running[0].place
         self._running.insert(0 if before else len(self._running), request)
-        self._count_candidates()
+        self._look_at_rows()
 
     def _places(self) -> Sequence[int]:
         """Return the rows that the next request may have: those beside the running ones, or any if none runs."""

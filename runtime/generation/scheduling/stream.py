@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 
 from edgeformer.runtime.generation.row import Generation, Row, TokenEvent
-from edgeformer.runtime.generation.scheduling.request import TokenRecord
+from edgeformer.runtime.generation.scheduling.request import ReaderState, ScheduledRequest
 from edgeformer.runtime.generation.scheduling.scheduler import Scheduler
 from edgeformer.runtime.text.streaming import TextStream
 
@@ -15,7 +15,7 @@ class RowStream(Iterator[str]):
     Iterating and `events` share one place in the stream: a token is handed out once. Whoever reads a token decodes its
     text, so that the loop has that much less to do between two steps.
 
-    row: one without tokens. record: what is known of it.
+    row: one without tokens.
     """
 
     def __init__(self, row: Row):
@@ -24,23 +24,24 @@ class RowStream(Iterator[str]):
         if isinstance(row.stream, TextStream):
             row.stream = row.stream.at_end()
         # Stop strings are looked for in each piece of text, so the row decodes it itself.
-        self.record = TokenRecord(keeps_pieces=row.stream is self._texts)
+        self._pieces: list[str] | None = [] if row.stream is self._texts else None
+        self._state = ReaderState()
         self._read = 0  # of the row's tokens
 
     @property
     def ended(self) -> bool:
         """Whether no more tokens come."""
-        return self.record.ended
+        return self._state.ended
 
     @property
     def cancelled(self) -> bool:
         """Whether `cancel` was called."""
-        return self.record.cancelled
+        return self._state.cancelled
 
     @property
     def error(self) -> BaseException | None:
         """The error that ended the request, which `finish` and iterating raise; None without one."""
-        return self.record.error
+        return self._state.error
 
     def __next__(self) -> str:
         while (event := self._next_event()) is not None:
@@ -65,8 +66,8 @@ class RowStream(Iterator[str]):
         place, row = self._read, self._row
         self._read += 1
         token = row.tokens[place]
-        if self.record.pieces is not None:
-            text = self.record.pieces[place]
+        if self._pieces is not None:
+            text = self._pieces[place]
         else:
             assert self._texts is not None
             text = "" if token in row.eos else self._texts.push(token)
@@ -76,8 +77,8 @@ class RowStream(Iterator[str]):
         return TokenEvent(token, text, row.logprobs[place] if row.logprobs else None)
 
     def _raise_error(self) -> None:
-        if self.record.error is not None:
-            raise self.record.error
+        if self._state.error is not None:
+            raise self._state.error
 
 
 class GenerationStream(RowStream):
@@ -86,13 +87,14 @@ class GenerationStream(RowStream):
     Whoever reads it computes: it takes the scheduler's turns until there is something to read.
     """
 
-    def __init__(self, row: Row, scheduler: Scheduler):
-        super().__init__(row)
+    def __init__(self, request: ScheduledRequest, scheduler: Scheduler):
+        super().__init__(request.row)
         self._scheduler = scheduler
+        request.stream, request.push = self._state, None if self._pieces is None else self._pieces.append
 
     def finish(self) -> Generation:
         """Generate the rest and return the whole result. Raises the error of the request."""
-        while not self.record.ended:
+        while not self._state.ended:
             self._scheduler.turn()
         self._raise_error()
         return self._row.result()
@@ -103,15 +105,15 @@ class GenerationStream(RowStream):
         The whole text may then end with what no piece has: U+FFFD for a part of a character, or the beginning of a stop
         string.
         """
-        self.record.cancel()
-        self._read = self.record.pushed
+        self._state.cancel()
+        self._read = len(self._row.tokens)
         self._scheduler.drop_cancelled()
 
     def _next_event(self) -> TokenEvent | None:
-        record = self.record
-        while self._read == record.pushed and not record.ended:
+        state, told = self._state, self._row.tokens if self._pieces is None else self._pieces
+        while self._read == len(told) and not state.ended:
             self._scheduler.turn()
-        if self._read < record.pushed:
+        if self._read < len(told):
             return self._next_token()
         self._raise_error()
         return None

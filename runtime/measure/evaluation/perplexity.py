@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.errors import RequestError
+from edgeformer.runtime.generation.sampling.token_logprobs import TokenLogprobs, token_logprobs
 from edgeformer.runtime.steps.memory import PREFILL_CHUNK
 from edgeformer.runtime.tasks.causal_lm import CausalLM
 from edgeformer.runtime.tasks.model import Model
@@ -91,6 +92,23 @@ def score_text(model: Model, text: str, window: int | None = None, progress: Pro
         progress(end / len(tokens))
     predicted = text[encoding.offsets[0][1] :]  # a special token has the empty span at 0
     return TextScore(tokens=len(tokens) - 1, bytes=len(predicted.encode()), nats=nats, window=window)
+
+
+def prompt_logprobs(
+    model: CausalLM, tokens: Sequence[int], top_logprobs: int = 0, adapter: str | None = None
+) -> list[TokenLogprobs]:
+    """Return the log-probability of each token of a prompt but the first, given the ones before it.
+
+    top_logprobs: how many of the most likely tokens each place has. adapter: the name of a LoRA adapter of the bundle.
+    Raises RequestError for more tokens than the context has.
+    """
+    found: list[TokenLogprobs] = []
+    decoder = model.new_decoder(1, max(1, len(tokens) - 1), adapter)
+    for start in range(0, len(tokens) - 1, PREFILL_CHUNK):
+        nexts = tokens[start + 1 : start + PREFILL_CHUNK + 1]
+        logits = decoder.prefill_all(0, tokens[start : start + len(nexts)])
+        found += [token_logprobs(row, token, top_logprobs) for row, token in zip(logits, nexts, strict=True)]
+    return found
 
 
 def windows(tokens: int, window: int) -> Iterator[tuple[int, int, int]]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from edgeformer.runtime.text.marked_text import MarkedText
+from edgeformer.runtime.text.streaming import TextStream
 from edgeformer.runtime.text.thinking.formats import CALL, CHANNEL, END, MESSAGE, RETURN, START, ThinkingFormat
 from edgeformer.runtime.text.tokenizer import Tokenizer
 
@@ -204,7 +204,7 @@ class ThinkingStream:
     Args:
         format: None for a model that does not think: all is the answer.
         stop: strings that end the answer.
-        more_marks: further special tokens that are spelled, by id.
+        spelled: texts of further special tokens that are shown, by their ids.
     """
 
     def __init__(
@@ -214,15 +214,15 @@ class ThinkingStream:
         *,
         is_open: bool = False,
         stop: Iterable[str] = (),
-        more_marks: Mapping[int, str] | None = None,
+        spelled: Mapping[int, str] | None = None,
     ):
         self._reader = None
-        marks = dict(more_marks or {})
+        marks = dict(spelled or {})
         if format is not None:
             kind = ChannelReader if format.channels else ThinkingReader
             self._reader = kind(format, is_open=is_open)
-            marks |= {id: text for id, text in tokenizer.special_texts.items() if any(text in m for m in format.marks)}
-        self._text = MarkedText(tokenizer, marks, tuple(stop))
+            marks |= {id: text for id, text in tokenizer.special_tokens.items() if any(text in m for m in format.marks)}
+        self._text = TextStream(tokenizer, tuple(stop), marks)
         self.reasoning_tokens = 0
 
     @property
@@ -256,7 +256,9 @@ class ThinkingStream:
         return divided
 
 
-def new_thinking(tokenizer: Tokenizer, prompt: Sequence[int], stop: Iterable[str] = ()) -> ThinkingStream:
-    """Return what divides the tokens of the answer to a prompt."""
+def new_thinking(
+    tokenizer: Tokenizer, prompt: Sequence[int], stop: Iterable[str] = (), spelled: Mapping[int, str] | None = None
+) -> ThinkingStream:
+    """Return what divides the tokens of the answer to a prompt; the arguments are those of `ThinkingStream`."""
     is_open = tokenizer.opens_thinking(prompt)
-    return ThinkingStream(tokenizer, tokenizer.thinking_format, is_open=is_open, stop=stop)
+    return ThinkingStream(tokenizer, tokenizer.thinking_format, is_open=is_open, stop=stop, spelled=spelled)

@@ -1,0 +1,177 @@
+"""The request of /v1/messages, Anthropic's API, and the chat that it stands for."""
+
+import json
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from edgeformer.server.schema.api_errors import ApiError
+from edgeformer.server.schema.bodies import (
+    CalledFunction,
+    ChatBody,
+    ChatMessage,
+    Function,
+    ModelBody,
+    NamedFunction,
+    NamedTool,
+    ToolCall,
+    ToolDefinition,
+    ToolName,
+    with_options,
+)
+from edgeformer.server.schema.body import Body
+from edgeformer.server.schema.fields import FIELDS, MESSAGE_FIELDS, PARTS
+from edgeformer.server.schema.json_values import Schema
+from edgeformer.server.schema.thinking import ThinkingOptions
+
+BLOCKS = ("text", "tool_use", "tool_result", "thinking", "redacted_thinking")
+"""Types of blocks that are read."""
+
+
+class MessageBlock(Body):
+    """A part of a message: a text, a call, what a tool returned, or what the model thought."""
+
+    FIELDS = PARTS["block"]
+    TYPES = BLOCKS, f"messages have blocks of these types: {', '.join(BLOCKS)}"
+
+    type: str
+    text: str = ""
+    thinking: str = ""
+    id: str = ""
+    name: str = ""
+    input: dict[str, Any] = Field(default_factory=dict)
+    tool_use_id: str | None = None
+    content: "str | list[MessageBlock] | None" = None
+    is_error: bool | None = None
+
+
+class AnthropicMessage(Body):
+    """A message of the user or of the assistant. A last one of the assistant is continued."""
+
+    FIELDS = PARTS["message"]
+
+    role: Literal["user", "assistant", "system"]
+    content: str | list[MessageBlock] = ""
+
+
+class AnthropicTool(Body):
+    """A tool that the client runs."""
+
+    FIELDS = PARTS["tool"]
+    TYPES = ("custom",), "tools of clients alone can be called, and the server runs none of its own"
+
+    type: str = "custom"
+    name: ToolName
+    description: str | None = None
+    input_schema: Schema = Field(default_factory=dict)
+    strict: bool | None = None
+
+
+class AnthropicToolChoice(Body):
+    """Whether a tool has to be called. name: of the only one."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+OPTION_NAMES = ("temperature", "top_p", "top_k")
+"""Options of generation that /v1/messages has, by the same names."""
+
+if TYPE_CHECKING:
+    OptionsBody = ModelBody
+else:
+    OptionsBody = with_options(*OPTION_NAMES)
+
+
+class MessagesBody(OptionsBody):
+    """The request of /v1/messages and /v1/messages/count_tokens."""
+
+    FIELDS = FIELDS | MESSAGE_FIELDS
+
+    messages: list[AnthropicMessage] = Field(min_length=1)
+    system: str | list[MessageBlock] | None = None
+    max_tokens: int | None = Field(None, ge=1)
+    stop_sequences: list[str] | None = Field(None, max_length=16)
+    stream: bool | None = None
+    tools: list[AnthropicTool] | None = Field(None, max_length=128)
+    tool_choice: AnthropicToolChoice | None = None
+    thinking: ThinkingOptions | None = None
+
+    def as_chat(self) -> ChatBody:
+        """Return the same request as one of /v1/chat/completions. Raises ApiError for blocks that lack a field."""
+        messages = [] if self.system is None else [ChatMessage(role="system", content=_text(self.system, "system"))]
+        for place, message in enumerate(self.messages):
+            messages += _messages(message, f"messages.{place}")
+        last, choice = messages[-1], self.tool_choice
+        fields: dict[str, Any] = {
+            "model": self.model,
+            "messages": messages,
+            "max_completion_tokens": self.max_tokens,
+            "stop": self.stop_sequences,
+            "stream": self.stream,
+            "continue_final_message": last.role == "assistant" and bool(last.content) and not last.tool_calls,
+            "tools": [_tool(tool) for tool in self.tools or ()],
+            "tool_choice": None if choice is None else _tool_choice(choice),
+            "parallel_tool_calls": False if choice is not None and choice.disable_parallel_tool_use else None,
+        }
+        if self.thinking is not None and self.thinking.type == "disabled":
+            fields["enable_thinking"] = False  # clients ask for it without knowing whether the model can
+        return ChatBody(**fields | {name: getattr(self, name) for name in OPTION_NAMES})
+
+
+def _tool(tool: AnthropicTool) -> ToolDefinition:
+    function = Function(
+        name=tool.name, description=tool.description, parameters=tool.input_schema or None, strict=tool.strict
+    )
+    return ToolDefinition(type="function", function=function)
+
+
+def _tool_choice(choice: AnthropicToolChoice) -> Any:
+    if choice.type != "tool":
+        return {"any": "required"}.get(choice.type, choice.type)
+    if choice.name is None:
+        message = "tool_choice.name is missing, and the type is tool."
+        raise ApiError(400, message, code="invalid_type", param="tool_choice.name")
+    return NamedTool(type="function", function=NamedFunction(name=choice.name))
+
+
+def _messages(message: AnthropicMessage, where: str) -> list[ChatMessage]:
+    """Return a message as those of a chat: what tools returned, each, and then the text and the calls."""
+    if isinstance(message.content, str):
+        return [ChatMessage(role=message.role, content=message.content)]
+    results = [
+        ChatMessage(role="tool", content=_result(block, f"{where}.content.{place}"), tool_call_id=block.tool_use_id)
+        for place, block in enumerate(message.content)
+        if block.type == "tool_result"
+    ]
+    text = "".join(block.text for block in message.content if block.type == "text")
+    calls = [_call(block) for block in message.content if block.type == "tool_use"]
+    thought = "".join(block.thinking for block in message.content if block.type == "thinking")
+    if not (text or calls or thought) and results:
+        return results
+    said = ChatMessage(role=message.role, content=text, tool_calls=calls or None, reasoning_content=thought or None)
+    return [*results, said]
+
+
+def _call(block: MessageBlock) -> ToolCall:
+    arguments = json.dumps(block.input, ensure_ascii=False)
+    return ToolCall(id=block.id, function=CalledFunction(name=block.name, arguments=arguments))
+
+
+def _result(block: MessageBlock, where: str) -> str:
+    if block.tool_use_id is None:
+        raise ApiError(400, f"{where}.tool_use_id: Field required.", code="invalid_type", param=f"{where}.tool_use_id")
+    return _text(block.content, f"{where}.content")
+
+
+def _text(content: str | list[MessageBlock] | None, where: str) -> str:
+    """Return the text of blocks. Raises ApiError for others."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    for place, block in enumerate(content):
+        if block.type != "text":
+            param = f"{where}.{place}.type"
+            message = f"{param} is {block.type!r}; only texts can stand here."
+            raise ApiError(400, message, code="invalid_type", param=param)
+    return "".join(block.text for block in content)
