@@ -157,6 +157,17 @@ def test_marks_that_are_special_tokens_are_read(model):
     assert stream.reasoning_tokens == 3
 
 
+@pytest.mark.parametrize("skipped", [True, False])
+def test_other_special_tokens_are_shown_where_the_caller_wants_them(tiny_llama_bundle, tmp_path, skipped):
+    model = load_causal_lm(with_template(tiny_llama_bundle, tmp_path / "spells"), "cpu", 1)
+    script = Script(model.tokenizer, "<think>I add.</think>It is <|im_start|>623.")
+    stream = model.chat(ASK, logits_processors=[script], skip_special_tokens=skipped)
+    pieces = "".join(stream)
+    answer = stream.finish()
+    said = "It is 623." if skipped else "It is <|im_start|>623."
+    assert (answer.reasoning, answer.text, pieces) == ("I add.", said, said)
+
+
 def test_thinking_that_the_template_opens_needs_no_mark(model):
     script = Script(model.tokenizer, "I add.</think>It is 623.")
     result = model.chat(ASK, chat_template_kwargs={"opens": True}, logits_processors=[script]).finish()

@@ -28,6 +28,7 @@ def server(tiny_llama_bundle, tmp_path_factory):
     folder = tmp_path_factory.mktemp("bundles")
     bundles = [
         with_template(tiny_llama_bundle, folder / "thinks", special=True),
+        with_template(tiny_llama_bundle, folder / "spells"),
         with_template(tiny_llama_bundle, folder / "parts", PARTS_ONLY),
         with_template(tiny_llama_bundle, folder / "tools", TOOLS_TOO, special=True),
         tiny_llama_bundle,
@@ -104,6 +105,37 @@ def test_responses_have_an_item_of_what_was_thought(server, says):
     assert tokens > without + 3
 
 
+def test_messages_have_a_block_of_what_was_thought(server, says):
+    says("thinks", ANSWER)
+    body = {"model": "thinks", "max_tokens": 99, "messages": ASK}
+    answer = server.post("/v1/messages", body).json()
+    thought, said = answer["content"]
+    assert thought == {"type": "thinking", "thinking": "I add the numbers.", "signature": ""}
+    assert said == {"type": "text", "text": "It is 623."}
+    lines = server.post("/v1/messages", body | {"stream": True}).text.splitlines()
+    events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+    starts = [event["content_block"]["type"] for event in events if event["type"] == "content_block_start"]
+    assert starts == ["thinking", "text"] and [e["type"] for e in events].count("content_block_stop") == 2
+    deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
+    assert "".join(delta.get("thinking", "") for delta in deltas) == "I add the numbers."
+    assert "".join(delta.get("text", "") for delta in deltas) == "It is 623."
+
+    def count(**fields):
+        return server.post("/v1/messages/count_tokens", body | fields).json()["input_tokens"]
+
+    turn = {"role": "assistant", "content": answer["content"]}
+    assert count(messages=[*ASK, turn, *ASK]) > count(messages=[*ASK, turn | {"content": [said]}, *ASK]) + 3
+    assert count(thinking={"type": "disabled"}) > count() == count(thinking={"type": "adaptive"})
+
+
+def test_special_tokens_of_an_answer_are_shown_where_the_request_wants_them(says):
+    create = says("spells", "<think>I add.</think>It is <|im_start|>623.")
+    plain = create().choices[0].message
+    shown = create(extra_body={"skip_special_tokens": False}).choices[0].message
+    assert (plain.reasoning_content, plain.content) == ("I add.", "It is 623.")
+    assert (shown.reasoning_content, shown.content) == ("I add.", "It is <|im_start|>623.")
+
+
 FIELDS = {
     "chat_template_kwargs": ({"enable_thinking": False}, {"other": 1}),
     "enable_thinking": (False, None),
@@ -140,7 +172,7 @@ def test_degrees_go_to_a_template_that_reads_them(client):
     ("fields", "param", "message"),
     [
         ({"enable_thinking": True, "thinking": False}, "thinking", "enable_thinking and thinking say different things"),
-        ({"thinking": {"type": "on"}}, "thinking.ThinkingOptions.type", "Input should be"),
+        ({"thinking": {"type": "on"}}, "thinking.type", "Input should be"),
         ({"thinking_budget": -1}, "thinking_budget", "it must be at least 0"),
     ],
 )
@@ -148,7 +180,7 @@ def test_what_thinking_cannot_be_is_refused(client, fields, param, message):
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(model="thinks", messages=ASK, extra_body=fields)
     assert message in caught.value.body["message"], caught.value.body
-    assert caught.value.param == param or param.startswith("thinking.")
+    assert caught.value.param == param
 
 
 @pytest.mark.parametrize(
