@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from edgeformer.errors import EdgeformerError
 from edgeformer.export.api import export_model, export_module, require_packages
-from edgeformer.export.options import ExportOptions
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.quantization import Quantization, QuantizationOverrides
+from edgeformer.options.export import ExportOptions
 
 if TYPE_CHECKING:
     from edgeformer.export.parity import Report, verify, verify_module

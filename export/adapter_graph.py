@@ -7,9 +7,9 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from edgeformer.export.adapters.opened_model import OpenedAdapter
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS
 from edgeformer.export.graph_folder import GraphFolder
+from edgeformer.export.importers.opened_model import OpenedAdapter
 from edgeformer.export.lower.ort.low_rank import A, B, pack, sites
 from edgeformer.lora.adapter_tensors import Update
 from edgeformer.manifest.graph_forms import FORMS, AdapterGraph

@@ -5,7 +5,7 @@ Source: `alignment_heads` of generation_config.json, `median_filter_width` of co
 
 from edgeformer.config import ModelConfig
 from edgeformer.errors import ExportError, shown
-from edgeformer.export.adapters.opened_model import Origin
+from edgeformer.export.importers.opened_model import Origin
 from edgeformer.manifest.graph_forms import FORMS, AlignmentGraph, AlignmentHead
 
 DEFAULT_WIDTH = 7

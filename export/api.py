@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Required, Unpack
 
 from edgeformer.checkpoints.source import FoundModel, find_model, lacks_family, open_source
-from edgeformer.errors import ConfigError, ExportError, MissingDependencyError, require
-from edgeformer.export.options import ExportOptions, ModuleOptionKeywords, OptionKeywords, with_changes
+from edgeformer.errors import ConfigError, ExportError, MissingDependencyError, require, shown
 from edgeformer.export.plan import make_plan
 from edgeformer.export.progress import Progress, no_progress
+from edgeformer.options.export import ExportOptions, ModuleOptionKeywords, OptionKeywords, with_changes
 
 if TYPE_CHECKING:
     from torch import nn
@@ -42,6 +42,10 @@ def export_model(
     EdgeformerError for anything else that the user can mend.
     """
     options = with_changes(options, changes)
+    if not isinstance(model, str | Path):
+        raise ExportError(f"model is {shown(model)}; it must be a preset, the path of a folder, or a hub id.")
+    if not isinstance(output, str | Path | None):
+        raise ExportError(f"output is {shown(output)}; it must be the path of a folder, as a text or a Path.")
     found = find_model(model, options.allow_pickle)
     if options.backend is not None:
         return _export_with_transformers(found, options, output, progress)
@@ -52,7 +56,7 @@ def export_model(
     plan = make_plan(options, source.config)
     require_packages()
     from edgeformer.checkpoints.merged_source import merge_adapter
-    from edgeformer.export.adapters.checkpoint import open_checkpoint
+    from edgeformer.export.importers.checkpoint import open_checkpoint
     from edgeformer.export.pipeline import run_export
 
     base = source
@@ -76,7 +80,7 @@ def _export_with_transformers(
         )
     plan = make_plan(options, None)
     require_packages()
-    from edgeformer.export.adapters.from_transformers import open_with_transformers
+    from edgeformer.export.importers.from_transformers import open_with_transformers
     from edgeformer.export.pipeline import run_export
 
     opened = open_with_transformers(found, options.context_length, progress)
@@ -130,9 +134,9 @@ def export_module(
     its graph computes something else.
     """
     require_packages()
-    from edgeformer.export.adapters.own_module import ModuleDescription, open_module
     from edgeformer.export.bundle.staging import check_destination
     from edgeformer.export.graph.tensors import TORCH_PRECISIONS
+    from edgeformer.export.importers.own_module import ModuleDescription, open_module
     from edgeformer.export.pipeline import run_export
 
     described = {field.name for field in fields(ModuleDescription)}

@@ -48,13 +48,16 @@ def make_graphs(out: GraphFolder, names: Iterable[str] | None = None) -> None:
 
     names: of the forms, by default all that the job wants.
     """
-    wanted = [name for name, writer in WRITERS.items() if writer.wanted(out.job)] if names is None else list(names)
+    in_ort = out.job.plan.place.ort_format
+    possible = (name for name, writer in WRITERS.items() if writer.wanted(out.job) and (FORMS[name].ort or not in_ort))
+    wanted = list(possible if names is None else names)
     made: dict[str, BundledGraph | None] = {}
     for beside in (False, True):
         for name in (name for name in wanted if WRITERS[name].beside is beside):
             made[name] = WRITERS[name].make(out)
         if out.models:
-            for data, files in weight_files(out.models, out.writer.shared).items():
+            graphs = {name: entry.file for name, entry in made.items() if entry is not None}
+            for data, files in weight_files(graphs, out.writer.shared).items():
                 out.writer.write_all({file: out.models[file] for file in files}, data)
             out.models = {}
     out.graphs |= {name: entry for name in FORMS if (entry := made.get(name)) is not None}

@@ -16,7 +16,6 @@ from edgeformer import __version__
 from edgeformer.client_files.files import copy_files, lower_case, write_files
 from edgeformer.errors import ParityError
 from edgeformer.export.adapter_graph import write_adapters
-from edgeformer.export.adapters.opened_model import OpenedModel
 from edgeformer.export.alignment_heads import read_alignment
 from edgeformer.export.bundle.ort_format import convert_to_ort, ort_name
 from edgeformer.export.bundle.staging import staged
@@ -27,8 +26,8 @@ from edgeformer.export.calibrate.text import read_calibration
 from edgeformer.export.calibrate.weights import with_calibrated_weights
 from edgeformer.export.graph_folder import GraphFolder
 from edgeformer.export.graph_forms import make_graphs
+from edgeformer.export.importers.opened_model import OpenedModel
 from edgeformer.export.lower import GraphJob, Lowered, joined
-from edgeformer.export.options import ExportOptions
 from edgeformer.export.parity import Report, verify_graph
 from edgeformer.export.parity.certificate.page import write_certificate
 from edgeformer.export.parity.certificate.words import paragraph, summary
@@ -39,6 +38,7 @@ from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.parts import BundledAdapter, sha256
 from edgeformer.manifest.plan import ExportPlan
 from edgeformer.manifest.quantization import Smoothing, prefill_quantization
+from edgeformer.options.export import ExportOptions
 from edgeformer.runtime.sessions.session import onnxruntime
 
 CERTIFICATE = "parity"
@@ -116,8 +116,7 @@ def _begin(model: OpenedModel, plan: ExportPlan, options: ExportOptions, folder:
     text = None
     if options.calibration is not None:
         text = read_calibration(options.calibration, model.origin.folder, model.model_spec)
-    # Graphs in ORT format would each hold the weights again.
-    alignment = None if plan.place.ort_format else read_alignment(model.origin, model.model_spec.config)
+    alignment = read_alignment(model.origin, model.model_spec.config)
     job = GraphJob(
         model_spec=model.model_spec, weights=model.weights, plan=plan, alignment=alignment,
         adapted=frozenset(name for adapter in model.adapters for name in adapter.updates),
@@ -140,8 +139,7 @@ def calibrate(export: Export) -> None:
     if plan.cache_precision is not None:
         out.progress("measuring keys and values", 0)
         texts, bos = () if out.text is None else out.text.texts, export.model.origin.tokens.bos
-        scales = calibrate_caches(out.job.model_spec, out.job.weights, bos, texts, precision=plan.cache_precision)
-        out.job = replace(out.job, cache_scales=scales)
+        out.job = replace(out.job, cache_scales=calibrate_caches(out.job, bos, texts))
     place = out.folder / calibrated_weights.FOLDER / "graph"
     out.job = with_calibrated_weights(out.job, out.text, place, out.progress)
 

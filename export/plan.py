@@ -5,12 +5,22 @@
 Nothing here imports torch, so that what cannot be exported is said at once.
 """
 
+from dataclasses import fields, replace
+
 from edgeformer.config import ModelConfig
 from edgeformer.errors import ExportError
-from edgeformer.export.options import ExportOptions
-from edgeformer.manifest.deployment import DEPLOYMENTS
+from edgeformer.manifest.deployment import DEPLOYMENTS, Proposal
+from edgeformer.manifest.parts import Precision
 from edgeformer.manifest.plan import ExportPlan
 from edgeformer.manifest.providers import find_provider
+from edgeformer.manifest.quantization import (
+    DEFAULTS,
+    NO_OVERRIDES,
+    Quantization,
+    QuantizationOverrides,
+    make_quantization,
+)
+from edgeformer.options.export import OPTIONS, ExportOptions
 
 
 def make_plan(options: ExportOptions, config: ModelConfig | None) -> ExportPlan:
@@ -18,26 +28,18 @@ def make_plan(options: ExportOptions, config: ModelConfig | None) -> ExportPlan:
 
     Raises ExportError for options that exclude each other, or that a model of this kind cannot have.
     """
-    chosen = DEPLOYMENTS[options.deployment].choose(
-        config,
-        ops=options.ops,
-        provider=options.provider,
-        precision=options.precision,
-        quantization=options.quantization,
-        calibrated=options.calibration is not None,
-        prefill=options.prefill,
-    )
-    plan = ExportPlan(
-        deployment=options.deployment,
-        ops=options.ops,
-        provider=options.provider,
-        cache_form="any" if options.ops == "ort" else options.cache or "dynamic",
-        cache_precision=options.cache_precision,
-        functions=options.functions,
-        arithmetic=options.arithmetic or find_provider(options.provider).arithmetic[chosen.precision],
-        smooth=options.smooth,
-        **vars(chosen),
-    )
+    proposal = DEPLOYMENTS[options.deployment].proposal(config, options.ops, options.provider)
+    precision = options.precision or proposal.precision
+    prefill = options.prefill or (proposal.prefill if precision in DEFAULTS else None)
+    asked = {each.name: getattr(options, each.name) for each in fields(ExportPlan) if each.name in OPTIONS}
+    decided = {
+        "cache_form": "any" if options.ops == "ort" else options.cache or "dynamic",
+        "precision": precision,
+        "arithmetic": options.arithmetic or find_provider(options.provider).arithmetic[precision],
+        "quantization": _quantization(options, proposal, precision),
+        "prefill": None if prefill == "none" else prefill,
+    }
+    plan = ExportPlan(**asked | decided)
     _check_quantization(plan, options)
     _check_op_set(plan, options, config)
     _check_prefill(plan, config)
@@ -49,6 +51,37 @@ def make_plan(options: ExportOptions, config: ModelConfig | None) -> ExportPlan:
     if options.adapters:
         _check_adapters(plan, config)
     return plan
+
+
+def _quantization(options: ExportOptions, proposal: Proposal, precision: Precision) -> Quantization | None:
+    """Return the quantization config that is asked for, or the default one with what is asked for and proposed.
+
+    Raises ExportError for overrides of a precision that is not quantized.
+    """
+    asked = options.quantization or NO_OVERRIDES
+    if isinstance(asked, QuantizationOverrides) and precision == proposal.precision:
+        asked = _proposed(proposal, asked)
+    if precision not in DEFAULTS and asked != NO_OVERRIDES:
+        raise ExportError(
+            "a quantization config and its overrides (--block, --asymmetric, --rounding, --activations, "
+            f"--head-precision, --keep) are for {' and '.join(DEFAULTS)}, and the precision is {precision}. Leave them "
+            "out, or choose one of these precisions."
+        )
+    if precision not in DEFAULTS or isinstance(asked, Quantization):
+        return asked if isinstance(asked, Quantization) else None
+    everywhere = not DEPLOYMENTS[options.deployment].block_kernels
+    return make_quantization(precision, asked, calibrated=options.calibration is not None, everywhere=everywhere)
+
+
+def _proposed(proposal: Proposal, overrides: QuantizationOverrides) -> QuantizationOverrides:
+    """Return the overrides, completed by what is proposed for weights of this precision.
+
+    Per-token activations are not proposed where another block or zero points are asked for: they allow neither.
+    """
+    activations = overrides.activations
+    if activations is None and overrides.block is None and overrides.symmetric is None:
+        activations = proposal.activations
+    return replace(overrides, head=overrides.head or proposal.head, activations=activations)
 
 
 def _check_quantization(plan: ExportPlan, options: ExportOptions) -> None:

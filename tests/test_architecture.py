@@ -46,7 +46,7 @@ FORBIDDEN = {
 }
 
 ROOMS = (
-    "graph", "quantize", "passes", "capture", "lower", "reference", "calibrate", "bundle", "adapters", "parity",
+    "graph", "quantize", "passes", "capture", "lower", "reference", "calibrate", "bundle", "importers", "parity",
 )  # fmt: skip
 """Packages of export/, from the bottom up: each may import only those before it. Files that stand in export/ itself
 (options, plan, pipeline …) are checked as files: no circle may lead through them."""

@@ -96,4 +96,4 @@ def test_another_kind_is_entries(monkeypatch):
     assert [graph.file for graph in spec.graphs] == ["onnx/model.onnx"]
     assert account(config) == account(decoder)
     assert spec.parameter_shapes() == model_spec_of(decoder).parameter_shapes()
-    assert DEPLOYMENTS["server"].choose(config).precision == "int8"
+    assert DEPLOYMENTS["server"].proposal(config, "ort", "cpu").precision == "int8"

@@ -104,3 +104,9 @@ def class_names(folder: Path) -> list[str]:
 def test_a_class_has_a_name_of_its_own(house):
     names = [name for name in class_names(HOUSES[house]) if not name.startswith("_") and name not in SHARED]
     assert sorted(names) == sorted(set(names))
+
+
+def test_a_file_of_tests_has_a_name_of_its_own():
+    """pytest imports files of tests by their names alone."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))

@@ -18,7 +18,7 @@ from edgeformer.checkpoints.source import open_source
 from edgeformer.checkpoints.weight_map import WeightFiles
 from edgeformer.checkpoints.weights import CheckpointWeights
 from edgeformer.errors import ExportError, WeightsError
-from edgeformer.export.adapters.library_comparison import compare_modules
+from edgeformer.export.importers.library_comparison import compare_modules
 from edgeformer.export.reference.reference import Reference
 from edgeformer.models.model_spec import model_spec_of
 

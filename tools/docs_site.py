@@ -14,14 +14,13 @@ import os
 import posixpath
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from edgeformer.options.option import Option
+from edgeformer.documents.option import Option, options_of
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "build" / "docs-source"
@@ -104,7 +103,6 @@ def wrappers() -> str:
 def generation_options() -> str:
     """Return a table for each group of options of generation: what each does, and where else it can be given."""
     from edgeformer.options.generation import GROUPS
-    from edgeformer.options.option import options_of
 
     head = f"| option | default | range | what it does | command line | server | in the file |\n{'|---' * 7}|"
     parts = []
@@ -114,8 +112,8 @@ def generation_options() -> str:
     return "\n\n".join(parts)
 
 
-def _option_row(option: "Option") -> str:
-    from edgeformer.cli._generation import flag_of
+def _option_row(option: Option) -> str:
+    from edgeformer.cli._declared import flag_of
 
     cells = (
         f"`{option.name}`",
@@ -126,6 +124,36 @@ def _option_row(option: "Option") -> str:
         f"`{option.api}`" if option.api else "",
         "yes" if option.in_file else "",
     )
+    return _row(cells)
+
+
+def export_options() -> str:
+    """Return a table for each group of options of export: what each does, and its name on the command line."""
+    from edgeformer.manifest.quantization import QuantizationOverrides
+    from edgeformer.options.export import GROUPS
+
+    head = f"| option | default | values | what it does | command line |\n{'|---' * 5}|"
+    parts = []
+    for title, group in [*((group.TITLE, group) for group in GROUPS), ("QuantizationOverrides", QuantizationOverrides)]:
+        rows = "\n".join(map(_export_row, options_of(group)))
+        about = inspect.cleandoc(group.__doc__ or "").split("\n\n")[0]
+        parts += [f"## {title}", about, f"{head}\n{rows}"]
+    return "\n\n".join(parts)
+
+
+def _export_row(option: Option) -> str:
+    from edgeformer.cli._declared import flag_of
+
+    values = ", ".join(f"`{value}`" for value in option.choices) or (str(option.range) if option.range else "")
+    flags = [flag for flag, _, _ in option.flags] or [flag_of(option)] * option.cli
+    cells = (
+        f"`{option.name}`", option.unset or f"`{option.default!r}`", values, f"{option.help} {option.more}".rstrip(),
+        ", ".join(f"`{flag}`" for flag in flags),
+    )  # fmt: skip
+    return _row(cells)
+
+
+def _row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
@@ -237,6 +265,7 @@ FACADES = (
 )
 GENERATED: dict[str, Callable[[], str]] = {
     "command_line": command_line,
+    "export_options": export_options,
     "families": families,
     "generation_options": generation_options,
     "wrappers": wrappers,

@@ -109,7 +109,7 @@ def without_weights(model_type: str, reason: str) -> Outcome:
 
     from edgeformer.checkpoints.source import text_config
     from edgeformer.errors import EdgeformerError
-    from edgeformer.export.adapters.from_transformers import plan_patches
+    from edgeformer.export.importers.from_transformers import plan_patches
 
     try:
         if text_config(tiny_config(model_type)) is None:

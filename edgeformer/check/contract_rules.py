@@ -10,6 +10,7 @@ from edgeformer.check.tensor_facts import Dim, TensorFacts
 from edgeformer.contract import tensors as contract
 from edgeformer.contract.tensors import CacheGeometry, ConvState, KeyValueState, RecurrentState, State, TensorSpec
 from edgeformer.errors import BundleError
+from edgeformer.manifest.graph_forms import DECODER_GRAPH, ENCODER_GRAPH, MERGED_GRAPH
 from edgeformer.manifest.manifest import FILE_NAME
 
 DATA_SUFFIX = ".onnx_data"
@@ -79,12 +80,12 @@ def _manifest(folder: Folder) -> Iterator[Finding]:
 def _main_tensors(folder: Folder) -> Iterator[Finding]:
     """Yield what is wrong with the tensors of the graphs that loops over onnxruntime bind."""
     if folder.kind == "encoder-decoder":
-        encoder, decoder = folder.graph("encoder_model.onnx"), folder.graph("decoder_model.onnx")
+        encoder, decoder = folder.graph(ENCODER_GRAPH), folder.graph(DECODER_GRAPH)
         if encoder is not None:
             yield from _encoder(encoder)
         if decoder is not None:
             yield from _decoder(decoder)
-        elif folder.graph("decoder_model_merged.onnx") is None:
+        elif folder.graph(MERGED_GRAPH) is None:
             yield error("There is an encoder_model.onnx and no decoder_model.onnx.", "Export the model again.")
     elif folder.main is not None:
         yield from tensor_findings(folder.main)

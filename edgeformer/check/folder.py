@@ -4,13 +4,14 @@ import os
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from edgeformer.check.graph_facts import GraphFacts, read_graph
 from edgeformer.config.model import Form
 from edgeformer.documents.json_document import read_object
 from edgeformer.errors import BundleError
+from edgeformer.manifest.graph_forms import DECODER_GRAPH, ENCODER_GRAPH, GRAPH, MERGED_GRAPH
 from edgeformer.manifest.manifest import FILE_NAME, MODELS, Manifest
 
 CONFIG, GENAI_CONFIG = "config.json", "genai_config.json"
@@ -52,10 +53,11 @@ class Folder:
         manifest.check_sizes(self.path)
         return manifest
 
-    def graph(self, name: str) -> GraphFacts | None:
-        """Return a graph by its file name, in onnx/ if it is there, else in any folder; None if there is none."""
-        found = [graph for file, graph in self.graphs.items() if graph.name == name]
-        return self.graphs.get(f"onnx/{name}") or next(iter(found), None)
+    def graph(self, file: str) -> GraphFacts | None:
+        """Return a graph by its place in a bundle, or else one of this name in any folder; None if there is none."""
+        name = PurePosixPath(file).name
+        found = [graph for graph in self.graphs.values() if graph.name == name]
+        return self.graphs.get(file) or next(iter(found), None)
 
     @property
     def ort_graphs(self) -> tuple[str, ...]:
@@ -68,17 +70,17 @@ class Folder:
         model = self.document(GENAI_CONFIG).get("model")
         decoder = model.get("decoder") if isinstance(model, dict) else None
         named = decoder.get("filename") if isinstance(decoder, dict) else None
-        names = ("decoder_model.onnx", "decoder_model_merged.onnx") if self.graph("encoder_model.onnx") else ()
-        choices = (*map(self.graph, (*names, "model.onnx")), self.graphs.get(str(named)), *self.graphs.values())
+        names = (DECODER_GRAPH, MERGED_GRAPH) if self.graph(ENCODER_GRAPH) else ()
+        choices = (*map(self.graph, (*names, GRAPH)), self.graphs.get(str(named)), *self.graphs.values())
         return next((graph for graph in choices if graph is not None), None)
 
     @property
     def kind(self) -> Form:
         """Return the kind of model in the folder."""
-        if self.graph("encoder_model.onnx") is not None:
+        if self.graph(ENCODER_GRAPH) is not None:
             return "encoder-decoder"
         config = self.document(CONFIG)
-        if config.get("is_encoder_decoder") and self.graph("model.onnx") is None:
+        if config.get("is_encoder_decoder") and self.graph(GRAPH) is None:
             return "encoder-decoder"
         if self.main is None:
             return _KINDS.get(str(self.document(FILE_NAME).get("task")), "decoder")

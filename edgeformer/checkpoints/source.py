@@ -20,11 +20,11 @@ from edgeformer.checkpoints.sentence_transformers import (
 )
 from edgeformer.checkpoints.weight_map import find_weight_files
 from edgeformer.config import ClassificationHead, DecoderConfig, EncoderConfig, LearnedPositions, ModelConfig, Pooling
-from edgeformer.config.generation_fields import GENERATION_FIELDS, SPEECH_FIELDS, unsupported_fields
 from edgeformer.documents.json_document import parse, read_object
 from edgeformer.errors import ConfigError, EdgeformerError, WeightsError, require, shown
 from edgeformer.families import REFUSED, Family, has_family, load_family, read_model_config, text_config
 from edgeformer.manifest.parts import SpecialTokens, sha256
+from edgeformer.options.generation_fields import GENERATION_FIELDS, SPEECH_FIELDS, unsupported_fields
 
 if TYPE_CHECKING:
     from torch import Tensor

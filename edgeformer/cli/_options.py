@@ -13,9 +13,6 @@ import click
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 COMMON = "Common"
-QUANTIZATION = "Precision and quantization"
-GRAPH = "Graph"
-ENCODERS = "Encoders"
 ENCODER_DECODERS = "Encoder-decoders"
 EXECUTION = "Execution"
 VERIFICATION = "Verification"

@@ -15,6 +15,7 @@ from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, StackCo
 from edgeformer.contract.tensors import CacheGeometry, ConvState, KeyValueState
 from edgeformer.errors import MissingDependencyError, RequestError
 from edgeformer.manifest.accounting import ELEMENT_BYTES, account, cache_element_bytes
+from edgeformer.manifest.graph_forms import EDGEFORMER
 from edgeformer.manifest.manifest import FILE_NAME, Manifest
 from edgeformer.manifest.parts import Arithmetic
 
@@ -89,6 +90,7 @@ def _show_module(manifest: Manifest, files: dict[str, int], as_json: bool, kerne
         "cache_bytes_per_token": cache_bytes,
         "total_bytes": weights,
         "files": files,
+        "graphs": _graphs(manifest),
         "kernels": None if kernels is None else asdict(kernels),
     }
     if as_json:
@@ -104,6 +106,7 @@ def _show_module(manifest: Manifest, files: dict[str, int], as_json: bool, kerne
             *_file_rows(files),
         ]
     )
+    _print_graphs(manifest)
     _print_kernels(kernels)
 
 
@@ -139,6 +142,7 @@ def _show_model(
                 "bytes": parts,
                 "total_bytes": total,
                 **({"files": files} if files else {}),
+                **({} if manifest is None else {"graphs": _graphs(manifest)}),
                 **({} if manifest is None else {"kernels": None if kernels is None else asdict(kernels)}),
             }
         )
@@ -170,7 +174,21 @@ def _show_model(
     _print_title(f"{source}: {'; '.join(described)}")
     print_table(rows)
     if manifest is not None:
+        _print_graphs(manifest)
         _print_kernels(kernels)
+
+
+def _graphs(manifest: Manifest) -> dict[str, dict[str, Any]]:
+    """Return the graphs of a bundle by the names of their forms, and whether edgeformer's runtime opens them."""
+    opened = manifest.graphs.read_by(EDGEFORMER)
+    return {name: {"file": graph.file, "opened": name in opened} for name, graph in manifest.graphs.items()}
+
+
+def _print_graphs(manifest: Manifest) -> None:
+    """Print the graphs of a bundle, and which of them edgeformer's runtime does not open."""
+    graphs = _graphs(manifest)
+    others = [name for name, graph in graphs.items() if not graph["opened"]]
+    _print_title(f"graphs: {', '.join(graphs)}" + (f"; for other clients: {', '.join(others)}" if others else ""))
 
 
 def _print_kernels(kernels: "KernelReport | None") -> None:

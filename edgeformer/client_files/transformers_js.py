@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from edgeformer.contract.tensors import CacheGeometry
+from edgeformer.manifest.graph_forms import TRANSFORMERS_JS
 from edgeformer.manifest.manifest import Manifest
 
 KEY = "transformers.js_config"
@@ -31,8 +32,7 @@ def with_transformers_js_config(hf_config: dict[str, Any], manifest: Manifest) -
     """
     if manifest.task == "seq2seq-lm" and "merged" not in manifest.graphs:
         return hf_config
-    names = ("encoder", "merged") if "merged" in manifest.graphs else ("model",)
-    graphs = [manifest.graphs[name].file for name in names]
+    graphs = [graph.file for graph in manifest.graphs.read_by(TRANSFORMERS_JS).values()]
     counts = {PurePosixPath(graph).name: len(_weight_files(manifest, graph)) for graph in graphs}
     weights = {name: count for name, count in counts.items() if count}
     layers = _layer_types(hf_config, manifest.cache)

@@ -18,20 +18,22 @@ from edgeformer.config.block import (
 )
 from edgeformer.config.experts import ExpertsConfig, RouterConfig
 from edgeformer.config.feed_forward import Activation, FeedForwardConfig
+from edgeformer.config.heads import (
+    ClassificationHead,
+    MaskedLMHead,
+    Pooling,
+    PoolingHead,
+    PoolingLayer,
+    QuestionAnsweringHead,
+)
 from edgeformer.config.latent import LatentConfig
 from edgeformer.config.layer_input import LayerInputConfig, PerLayerEmbedding
 from edgeformer.config.model import (
     NO_CACHE,
     AudioStem,
-    ClassificationHead,
     DecoderConfig,
     EncoderConfig,
-    MaskedLMHead,
     ModelConfig,
-    Pooling,
-    PoolingHead,
-    PoolingLayer,
-    QuestionAnsweringHead,
     Seq2SeqConfig,
     StackConfig,
     Task,

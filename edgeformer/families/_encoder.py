@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import get_args
 
 from edgeformer.config import Activation, ClassificationHead, MaskedLMHead, NormConfig, QuestionAnsweringHead
-from edgeformer.config.model import ProblemType
+from edgeformer.config.heads import ProblemType
 from edgeformer.errors import ConfigError
 from edgeformer.families._activations import ACTIVATIONS
 from edgeformer.families._family import Fields

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from edgeformer.config import DecoderConfig, EncoderConfig, FeedForwardConfig, RotaryConfig, StackConfig
-from edgeformer.config.model import EncoderHead
+from edgeformer.config.heads import EncoderHead
 from edgeformer.errors import ConfigError
 from edgeformer.families._family import Fields
 

@@ -7,7 +7,7 @@ computes, and is refused. A field that no family reads is absent where it is nul
 from collections.abc import Mapping
 from typing import Any
 
-from edgeformer.config.generation_fields import GENERATION_FIELDS, UNSUPPORTED, WITHOUT_EFFECT_ON_TOKENS
+from edgeformer.options.generation_fields import GENERATION_FIELDS, UNSUPPORTED, WITHOUT_EFFECT_ON_TOKENS
 
 WITHOUT_EFFECT = {
     name: reason

@@ -5,20 +5,13 @@ file.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from edgeformer.config import ModelConfig
 from edgeformer.errors import ExportError
-from edgeformer.manifest.parts import DeploymentName, OpSet, Precision, Prefill, PrefillChoice
+from edgeformer.manifest.parts import DeploymentName, OpSet, Precision, Prefill
 from edgeformer.manifest.providers import ProviderName, find_provider
-from edgeformer.manifest.quantization import (
-    DEFAULTS,
-    NO_OVERRIDES,
-    Activations,
-    Quantization,
-    QuantizationOverrides,
-    make_quantization,
-)
+from edgeformer.manifest.quantization import Activations
 
 LARGEST_ARRAY = 0x7FE00000
 """Bytes of an array in Chrome, into which a page loads a file.
@@ -105,73 +98,6 @@ class Deployment:
         if ops != "ort":  # which alone has quantized products
             return Proposal(precision="fp32")
         return self.steps if config is None or config.steps else self.texts
-
-    def choose(
-        self,
-        config: ModelConfig | None,
-        *,
-        ops: OpSet = "ort",
-        provider: ProviderName = "cpu",
-        precision: Precision | None = None,
-        quantization: Quantization | QuantizationOverrides | None = None,
-        calibrated: bool = False,
-        prefill: PrefillChoice | None = None,
-    ) -> "Chosen":
-        """Return what a user asks for, completed by what the deployment proposes.
-
-        quantization: a whole config, or overrides of the default one. calibrated: a calibration text is given. What is
-        proposed for weights of one precision is left out with another. Raises ExportError for overrides of a precision
-        that is not quantized.
-        """
-        proposal = self.proposal(config, ops, provider)
-        precision = precision or proposal.precision
-        if prefill is None:
-            prefill = proposal.prefill if precision in DEFAULTS else None
-        if not isinstance(quantization, Quantization):
-            overrides = quantization or NO_OVERRIDES
-            if precision == proposal.precision:
-                overrides = _proposed(proposal, overrides)
-            if precision in DEFAULTS:
-                quantization = make_quantization(
-                    precision, overrides, calibrated=calibrated, everywhere=not self.block_kernels
-                )
-            elif overrides != NO_OVERRIDES:
-                raise ExportError(_not_quantized(precision))
-        elif precision not in DEFAULTS:
-            raise ExportError(_not_quantized(precision))
-        return Chosen(
-            precision=precision,
-            quantization=quantization if isinstance(quantization, Quantization) else None,
-            prefill=None if prefill == "none" else prefill,
-        )
-
-
-def _not_quantized(precision: Precision) -> str:
-    return (
-        "a quantization config and its overrides (--block, --asymmetric, --rounding, --activations, --head-precision, "
-        f"--keep) are for {' and '.join(DEFAULTS)}, and the precision is {precision}. Leave them out, or choose one of "
-        "these precisions."
-    )
-
-
-def _proposed(proposal: Proposal, overrides: QuantizationOverrides) -> QuantizationOverrides:
-    """Return the overrides, completed by what is proposed.
-
-    Per-token activations are not proposed where another block or zero points are asked for: they allow neither.
-    """
-    activations = overrides.activations
-    if activations is None and overrides.block is None and overrides.symmetric is None:
-        activations = proposal.activations
-    return replace(overrides, head=overrides.head or proposal.head, activations=activations)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chosen:
-    """Precision, quantization and prefill graph of an export. quantization: None where weights are no integers."""
-
-    precision: Precision
-    quantization: Quantization | None
-    prefill: Prefill | None
 
 
 _PLAIN = Proposal(precision="fp32")

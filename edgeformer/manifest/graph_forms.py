@@ -105,7 +105,10 @@ class GraphForm:
         read_by: the clients that run it.
         entry: type of its entry in the manifest.
         steps: True where the graph runs the model token by token.
-        replaces: the form whose graph edgeformer's runtime does not open where this one is there.
+        replaces: the form whose graph those that read this one do not open where it is there.
+        weights: the forms whose file of weights it has, where graphs have files of their own: that of the first which
+            is there, or its own.
+        ort: whether a bundle in ORT format, where each graph holds its weights, has it.
         beside: whether it is tried together with the graphs that run the model, as a further session of their trial.
         prepacked: whether `edgeformer optimize` prepacks its weights.
         twin: whether a graph of this form for CUDA has a float32 twin, which is verified where there is no GPU.
@@ -119,6 +122,8 @@ class GraphForm:
     entry: type[BundledGraph] = BundledGraph
     steps: bool = False
     replaces: str | None = None
+    weights: tuple[str, ...] = ()
+    ort: bool = False
     beside: bool = False
     prepacked: bool = False
     twin: bool = False
@@ -135,12 +140,12 @@ FORMS: dict[str, GraphForm] = {
     "encoder": GraphForm(
         file=ENCODER_GRAPH, what="encoder of an encoder-decoder", written="encoder-decoders",
         verified="trial of the model", read_by=(EDGEFORMER, TRANSFORMERS_JS, OPTIMUM),
-        steps=True, prepacked=True, twin=True,
+        steps=True, ort=True, prepacked=True, twin=True,
     ),
     "model": GraphForm(
         file=GRAPH, what="decode graph of a decoder, or an encoder; of an encoder-decoder, `onnx/decoder_model.onnx`",
         written="all", verified="trial of the model", read_by=(EDGEFORMER, GENAI, TRANSFORMERS_JS, OPTIMUM),
-        steps=True, prepacked=True, twin=True,
+        steps=True, weights=("merged",), ort=True, prepacked=True, twin=True,
     ),
     "windowed": GraphForm(
         file="onnx/model_windowed.onnx", what="decode graph over caches as long as the windows, same weights",
@@ -151,11 +156,13 @@ FORMS: dict[str, GraphForm] = {
     "merged": GraphForm(
         file=MERGED_GRAPH, what="decoder that computes keys and values of the source itself, same weights",
         written="encoder-decoders, `ort` on the CPU; where transformers.js is a client",
-        verified="trial of the model, beside the decoder", read_by=(TRANSFORMERS_JS, OPTIMUM), beside=True,
+        verified="trial of the model, beside the decoder", read_by=(TRANSFORMERS_JS, OPTIMUM),
+        replaces="model", beside=True,
     ),
     "prefill": GraphForm(
         file="onnx/model_prefill.onnx", what="graph for prompts, over int8 weights", written="`--prefill int8`",
-        verified="trial of its own, against its integers", read_by=(EDGEFORMER,), entry=PrefillGraph, prepacked=True,
+        verified="trial of its own, against its integers", read_by=(EDGEFORMER,),
+        entry=PrefillGraph, ort=True, prepacked=True,
     ),
     "adapters": GraphForm(
         file="onnx/model_adapters.onnx", what="decode graph that takes an adapter as inputs, same weights",
@@ -166,7 +173,7 @@ FORMS: dict[str, GraphForm] = {
         file="onnx/decoder_model_alignment.onnx", what="decoder that returns weights of cross-attention, same weights",
         written="speech models with `alignment_heads`, but for mobile",
         verified="trial of the model, beside the decoder", read_by=(EDGEFORMER,),
-        entry=AlignmentGraph, beside=True, twin=True,
+        entry=AlignmentGraph, weights=("merged", "model"), beside=True, twin=True,
     ),
 }  # fmt: skip
 """The forms of graphs that a manifest lists, by name, in the order in which they are listed, run and tried."""
@@ -203,6 +210,11 @@ COPIES: dict[str, GraphForm] = {
 
 class BundledGraphs(dict[str, BundledGraph]):
     """The graphs of a bundle by the names of their forms."""
+
+    def read_by(self, client: str) -> dict[str, BundledGraph]:
+        """Return the graphs that a client opens: those that it reads, without those that another of them replaces."""
+        read = {name: graph for name, graph in self.items() if client in FORMS[name].read_by}
+        return {name: graph for name, graph in read.items() if name not in {FORMS[each].replaces for each in read}}
 
     @classmethod
     def from_json(cls, data: Any, path: str) -> "BundledGraphs":

@@ -17,6 +17,7 @@ from edgeformer.documents.json_document import is_contained, is_inside, read_obj
 from edgeformer.errors import BundleError, ConfigError, shown
 from edgeformer.manifest.cache_scales import CacheScales
 from edgeformer.manifest.graph_forms import (
+    EDGEFORMER,
     FORMS,
     AdapterGraph,
     AlignmentGraph,
@@ -164,9 +165,7 @@ class Manifest:
     @property
     def prepacked_graphs(self) -> tuple[str, ...]:
         """Return the graphs that edgeformer's runtime opens and `optimize` prepacks."""
-        replaced = {FORMS[name].replaces for name in self.graphs}
-        opened = (name for name in self.graphs if FORMS[name].prepacked and name not in replaced)
-        return tuple(self.graphs[name].file for name in opened)
+        return tuple(graph.file for name, graph in self.graphs.read_by(EDGEFORMER).items() if FORMS[name].prepacked)
 
     @property
     def encoder_graph(self) -> str | None:

@@ -13,6 +13,8 @@ from edgeformer.manifest.quantization import Quantization
 class ExportPlan:
     """The choices that graphs and files of a bundle follow from.
 
+    A choice with the name of an option (`edgeformer.options.export`) is what was asked for, or decided from it.
+
     Attributes:
         deployment: where the bundle is to run; None for no particular place.
         ops: op set of the graphs.

@@ -11,8 +11,9 @@ In a symmetric format no zero points are stored; they are all 2^(bits − 1), th
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import groupby
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
+from edgeformer.documents.option import check_options, option
 from edgeformer.documents.schema import check
 from edgeformer.errors import ConfigError
 
@@ -190,19 +191,39 @@ are faster (docs/explanation/quantization.md)."""
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizationOverrides:
-    """The fields that a user sets instead of the defaults of a precision. None and () override nothing.
+    """The options that replace the defaults of a precision. None and () replace nothing.
 
-    block, symmetric, rounding: fields of `WeightFormat`, for all quantized matrices. activations: int8 only, how the
-    inputs of products are quantized. head: the precision of the head and the embeddings (`fp32`, `int8`, `int4`).
-    keep: shell patterns of parameter names that are not quantized.
+    Raises ConfigError for a value of a wrong type or range.
     """
 
-    block: int | None = None
-    symmetric: bool | None = None
-    rounding: Rounding | None = None
-    activations: Activations | None = None
-    head: str | None = None
-    keep: tuple[str, ...] = ()
+    TITLE: ClassVar[str] = "Precision and quantization"
+
+    head: str | None = option(
+        None, "Data type of the head and the embeddings, with int4 and int8.", choices=("fp32", *DEFAULTS), cli=True,
+        flag="--head-precision",
+    )  # fmt: skip
+    block: int | None = option(
+        None, "Inputs that share a scale.", unset="32 for int4, 128 for int8; 128 with a calibration text",
+        choices=BLOCKS, cli=True, metavar="N",
+    )  # fmt: skip
+    symmetric: bool | None = option(
+        None, "Store no zero points.", unset="True", cli=True,
+        flags=(("--asymmetric", False, "Store a zero point for every block."),),
+    )  # fmt: skip
+    rounding: Rounding | None = option(
+        None, "How weights are rounded.", unset="mse for int4, nearest for int8; gptq with a calibration text", cli=True
+    )
+    activations: Activations | None = option(
+        None, "Dynamic quantization of activations with int8 weights; per token is faster for encoders.", unset="block",
+        cli=True,
+    )  # fmt: skip
+    keep: tuple[str, ...] = option(
+        (), "Do not quantize parameters whose names match.", "A shell pattern, such as `blocks.0.*`.", cli=True,
+        metavar="PATTERN",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        check_options(self, ConfigError)
 
 
 NO_OVERRIDES = QuantizationOverrides()
@@ -225,9 +246,6 @@ def make_quantization(
     Raises ConfigError for a combination that no kernel computes.
     """
     per_token = overrides.activations == "per_token"
-    if overrides.activations not in (None, *get_args(Activations)):
-        allowed = ", ".join(get_args(Activations))
-        raise ConfigError(f"activations is {overrides.activations!r}; it must be one of {allowed}.")
     if per_token and (precision != "int8" or overrides.symmetric is False):
         raise ConfigError(
             "dynamic per-token activation quantization needs symmetric int8 weights. Choose the precision int8 "

@@ -1,7 +1,7 @@
 """The options of generation: the fields of `edgeformer.runtime.GenerationConfig`, in groups.
 
 To add one, declare it in its group here and write what it computes in `runtime/generation/`; then run
-`python tools/generation_options.py`. The command line, the server's bodies, the checks of calls, what is read of a
+`python tools/option_keywords.py`. The command line, the server's bodies, the checks of calls, what is read of a
 generation_config.json and the reference follow from the declaration.
 
 Names and meanings are those of transformers' `GenerationConfig`, where it has the field, else of OpenAI's API, vLLM or
@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypedDict
 
-from edgeformer.options.option import OFF_AT_0, OFF_AT_1, Option, option, options_of
+from edgeformer.documents.option import OFF_AT_0, OFF_AT_1, Option, option, options_of
 
 Texts = str | Sequence[str]
 TokenIds = Sequence[int]
@@ -313,7 +313,7 @@ SAMPLING_NAMES = frozenset(each.name for each in options_of(SamplingOptions))
 class GenerationOptions(TypedDict, total=False):
     """Keywords of `generate`, `stream`, `chat`, `translate` and `transcribe`: the fields of `GenerationConfig`."""
 
-    # Written by tools/generation_options.py, for type checkers, which can derive no TypedDict from a dataclass.
+    # Written by tools/option_keywords.py:
     max_new_tokens: int | None
     max_length: int | None
     stop: Texts

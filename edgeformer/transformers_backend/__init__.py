@@ -9,6 +9,6 @@ model's name: what a module computes is found by running it. What cannot be patc
     patched_model       PatchPlan → PatchedModel; attention holds the context of a forward pass
     weights             the checkpoint by the names of the patched module; stored_tensors what each is made of
 
-`edgeformer.export.adapters.from_transformers` makes a model spec of it, once `transformers_proof` has shown that the
+`edgeformer.export.importers.from_transformers` makes a model spec of it, once `transformers_proof` has shown that the
 patched module computes the same as the original on the real weights.
 """

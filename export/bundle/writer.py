@@ -2,7 +2,7 @@
 
 import hashlib
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 import onnx_ir as ir
@@ -13,7 +13,7 @@ from edgeformer.errors import ExportError
 from edgeformer.export.graph.tensors import StreamedTensor
 from edgeformer.export.progress import Progress
 from edgeformer.export.quantize.quantized_tensor import by_matrix
-from edgeformer.manifest.graph_forms import DECODER_GRAPH, FORMS, GRAPH, MERGED_GRAPH
+from edgeformer.manifest.graph_forms import FORMS, GRAPH
 from edgeformer.manifest.manifest import FILE_NAME
 from edgeformer.manifest.parts import FileEntry, StoredWeight, sha256
 
@@ -44,21 +44,16 @@ def check_sizes(tensors: Mapping[str, StreamedTensor], largest: int | None) -> N
             )
 
 
-def weight_files(graphs: Iterable[str], shared: bool) -> dict[str, list[str]]:
-    """Return the graphs by the file of their weights: one file for all, or one named after each graph.
+def weight_files(graphs: Mapping[str, str], shared: bool) -> dict[str, list[str]]:
+    """Return graphs by the file of their weights: one file for all, or those that the table of forms says.
 
     The decoder of our runtime and the alignment graph share the file of the merged decoder, because clients that find
-    weights by the name of a graph read only the merged one.
+    weights by the name of a graph read only the merged one. graphs: by the names of their forms.
     """
-    names = list(graphs)
-    if shared:
-        return {f"{GRAPH}_data": names}
     files: dict[str, list[str]] = {}
-    for name in names:
-        named = name
-        if name in (DECODER_GRAPH, FORMS["alignment"].file):
-            named = MERGED_GRAPH if MERGED_GRAPH in names else DECODER_GRAPH
-        files.setdefault(f"{named}_data", []).append(name)
+    for name, file in graphs.items():
+        named = next((graphs[form] for form in FORMS[name].weights if form in graphs), file)
+        files.setdefault(f"{GRAPH if shared else named}_data", []).append(file)
     return files
 
 

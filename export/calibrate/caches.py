@@ -5,7 +5,7 @@ embeddings rotate pairs of key channels further as positions grow, beyond what a
 of the pair, so rotated channels provide for that.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edgeformer.errors import ExportError
+from edgeformer.export.lower import GraphJob
 from edgeformer.export.reference.quantized_caches import CacheEntrance, Rotation
 from edgeformer.export.reference.reference import Reference
 from edgeformer.manifest.cache_scales import LARGEST, CacheScales, Scales
@@ -26,23 +27,17 @@ TEXTS, TOKENS, SEED = 4, 64, 7
 """Number of random texts, tokens in each, and the seed of the generator that draws them."""
 
 
-def calibrate_caches(
-    model_spec: ModelSpec,
-    weights: Mapping[str, Tensor],
-    bos: int | None = None,
-    texts: Sequence[NDArray[np.int64]] = (),
-    *,
-    precision: CachePrecision = "int8",
-) -> CacheScales:
-    """Return the scales of a decoder's keys and values in a precision, measured on random tokens and on `texts`.
+def calibrate_caches(job: GraphJob, bos: int | None = None, texts: Sequence[NDArray[np.int64]] = ()) -> CacheScales:
+    """Return the scales of a decoder's keys and values as its plan stores them, from random tokens and `texts`.
 
     texts: token ids int64 [n] each, cut to the context. bos: the first token of half of the random texts, because in
     many models its keys are unlike those of other tokens. Raises ExportError for keys or values that are not finite.
     """
+    model_spec, precision = job.model_spec, job.plan.cache_precision
     kept = model_spec.cache.key_value
-    assert kept is not None and model_spec.cache.is_uniform, "other caches are refused with the options"
+    assert precision is not None and kept is not None and model_spec.cache.is_uniform, "others are refused before"
     ranges = _Ranges(kept.head_dim)
-    reference = Reference(model_spec, weights, torch.float32, ranges)
+    reference = Reference(model_spec, job.weights, torch.float32, ranges)
     for ids in _batches(model_spec, bos, texts):
         reference.run(ids)
         ranges.check_layers(model_spec.cache.num_layers)

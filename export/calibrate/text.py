@@ -5,16 +5,18 @@ A few thousand tokens of what the model is for are enough: they show which input
 
 import hashlib
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.errors import ExportError
-from edgeformer.export.options import Calibration
+from edgeformer.errors import ExportError, shown
 from edgeformer.manifest.quantization import CalibrationText
 from edgeformer.models.model_spec import ModelSpec
+from edgeformer.options.export import Calibration
 from edgeformer.runtime.text.tokenizer import Tokenizer
 
 Tokens = NDArray[np.int64]
@@ -48,7 +50,7 @@ def read_calibration(given: Calibration, tokenizer_folder: Path | None, model_sp
         content, name = path.read_bytes(), path.name
         texts = _pieces(path, content, tokenizer_folder, context_length)
     else:
-        texts = [np.asarray(text, np.int64)[:context_length] for text in given]
+        texts = [_token_ids(text)[:context_length] for text in given]
         content, name = b"".join(text.tobytes() for text in texts), "token ids"
     texts = [text for text in texts if len(text)]
     if not texts:
@@ -63,6 +65,14 @@ def read_calibration(given: Calibration, tokenizer_folder: Path | None, model_sp
     return CalibrationTokens(
         texts, CalibrationText(name=name, tokens=count, sha256=hashlib.sha256(content).hexdigest())
     )
+
+
+def _token_ids(text: Any) -> Tokens:
+    """Return the token ids of a text, int64 [n]."""
+    ids = np.asarray(text, None if len(text) else np.int64) if isinstance(text, Collection) else np.asarray(None)
+    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        raise ExportError(f"a text to calibrate with is {shown(text)}; it must be a list of token ids.")
+    return ids.astype(np.int64)
 
 
 def sizes_of(model_spec: ModelSpec) -> tuple[int, int]:

@@ -36,7 +36,6 @@ from edgeformer.export.quantize.quantized_tensor import check_finite, is_finite
 from edgeformer.export.quantize.rounding import QuantizedBlocks, round_blocks
 from edgeformer.export.reference.reference import Reference
 from edgeformer.manifest.quantization import Quantization, WeightFormat
-from edgeformer.models.model_spec import ModelSpec
 
 GATHER_WEIGHT = 0.1
 """Cost of a tied head's errors as an embedding: a fraction of the mean power of its inputs, added to the power of each.
@@ -64,19 +63,14 @@ class InputStatistics(NamedTuple):
     compensation: Tensor | None = None
 
 
-def calibrate(
-    model_spec: ModelSpec,
-    weights: Mapping[str, Tensor],
-    quantization: Quantization,
-    text: CalibrationTokens,
-    folder: Path,
-    progress: Progress = no_progress,
-) -> Calibrated:
-    """Quantize the weight of every `nn.Linear` whose rounding is `gptq` and that the text reaches.
+def calibrate(job: GraphJob, text: CalibrationTokens, folder: Path, progress: Progress = no_progress) -> Calibrated:
+    """Quantize the weight of every `nn.Linear` whose rounding is `gptq` in the job's plan and that the text reaches.
 
     A layer that runs more than once is quantized with its first inputs. folder: an empty one for the result. Raises
     ExportError for weights or hidden states that are not finite.
     """
+    model_spec, weights, quantization = job.model_spec, job.weights, job.plan.quantization
+    assert quantization is not None
     reference, result = Reference(model_spec, weights, torch.float32), Calibrated(folder)
     found = list(_quantized_layers(reference.module, quantization, model_spec.task == "seq2seq-lm"))
     tables = [layer for layer in found if isinstance(layer.module, nn.Embedding)]
@@ -104,9 +98,8 @@ def with_calibrated_weights(
     if text is None or quantization is None or not quantization.needs_calibration:
         return job
     folder.mkdir(parents=True)
-    quantization = replace(quantization, calibration=text.source)
-    calibrated = calibrate(job.model_spec, job.weights, quantization, text, folder, progress)
-    return replace(job, plan=replace(job.plan, quantization=quantization), calibrated=calibrated)
+    job = replace(job, plan=replace(job.plan, quantization=replace(quantization, calibration=text.source)))
+    return replace(job, calibrated=calibrate(job, text, folder, progress))
 
 
 def _quantized_layers(module: nn.Module, quantization: Quantization, encoder_decoder: bool) -> Iterator[Layer]:

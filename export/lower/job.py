@@ -50,17 +50,8 @@ class GraphJob:
     @property
     def lowering(self) -> LoweringOptions:
         """The options of the lowering."""
-        plan = self.plan
         return LoweringOptions(
-            ops=plan.ops,
-            provider=plan.provider,
-            cache_form=plan.cache_form,
-            functions=plan.functions,
-            quantization=plan.quantization,
-            primitive_gathers=plan.place.primitive_gathers,
-            cache_scales=self.cache_scales,
-            calibrated=self.calibrated,
-            twin=self.twin,
+            **vars(self.plan), cache_scales=self.cache_scales, calibrated=self.calibrated, twin=self.twin
         )
 
     def captured(self, spec: GraphSpec) -> ir.Model:

@@ -109,7 +109,7 @@ def lower(model: ir.Model, lowering: LoweringOptions, expected: Mapping[str, int
     if lowering.quantization is not None:
         passes.append(
             quantize_weights(
-                model, lowering.quantization, lowering.calibrated, primitive_gathers=lowering.primitive_gathers
+                model, lowering.quantization, lowering.calibrated, primitive_gathers=lowering.place.primitive_gathers
             )
         )
     rules = [rule(model, lowering) for rule in op_set.RULES]

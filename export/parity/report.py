@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edgeformer.documents import schema
-from edgeformer.export.adapters.opened_model import Comparison
+from edgeformer.export.importers.opened_model import Comparison
 
 REPORT_VERSION = 2
 

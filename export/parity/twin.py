@@ -18,11 +18,11 @@ import torch
 from edgeformer.check.cuda import audit_cuda
 from edgeformer.check.folder import read_folder
 from edgeformer.export.adapter_graph import write_widened_adapters
-from edgeformer.export.adapters.opened_bundle import Subject
 from edgeformer.export.bundle.writer import GraphWriter, file_entries
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS
 from edgeformer.export.graph_folder import GraphFolder
 from edgeformer.export.graph_forms import make_graphs
+from edgeformer.export.importers.opened_bundle import Subject
 from edgeformer.export.lower import job_of_bundle
 from edgeformer.export.parity.fp8_twin import attend_in_float32
 from edgeformer.export.parity.report import Check, Report

@@ -8,19 +8,18 @@ from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
 from edgeformer import __version__
-from edgeformer.errors import BundleError
-from edgeformer.export.adapters.module_contract import check_contract
-from edgeformer.export.adapters.opened_bundle import Subject, open_bundle, open_subject
-from edgeformer.export.adapters.own_module import ModuleWeights, module_spec
+from edgeformer.errors import BundleError, ExportError, shown
 from edgeformer.export.bundle.stored_weights import StoredWeights
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS
-from edgeformer.export.options import VerifyMode
+from edgeformer.export.importers.module_contract import check_contract
+from edgeformer.export.importers.opened_bundle import Subject, open_bundle, open_subject
+from edgeformer.export.importers.own_module import ModuleWeights, module_spec
 from edgeformer.export.parity.feeding import Graph
 from edgeformer.export.parity.float_products import open_with_float_products
 from edgeformer.export.parity.report import KERNELS, REPORT_VERSION, Check, Report
@@ -39,6 +38,7 @@ from edgeformer.manifest.graph_forms import FORMS
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.parts import sha256
 from edgeformer.models.model_spec import ModelSpec
+from edgeformer.options.export import VerifyMode
 from edgeformer.runtime.sessions.kernel_report import KernelReport, report_files
 from edgeformer.runtime.sessions.kernels import KernelChoice, choose_kernels
 from edgeformer.runtime.sessions.session import (
@@ -75,6 +75,7 @@ def verify(
     merge_adapter: folder of the LoRA adapter that was merged into the model `against`, where one was. A graph that
     computes something else gives a report that has not passed.
     """
+    _check_mode(mode)
     return _verify(open_subject(bundle, against, progress, adapter=merge_adapter), mode, progress)
 
 
@@ -91,6 +92,7 @@ def verify_module(
     what the manifest says, and ExportError for a module that does not keep the forward contract with the bundle's
     sizes.
     """
+    _check_mode(mode)
     folder = Path(bundle)
     manifest = open_bundle(folder, progress)
     model_spec, weights = module_spec(module, manifest), ModuleWeights(module)
@@ -117,6 +119,12 @@ def verify_graph(
     from these weights.
     """
     return _verify(Subject(folder, manifest, model_spec, weights, reference, adapters), mode, progress)
+
+
+def _check_mode(mode: VerifyMode) -> None:
+    """Raise ExportError for a mode that does not exist."""
+    if mode not in get_args(VerifyMode):
+        raise ExportError(f"mode is {shown(mode)}; it must be one of {', '.join(get_args(VerifyMode))}.")
 
 
 def _verify(subject: Subject, mode: VerifyMode, progress: Progress) -> Report:

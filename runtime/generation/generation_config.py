@@ -13,7 +13,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from edgeformer.config.generation_fields import GENERATION_FIELDS, unsupported_fields
 from edgeformer.documents.json_document import read_object
 from edgeformer.errors import BundleError, RequestError
 from edgeformer.options.generation import (
@@ -30,6 +29,7 @@ from edgeformer.options.generation import (
     ThinkingOptions,
 )
 from edgeformer.options.generation import GenerationOptions as GenerationOptions
+from edgeformer.options.generation_fields import GENERATION_FIELDS, unsupported_fields
 from edgeformer.runtime import request_values
 from edgeformer.runtime.generation.beam_search import BeamSearch
 from edgeformer.runtime.generation.option_checks import option_value

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from edgeformer.documents.option import Option
 from edgeformer.errors import RequestError
 from edgeformer.options.generation import (
     OPTIONS,
@@ -16,7 +17,6 @@ from edgeformer.options.generation import (
     TokenIds,
     TokenSequences,
 )
-from edgeformer.options.option import Option
 from edgeformer.runtime.request_values import flag, integer, is_list, number, shown, token_ids
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.config.model import ProblemType
+from edgeformer.config.heads import ProblemType
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -177,7 +177,7 @@ def test_options_of_quantization_without_it_are_said(tmp_path, options):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--block", "48"], "error: WeightFormat.block is 48; it must be one of "),
+        (["--block", "48"], "error: block is 48; it must be one of 16, 32, 64, 128, 256, or None."),
         (["--ops", "standard"], "error: quantized products are ops of onnxruntime's own. Leave ops standard out, or"),
         (["--ops", "portable"], "error: quantized products are ops of onnxruntime's own. Leave ops portable out, or"),
         (

@@ -105,7 +105,9 @@ def test_earlier_spellings_are_refused(arguments):
 def test_options_of_export_are_in_sections():
     lines = run(cli, "export", "--help").stdout.splitlines()
     titles = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
-    assert titles == ["Common:", "Precision and quantization:", "Graph:", "Encoders:", "Verification:", "Output:"]
+    assert titles == [
+        "Common:", "Checkpoint:", "Precision and quantization:", "Graph:", "Encoders:", "Verification:", "Output:",
+    ]  # fmt: skip
     assert "--model TEXT" in lines[lines.index("Common:") + 1]
 
 

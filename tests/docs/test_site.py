@@ -12,6 +12,7 @@ import docs_site
 import pytest
 from docs_pages import ROOT
 
+from edgeformer.options.export import OPTIONS as EXPORT_OPTIONS
 from edgeformer.options.generation import OPTIONS
 
 
@@ -86,6 +87,11 @@ def test_families_are_listed(site):
 def test_options_of_generation_are_listed(site):
     text = page(site, "reference/generation-options")
     assert [name for name in OPTIONS if f"<code>{name}</code>" not in text] == []
+
+
+def test_options_of_export_are_listed(site):
+    text = page(site, "reference/export-options")
+    assert [name for name in EXPORT_OPTIONS if f"<code>{name}</code>" not in text] == []
 
 
 def rendered(markdown):

@@ -9,8 +9,8 @@ from speech_model import GENERATION, SIZES, TOKENS
 
 from edgeformer.errors import ExportError
 from edgeformer.export import export_model
-from edgeformer.export.adapters.opened_model import Origin
 from edgeformer.export.alignment_heads import read_alignment
+from edgeformer.export.importers.opened_model import Origin
 from edgeformer.export.parity.verify import open_subject, verify_graph
 from edgeformer.families import read_model_config
 from edgeformer.manifest.graph_forms import FORMS

@@ -20,6 +20,7 @@ from edgeformer.export.calibrate import weights as calibrate_module
 from edgeformer.export.calibrate.forward_hooks import valid_tokens
 from edgeformer.export.calibrate.text import LENGTH, PIECES, read_calibration
 from edgeformer.export.calibrate.weights import calibrate
+from edgeformer.export.lower import GraphJob
 from edgeformer.export.parity.trials.quantized_weights import RANGE_LIMIT, _Grid, judge_weights
 from edgeformer.export.parity.verify import open_subject
 from edgeformer.export.quantize import gptq
@@ -28,6 +29,7 @@ from edgeformer.export.quantize.rounding import SEARCHED, ranges_of_least_cost, 
 from edgeformer.export.reference.reference import Reference
 from edgeformer.families import read_model_config
 from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.plan import ExportPlan
 from edgeformer.manifest.quantization import (
     CalibrationText,
     QuantizationOverrides,
@@ -365,13 +367,9 @@ def opened(data, **options):
 
 
 def calibrated(model_spec, weights, folder, chosen=None, texts=TEXTS):
-    return calibrate(
-        model_spec,
-        weights,
-        chosen or make_quantization("int4", QuantizationOverrides(rounding="gptq", block=32)),
-        read_calibration(texts, None, model_spec),
-        folder,
-    )
+    chosen = chosen or make_quantization("int4", QuantizationOverrides(rounding="gptq", block=32))
+    job = GraphJob(model_spec=model_spec, weights=weights, plan=ExportPlan(quantization=chosen))
+    return calibrate(job, read_calibration(texts, None, model_spec), folder)
 
 
 @pytest.mark.parametrize(("data", "options", "shared"), [

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from edgeformer.checkpoints.source import PRESETS, find_model
 from edgeformer.cli.main import cli
 from edgeformer.errors import ConfigError
-from edgeformer.export.adapters.checkpoint_warnings import checkpoint_warnings, other_reader_warnings
+from edgeformer.export.importers.checkpoint_warnings import checkpoint_warnings, other_reader_warnings
 from edgeformer.runtime import load
 
 VOCABULARY = 2048

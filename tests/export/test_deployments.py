@@ -14,10 +14,11 @@ from onnx import TensorProto, helper, numpy_helper
 from edgeformer.checkpoints.source import find_model, open_source
 from edgeformer.client_files.transformers_js import with_transformers_js_config
 from edgeformer.errors import BundleError, ExportError, RequestError
-from edgeformer.export import export_model
+from edgeformer.export import ExportOptions, export_model
 from edgeformer.export.bundle.ort_format import LARGEST, convert_to_ort, load_onnx
 from edgeformer.export.parity import open_subject, verify
 from edgeformer.export.parity.locate.locator import locate
+from edgeformer.export.plan import make_plan
 from edgeformer.manifest.deployment import DEPLOYMENTS, LARGEST_ARRAY
 from edgeformer.manifest.deployment import OPERATORS_FILE as OPERATORS
 from edgeformer.manifest.manifest import Manifest
@@ -58,9 +59,10 @@ HEAD_OF_8 = make_quantization("int4", QuantizationOverrides(head="int8"))
 )
 def test_a_target_proposes_by_the_kind_of_model(target, decoder, encoder, configs):
     for name, expected in zip(MODELS, (decoder, encoder, encoder), strict=True):
-        chosen = DEPLOYMENTS[target].choose(configs[name])
+        chosen = make_plan(ExportOptions(deployment=target), configs[name])
         assert (chosen.precision, chosen.quantization, chosen.prefill) == expected
-    assert DEPLOYMENTS[target].choose(None).precision == decoder[0], "a module that is not ours is a decoder"
+    module = make_plan(ExportOptions(deployment=target), None)
+    assert module.precision == decoder[0], "a module that is not ours is a decoder"
 
 
 def test_embeddings_and_decoders_are_by_token_only_where_nothing_else_runs():
@@ -97,7 +99,7 @@ def test_embeddings_and_decoders_are_by_token_only_where_nothing_else_runs():
         ),
         (
             "desktop",
-            {"calibrated": True},
+            {"calibration": [[1]]},
             ("int4", make_quantization("int4", QuantizationOverrides(head="int8"), calibrated=True), "int8"),
         ),
         ("mobile", {"prefill": "int8"}, ("int4", HEAD_OF_8, "int8")),
@@ -105,7 +107,7 @@ def test_embeddings_and_decoders_are_by_token_only_where_nothing_else_runs():
     ],
 )
 def test_what_is_asked_for_goes_before_it(target, asked, expected, configs):
-    chosen = DEPLOYMENTS[target].choose(configs["tiny-llama"], **asked)
+    chosen = make_plan(ExportOptions(deployment=target, **asked), configs["tiny-llama"])
     if asked == {"quantization": QuantizationOverrides(head="fp32")}:
         assert chosen.quantization.format_of("head.weight") is None
         assert chosen.quantization.format_of("blocks.0.feed_forward.up.weight").block is None

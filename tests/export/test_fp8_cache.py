@@ -18,9 +18,10 @@ from edgeformer.cli.main import cli
 from edgeformer.documents import schema
 from edgeformer.errors import ConfigError, ExportError, ParityError, RequestError
 from edgeformer.export import export_model
-from edgeformer.export.adapters.opened_bundle import open_subject
 from edgeformer.export.calibrate import caches as cache_calibration
 from edgeformer.export.calibrate.caches import calibrate_caches
+from edgeformer.export.importers.opened_bundle import open_subject
+from edgeformer.export.lower import GraphJob
 from edgeformer.export.parity import fp8_twin
 from edgeformer.export.parity.feeding import Graph
 from edgeformer.export.parity.fp8_twin import attend_in_float32
@@ -32,6 +33,7 @@ from edgeformer.export.reference.quantized_caches import RoundedCaches, fake_qua
 from edgeformer.export.reference.reference import Reference
 from edgeformer.manifest.cache_scales import CacheScales
 from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.plan import ExportPlan
 from edgeformer.manifest.providers import CPU
 from edgeformer.models.model_spec import model_spec_of
 from edgeformer.runtime import Engine, load
@@ -259,7 +261,10 @@ def test_steps_are_the_distances_of_neighbours():
 def test_the_largest_number_seen_and_a_quarter_more_is_the_largest_float8(llama_folder):
     source = open_source(llama_folder)
     model = model_spec_of(source.config), source.weights()
-    channels, layers = (calibrate_caches(*model, precision=each) for each in ("int8", "fp8"))
+    channels, layers = (
+        calibrate_caches(GraphJob(model_spec=model[0], weights=model[1], plan=ExportPlan(cache_precision=each)))
+        for each in ("int8", "fp8")
+    )
     for part in ("key", "value"):
         widest = np.array(getattr(channels, part)).max(1) * 127
         np.testing.assert_allclose(np.array(getattr(layers, part))[:, 0] * 448, widest, rtol=2e-3)

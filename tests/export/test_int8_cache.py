@@ -21,6 +21,7 @@ from edgeformer.export import export_model, verify
 from edgeformer.export.calibrate import caches as cache_calibration
 from edgeformer.export.calibrate.caches import calibrate_caches
 from edgeformer.export.graph.outlining import inline_functions
+from edgeformer.export.lower import GraphJob
 from edgeformer.export.parity.locate.locator import locate
 from edgeformer.export.parity.verify import open_subject, verify_graph
 from edgeformer.export.reference import quantized_caches as caches
@@ -28,6 +29,7 @@ from edgeformer.export.reference.quantized_caches import CacheEntrance, RoundedC
 from edgeformer.export.reference.reference import Reference
 from edgeformer.manifest.cache_scales import CacheScales
 from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.plan import ExportPlan
 from edgeformer.models.model_spec import model_spec_of
 from edgeformer.runtime import load
 
@@ -371,12 +373,17 @@ def opened(folder):
     return model_spec_of(source.config), source.weights()
 
 
+def scales_of(model, *samples, precision="int8"):
+    job = GraphJob(model_spec=model[0], weights=model[1], plan=ExportPlan(cache_precision=precision))
+    return calibrate_caches(job, *samples)
+
+
 def test_scales_are_the_largest_numbers_of_the_texts_and_a_margin(llama_folder, monkeypatch):
     model_spec, weights = opened(llama_folder)
     sampled, texts = [], [np.arange(3, 40), np.arange(90, 120)]
     run = Reference.run
     monkeypatch.setattr(Reference, "run", lambda self, ids: sampled.append(ids) or run(self, ids))
-    scales = calibrate_caches(model_spec, weights, texts=texts)
+    scales = scales_of((model_spec, weights), None, texts)
     monkeypatch.undo()
     assert sampled[0].shape == (4, 64)
     noted = Noted()
@@ -389,9 +396,9 @@ def test_scales_are_the_largest_numbers_of_the_texts_and_a_margin(llama_folder, 
     np.testing.assert_allclose(np.array(scales.value), largest.numpy() * 1.25 / 127, rtol=1e-3)
     keys = np.array(scales.key).reshape(3, 2, 2, 8)
     np.testing.assert_array_equal(keys[:, :, 0], keys[:, :, 1])
-    assert calibrate_caches(model_spec, weights) != scales
-    assert calibrate_caches(model_spec, weights, 1) == calibrate_caches(model_spec, weights, 1)
-    assert calibrate_caches(model_spec, weights, 1) != calibrate_caches(model_spec, weights)
+    assert scales_of((model_spec, weights)) != scales
+    assert scales_of((model_spec, weights), 1) == scales_of((model_spec, weights), 1)
+    assert scales_of((model_spec, weights), 1) != scales_of((model_spec, weights))
 
 
 def test_a_calibration_text_chooses_the_scales_without_rounding_a_weight(llama_folder, tmp_path):
@@ -399,8 +406,8 @@ def test_a_calibration_text_chooses_the_scales_without_rounding_a_weight(llama_f
     done = export_model(llama_folder, tmp_path / "b", cache_precision="int8", calibration=texts)
 
     model = opened(llama_folder)
-    assert done.manifest.cache_scales == calibrate_caches(*model, 1, [np.array(text) for text in texts])
-    assert done.manifest.cache_scales != calibrate_caches(*model, 1)
+    assert done.manifest.cache_scales == scales_of(model, 1, [np.array(text) for text in texts])
+    assert done.manifest.cache_scales != scales_of(model, 1)
     assert done.manifest.plan.quantization is None and done.report.passed
 
 
@@ -409,7 +416,7 @@ def test_keys_that_are_no_numbers_are_refused(llama_folder):
     broken = {name: weights[name] for name in weights}
     broken["blocks.1.attention.key.weight"] = broken["blocks.1.attention.key.weight"] * torch.inf
     with pytest.raises(ExportError, match="keys of layer 1 are not finite"):
-        calibrate_caches(model_spec, broken)
+        scales_of((model_spec, broken))
     with pytest.raises(ExportError, match="calls attention once for each of its 4 caches"):
         Noted().check_layers(4)
 

@@ -11,8 +11,8 @@ from edgeformer.checkpoints.source import open_source
 from edgeformer.config import SinusoidalPositions
 from edgeformer.errors import ExportError
 from edgeformer.export import export_model
-from edgeformer.export.adapters import library_comparison
-from edgeformer.export.adapters.library_comparison import compare_modules
+from edgeformer.export.importers import library_comparison
+from edgeformer.export.importers.library_comparison import compare_modules
 
 LLAMA = {
     "vocab_size": 131, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,

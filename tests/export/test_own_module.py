@@ -21,7 +21,7 @@ from edgeformer import ops
 from edgeformer.cli.main import cli
 from edgeformer.errors import BundleError, ExportError, ParityError
 from edgeformer.export import export_module, verify, verify_module
-from edgeformer.export.adapters.own_module import ModuleWeights, module_spec
+from edgeformer.export.importers.own_module import ModuleWeights, module_spec
 from edgeformer.export.parity import tolerances
 from edgeformer.export.parity.locate.locator import describe, locate
 from edgeformer.manifest.manifest import Manifest

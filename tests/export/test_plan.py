@@ -10,12 +10,12 @@ import pytest
 from edgeformer.checkpoints.source import open_source
 from edgeformer.errors import ExportError
 from edgeformer.export import ExportOptions, export_model
-from edgeformer.export.adapters.own_module import ModuleDescription
 from edgeformer.export.api import ModuleKeywords
-from edgeformer.export.options import ModuleOptionKeywords, OptionKeywords, with_changes
+from edgeformer.export.importers.own_module import ModuleDescription
 from edgeformer.export.plan import make_plan
 from edgeformer.manifest.plan import ExportPlan
 from edgeformer.manifest.quantization import QuantizationOverrides, make_quantization
+from edgeformer.options.export import OPTIONS, ModuleOptionKeywords, OptionKeywords, with_changes
 
 FROM_CHECKPOINTS = {"context_length", "pooling", "normalize", "backend", "merge_adapter", "adapters", "allow_pickle"}
 """Options that a module of the user's own does not have."""
@@ -27,7 +27,7 @@ def llama():
 
 
 def test_keyword_arguments_are_the_options():
-    options = get_type_hints(ExportOptions)
+    options = {name: option.type for name, option in OPTIONS.items()}
     assert get_type_hints(OptionKeywords) == options
     shared = {name: hint for name, hint in options.items() if name not in FROM_CHECKPOINTS}
     assert get_type_hints(ModuleOptionKeywords) == shared

@@ -431,9 +431,9 @@ def test_tables_are_left_as_they_are(name):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"block": 48}, "WeightFormat.block is 48; it must be one of"),
-        ({"rounding": "up"}, "WeightFormat.rounding is 'up'; it must be one of nearest, mse"),
-        ({"head": "fp16"}, "the precision of weights is 'fp16'; it must be one of fp32, int4, int8"),
+        ({"block": 48}, "^block is 48; it must be one of 16, 32, 64, 128, 256, or None."),
+        ({"rounding": "up"}, "^rounding is 'up'; it must be one of nearest, mse"),
+        ({"head": "fp16"}, "^head is 'fp16'; it must be one of fp32, int4, int8"),
     ],
 )
 def test_overrides_that_cannot_be_are_said(options, message):

@@ -17,13 +17,13 @@ from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.config import QKNormConfig, ShawConfig
 from edgeformer.errors import ConfigError, ExportError
 from edgeformer.export.lower import LoweringOptions, lower
-from edgeformer.export.options import ExportOptions
 from edgeformer.export.passes import fold_rotary, pack_qkv, transpose_weights
 from edgeformer.export.passes.expected_changes import expected_changes
 from edgeformer.export.plan import make_plan
 from edgeformer.manifest.accounting import account
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.models.model_spec import model_spec_of
+from edgeformer.options.export import ExportOptions
 from edgeformer.runtime import load
 from edgeformer.runtime.sessions.session import open_session
 

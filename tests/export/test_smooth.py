@@ -11,10 +11,10 @@ from test_verify_quantized import SIZES_OF_CACHE, failures, own_module  # noqa: 
 
 from edgeformer.errors import BundleError, ExportError, ParityError
 from edgeformer.export import export_model, export_module, verify, verify_module
-from edgeformer.export.adapters.from_transformers import plan_patches
 from edgeformer.export.calibrate import smoothing as smooth
 from edgeformer.export.calibrate.smoothing import Smoothed, smoothable_norms, smoothing_factors
 from edgeformer.export.calibrate.text import read_calibration
+from edgeformer.export.importers.from_transformers import plan_patches
 from edgeformer.export.lower import GraphJob
 from edgeformer.export.parity.locate.locator import locate
 from edgeformer.export.parity.verify import open_subject

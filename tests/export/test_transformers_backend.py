@@ -32,8 +32,8 @@ import edgeformer.checkpoints.source
 from edgeformer.cli.main import cli
 from edgeformer.errors import ConfigError, ExportError, MissingDependencyError, WeightsError
 from edgeformer.export import export_model, verify
-from edgeformer.export.adapters.from_transformers import plan_patches
-from edgeformer.export.adapters.transformers_proof import prove
+from edgeformer.export.importers.from_transformers import plan_patches
+from edgeformer.export.importers.transformers_proof import prove
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.transformers_backend import transformers_shim
 from edgeformer.transformers_backend.attention import AttentionPatch

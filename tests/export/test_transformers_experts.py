@@ -21,8 +21,8 @@ from edgeformer.checkpoints.expert_weights import read_expert
 from edgeformer.config import FeedForwardConfig
 from edgeformer.errors import ExportError, WeightsError
 from edgeformer.export import export_model
-from edgeformer.export.adapters.from_transformers import plan_patches
-from edgeformer.export.adapters.transformers_proof import prove
+from edgeformer.export.importers.from_transformers import plan_patches
+from edgeformer.export.importers.transformers_proof import prove
 from edgeformer.transformers_backend.experts import StackReader
 from edgeformer.transformers_backend.hf_module import build
 from edgeformer.transformers_backend.weights import checkpoint_tensors, patched_tensors

@@ -18,8 +18,8 @@ from edgeformer import ops
 from edgeformer.contract.tensors import ConvState, KeyValueState, RecurrentState
 from edgeformer.errors import ExportError
 from edgeformer.export import export_model
-from edgeformer.export.adapters.from_transformers import plan_patches
-from edgeformer.export.adapters.transformers_proof import prove
+from edgeformer.export.importers.from_transformers import plan_patches
+from edgeformer.export.importers.transformers_proof import prove
 from edgeformer.transformers_backend.hf_module import build
 from edgeformer.transformers_backend.recurrent import RecurrentPatch
 from edgeformer.transformers_backend.weights import checkpoint_tensors

@@ -10,7 +10,7 @@ from onnx import helper
 
 from edgeformer.errors import ParityError
 from edgeformer.export import export_model
-from edgeformer.export.adapters.opened_bundle import open_subject
+from edgeformer.export.importers.opened_bundle import open_subject
 from edgeformer.export.parity import twin, verify
 from edgeformer.export.parity.certificate.words import paragraph
 from edgeformer.export.parity.twin import structure

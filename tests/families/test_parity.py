@@ -11,7 +11,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_type_hints
 
 import numpy as np
 import pytest
@@ -20,7 +19,6 @@ import transformers
 from rows import DISTINCT, FAMILIES, VOCABULARY, fields_of
 
 from edgeformer.checkpoints.weights import parameter_shapes
-from edgeformer.config import DecoderConfig
 from edgeformer.export import export_model, verify
 from edgeformer.families import family_names, load_family
 
@@ -164,7 +162,5 @@ def test_the_comparison_sees_a_neighbouring_model(outcomes, family):
 
 def test_every_family_of_decoders_has_at_least_three_models_here():
     # `generic`, which may be anything, is no model_type of transformers; tests/families/test_generic.py has its models.
-    families = {
-        name for name in family_names() if get_type_hints(load_family(name).read_config)["return"] is DecoderConfig
-    }
+    families = {name for name in family_names() if load_family(name).is_decoder}
     assert {family for family, row in FAMILIES.items() if len(row.models) >= 3} == families

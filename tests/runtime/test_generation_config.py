@@ -7,12 +7,12 @@ import pytest
 import transformers
 
 from edgeformer.checkpoints.source import find_model
-from edgeformer.config.generation_fields import (
+from edgeformer.errors import BundleError, ConfigError, RequestError
+from edgeformer.options.generation_fields import (
     GENERATION_FIELDS,
     UNSUPPORTED,
     WITHOUT_EFFECT_ON_TOKENS,
 )
-from edgeformer.errors import BundleError, ConfigError, RequestError
 from edgeformer.runtime import GenerationConfig, load_causal_lm
 from edgeformer.runtime.generation.beam_search import BeamSearch
 from edgeformer.runtime.generation.generation_config import GenerationOptions
@@ -45,7 +45,7 @@ def test_every_option_of_the_parts_is_a_field_of_the_config_with_the_same_defaul
     )
     of_the_loop = {
         "max_new_tokens", "max_length", "stop", "ignore_eos", "logprobs", "top_logprobs", "prompt_lookup_num_tokens",
-        "max_matching_ngram_size", "num_assistant_tokens",
+        "max_matching_ngram_size", "num_assistant_tokens", "stop_token_ids", "skip_special_tokens",
     }  # fmt: skip
     assert names(GenerationConfig) == parts | of_the_loop
     config = GenerationConfig()
@@ -78,8 +78,9 @@ def test_every_field_reaches_its_part():
 def test_fields_are_named_as_in_transformers():
     of_openai = {"stop", "seed", "logprobs", "top_logprobs", "logit_bias", "presence_penalty", "frequency_penalty"}
     of_llama_cpp = {"ignore_eos", "xtc_probability", "xtc_threshold", *names(Dry), *names(StructuredOutput)}
+    of_vllm = {"stop_token_ids", "skip_special_tokens"}
     known = set(transformers.GenerationConfig().to_dict())
-    assert names(GenerationConfig) - known == of_openai | of_llama_cpp
+    assert names(GenerationConfig) - known == of_openai | of_llama_cpp | of_vllm
 
 
 def test_a_file_sets_only_fields_that_transformers_has():

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 import pytest
 
-from edgeformer.cli._generation import explicit_options, flag_of, help_of
+from edgeformer.cli._declared import flag_of, help_of
+from edgeformer.cli._generation import KINDS, explicit_options, flags_for_names
 from edgeformer.cli.main import cli
-from edgeformer.config.generation_fields import GENERATION_FIELDS, MODEL_FIELDS
 from edgeformer.errors import RequestError
 from edgeformer.options.generation import (
     OPTIONS,
@@ -20,6 +20,7 @@ from edgeformer.options.generation import (
     TokenIds,
     TokenSequences,
 )
+from edgeformer.options.generation_fields import GENERATION_FIELDS, MODEL_FIELDS
 from edgeformer.runtime import GenerationConfig
 from edgeformer.runtime.generation.option_checks import CHECKS
 
@@ -34,9 +35,10 @@ def tool(name):
 
 
 def test_the_keywords_for_type_checkers_are_those_declared():
-    writer = tool("generation_options")
-    source = writer.FILE.read_text(encoding="utf-8")
-    assert writer.with_keywords(source) == source
+    writer = tool("option_keywords")
+    for file in writer.FILES:
+        source = file.read_text(encoding="utf-8")
+        assert writer.with_keywords(source) == source
     assert GenerationOptions.__annotations__.keys() == OPTIONS.keys()
 
 
@@ -47,8 +49,8 @@ def test_the_config_has_the_declared_fields_and_defaults():
 
 
 def test_an_option_that_is_declared_and_not_written_as_a_keyword_is_found():
-    writer = tool("generation_options")
-    source = writer.FILE.read_text(encoding="utf-8")
+    writer = tool("option_keywords")
+    source = writer.FILES[0].read_text(encoding="utf-8")
     changed = source.replace(
         "    top_h: float = option(", "    top_new: float = option(0.0, 'New.')\n    top_h: float = option(", 1
     )
@@ -71,7 +73,7 @@ def test_commands_have_the_declared_options_with_their_help(command):
     for name, param in found.items():
         option = OPTIONS[name]
         assert param.opts == [each for each in (flag_of(option), option.short) if each]
-        text, _, default = help_of(option).partition(" [default: ")
+        text, _, default = flags_for_names(help_of(option, KINDS)).partition(" [default: ")
         assert param.help.startswith(text) and (not default or param.help.endswith(default))
         assert param.is_flag == (option.value_type is bool)
         assert param.multiple == (option.value_type in (Texts, TokenBiases))
@@ -111,7 +113,7 @@ def test_the_bodies_of_the_server_have_the_declared_fields():
     from edgeformer.server.schema.response_bodies import OPTION_NAMES, ResponseBody
 
     declared = {option.api: option for option in OPTIONS.values() if option.api}
-    others = {"n", "stream", "stream_options", *ModelBody.model_fields}
+    others = {"n", "response_format", "stream", "stream_options", "structured_outputs", *ModelBody.model_fields}
     assert GenerationBody.model_fields.keys() - others == declared.keys()
     assert ResponseBody.model_fields.keys() & declared.keys() == set(OPTION_NAMES)
     kinds = {int: "integer", float: "number", bool: "boolean"}

@@ -37,7 +37,7 @@ from rich.table import Table
 
 from edgeformer.checkpoints.source import ModelSource, open_source
 from edgeformer.export import export_model
-from edgeformer.export.adapters.opened_bundle import open_subject
+from edgeformer.export.importers.opened_bundle import open_subject
 from edgeformer.export.parity.twin import replace_fp8_attention, write_twin
 from edgeformer.export.progress import no_progress
 from edgeformer.manifest.quantization import (

@@ -161,10 +161,10 @@ def _configs() -> list[dict[str, Any]]:
 def plan(folder: Path) -> None:
     """Do what an export does before it reads weights: read the config, count, and lay out the model."""
     from edgeformer.checkpoints.source import open_source
-    from edgeformer.export.options import ExportOptions
     from edgeformer.export.plan import make_plan
     from edgeformer.manifest.accounting import account
     from edgeformer.models.model_spec import model_spec_of
+    from edgeformer.options.export import ExportOptions
 
     source = open_source(folder)
     account(source.config)

@@ -29,8 +29,7 @@ from edgeformer import __version__
 from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.config import ModelConfig
 from edgeformer.documents import schema
-from edgeformer.export.adapters.opened_model import OpenedModel, Origin
-from edgeformer.export.options import ExportOptions, VerifyMode
+from edgeformer.export.importers.opened_model import OpenedModel, Origin
 from edgeformer.export.parity import Report, verify_graph
 from edgeformer.export.parity.tolerances import LIMITS
 from edgeformer.export.pipeline import ExportResult, run_export
@@ -38,6 +37,7 @@ from edgeformer.export.plan import make_plan
 from edgeformer.export.progress import no_progress
 from edgeformer.manifest.parts import Precision, Provenance, SpecialTokens
 from edgeformer.models.model_spec import ModelSpec, model_spec_of
+from edgeformer.options.export import ExportOptions, VerifyMode
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
 

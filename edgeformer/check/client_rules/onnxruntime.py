@@ -1,18 +1,20 @@
 """onnxruntime in a loop of one's own that follows the contract, as the programs in examples/ do."""
 
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 
 from edgeformer.check.contract_rules import tensor_findings
 from edgeformer.check.finding import Finding, error, unknown
 from edgeformer.check.folder import Folder
 from edgeformer.check.session_rules import session_findings
+from edgeformer.manifest.graph_forms import DECODER_GRAPH, ENCODER_GRAPH, GRAPH
 
 
 def loop_findings(folder: Folder) -> Iterator[Finding]:
     """Yield what keeps a loop from running the graphs, for any form of the cache."""
-    names = ("encoder_model.onnx", "decoder_model.onnx") if folder.kind == "encoder-decoder" else ()
-    graphs = [folder.graph(name) for name in names] or [folder.main]
-    for name, graph in zip(names or ("model.onnx",), graphs, strict=True):
+    files = (ENCODER_GRAPH, DECODER_GRAPH) if folder.kind == "encoder-decoder" else ()
+    graphs = [folder.graph(file) for file in files] or [folder.main]
+    for name, graph in zip([PurePosixPath(file).name for file in files or (GRAPH,)], graphs, strict=True):
         if graph is None and folder.ort_graphs:
             yield unknown(
                 f"{', '.join(folder.ort_graphs)} is in ORT format and was not checked; a loop has to name the file."

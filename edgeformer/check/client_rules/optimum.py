@@ -4,6 +4,7 @@ Source: optimum-onnx 0.1.0, `optimum/onnxruntime/modeling_decoder.py`; transform
 """
 
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 from typing import Any
 
 from edgeformer.check.client_rules.merged import merged_findings
@@ -13,6 +14,7 @@ from edgeformer.check.folder import CONFIG, Folder
 from edgeformer.check.graph_facts import GraphFacts
 from edgeformer.check.session_rules import session_findings
 from edgeformer.contract.tensors import KeyValueState
+from edgeformer.manifest.graph_forms import ENCODER_GRAPH, MERGED_GRAPH
 
 GIVEN = ("input_ids", "attention_mask", "position_ids", "use_cache_branch")
 
@@ -108,11 +110,13 @@ def _first(config: dict[str, Any], *keys: str) -> int | None:
 
 
 def _encoder_decoder(folder: Folder) -> Iterator[Finding]:
-    for name in ("encoder_model.onnx", "decoder_model_merged.onnx"):
-        graph = folder.graph(name)
+    for file in (ENCODER_GRAPH, MERGED_GRAPH):
+        graph = folder.graph(file)
         if graph is None:
-            yield error(f"There is no {name}.", "Export with --ops ort and --provider cpu, which adds it.")
+            yield error(
+                f"There is no {PurePosixPath(file).name}.", "Export with --ops ort and --provider cpu, which adds it."
+            )
         else:
             yield from session_findings(folder, graph)
-            if "merged" in name:
+            if file == MERGED_GRAPH:
                 yield from merged_findings(graph)

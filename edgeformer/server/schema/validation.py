@@ -1,4 +1,4 @@
-"""Turn the errors of a request into one sentence that begins with a path in the request."""
+"""The fault of a request, as one sentence that begins with a path in the request."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -26,7 +26,7 @@ def lower_quantized(model: ir.Model, lowering: LoweringOptions) -> PassReport:
 
     def emit_quantized(emit: NodeBuilder, node: ir.Node) -> list[ir.Value]:
         gathers, block = node.op_type == "QuantizedGather", node.attributes.get_int("block")
-        if gathers and lowering.primitive_gathers:
+        if gathers and lowering.place.primitive_gathers:
             return [primitive_gather(emit, node)]
         if block == 0:
             return [per_token(emit, node)]

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from edgeformer.contract.tensors import CacheGeometry
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS, to_numpy
-from edgeformer.export.options import VerifyMode
 from edgeformer.export.parity import feeding
 from edgeformer.export.parity.feeding import Graph, Side
 from edgeformer.export.parity.judge import Caches, Judge, Piece, compare_greedy
@@ -32,6 +31,7 @@ from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.providers import Provider
 from edgeformer.manifest.quantization import WeightFormat
 from edgeformer.models.model_spec import ModelSpec
+from edgeformer.options.export import VerifyMode
 from edgeformer.runtime.sessions.kernels import BODIES, KernelChoice
 from edgeformer.runtime.steps.runner import StepRunner
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from edgeformer.checkpoints.source import FoundModel
 from edgeformer.client_files.transformers_js import without_transformers_js_config
 from edgeformer.errors import BundleError, ConfigError
-from edgeformer.export.adapters.checkpoint_warnings import checkpoint_warnings
-from edgeformer.export.adapters.opened_model import Comparison, OpenedModel, Origin
-from edgeformer.export.adapters.transformers_proof import prove
+from edgeformer.export.importers.checkpoint_warnings import checkpoint_warnings
+from edgeformer.export.importers.opened_model import Comparison, OpenedModel, Origin
+from edgeformer.export.importers.transformers_proof import prove
 from edgeformer.export.progress import Progress
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.parts import Provenance

@@ -1,4 +1,4 @@
-"""An option: a field of a dataclass that carries its help, its range and its names on every surface.
+"""An option: a field of a dataclass that carries its help, its values and its names on every surface.
 
 top_p: float = option(1.0, "Keep the fewest tokens that reach this probability.", above=0, at_most=1, cli=True)
 """
@@ -6,10 +6,13 @@ top_p: float = option(1.0, "Keep the fewest tokens that reach this probability."
 import functools
 import math
 import operator
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+from edgeformer.errors import shown
 
 _T = TypeVar("_T")
 
@@ -78,8 +81,12 @@ class Option:
         help: what it does, in a sentence; the command line shows it.
         more: what else the reference says of it.
         range: the numbers that it takes, for one that is a number.
-        cli: whether commands that generate have it, `--top-p` for `top_p`.
+        choices: its values, where they are listed: those of a Literal, or others.
+        unset: what is done where it is None, or "".
+        cli: whether the command line has it, `--top-p` for `top_p`.
         short: its other name there.
+        flag: its name there, where that is not the field's.
+        flags: flags that stand for one value each: (flag, value, help), instead of an option that takes a value.
         metavar: how help shows its value; one that begins with `FILE|` may be a file that has the value.
         api: its field in requests to the server, or "".
         servers: letters of other servers that have that field, as `edgeformer.server.schema.fields` lists them.
@@ -94,8 +101,12 @@ class Option:
     help: str
     more: str
     range: Range
+    choices: tuple[Any, ...]
+    unset: str
     cli: bool
     short: str
+    flag: str
+    flags: tuple[tuple[str, Any, str], ...]
     metavar: str
     api: str
     api_limits: Mapping[str, float]
@@ -118,6 +129,54 @@ class Option:
         is_union = isinstance(self.type, UnionType) or get_origin(self.type) is Union
         return [each for each in get_args(self.type) if each is not NoneType] if is_union else [self.type]
 
+    def expected(self, value: Any) -> str:
+        """Return what a value has to be, in words, where it is nothing that the option takes; else ""."""
+        if value is None and self.is_optional:
+            return ""
+        if self.choices:
+            fits = any(type(value) is type(each) and value == each for each in self.choices)
+            words = f"one of {', '.join(map(str, self.choices))}"
+        else:
+            fits = any(_fits(value, kind) for kind in self._types) and (not self.range or value in self.range)
+            words = str(self.range) if self.range else " or ".join(map(_words, self._types))
+        return "" if fits else words + (", or None" if self.is_optional else "")
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value is of the type of an option."""
+    origin, arguments = get_origin(kind) or kind, get_args(kind)
+    if origin in (int, bool):
+        return type(value) is origin
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(each, arguments[0]) for each in value)
+    if issubclass(origin, Mapping):
+        names, values = get_args(arguments[1]) or arguments[1:], value.values() if isinstance(value, Mapping) else ()
+        return isinstance(value, Mapping) and all(any(_fits(each, name) for name in names) for each in values)
+    if issubclass(origin, Collection) and origin is not str:  # arrays of numpy are no sequences
+        return isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping)
+    return isinstance(value, origin)
+
+
+def _words(kind: Any) -> str:
+    """Return the name of a type in an error."""
+    words = {bool: "True or False", int: "an integer", str: "a text", Path: "a Path"}
+    origin, arguments = get_origin(kind) or kind, get_args(kind)
+    if origin in words:
+        return words[origin]
+    if origin is tuple:
+        return "a tuple of texts"
+    if not arguments:
+        return f"a {kind.__name__}"
+    return "a mapping of names to paths" if issubclass(origin, Mapping) else "a list"
+
+
+def check_options(owner: Any, error: type[Exception]) -> None:
+    """Raise an error that names the first field of a group of options that has a value of a wrong type or range."""
+    for each in options_of(type(owner)):
+        value = getattr(owner, each.name)
+        if expected := each.expected(value):
+            raise error(f"{each.name} is {shown(value)}; it must be {expected}.")
+
 
 def option(
     default: _T,
@@ -130,8 +189,12 @@ def option(
     below: float | None = None,
     finite: bool = False,
     means: tuple[float, str] | None = None,
+    choices: tuple[Any, ...] = (),
+    unset: str = "",
     cli: bool = False,
     short: str = "",
+    flag: str = "",
+    flags: tuple[tuple[str, Any, str], ...] = (),
     metavar: str = "",
     api: bool | str = False,
     servers: str = "",
@@ -141,8 +204,13 @@ def option(
     """Declare a field of a group of options; `Option` and `Range` have the meanings. api: True for the field's name."""
     allowed = Range(at_least=at_least, above=above, at_most=at_most, below=below, finite=finite, means=means)
     said = {"help": help, "more": more, "range": allowed, "cli": cli, "short": short, "metavar": metavar}
+    said |= {"choices": choices, "unset": unset, "flag": flag, "flags": flags}
     said |= {"api": api, "servers": servers, "api_limits": api_limits or {}, "in_file": in_file}
-    declared: _T = field(default=default, metadata=said)
+    declared: _T
+    if isinstance(default, dict):  # a dataclass takes no default that can be changed
+        declared = field(default_factory=lambda: type(default)(default), metadata=said)
+    else:
+        declared = field(default=default, metadata=said)
     return declared
 
 
@@ -150,5 +218,15 @@ def options_of(group: Any) -> Iterator[Option]:
     """Yield the options of a dataclass whose fields are options; its `TITLE` is theirs."""
     for each in fields(group):
         said = dict(each.metadata)
-        api = each.name if said["api"] is True else said["api"] or ""
-        yield Option(name=each.name, type=each.type, default=each.default, title=group.TITLE, **said | {"api": api})
+        said["api"] = each.name if said["api"] is True else said["api"] or ""
+        default = each.default if each.default_factory is MISSING else each.default_factory()
+        said["choices"] = said["choices"] or _choices(each.type)
+        yield Option(name=each.name, type=each.type, default=default, title=group.TITLE, **said)
+
+
+def _choices(kind: Any) -> tuple[Any, ...]:
+    """Return the values of a Literal, None left out; () for another type."""
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    members = [each for each in get_args(kind) if each is not NoneType]
+    return get_args(members[0]) if len(members) == 1 and get_origin(members[0]) is Literal else ()

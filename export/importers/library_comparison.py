@@ -19,7 +19,7 @@ from edgeformer.checkpoints.source import ModelSource
 from edgeformer.checkpoints.tensor_files import open_tensors
 from edgeformer.config import ModelConfig, StackConfig
 from edgeformer.errors import EdgeformerError, ExportError, MissingDependencyError
-from edgeformer.export.adapters.opened_model import Comparison
+from edgeformer.export.importers.opened_model import Comparison
 from edgeformer.export.reference.reference import Reference
 from edgeformer.export.reference.weight_streaming import streaming_parameters
 from edgeformer.models.kinds import KINDS

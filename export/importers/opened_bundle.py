@@ -12,8 +12,8 @@ from edgeformer.checkpoints.weights import Weights
 from edgeformer.config import PoolingHead
 from edgeformer.documents.json_document import read_object
 from edgeformer.errors import BundleError, ConfigError, EdgeformerError
-from edgeformer.export.adapters.foreign_graph import open_foreign
 from edgeformer.export.bundle.stored_weights import StoredWeights
+from edgeformer.export.importers.foreign_graph import open_foreign
 from edgeformer.export.progress import Progress, no_progress
 from edgeformer.lora.adapter_tensors import Update
 from edgeformer.manifest.manifest import FILE_NAME, Manifest
@@ -107,7 +107,7 @@ def _with_checkpoint(
 ) -> Subject:
     """Return a bundle with the weights of a checkpoint. Raises ConfigError where that is another model."""
     if manifest.provenance.backend is not None:
-        from edgeformer.export.adapters.from_transformers import open_checkpoint
+        from edgeformer.export.importers.from_transformers import open_checkpoint
 
         found = find_model(against, bool(manifest.provenance.pickled_weights))
         model_spec, weights = open_checkpoint(found, folder, manifest)
@@ -205,7 +205,7 @@ def model_spec_of_bundle(folder: Path, manifest: Manifest) -> ModelSpec:
         return model_spec_of(manifest.model)
     if manifest.provenance.backend == "transformers":
         # Imported here, because transformers is an extra of its own and takes seconds to import.
-        from edgeformer.export.adapters.from_transformers import reopen
+        from edgeformer.export.importers.from_transformers import reopen
 
         return reopen(folder, manifest).model_spec
     raise BundleError(

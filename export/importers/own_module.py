@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from edgeformer.checkpoints.expert_weights import LazyWeights
 from edgeformer.contract.tensors import CacheGeometry
-from edgeformer.errors import ExportError
-from edgeformer.export.adapters.module_contract import FEWEST_TOKENS, check_contract
-from edgeformer.export.adapters.opened_model import OpenedModel, Origin
+from edgeformer.errors import ExportError, shown
+from edgeformer.export.importers.module_contract import FEWEST_TOKENS, check_contract
+from edgeformer.export.importers.opened_model import OpenedModel, Origin
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.parts import Provenance, SpecialTokens
 from edgeformer.models.model_spec import ModelSpec
@@ -68,8 +68,8 @@ def open_module(
     """
     for name in ("vocab_size", "context_length", "num_layers", "num_kv_heads", "head_dim"):
         value, least = getattr(description, name), FEWEST_TOKENS if name == "context_length" else 1
-        if value < least:
-            raise ExportError(f"{name} is {value}; it must be at least {least}.")
+        if type(value) is not int or value < least:
+            raise ExportError(f"{name} is {shown(value)}; it must be at least {least}.")
     cache = CacheGeometry.of_attention(description.num_layers, description.num_kv_heads, description.head_dim)
     model_spec = _model_spec(module, cache, description.vocab_size, description.context_length)
     weights = ModuleWeights(module)

@@ -12,8 +12,8 @@ from edgeformer.checkpoints.source import CONTEXT_FIELDS, ModelSource
 from edgeformer.checkpoints.weights import CheckpointWeights
 from edgeformer.config import EncoderConfig, PoolingHead
 from edgeformer.errors import ConfigError
-from edgeformer.export.adapters.checkpoint_warnings import checkpoint_warnings
-from edgeformer.export.adapters.opened_model import OpenedAdapter, OpenedModel, Origin
+from edgeformer.export.importers.checkpoint_warnings import checkpoint_warnings
+from edgeformer.export.importers.opened_model import OpenedAdapter, OpenedModel, Origin
 from edgeformer.export.progress import Progress, no_progress
 from edgeformer.lora.adapter_tensors import open_adapter
 from edgeformer.manifest.parts import Provenance, TextModelOf
@@ -38,7 +38,7 @@ def open_checkpoint(
     weights, comparison = source.weights(), None
     if compared is not None:
         # Imported here, because only a comparison needs the references.
-        from edgeformer.export.adapters.library_comparison import compare_modules
+        from edgeformer.export.importers.library_comparison import compare_modules
 
         progress("comparing with transformers", 0)
         comparison = compare_modules(compared, weights if compared is source else compared.weights())

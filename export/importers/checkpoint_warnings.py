@@ -10,10 +10,10 @@ from typing import Any
 
 from edgeformer.checkpoints.source import FoundModel
 from edgeformer.config import Task
-from edgeformer.config.generation_fields import requested_fields
 from edgeformer.documents.json_document import read_object
 from edgeformer.errors import BundleError, RequestError, shown
 from edgeformer.manifest.parts import SpecialTokens
+from edgeformer.options.generation_fields import requested_fields
 from edgeformer.runtime.text.tokenizer import Tokenizer
 
 ROLES = ("user", "assistant", "user")
