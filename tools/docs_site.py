@@ -217,6 +217,21 @@ def server_tool_formats() -> str:
     return "\n".join(["| format | models | a call |", "|---|---|---|", *rows])
 
 
+def thinking_formats() -> str:
+    """Return a table of the marks of what models think."""
+    from edgeformer.runtime.text.thinking.formats import FORMATS
+
+    def shown(mark: str) -> str:
+        return f"`{mark.strip().replace('|', chr(92) + '|')}`"
+
+    rows = [
+        f"| {format.models} | {shown(format.opening)} … {shown(format.closing)} | "
+        f"{' … '.join(map(shown, format.answer or ()))} |"
+        for format in FORMATS
+    ]
+    return "\n".join(["| models | thinking | left out around the answer |", "|---|---|---|", *rows])
+
+
 def public_names(package: str) -> str:
     """Return mkdocstrings' directives for every name in `__all__` of a package: functions first, then classes."""
     facade = ast.parse((SOURCE / package.replace(".", "/") / "__init__.py").read_text(encoding="utf-8"))
@@ -258,6 +273,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "server_fields": server_fields,
     "server_routes": server_routes,
     "server_tool_formats": server_tool_formats,
+    "thinking_formats": thinking_formats,
     **{name.replace(".", "_"): functools.partial(public_names, name) for name in FACADES},
 }
 

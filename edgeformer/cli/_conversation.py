@@ -115,7 +115,8 @@ class Conversation:
         finally:
             self._answering = False
         if answer.text:
-            self._messages = [*asked, {"role": "assistant", "content": answer.text}]
+            thought = {"reasoning_content": answer.reasoning} if answer.reasoning else {}
+            self._messages = [*asked, {"role": "assistant", "content": answer.text, **thought}]
 
     def _read(self) -> str | None:
         """Return the next message, of one or more lines; None at the end of input."""
@@ -171,16 +172,25 @@ def opening(system: str | None, prompt: str | None = None) -> list[dict[str, str
 def show(stream: "GenerationStream", stopped: Callable[[], bool] = lambda: False, quiet: bool = False) -> "Generation":
     """Print the text of a stream as it comes, and its counts; return the result.
 
-    stopped: whether to stop, asked at every token. quiet: print no counts.
+    What the model thinks goes dim to stderr. stopped: whether to stop, asked at every token. quiet: print no counts and
+    no thoughts.
     """
-    printed = 0
+    printed, thinks = 0, False
     for event in stream.events():
+        if event.reasoning and not quiet:
+            click.secho(event.reasoning, dim=True, nl=False, err=True)
+            thinks = True
+        if event.text and thinks:
+            click.echo("\n", err=True)
+            thinks = False
         click.echo(event.text, nl=False)
         printed += len(event.text)
         if stopped():
             stream.cancel()
             break
     result = stream.finish()
+    if thinks:
+        click.echo(err=True)
     click.echo((result.text or "")[printed:])  # what a stop string might have begun with
     if not quiet:
         note("; ".join(_counts(result)))

@@ -1,5 +1,6 @@
 """Options of commands that generate text, from the declarations of `edgeformer.options.generation`."""
 
+import json
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from edgeformer.cli._declared import Kinds, declare, flag_of
-from edgeformer.cli._options import COMMON, ENCODER_DECODERS, OUTPUT
+from edgeformer.cli._options import COMMON, ENCODER_DECODERS, OUTPUT, option
 from edgeformer.options.generation import (
     OPTIONS,
     BeamOptions,
@@ -22,6 +23,7 @@ from edgeformer.options.generation import (
     SpeculationOptions,
     StructuredOutputOptions,
     Texts,
+    ThinkingOptions,
     TokenBiases,
 )
 
@@ -60,7 +62,50 @@ def length_options(function: _Function) -> _Function:
 
 def sampling_options(function: _Function) -> _Function:
     """Declare the options that say how tokens are chosen."""
-    return declared(SamplingOptions, RuleOptions, DryOptions, StructuredOutputOptions, SpeculationOptions)(function)
+    groups = (SamplingOptions, RuleOptions, DryOptions, ThinkingOptions, StructuredOutputOptions, SpeculationOptions)
+    return declared(*groups)(function)
+
+
+def thinking_options(function: _Function) -> _Function:
+    """Declare the options that say whether and how much a model thinks before it answers."""
+    for decorate in reversed(
+        (
+            option(
+                "--thinking/--no-thinking",
+                "enable_thinking",
+                default=None,
+                topic=ThinkingOptions.TITLE,
+                help="Think before the answer, or not, where the chat template asks. [default: the template's]",
+            ),
+            option(
+                "--reasoning-effort",
+                metavar="LEVEL",
+                topic=ThinkingOptions.TITLE,
+                help="How much to think (low, medium, high), where the chat template asks.",
+            ),
+            option(
+                "--chat-template-kwargs",
+                metavar="JSON",
+                callback=_json_object,
+                topic=ThinkingOptions.TITLE,
+                help="Variables of the chat template, such as '{\"enable_thinking\": false}'.",
+            ),
+        )
+    ):
+        function = decorate(function)
+    return function
+
+
+def _json_object(context: click.Context, parameter: click.Parameter, value: str | None) -> dict[str, Any] | None:
+    if value is None:
+        return None
+    try:
+        found = json.loads(value)
+    except ValueError as error:
+        raise click.BadParameter(f"it is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise click.BadParameter("it is no JSON object.")
+    return found
 
 
 KINDS: Kinds = {Texts: {"multiple": True}, TokenBiases: {"type": Bias(), "multiple": True}}

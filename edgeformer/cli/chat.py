@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from edgeformer.cli._conversation import Conversation
-from edgeformer.cli._generation import SPECULATION, explicit_options, length_options, sampling_options
+from edgeformer.cli._generation import SPECULATION, explicit_options, length_options, sampling_options, thinking_options
 from edgeformer.cli._options import COMMON, Command, execution_options, option
 from edgeformer.cli._output import note
 
@@ -17,6 +17,7 @@ from edgeformer.cli._output import note
 @option("--session", type=click.Path(path_type=Path), topic=COMMON, help="Go on with a session that /save wrote.")
 @option("--adapter", metavar="NAME", topic=COMMON, help="Run with this LoRA adapter of the bundle.")
 @length_options
+@thinking_options
 @sampling_options
 @option(
     "--draft", type=click.Path(path_type=Path), metavar="BUNDLE", topic=SPECULATION,
@@ -35,8 +36,9 @@ def chat_command(
     """Chat with the model in BUNDLE on the terminal.
 
     Each turn reads only what is new. Ctrl-C stops an answer, Ctrl-D ends the chat. A line that ends with a backslash
-    goes on in the next one, and so does a text between two lines of three quotes. /help lists the commands. Without a
-    terminal, every line of standard input is a message.
+    goes on in the next one, and so does a text between two lines of three quotes. /help lists the commands. What the
+    model thinks before an answer is dim. Without a terminal, every line of standard input is a message, and only the
+    answers are printed.
     """
     from edgeformer.runtime import load_causal_lm
 

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgeformer.cli._conversation import Conversation, opening, show
-from edgeformer.cli._generation import SPECULATION, declared, explicit_options, length_options, sampling_options
+from edgeformer.cli._generation import (
+    SPECULATION,
+    declared,
+    explicit_options,
+    length_options,
+    sampling_options,
+    thinking_options,
+)
 from edgeformer.cli._options import COMMON, ENCODER_DECODERS, Command, execution_options, json_option, option
 from edgeformer.cli._output import note, print_json, print_table
 from edgeformer.errors import RequestError
@@ -30,6 +37,9 @@ ENCODER_OPTIONS = ("question", "aggregation")
 
 CHAT = "Chat"
 
+CHAT_OPTIONS = ("enable_thinking", "reasoning_effort", "chat_template_kwargs")
+"""Options, by their parameters, that only a chat takes."""
+
 
 @click.command("run", cls=Command)
 @click.argument("bundle", type=click.Path(path_type=Path))
@@ -38,6 +48,7 @@ CHAT = "Chat"
 @option("--adapter", metavar="NAME", topic=COMMON, help="Run with this LoRA adapter of the bundle.")
 @option("--chat", is_flag=True, topic=CHAT, help="Use the model's chat template; without PROMPT, hold a conversation.")
 @option("--system", topic=CHAT, help="System message of the chat.")
+@thinking_options
 @sampling_options
 @declared(LogprobOptions, note="Only --json shows them.")
 @option(
@@ -140,14 +151,23 @@ def _check_options(model: "Model", chat: bool, system: str | None, options: dict
             foreign = [name for name in given if name not in takes]
         case Seq2SeqLM():
             languages = ["source_language", "target_language"] if model.is_speech else list(SPEECH_OPTIONS)
-            foreign = [name for name in given if name in ("chat", "system", "adapter", *ENCODER_OPTIONS, *languages)]
+            others = ("chat", "system", "adapter", *CHAT_OPTIONS, *ENCODER_OPTIONS)
+            foreign = [name for name in given if name in (*others, *languages)]
         case _:
             foreign = [name for name in given if name in (*SEQ2SEQ_OPTIONS, *ENCODER_OPTIONS)]
     if foreign:
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in foreign)
+        names = ", ".join(_flag(name, options) for name in foreign)
         raise RequestError(f"{names}: not for a bundle of this kind ({model.manifest.task}).")
-    if system is not None and not chat:
-        raise click.UsageError("--system is for --chat.")
+    for name in ("system", *CHAT_OPTIONS):
+        if name in given and not chat:
+            raise click.UsageError(f"{_flag(name, options)} is for --chat.")
+
+
+def _flag(name: str, options: dict[str, Any]) -> str:
+    """Return an option of a parameter as it was given."""
+    if name == "enable_thinking":
+        return "--thinking" if options[name] else "--no-thinking"
+    return f"--{name.replace('_', '-')}"
 
 
 def _label(model: "Encoder", text: str, question: str | None, aggregation: Any, as_json: bool) -> None:

@@ -10,17 +10,20 @@ from edgeformer.client_files.model_card import model_card
 from edgeformer.client_files.transformers_js import with_transformers_js_config
 from edgeformer.documents import schema
 from edgeformer.documents.json_document import read_object
-from edgeformer.manifest.deployment import Deployment
+from edgeformer.manifest.deployment import MORE_TEMPLATES, Deployment
 from edgeformer.manifest.manifest import Manifest
 
 
 def copy_files(deployment: Deployment, source: Path | None, folder: Path) -> None:
-    """Copy the files of a model's folder, if there is one, that the deployment has a use for."""
+    """Copy the files of a model's folder, if there is one, that the deployment has a use for, and named templates."""
     if source is None:
         return
     for name in deployment.copied_files:
         if (source / name).is_file():
             shutil.copyfile(source / name, folder / name)
+    for path in sorted((source / MORE_TEMPLATES).glob("*.jinja")):
+        (folder / MORE_TEMPLATES).mkdir(exist_ok=True)
+        shutil.copyfile(path, folder / MORE_TEMPLATES / path.name)
 
 
 def lower_case(path: Path) -> None:

@@ -22,7 +22,10 @@ Source: onnxruntime.ai/docs/tutorials/web/large-models.html
 OPERATORS_FILE = "required_operators_and_types.config"
 """Lists the kernels that a reduced build of onnxruntime needs for graphs in ORT format."""
 
-READ_TODAY = ("generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+TEMPLATE, MORE_TEMPLATES, PROCESSOR_TEMPLATE = "chat_template.jinja", "additional_chat_templates", "chat_template.json"
+"""Where Hugging Face keeps chat templates: one, a folder of named ones, and that of a processor."""
+
+READ_TODAY = ("generation_config.json", "tokenizer.json", "tokenizer_config.json", TEMPLATE, PROCESSOR_TEMPLATE)
 """Files of a Hugging Face folder that clients of today read; older ones look for special tokens in one more."""
 
 

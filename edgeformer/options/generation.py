@@ -220,6 +220,19 @@ class DryOptions:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ThinkingOptions:
+    """How long a model thinks before it answers."""
+
+    TITLE: ClassVar[str] = "Thinking"
+
+    thinking_budget: int | None = option(
+        None, "Tokens after which a model that still thinks is made to answer.",
+        "The mark that ends thinking is forced. It needs a model whose chat template or tokenizer has such marks.",
+        at_least=0, cli=True, api=True, in_file=False,
+    )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class StructuredOutputOptions:
     """Only tokens that may go on like this can come, whatever the rules say.
 
@@ -287,7 +300,7 @@ class BeamOptions:
 
 
 GROUPS = (
-    LengthOptions, SamplingOptions, LogprobOptions, RuleOptions, DryOptions, StructuredOutputOptions,
+    LengthOptions, SamplingOptions, LogprobOptions, RuleOptions, DryOptions, ThinkingOptions, StructuredOutputOptions,
     SpeculationOptions, BeamOptions,
 )  # fmt: skip
 
@@ -342,6 +355,7 @@ class GenerationOptions(TypedDict, total=False):
     dry_allowed_length: int
     dry_penalty_last_n: int
     dry_sequence_breakers: Texts
+    thinking_budget: int | None
     json_schema: JsonSchema | None
     regex: str | None
     grammar: str | None

@@ -8,7 +8,7 @@ All prompts are run before the first step. Prompts of different lengths need no 
 prompt does not depend on its neighbours.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from edgeformer.runtime.generation.row import Row
 from edgeformer.runtime.generation.scheduling import Beginnings, GenerationStream, ScheduledRequest, Scheduler
@@ -31,18 +31,19 @@ def start_rows(
     first_logits: Logits | None = None,
     drafts: RowDrafts | None = None,
     adapter: str | None = None,
+    make_stream: Callable[[ScheduledRequest, Scheduler], GenerationStream] = GenerationStream,
 ) -> tuple[Scheduler, list[GenerationStream]]:
     """Return a scheduler with these rows in its queue, and a stream of each: whoever reads one runs all.
 
     first_logits: [B, V], the logits after the prompts where these were already run. drafts: of the only row. adapter:
-    the name of the LoRA adapter that the graph has.
+    the name of the LoRA adapter that the graph has. make_stream: makes the stream of a request.
     """
     leave_out_at = LEAVE_OUT_AT if beginnings.decoder.memory.runs_fewer_rows else 0.0
     scheduler = Scheduler(beginnings, len(rows), leave_out_at=leave_out_at, prompts_first=True)
     streams = []
     for index, row in enumerate(rows):
         request = ScheduledRequest(row, adapter=adapter, drafts=drafts)
-        streams.append(GenerationStream(request, scheduler))
+        streams.append(make_stream(request, scheduler))
         if first_logits is not None:
             request.prefilled, request.first_logits = len(row.prompt), first_logits[index]
         scheduler.add(request)

@@ -26,6 +26,7 @@ from edgeformer.options.generation import (
     SamplingOptions,
     SpeculationOptions,
     StructuredOutputOptions,
+    ThinkingOptions,
 )
 from edgeformer.options.generation import GenerationOptions as GenerationOptions
 from edgeformer.options.generation_fields import GENERATION_FIELDS, unsupported_fields
@@ -53,6 +54,7 @@ class GenerationConfig(
     BeamOptions,
     SpeculationOptions,
     StructuredOutputOptions,
+    ThinkingOptions,
     DryOptions,
     RuleOptions,
     LogprobOptions,

@@ -8,6 +8,7 @@ from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime.generation.generation_config import GenerationConfig
 from edgeformer.runtime.generation.row import Row
 from edgeformer.runtime.generation.sampling.logits_processors import LogitsProcessor
+from edgeformer.runtime.generation.sampling.thinking_budget import thinking_budget
 from edgeformer.runtime.request_values import functions
 from edgeformer.runtime.text.streaming import TextStream
 from edgeformer.runtime.text.tokenizer import Tokenizer
@@ -60,6 +61,9 @@ def text_stream(tokenizer: Tokenizer, config: GenerationConfig) -> TextStream:
 def all_processors(
     config: GenerationConfig, tokenizer: Tokenizer | None, processors: Sequence[LogitsProcessor]
 ) -> Sequence[LogitsProcessor]:
-    """Return the logits processors that options of the config ask for, and the caller's behind them."""
+    """Return the caller's logits processors, among those that options of the config ask for."""
     functions("logits_processors", processors)
-    return [config.dry.processor(tokenizer), *processors] if config.dry.dry_multiplier else processors
+    dry = [config.dry.processor(tokenizer)] if config.dry.dry_multiplier else []
+    # The last one, so that nothing changes what it forces.
+    budget = [] if config.thinking_budget is None else [thinking_budget(tokenizer, config.thinking_budget)]
+    return [*dry, *processors, *budget] if dry or budget else processors

@@ -35,6 +35,7 @@ class Generation:
     `GenerationConfig.length_penalty`), None otherwise. logprobs: of each new token; None where the config does not ask
     for them. cached_tokens: those of the prompt whose keys and values were kept from earlier requests. speculation:
     counts of drafted tokens, where the config, a draft model or structured output asks for drafts; otherwise None.
+    reasoning: what the model thought before the answer, which `text` then is, of a chat; None for no thinking.
     """
 
     text: str | None
@@ -47,6 +48,7 @@ class Generation:
     logprobs: list[TokenLogprobs] | None = None
     cached_tokens: int = 0
     speculation: SpeculationStatistics | None = None
+    reasoning: str | None = None
 
 
 NO_RULES = Rules()
@@ -171,12 +173,13 @@ class TokenEvent:
     """A token as it is generated.
 
     text: the text that it completes, which may be empty, and may hold text of tokens before it. logprobs: None where
-    the config does not ask for them.
+    the config does not ask for them. reasoning: text that the model thinks, of a chat.
     """
 
     token_id: int
     text: str
     logprobs: TokenLogprobs | None
+    reasoning: str = ""
 
 
 def candidate_count(rows: Sequence[Row]) -> int | None:

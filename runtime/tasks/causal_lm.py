@@ -1,6 +1,6 @@
 """Generate with a decoder-only language model."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, Unpack, cast, overload
@@ -12,6 +12,7 @@ from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime import request_values
 from edgeformer.runtime.caches.encoder_outputs import check_length
+from edgeformer.runtime.generation.chat_stream import ChatStream
 from edgeformer.runtime.generation.generate import start_rows
 from edgeformer.runtime.generation.generation_config import CallOptions, GenerationConfig, GenerationOptions
 from edgeformer.runtime.generation.make_row import make_row
@@ -22,6 +23,8 @@ from edgeformer.runtime.generation.scheduling import (
     GenerationStream,
     PrefixBeginnings,
     SampleBeginnings,
+    ScheduledRequest,
+    Scheduler,
 )
 from edgeformer.runtime.generation.speculation import DraftLength, DraftModel, check_same_tokens
 from edgeformer.runtime.generation.speculation.row_drafts import RowDrafts, drafts_of
@@ -35,7 +38,8 @@ from edgeformer.runtime.steps.new_decoder import new_decoder
 from edgeformer.runtime.steps.row_adapters import RowAdapters
 from edgeformer.runtime.steps.runner import StepRunner
 from edgeformer.runtime.tasks.model import Model, Text, is_batch
-from edgeformer.runtime.text.tokenizer import Message
+from edgeformer.runtime.text.thinking.reader import new_thinking
+from edgeformer.runtime.text.tokenizer import Message, Tool
 
 PREFIX_BYTES = 256 * 2**20
 """Bytes of conversations that `chat` keeps: 5,800 tokens at SmolLM2-135M's geometry in float32."""
@@ -212,9 +216,13 @@ class CausalLM(Model):
 
     def chat(
         self,
-        messages: Sequence[Message],
+        messages: Sequence[Mapping[str, Any]],
         *,
+        tools: Sequence[Tool] = (),
         allow_special: bool = False,
+        enable_thinking: bool | None = None,
+        reasoning_effort: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         config: GenerationConfig | None = None,
         adapter: str | None = None,
         logits_processors: Sequence[LogitsProcessor] = (),
@@ -222,16 +230,36 @@ class CausalLM(Model):
     ) -> GenerationStream:
         """Answer a conversation, laid out by the model's chat template; return an iterator over pieces of text.
 
-        messages: dicts with `role` (system, user, assistant) and `content`. allow_special: whether a message that
-        spells a special token, such as `<|im_end|>`, becomes that token; otherwise it is text like any other. The other
+        messages: dicts with `role` (system, user, assistant, tool) and `content`; `reasoning_content` is what the
+        assistant thought before. tools: the functions that the model may call. allow_special: whether a message that
+        spells a special token, such as `<|im_end|>`, becomes that token; otherwise it is text like any other.
+        enable_thinking, reasoning_effort: whether the model thinks before it answers, and how much ("low", "medium",
+        "high"), where its chat template asks. chat_template_kwargs: other variables that the template reads. The other
         arguments are those of `generate`. What the messages have in common with those of earlier calls is not read
-        again (`prefix_cache`). Raises RequestError for a model without a chat template.
+        again (`prefix_cache`).
+
+        What the model thinks is no part of the text: events and the result have it as `reasoning`. Raises RequestError
+        for a model without a chat template, and for what its template does not read.
         """
-        prompt = self.require_tokenizer().encode_chat(messages, allow_special=allow_special)
+        tokenizer = self.require_tokenizer()
+        variables = tokenizer.thinking_variables(
+            enable_thinking, reasoning_effort, chat_template_kwargs, with_tools=bool(tools)
+        )
+        prompt = tokenizer.encode_chat(
+            messages,
+            tools=tools,
+            allow_special=allow_special,
+            chat_template_kwargs=variables or None,
+        )
         chosen = self._config(config, options)
         [row], decoder = self._prepare([prompt], chosen, logits_processors, adapter=adapter)
         beginnings, drafts = PrefixBeginnings(decoder, self.prefix_cache), self.new_drafts(row, chosen)
-        [stream] = start_rows(beginnings, [row], drafts=drafts, adapter=adapter)[1]
+        make_stream: Callable[[ScheduledRequest, Scheduler], GenerationStream] = GenerationStream
+        if tokenizer.thinking_format is not None:
+            spelled = None if chosen.skip_special_tokens else tokenizer.special_tokens
+            divide = partial(new_thinking, tokenizer, prompt, chosen.stop, spelled)
+            make_stream = partial(ChatStream, new_thinking=divide)
+        [stream] = start_rows(beginnings, [row], drafts=drafts, adapter=adapter, make_stream=make_stream)[1]
         return stream
 
     def save_session(self, path: str | Path, messages: Sequence[Message] = ()) -> None:

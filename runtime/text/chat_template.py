@@ -14,6 +14,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
@@ -42,6 +43,16 @@ TOOLS_OF_MESSAGE = r"""(?:\[\s*['"]tools['"]\s*\]|\.tools\b)"""
 _deadline: ContextVar[float] = ContextVar("deadline of a chat template", default=float("inf"))
 
 
+@contextmanager
+def one_deadline() -> Iterator[None]:
+    """Let all templates that are rendered in the `with` block have the time of one."""
+    token = _deadline.set(min(_deadline.get(), time.monotonic() + SECONDS))
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
+
+
 class ChatTemplate:
     """A chat template, compiled when it is first used. source: the program."""
 
@@ -54,17 +65,15 @@ class ChatTemplate:
 
         Raises RequestError for what the template refuses, and for a template that is none or that exceeds a limit.
         """
-        token = _deadline.set(time.monotonic() + SECONDS)
         try:
-            if self._compiled is None:
-                _measure(self.source)
-                self._compiled = _environment().from_string(self.source)
-            return self._compiled.render(**values)
+            with one_deadline():
+                if self._compiled is None:
+                    _measure(self.source)
+                    self._compiled = _environment().from_string(self.source)
+                return self._compiled.render(**values)
         except Exception as error:  # a template is a program of the model, which may raise anything
             reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
             raise RequestError(f"the chat template of this model refuses the conversation: {reason}") from error
-        finally:
-            _deadline.reset(token)
 
     def with_tools(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> dict[str, Any]:
         """Return the variables of a conversation: its messages, and the tools where the template reads them.
@@ -73,9 +82,9 @@ class ChatTemplate:
         the message of the system, and those of Phi-4-mini JSON text of the functions.
         """
         variables: dict[str, Any] = {"messages": list(messages), "tools": list(tools) or None}
-        if not tools or "tools" in self._names:
+        if not tools or "tools" in self.names:
             return variables
-        if "xml_tools" in self._names:
+        if "xml_tools" in self.names:
             return variables | {"xml_tools": list(tools)}
         if not re.search(TOOLS_OF_MESSAGE, self.source):
             return variables
@@ -87,7 +96,7 @@ class ChatTemplate:
         return variables | {"messages": [{**system, "tools": own}, *messages[begins:]]}
 
     @functools.cached_property
-    def _names(self) -> set[str]:
+    def names(self) -> set[str]:
         """The variables that the template reads and does not set."""
         try:
             _measure(self.source)
@@ -260,10 +269,10 @@ class _Generation(jinja2.ext.Extension):
 
     tags = {"generation"}  # noqa: RUF012 - so jinja2 declares it
 
-    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
-        """Return the nodes between the tags."""
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+    def parse(self, parser: jinja2.parser.Parser) -> nodes.Node:
+        """Return the nodes between the tags; what they set is theirs alone, as in transformers."""
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
 
 
 @functools.cache

@@ -1,8 +1,9 @@
 """Keep the special tokens of a chat template apart from what the messages spell.
 
 A template writes `<|im_end|>` where a turn ends; a user who writes the same characters must not end a turn. The special
-tokens inside the messages are hidden while the template runs. What the template wrote is then marked by strings that
-nobody can guess, as tokens of a copy of the tokenizer, and that copy takes the spelled ones for plain text.
+tokens inside the messages of users, systems and tools are hidden while the template runs. What the template wrote is
+then marked by strings that nobody can guess, as tokens of a copy of the tokenizer, and that copy takes the spelled ones
+for plain text.
 """
 
 import re
@@ -14,6 +15,7 @@ from typing import Any
 import tokenizers
 
 from edgeformer.runtime.text import long_texts
+from edgeformer.runtime.text.templates.message_forms import is_text_parts
 
 MARK = re.compile("mark[0-9a-f]{32}")
 """Strings in the place of special tokens: letters and digits, which filters such as `tojson` leave alone."""
@@ -21,11 +23,12 @@ MARK = re.compile("mark[0-9a-f]{32}")
 
 @dataclass(frozen=True)
 class HiddenTokens:
-    """Messages and tools whose special tokens are hidden. texts: what was hidden, by the string in its place."""
+    """A conversation whose special tokens are hidden. texts: what was hidden, by the string in its place."""
 
-    messages: list[dict[str, Any]]
+    messages: list[Mapping[str, Any]]
     texts: dict[str, str]
     tools: list[dict[str, Any]] = field(default_factory=list)
+    variables: dict[str, Any] = field(default_factory=dict)
 
     def shown(self, text: str) -> str:
         """Return a rendered text with what was hidden."""
@@ -38,9 +41,16 @@ def special_tokens(backend: tokenizers.Tokenizer) -> dict[str, tokenizers.AddedT
 
 
 def hide(
-    messages: Sequence[Mapping[str, Any]], spelled: Sequence[str], tools: Sequence[Mapping[str, Any]] = ()
+    messages: Sequence[Mapping[str, Any]],
+    spelled: Sequence[str],
+    tools: Sequence[Mapping[str, Any]] = (),
+    variables: Mapping[str, Any] | None = None,
 ) -> HiddenTokens:
-    """Hide every occurrence of the strings `spelled` in the messages and tools, in any of their fields."""
+    """Hide every occurrence of the strings `spelled`, in any field of the messages, tools and variables of a template.
+
+    What the assistant said stays as it is: the model wrote these tokens, and templates look for them, as for `</think>`
+    where they leave out what was thought in earlier turns.
+    """
     pattern, texts = _pattern(spelled), {}
 
     def replaced(match: re.Match[str]) -> str:
@@ -53,9 +63,20 @@ def hide(
             return pattern.sub(replaced, value) if spelled else value
         if isinstance(value, Mapping):
             return {key: hidden(each) for key, each in value.items()}
+        if spelled and is_text_parts(value):
+            value = _whole(value, pattern)
         return [hidden(each) for each in value] if isinstance(value, list | tuple) else value
 
-    return HiddenTokens([hidden(message) for message in messages], texts, [hidden(tool) for tool in tools])
+    shown = [message if message.get("role") == "assistant" else hidden(message) for message in messages]
+    return HiddenTokens(shown, texts, [hidden(tool) for tool in tools], hidden(variables or {}))
+
+
+def _whole(parts: Sequence[Mapping[str, Any]], pattern: re.Pattern[str]) -> Sequence[Mapping[str, Any]]:
+    """Return parts of text, as a single one where neighbours spell a special token together, trimmed or not."""
+    texts = [part["text"] for part in parts]
+    apart = sum(len(pattern.findall(text)) for text in texts)
+    spelled = (len(pattern.findall("".join(each))) for each in (texts, [text.strip() for text in texts]))
+    return parts if all(count <= apart for count in spelled) else [{"type": "text", "text": "".join(texts)}]
 
 
 def encode_hidden(backend: tokenizers.Tokenizer, rendered: str, hidden: HiddenTokens) -> list[int]:

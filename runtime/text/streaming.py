@@ -34,6 +34,11 @@ class TextStream:
         self._held = ""  # settled text that may be the beginning of a stop string
         self.stopped = False
 
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether the last token ended within a character."""
+        return bool(self._unsettled)
+
     def at_end(self) -> "TextStream | WholeText":
         """Return what decodes the same text at its end, for a row without tokens; stop strings need each piece."""
         return self if self._stop or self._spelled else WholeText(self._tokenizer)

@@ -9,16 +9,22 @@ from typing import Any
 import tokenizers
 
 from edgeformer.config.tokenizer_limits import token_limit
-from edgeformer.documents.json_document import read_object, read_text
+from edgeformer.documents.json_document import read_object
 from edgeformer.errors import BundleError, EdgeformerError, RequestError
 from edgeformer.runtime import request_values
 from edgeformer.runtime.request_values import is_list, shown, text_or_ids
 from edgeformer.runtime.text import chat_text, long_texts
-from edgeformer.runtime.text.chat_template import ChatTemplate
+from edgeformer.runtime.text.templates.conversation import ChatTemplates, check_variables
+from edgeformer.runtime.text.templates.template_files import DEFAULT, TOOL_USE, read_templates
+from edgeformer.runtime.text.thinking.formats import ThinkingFormat, recognise
+from edgeformer.runtime.text.thinking.switches import thinking_variables
 from edgeformer.runtime.text.token_bytes import vocabulary_bytes
 from edgeformer.runtime.text.token_texts import TokenTexts
 
 CONFIG = "tokenizer_config.json"
+
+OLDER_TOKENS = "special_tokens_map.json"
+"""Where older folders name special tokens. transformers reads it where CONFIG does not list the added tokens."""
 
 Message = dict[str, str]
 """A message of a conversation: `role` (system, user, assistant) and `content`."""
@@ -26,12 +32,15 @@ Message = dict[str, str]
 Tool = Mapping[str, Any]
 """A function that a model may call, as OpenAI's API describes it: {"type": "function", "function": {"name": …}}."""
 
+TAIL = 8
+"""Tokens at the end of a prompt that may begin thinking."""
+
 LARGEST_ID = 2**32 - 1
 """The largest id that the package `tokenizers` takes."""
 
 
 class Tokenizer:
-    """The tokenizer of a bundle: tokenizer.json, and if they exist tokenizer_config.json and chat_template.jinja.
+    """The tokenizer of a bundle: tokenizer.json, and if they exist tokenizer_config.json and chat templates.
 
     backend: the tokenizer of the package `tokenizers`. Raises BundleError for files that cannot be read.
     """
@@ -48,19 +57,51 @@ class Tokenizer:
         self.backend.no_truncation()
         path = folder / CONFIG
         self.config = read_object(path, BundleError) if path.is_file() else {}
-        template = _read_template(folder / "chat_template.jinja", self.config)
-        self._template = None if template is None else ChatTemplate(template)
+        self._special_texts = _special_texts(self.config, folder)
+        self.use_templates(read_templates(folder, self.config, path))
         self._truncating: tokenizers.Tokenizer | None = None  # a copy, made when a text is to be cut
 
     @property
     def chat_template(self) -> str | None:
-        """The chat template, a program of Jinja; None for a tokenizer without one."""
-        return None if self._template is None else self._template.source
+        """The chat template of conversations with tools, a program of Jinja; None for a tokenizer without one."""
+        if self._templates is None:
+            return None
+        sources = self._templates.sources
+        return sources.get(TOOL_USE) or sources.get(DEFAULT)
 
     @property
     def has_chat_template(self) -> bool:
         """Return whether the tokenizer has a chat template, so that `encode_chat` works."""
-        return self._template is not None
+        return self._templates is not None
+
+    def thinking_variables(
+        self,
+        enable_thinking: bool | None = None,
+        reasoning_effort: str | None = None,
+        others: Mapping[str, Any] | None = None,
+        *,
+        with_tools: bool = False,
+    ) -> dict[str, Any]:
+        """Return variables of the chat template that switch thinking, and the caller's others.
+
+        enable_thinking, reasoning_effort: as in `CausalLM.chat`. Raises RequestError for what the template does not
+        read; to switch thinking off changes nothing where there is none.
+        """
+        if enable_thinking is not None:
+            request_values.flag("enable_thinking", enable_thinking)
+        if reasoning_effort is not None:
+            request_values.text("reasoning_effort", reasoning_effort)
+        names, thinks = self.template_variables(with_tools), self.thinking_format is not None
+        switches = thinking_variables(names, enable_thinking, reasoning_effort, thinks=thinks)
+        return switches | (check_variables(others, names) if others is not None else {})
+
+    def use_templates(self, sources: Mapping[str, str]) -> None:
+        """Lay out conversations by these chat templates, by their names: `default`, and `tool_use` with tools."""
+        self._templates = ChatTemplates(sources, self._special_texts) if sources else None
+
+    def template_variables(self, with_tools: bool = False) -> frozenset[str]:
+        """Return the names of the variables that the chat template reads, such as `enable_thinking`."""
+        return frozenset() if self._templates is None else self._templates.names(with_tools)
 
     def encode(
         self, text: str, *, add_special_tokens: bool = True, most_tokens: int | None = None, what: str = "text"
@@ -75,6 +116,12 @@ class Tokenizer:
             if most_tokens is not None:
                 long_texts.check_length(self.backend, checked, most_tokens, what)
             return long_texts.encode_ids(self.backend, checked, add_special_tokens=add_special_tokens)
+
+    def encode_marks(self, text: str) -> list[int]:
+        """Return the token ids of a text within a turn, in which special tokens may be spelled."""
+        lead = self.encode("a", add_special_tokens=False)
+        whole = self.encode(f"a{text}", add_special_tokens=False)
+        return whole[len(lead) :] if whole[: len(lead)] == lead else self.encode(text, add_special_tokens=False)
 
     def encoding(self, text: str, *, add_special_tokens: bool = True) -> tokenizers.Encoding:
         """Return the encoding of a text: its token ids, and the characters of the text that each stands for.
@@ -159,13 +206,24 @@ class Tokenizer:
         return None if name is None else self.backend.token_to_id(name)
 
     @cached_property
+    def thinking_format(self) -> ThinkingFormat | None:
+        """The marks of what the model thinks, by its chat template and its added tokens; None for one without."""
+        added = [token.content for token in self.backend.get_added_tokens_decoder().values()]
+        return recognise(self.chat_template or "", added)
+
+    def opens_thinking(self, tokens: Sequence[int]) -> bool:
+        """Return whether a prompt ends where the model thinks, as it does where a template writes the opening mark."""
+        last = b"".join(self.vocabulary[token] for token in tokens[-TAIL:] if token < len(self.vocabulary))
+        return self.thinking_format is not None and self.thinking_format.is_open_behind(last.decode(errors="ignore"))
+
+    @cached_property
     def vocabulary(self) -> list[bytes]:
         """The bytes of each token id, which may be a part of a character; special tokens are spelled as their names."""
         return vocabulary_bytes(self.backend)
 
     @cached_property
     def special_tokens(self) -> dict[int, str]:
-        """The texts of special tokens, by their ids."""
+        """The texts of the special tokens, which decoding leaves out, by their ids."""
         added = self.backend.get_added_tokens_decoder().items()
         return {id: token.content for id, token in added if token.special}
 
@@ -194,23 +252,33 @@ class Tokenizer:
         *,
         tools: Sequence[Tool] = (),
         allow_special: bool = False,
-        most_tokens: int | None = None,
+        add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        most_tokens: int | None = None,
     ) -> list[int]:
         """Return the token ids of a conversation and the start of the assistant's turn, by the chat template.
 
-        messages: dicts with `role` (system, user, assistant) and `content`. tools: the functions that the model may
-        call, for templates that have the variable `tools`. allow_special: whether a message or a tool that spells a
-        special token, such as `<|im_end|>`, becomes that token, and may so end its turn; otherwise it is text like any
-        other. most_tokens: how many are of any use; a much longer conversation is not encoded to its end, and raises
-        PromptLengthError. continue_final_message: end within the last message, as transformers does, instead of with
-        the start of a turn. Raises RequestError as `render_chat`.
+        messages: dicts with `role` (system, user, assistant, tool) and `content`, a text or a list of parts. tools: the
+        functions that the model may call, for templates that have the variable `tools`. allow_special: whether a
+        message or a tool that spells a special token, such as `<|im_end|>`, becomes that token, and may so end its
+        turn; otherwise it is text like any other. What the assistant said is the model's own, and keeps its tokens.
+        add_generation_prompt: whether the assistant's turn begins at the end. continue_final_message: leave the last
+        message, which is the assistant's, open, so that the model goes on with it. chat_template_kwargs: variables of
+        the template, such as {"enable_thinking": False}. most_tokens: how many are of any use; a much longer
+        conversation is not encoded to its end, and raises PromptLengthError. Raises RequestError as `render_chat`.
         """
         _check_conversation(messages, tools)
         request_values.flag("allow_special", allow_special)
         spelled = [] if allow_special else list(chat_text.special_tokens(self.backend))
-        hidden = chat_text.hide(messages, spelled, tools)
-        rendered = self.render_chat(hidden.messages, hidden.tools, continue_final_message=continue_final_message)
+        hidden = chat_text.hide(messages, spelled, tools, self._variables(chat_template_kwargs, tools))
+        rendered = self._chosen_templates.render(
+            hidden.messages,
+            hidden.tools,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            variables=hidden.variables,
+        )
         text_or_ids("conversation", rendered)
         if most_tokens is not None:
             long_texts.check_length(self.backend, hidden.shown(rendered), most_tokens, "conversation")
@@ -223,40 +291,43 @@ class Tokenizer:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Tool] = (),
         *,
+        add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> str:
         """Return a conversation as text, by the chat template. Arguments are those of `encode_chat`.
 
-        Raises RequestError for a model without a template, and for messages that the template refuses.
+        Messages get the forms that the template reads: a text or a list of parts, arguments as an object or as text.
+        Raises RequestError for a model without a template, for messages that the template refuses, and for variables
+        that it does not read.
         """
-        if self._template is None:
-            raise RequestError("this model has no chat template; give it a plain prompt.")
         _check_conversation(messages, tools)
-        tokens = {name: _content(value) for name, value in self.config.items() if name.endswith("_token")}
-        request_values.flag("continue_final_message", continue_final_message)
-        rendered = self._template.render(
-            # transformers defines these for every template, and drops entries of a message that are None.
-            **self._template.with_tools(
-                [{key: value for key, value in message.items() if value is not None} for message in messages], tools
-            ),
-            documents=None,
-            add_generation_prompt=not continue_final_message,
-            **{name: value for name, value in tokens.items() if isinstance(value, str)},
+        return self._chosen_templates.render(
+            messages,
+            tools,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            variables=self._variables(chat_template_kwargs, tools),
         )
-        return _up_to(messages[-1], rendered) if continue_final_message and messages else rendered
+
+    def _variables(self, given: Mapping[str, Any] | None, tools: Sequence[Tool]) -> dict[str, Any]:
+        templates = self._chosen_templates
+        return {} if given is None else check_variables(given, templates.names(bool(tools)))
+
+    @property
+    def _chosen_templates(self) -> ChatTemplates:
+        if self._templates is None:
+            raise RequestError("this model has no chat template; give it a plain prompt.")
+        return self._templates
 
 
-def _up_to(message: Mapping[str, Any], rendered: str) -> str:
-    """Return a rendered conversation up to the text of its last message. Raises RequestError where it has none."""
-    content = message.get("content")
-    if isinstance(content, list):
-        content = next((part["text"] for part in reversed(content) if "text" in part), "")
-    text = content.strip() if isinstance(content, str) else ""
-    place = rendered.rfind(text) if text else -1
-    if place < 0:
-        raise RequestError("the last message has no text that the chat template writes, so it cannot be continued.")
-    whole = str(content).lstrip()  # templates may cut the white space at its end
-    return rendered[: place + len(whole if rendered.startswith(whole, place) else text)]
+def _special_texts(config: dict[str, Any], folder: Path) -> dict[str, str]:
+    """Return the texts of special tokens by their names, such as `eos_token`, as transformers gives templates."""
+    older = folder / OLDER_TOKENS
+    if "added_tokens_decoder" not in config and older.is_file():
+        config = config | read_object(older, BundleError)
+    texts = {name: _content(value) for name, value in config.items() if name.endswith("_token")}
+    return {name: text for name, text in texts.items() if isinstance(text, str)}
 
 
 def _check_conversation(messages: Any, tools: Any) -> None:
@@ -275,19 +346,6 @@ def _tokenizer_errors() -> Iterator[None]:
         if isinstance(error, KeyboardInterrupt | SystemExit | EdgeformerError):
             raise
         raise BundleError(f"the tokenizer cannot encode the text: {error}. Copy tokenizer.json again.") from error
-
-
-def _read_template(file: Path, config: dict[str, Any]) -> str | None:
-    """Return the chat template of a file, else of tokenizer_config.json; None if there is none."""
-    if file.is_file():
-        return read_text(file, BundleError)
-    template = config.get("chat_template")
-    if isinstance(template, list):  # a list of named templates
-        named = [entry for entry in template if isinstance(entry, dict) and entry.get("name") == "default"]
-        template = named[-1].get("template") if named else None
-    if not isinstance(template, str | None):
-        raise BundleError(f"{file.parent / CONFIG} has chat_template = {shown(template)}; it must be a text.")
-    return template
 
 
 def _content(token: Any) -> Any:

@@ -80,6 +80,12 @@ CALLS = {
     "chat(allow_special)": (
         lambda h, v: list(h["lm"].chat(MESSAGE, allow_special=v, max_new_tokens=1)), "allow_special", {"True"},
     ),
+    "chat(enable_thinking)": (
+        lambda h, v: list(h["lm"].chat(MESSAGE, enable_thinking=v, max_new_tokens=1)), "enable_thinking", {"None"},
+    ),
+    "chat(reasoning_effort)": (
+        lambda h, v: list(h["lm"].chat(MESSAGE, reasoning_effort=v, max_new_tokens=1)), "reasoning_effort", {"None"},
+    ),
     "new_row": (lambda h, v: h["lm"].new_row(v), "prompt", {"x"}),
     "encode": (lambda h, v: h["tokenizer"].encode(v), "text", {"empty", "x"}),
     "encoding": (lambda h, v: h["tokenizer"].encoding(v), "text", {"empty", "x"}),
@@ -87,6 +93,13 @@ CALLS = {
     "encode_pair": (lambda h, v: h["tokenizer"].encode_pair(v, "x"), "first text", {"empty", "x"}),
     "special_token": (lambda h, v: h["tokenizer"].special_token(v), "name", {"empty", "x"}),
     "encode_chat(tools)": (lambda h, v: h["tokenizer"].encode_chat(MESSAGE, tools=v), "tools", {"[]"}),
+    "encode_chat(chat_template_kwargs)": (
+        lambda h, v: h["tokenizer"].encode_chat(MESSAGE, chat_template_kwargs=v), "chat_template_kwargs",
+        {"None", "{}"},
+    ),
+    "encode_chat(add_generation_prompt)": (
+        lambda h, v: h["tokenizer"].encode_chat(MESSAGE, add_generation_prompt=v), "add_generation_prompt", {"True"},
+    ),
     "render_chat": (lambda h, v: h["tokenizer"].render_chat(v), "messages", {"[]"}),
     "run": (lambda h, v: h["encoder"].run(v), "text", {"[5 as text]"}),
     "run(outputs)": (lambda h, v: h["encoder"].run(["x"], v), "output", {"None"}),
@@ -219,6 +232,8 @@ def test_the_tests_name_every_public_call(have):
         "start_prompt", "encode_text", "with_prompt", "embed_encoded", "is_list", "push", "end", "encode_truncated",
         "encode_source", "save_session", "transcription", "encode_windows", "row_adapters", "score_encoded",
         "require_scores", "new_draft_model", "drafts_by_model", "new_drafts",
+        "template_variables", "use_templates", "encode_marks",
+        "opens_thinking", "thinking_variables",
     }  # fmt: skip
     for each in (have["lm"], have["encoder"], have["seq2seq"], have["engine"], have["tokenizer"]):
         for name in dir(type(each)):

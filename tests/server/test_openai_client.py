@@ -150,7 +150,7 @@ REFUSED = [
     ({"temperature": -1}, openai.BadRequestError, "invalid_type", "temperature", "greater than or equal to 0"),
     ({"top_p": 3}, openai.BadRequestError, None, "top_p", "top_p is 3.0; it must be above 0 and at most 1"),
     ({"n": 99}, openai.BadRequestError, None, "n", "n is 99; 16 choices are allowed"),
-    ({"reasoning_effort": "high"}, openai.BadRequestError, "unsupported_parameter", "reasoning_effort", "degrees"),
+    ({"reasoning_effort": "high"}, openai.BadRequestError, "unsupported_parameter", "reasoning_effort", "not read"),
     ({"extra_body": {"tempratur": 1}}, openai.BadRequestError, "unknown_parameter", "tempratur", "is no field"),
     ({"extra_body": {"max_tokens": "5"}}, openai.BadRequestError, "invalid_type", "max_tokens", "valid integer"),
     ({"max_tokens": 5, "max_completion_tokens": 6}, openai.BadRequestError, None, "max_tokens", "differ"),

@@ -97,6 +97,7 @@ def test_a_call_is_an_item_and_its_answer_goes_back(create, choice):
 REFUSED = [
     ({"previous_response_id": "resp_1"}, "previous_response_id", "send the whole conversation as input"),
     ({"background": True}, "background", "an answer belongs to its request"),
+    ({"reasoning": {"effort": "high"}}, "reasoning.effort", "does not read reasoning_effort"),
     ({"input": [{"type": "reasoning", "id": "rs", "summary": []}]}, "input", "has no message to answer"),
     ({"input": [{"type": "computer_call"}]}, "input.0.type", "is 'computer_call'; a conversation has items of these"),
     ({"input": [{"role": "user"}]}, "input.0.content", "Field required"),

@@ -25,8 +25,8 @@ F = [{"name": name, "parameters": {}} for name in "fg"]
 ROME = {"city": "Rome", "days": 2}
 
 
-def read(format, text, size=1000, functions=(*F, WEATHER), **options):
-    reader, texts, calls = ToolCallReader(FORMATS[format], functions, **options), [], []
+def read(format, text, size=1000, functions=(*F, WEATHER)):
+    reader, texts, calls = ToolCallReader(FORMATS[format], functions), [], []
     for start in range(0, len(text), size):
         piece, found = reader.push(text[start : start + size])
         texts.append(piece)
@@ -314,7 +314,7 @@ def test_the_grammar_of_every_format_accepts_its_example_and_no_other_values(for
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_grammar_that_forces_no_call_accepts_text(format):
-    text = "<|channel|>final<|message|>It is sunny." if FORMATS[format].channels else "It is sunny."
+    text = "<|channel|>final<|message|>It is sunny." if isinstance(FORMATS[format], Harmony) else "It is sunny."
     assert accepts(grammar_of(format, forced=False), text)
     assert not accepts(grammar_of(format), text)
 
@@ -323,7 +323,7 @@ def test_a_grammar_that_forces_no_call_accepts_text(format):
 def test_a_grammar_of_a_schema_and_tools_accepts_either(format):
     schema = {"type": "object", "properties": {"sunny": {"type": "boolean"}}, "required": ["sunny"]}
     grammar = grammar_of(format, forced=False, answer_schema=schema)
-    begin = "<|channel|>final<|message|>" if FORMATS[format].channels else ""
+    begin = "<|channel|>final<|message|>" if isinstance(FORMATS[format], Harmony) else ""
     assert accepts(grammar, f'{begin}{{"sunny": true}}')
     assert accepts(grammar, FORMATS[format].example.removesuffix(CALL))
     assert not accepts(grammar, f"{begin}It is sunny.")

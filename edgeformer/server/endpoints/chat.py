@@ -11,11 +11,12 @@ from starlette.responses import JSONResponse, Response
 
 from edgeformer.errors import PromptLengthError, RequestError
 from edgeformer.runtime import CausalLM, Generation, TokenEvent
-from edgeformer.runtime.text.streaming import TextStream
+from edgeformer.runtime.text.thinking.reader import ThinkingStream
 from edgeformer.runtime.text.tokenizer import Tokenizer
 from edgeformer.server.schema.answer_forms import form_error, warnings_of
 from edgeformer.server.schema.api_errors import as_api_error
 from edgeformer.server.schema.bodies import ChatBody
+from edgeformer.server.schema.thinking import thinking_budget
 from edgeformer.server.service.answers import Answers, Progress, unless_gone
 from edgeformer.server.service.config_of_body import configs, skips_special_tokens
 from edgeformer.server.service.generating import FINISH_REASONS, EventStream, keep_text, submit, usage
@@ -28,13 +29,27 @@ from edgeformer.server.tool_calls.format import Call
 from edgeformer.server.tool_calls.reader import ToolCallReader
 
 
+@dataclass(frozen=True)
+class Delta:
+    """New parts of an answer: text that the model thinks, text that it says, and calls that are complete."""
+
+    reasoning: str = ""
+    text: str = ""
+    calls: Sequence[Call] = ()
+
+
 @dataclass
 class Choice:
-    """One answer of a chat: its text and calls so far. marked: the text with its marks, which `reader` reads."""
+    """One answer of a chat so far.
 
+    stream: divides its tokens into thinking and text with marks, which `reader` divides into text and calls. None where
+    the text of the tokens is the answer.
+    """
+
+    stream: ThinkingStream | None
     reader: ToolCallReader | None
-    marked: TextStream | None
     one_call: bool
+    reasoning: str = ""
     text: str = ""
     calls: list[Call] = field(default_factory=list)
     events: list[TokenEvent] = field(default_factory=list)
@@ -49,25 +64,36 @@ class Choice:
         found = [(text.find(each.strip()), each) for each in stop if each.strip() in text]
         return min(found)[1] if found else None
 
-    def advance(self, progress: Progress) -> tuple[str, list[Call]]:
-        """Take new tokens; return new text and calls."""
-        text = "".join(each.text or "" for each in progress.tokens)
-        calls: list[Call] = []
-        if self.reader is not None and self.marked is not None:
-            text = "".join(self.marked.push(each.token_id) for each in progress.tokens)
-            text, calls = self.reader.push(text + (self.marked.flush() if progress.result is not None else ""))
-            if progress.result is not None:
-                rest, more = self.reader.finish()
-                text, calls = text + rest, calls + more
-        if self.one_call:
-            calls = calls[: 1 - len(self.calls)]
-        self.text += text
-        self.calls += calls
+    def advance(self, progress: Progress) -> Delta:
+        """Take new tokens; return what they add."""
+        delta = self._read(progress)
+        self.reasoning += delta.reasoning
+        self.text += delta.text
+        self.calls += delta.calls
         self.events += progress.tokens
         if progress.result is not None:
             self.result = progress.result
             self.finish_reason = self._finish_reason(progress.result)
-        return text, calls
+        return delta
+
+    def _read(self, progress: Progress) -> Delta:
+        if self.stream is None:
+            return Delta(text="".join(each.text or "" for each in progress.tokens))
+        pieces = [self.stream.push(each.token_id) for each in progress.tokens]
+        pieces += [self.stream.finish()] if progress.result is not None else []
+        reasoning, text = ("".join(each) for each in zip(*pieces, strict=True)) if pieces else ("", "")
+        if self.reader is None:
+            return Delta(reasoning, text)
+        text, calls = self.reader.push(text)
+        if progress.result is not None:
+            rest, more = self.reader.finish()
+            text, calls = text + rest, calls + more
+        return Delta(reasoning, text, calls[: 1 - len(self.calls)] if self.one_call else calls)
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Tokens that the model thought."""
+        return 0 if self.stream is None else self.stream.reasoning_tokens
 
     def _finish_reason(self, result: Generation) -> str:
         return "tool_calls" if self.calls else FINISH_REASONS[result.finish_reason]
@@ -86,11 +112,12 @@ class Chat:
     id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
     created: int = field(default_factory=lambda: int(time.time()))
 
-    async def changes(self) -> AsyncIterator[tuple[Progress, str, list[Call]]]:
-        """Yield what comes, with its new text and calls, until all choices have ended."""
+    async def changes(self) -> AsyncIterator[tuple[Progress, Delta]]:
+        """Yield what comes, and what it adds to its choice, until all choices have ended."""
         async for progress in self.answers.progress():
-            text, calls = self.choices[progress.choice].advance(progress)
-            yield progress, text, calls
+            delta = self.choices[progress.choice].advance(progress)
+            self.record.reasoning_tokens = sum(each.reasoning_tokens for each in self.choices)
+            yield progress, delta
 
     async def collect(self) -> dict[str, Any]:
         """Return the whole answer."""
@@ -104,6 +131,8 @@ class Chat:
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
         calls = [call.as_json() for call in choice.calls]
         message: dict[str, Any] = {"role": "assistant", "content": choice.text or (None if calls else "")}
+        if choice.reasoning:
+            message["reasoning_content"] = choice.reasoning
         if calls:
             message["tool_calls"] = calls
         logprobs = chat_logprobs(self.served, choice.events) if self.body.logprobs else None
@@ -118,13 +147,15 @@ class Chat:
         """Yield the events of a stream."""
         for index in range(len(self.choices)):
             yield self._chunk(index, {"role": "assistant", "content": ""})
-        async for progress, text, calls in self.changes():
+        async for progress, delta in self.changes():
             choice = self.choices[progress.choice]
             logprobs = chat_logprobs(self.served, progress.tokens) if self.body.logprobs else None
-            if text or (logprobs and progress.tokens):
-                yield self._chunk(progress.choice, {"content": text}, logprobs)
-            first = len(choice.calls) - len(calls)
-            for place, call in enumerate(calls, first):
+            if delta.reasoning:
+                yield self._chunk(progress.choice, {"reasoning_content": delta.reasoning})
+            if delta.text or (logprobs and progress.tokens):
+                yield self._chunk(progress.choice, {"content": delta.text}, logprobs)
+            first = len(choice.calls) - len(delta.calls)
+            for place, call in enumerate(delta.calls, first):
                 yield self._chunk(progress.choice, {"tool_calls": [{"index": place} | call.as_json()]})
             if progress.result is not None:
                 yield self._chunk(progress.choice, {}, finish_reason=choice.finish_reason)
@@ -165,6 +196,7 @@ async def begin_chat(request: Request, body: ChatBody, param: str) -> Chat:
     """Submit a conversation to its model. param: the field that has it, for errors."""
     state, record = state_of(request), record_of(request)
     served, prompt = await _prompt(request, body, param)
+    body = body.model_copy(update={"thinking_budget": thinking_budget(body)})
     check_length(served, prompt.tokens, state.options.max_prompt_tokens, param)
     wanted = configs(served, body, state.options, len(prompt.tokens), prompt.grammar)
     record.warnings += warnings_of(body)
@@ -178,15 +210,18 @@ async def begin_chat(request: Request, body: ChatBody, param: str) -> Chat:
 
 
 def _choice(served: ServedModel, body: ChatBody, prompt: ChatPrompt, stop: Sequence[str]) -> Choice:
+    tokenizer, format = served.tokenizer, prompt.tool_format
     one_call = body.parallel_tool_calls is False
-    if prompt.tool_format is None:
+    if format is None and tokenizer.thinking_format is None:
         return Choice(None, None, one_call)
-    marks = {id: mark for mark, id in served.special_marks.items()}
+    marks = {} if format is None else {id: mark for mark, id in served.special_marks.items()}
     if not skips_special_tokens(body):
         ends = served.model.manifest.tokens.eos
-        marks = {id: text for id, text in served.tokenizer.special_tokens.items() if id not in ends} | marks
-    reader = ToolCallReader(prompt.tool_format, prompt.functions, thinking=prompt.thinking)
-    return Choice(reader, TextStream(served.tokenizer, stop, marks), one_call)
+        marks = {id: text for id, text in tokenizer.special_tokens.items() if id not in ends} | marks
+    is_open = prompt.is_thinking
+    stream = ThinkingStream(tokenizer, tokenizer.thinking_format, is_open=is_open, stop=stop, spelled=marks)
+    reader = None if format is None else ToolCallReader(format, prompt.functions)
+    return Choice(stream, reader, one_call)
 
 
 async def chat_completions(request: Request) -> Response:

@@ -27,15 +27,26 @@ class Blocks:
     """The blocks of an answer so far. Its methods yield an event for each change."""
 
     blocks: list[dict[str, Any]] = field(default_factory=list)
-    _open: bool = False  # whether the last block is a text that grows
+    _open: str = ""  # the type of the last block, if it is one that grows
+
+    def add_thinking(self, piece: str) -> Iterator[Event]:
+        """Append text to what the model thinks, or begin it. There is no signature, as nobody checks it."""
+        yield from self._begin_text({"type": "thinking", "thinking": "", "signature": ""})
+        self.blocks[-1]["thinking"] += piece
+        yield self._change({"type": "thinking_delta", "thinking": piece})
 
     def add_text(self, piece: str) -> Iterator[Event]:
         """Append text to the block that is being written, or begin one."""
-        if not self._open:
-            self._open = True
-            yield self._begin({"type": "text", "text": ""})
+        yield from self._begin_text({"type": "text", "text": ""})
         self.blocks[-1]["text"] += piece
         yield self._change({"type": "text_delta", "text": piece})
+
+    def _begin_text(self, block: dict[str, Any]) -> Iterator[Event]:
+        """Begin a block that grows, unless one of its type is open already."""
+        if self._open != block["type"]:
+            yield from self.end()
+            self._open = block["type"]
+            yield self._begin(block)
 
     def add_call(self, call: Call) -> Iterator[Event]:
         """Append a call, which is whole."""
@@ -46,9 +57,9 @@ class Blocks:
         yield self._stop()
 
     def end(self) -> Iterator[Event]:
-        """End the text that is being written, if there is one."""
+        """End the text that is being written, or what is being thought, if there is one."""
         if self._open:
-            self._open = False
+            self._open = ""
             yield self._stop()
 
     def _begin(self, block: dict[str, Any]) -> Event:
@@ -74,17 +85,19 @@ class AnsweringMessage:
     async def events(self) -> AsyncIterator[Event]:
         """Yield all events."""
         yield {"type": "message_start", "message": self._message([], None, None)}
-        async for _, text, calls in self.chat.changes():
-            for event in self.blocks.add_text(text) if text else ():
+        async for _, delta in self.chat.changes():
+            for event in self.blocks.add_thinking(delta.reasoning) if delta.reasoning else ():
                 yield event
-            for call in calls:
+            for event in self.blocks.add_text(delta.text) if delta.text else ():
+                yield event
+            for call in delta.calls:
                 for event in self.blocks.add_call(call):
                     yield event
         for event in self.blocks.end():
             yield event
         reason, sequence = self._ending()
-        delta = {"stop_reason": reason, "stop_sequence": sequence}
-        yield {"type": "message_delta", "delta": delta, "usage": self._usage()}
+        ending = {"stop_reason": reason, "stop_sequence": sequence}
+        yield {"type": "message_delta", "delta": ending, "usage": self._usage()}
         yield {"type": "message_stop"}
 
     async def collect(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The route /v1/responses: a chat whose answer is a list of items, messages and calls, with an event for each change.
+"""The route /v1/responses: a chat whose answer is a list of items (thoughts, messages, calls), in events as it comes.
 
 Nothing is stored: a request has the whole conversation.
 """
@@ -27,24 +27,35 @@ class Output:
     """The items of an answer so far. Its methods yield an event for each change, without a number yet."""
 
     items: list[dict[str, Any]] = field(default_factory=list)
-    _open: bool = False  # whether the last item is a message that grows
+    _open: str = ""  # the type of the last item, if it is one that grows
+
+    def add_reasoning(self, piece: str) -> Iterator[Event]:
+        """Append text to what the model thinks, or begin it."""
+        yield from self._begin_text("reasoning", {"summary": []}, {"type": "reasoning_text", "text": ""})
+        self.items[-1]["content"][0]["text"] += piece
+        yield self._change("reasoning_text.delta", content_index=0, delta=piece)
 
     def add_text(self, piece: str) -> Iterator[Event]:
         """Append text to the message that is being written, or begin one."""
-        if not self._open:
-            self._open = True
-            yield self._begin(
-                {"type": "message", "id": f"msg_{secrets.token_hex(12)}", "role": "assistant", "content": []}
-            )
-            part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-            self.items[-1]["content"] = [part]
-            yield self._change("content_part.added", content_index=0, part=dict(part))
+        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        yield from self._begin_text("message", {"role": "assistant"}, part)
         self.items[-1]["content"][0]["text"] += piece
         yield self._change("output_text.delta", content_index=0, delta=piece, logprobs=[])
 
+    def _begin_text(self, kind: str, fields: dict[str, Any], part: dict[str, Any]) -> Iterator[Event]:
+        """Begin an item with one part of text, unless it is open already."""
+        if self._open == kind:
+            return
+        yield from self.end_text("completed")
+        self._open = kind
+        id = f"{'msg' if kind == 'message' else 'rs'}_{secrets.token_hex(12)}"
+        yield self._begin({"type": kind, "id": id, "content": []} | fields)
+        self.items[-1]["content"] = [part]
+        yield self._change("content_part.added", content_index=0, part=dict(part))
+
     def add_call(self, call: Call) -> Iterator[Event]:
         """Append a call, which is whole."""
-        yield from self.end_message("completed")
+        yield from self.end_text("completed")
         item = {"type": "function_call", "id": f"fc_{secrets.token_hex(12)}", "call_id": call.id, "name": call.name}
         yield self._begin(item | {"arguments": ""})
         self.items[-1]["arguments"] = call.arguments
@@ -52,13 +63,14 @@ class Output:
         yield self._change("function_call_arguments.done", arguments=call.arguments)
         yield self._end("completed")
 
-    def end_message(self, status: str) -> Iterator[Event]:
-        """End the message that is being written, if there is one."""
+    def end_text(self, status: str) -> Iterator[Event]:
+        """End the message that is being written, or what is being thought, if there is one."""
         if not self._open:
             return
-        self._open = False
+        logprobs: dict[str, Any] = {"logprobs": []} if self._open == "message" else {}
+        self._open = ""
         [part] = self.items[-1]["content"]
-        yield self._change("output_text.done", content_index=0, text=part["text"], logprobs=[])
+        yield self._change(f"{part['type']}.done", content_index=0, text=part["text"], **logprobs)
         yield self._change("content_part.done", content_index=0, part=part)
         yield self._end(status)
 
@@ -96,14 +108,16 @@ class Responding:
     async def _events(self) -> AsyncIterator[Event]:
         for name in ("created", "in_progress"):
             yield {"type": f"response.{name}", "response": self.response("in_progress")}
-        async for _, text, calls in self.chat.changes():
-            for event in self.output.add_text(text) if text else ():
+        async for _, delta in self.chat.changes():
+            for event in self.output.add_reasoning(delta.reasoning) if delta.reasoning else ():
                 yield event
-            for call in calls:
+            for event in self.output.add_text(delta.text) if delta.text else ():
+                yield event
+            for call in delta.calls:
                 for event in self.output.add_call(call):
                     yield event
         status = "incomplete" if self.chat.choices[0].finish_reason == "length" else "completed"
-        for event in self.output.end_message(status):
+        for event in self.output.end_text(status):
             yield event
         yield {"type": f"response.{status}", "response": self.response(status)}
 
@@ -135,6 +149,7 @@ class Responding:
             "output": self.output.items if ended else [],
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": None,
+            "reasoning": {"effort": next(iter(body.efforts().values()), None), "summary": None},
             "store": False,
             **{name: getattr(body, name) for name in OPTION_NAMES},
             "text": {"format": {"type": "text"}} | text,
@@ -150,7 +165,7 @@ class Responding:
             "input_tokens": record.prompt_tokens,
             "input_tokens_details": {"cached_tokens": record.cached_tokens, "cache_write_tokens": 0},
             "output_tokens": record.completion_tokens,
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": record.reasoning_tokens},
             "total_tokens": record.prompt_tokens + record.completion_tokens,
         }
 

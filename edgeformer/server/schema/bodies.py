@@ -5,61 +5,21 @@ Ranges of OpenAI's API that the runtime checks too are left to it; its errors na
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    create_model,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
 from edgeformer.options.generation import OPTIONS, Texts, TokenBiases, TokenIds
 from edgeformer.server.schema.api_errors import ApiError
-from edgeformer.server.schema.fields import FIELDS, PARTS, ApiField, keep_known
+from edgeformer.server.schema.body import Body
+from edgeformer.server.schema.fields import FIELDS, PARTS
 from edgeformer.server.schema.json_values import Schema
+from edgeformer.server.schema.thinking import ThinkingFields
 from edgeformer.server.schema.validation import error_of
 
 TokenId = Annotated[int, Field(ge=0)]
 Prompt = str | list[str] | list[TokenId] | list[list[TokenId]]
-
-
-class Body(BaseModel):
-    """A request, or a part of one. A field that is null is left out, as clients write the ones that they have not.
-
-    FIELDS: what is done with fields that it does not have. TYPES: the types that it may have, and why there are no
-    others; they are looked at first, as those of another type have other fields.
-    """
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-    FIELDS: ClassVar[Mapping[str, ApiField]] = {}
-    TYPES: ClassVar[tuple[Sequence[str], str]] = (), ""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _keep_known(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        allowed, reason = cls.TYPES
-        if allowed and isinstance(data.get("type"), str) and data["type"] not in allowed:
-            context = {"field": "type", "shown": repr(data["type"][:60]), "reason": reason}
-            raise PydanticCustomError("wrong_type", "is {shown}; {reason}", context)
-        if cls.model_config["extra"] == "ignore":
-            return {name: value for name, value in data.items() if value is not None}
-        return keep_known(cls.renamed(data), _names(cls), cls.FIELDS)
-
-    @classmethod
-    def renamed(cls, data: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields of a request by the names that they have here."""
-        return data
 
 
 class ModelBody(Body):
@@ -68,11 +28,6 @@ class ModelBody(Body):
     FIELDS = FIELDS
 
     model: str | None = None
-
-
-@cache
-def _names(kind: type[Body]) -> frozenset[str]:
-    return frozenset(field.alias or name for name, field in kind.model_fields.items())
 
 
 TEXT_TYPES = ("text", "input_text", "output_text", "refusal")
@@ -314,7 +269,7 @@ class GenerationBody(OptionsBody):
         return fields
 
 
-class ChatBody(GenerationBody):
+class ChatBody(ThinkingFields, GenerationBody):
     """The request of /v1/chat/completions."""
 
     messages: list[ChatMessage] = Field(min_length=1)

@@ -159,10 +159,13 @@ FIELDS: dict[str, ApiField] = {
     "input_suffix": _done("L", "of /infill"),
     "input_extra": _done("L", "of /infill"),
     # thinking
-    "reasoning": _ignored("O", "of /v1/responses"),
-    "reasoning_effort": _refused("OV", "no model has degrees of effort"),
-    "reasoning_format": _ignored("L", "what a model thinks stands where its template puts it"),
-    "include_reasoning": _ignored("V", "what a model thinks stands where its template puts it"),
+    "chat_template_kwargs": _done("LV", "variables of the chat template; those that it does not read are refused"),
+    "enable_thinking": _done("", "of Qwen; where the chat template can switch thinking"),
+    "thinking": _done("A", "of chats its `type` and `budget_tokens`; of /v1/messages `disabled` alone"),
+    "reasoning": _done("O", "its `effort`, and OpenRouter's `enabled` and `max_tokens`"),
+    "reasoning_effort": _done("OLV", "where the chat template reads it; none switches thinking off"),
+    "reasoning_format": _ignored("L", "what a model thinks comes as `reasoning_content`"),
+    "include_reasoning": _ignored("V", "what a model thinks comes as `reasoning_content`"),
     # bookkeeping
     "metadata": _ignored("OVA", "labels of stored answers; nothing is stored"),
     "client_metadata": _ignored("", "labels, of Codex"),
@@ -203,7 +206,6 @@ FIELDS |= {option.api: _done(option.servers) for option in OPTIONS.values() if o
 MESSAGE_FIELDS: dict[str, ApiField] = {
     "system": _done("A"),
     "stop_sequences": _done("A", "stop by another name"),
-    "thinking": _ignored("A", "what a model thinks stands where its template puts it"),
     "container": _refused("A", "the server runs no tools of its own"),
     "context_management": _refused("A", "a conversation is answered as it is", {}),
     "mcp_servers": _refused("A", "the server runs no tools of its own", []),

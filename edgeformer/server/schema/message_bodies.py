@@ -7,7 +7,6 @@ from pydantic import Field
 
 from edgeformer.server.schema.api_errors import ApiError
 from edgeformer.server.schema.bodies import (
-    Body,
     CalledFunction,
     ChatBody,
     ChatMessage,
@@ -20,8 +19,10 @@ from edgeformer.server.schema.bodies import (
     ToolName,
     with_options,
 )
+from edgeformer.server.schema.body import Body
 from edgeformer.server.schema.fields import FIELDS, MESSAGE_FIELDS, PARTS
 from edgeformer.server.schema.json_values import Schema
+from edgeformer.server.schema.thinking import ThinkingOptions
 
 BLOCKS = ("text", "tool_use", "tool_result", "thinking", "redacted_thinking")
 """Types of blocks that are read."""
@@ -95,6 +96,7 @@ class MessagesBody(OptionsBody):
     stream: bool | None = None
     tools: list[AnthropicTool] | None = Field(None, max_length=128)
     tool_choice: AnthropicToolChoice | None = None
+    thinking: ThinkingOptions | None = None
 
     def as_chat(self) -> ChatBody:
         """Return the same request as one of /v1/chat/completions. Raises ApiError for blocks that lack a field."""
@@ -113,6 +115,8 @@ class MessagesBody(OptionsBody):
             "tool_choice": None if choice is None else _tool_choice(choice),
             "parallel_tool_calls": False if choice is not None and choice.disable_parallel_tool_use else None,
         }
+        if self.thinking is not None and self.thinking.type == "disabled":
+            fields["enable_thinking"] = False  # clients ask for it without knowing whether the model can
         return ChatBody(**fields | {name: getattr(self, name) for name in OPTION_NAMES})
 
 

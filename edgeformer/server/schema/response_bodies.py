@@ -9,7 +9,6 @@ from edgeformer.server.schema.api_errors import ApiError
 from edgeformer.server.schema.bodies import (
     FUNCTIONS,
     TEXT_TYPES,
-    Body,
     CalledFunction,
     ChatBody,
     ChatMessage,
@@ -24,8 +23,10 @@ from edgeformer.server.schema.bodies import (
     ToolDefinition,
     with_options,
 )
+from edgeformer.server.schema.body import Body
 from edgeformer.server.schema.fields import PARTS
 from edgeformer.server.schema.json_values import Schema
+from edgeformer.server.schema.thinking import ThinkingFields
 
 
 class Returned(Body):
@@ -37,7 +38,7 @@ class Returned(Body):
 class TextPart(Returned):
     """A part of a message's content; there is only text."""
 
-    TYPES = TEXT_TYPES, "messages have parts that are texts"
+    TYPES = (*TEXT_TYPES, "reasoning_text", "summary_text"), "messages have parts that are texts"
 
     type: str = "input_text"
     text: str = ""
@@ -49,13 +50,14 @@ ITEMS = ("message", "function_call", "function_call_output", "reasoning")
 
 
 class Item(Returned):
-    """A message, a call of a function, what the function returned, or what the model thought, which is left out."""
+    """A message, what the model thought, a call of a function, or what the function returned."""
 
     TYPES = ITEMS, f"a conversation has items of these types: {', '.join(ITEMS)}"
 
     type: str = "message"
     role: Literal["system", "developer", "user", "assistant"] | None = None
     content: str | list[TextPart] | None = None
+    summary: list[TextPart] | None = None
     call_id: str | None = None
     name: str | None = None
     arguments: str | None = None
@@ -117,7 +119,7 @@ else:
     OptionsBody = with_options(*OPTION_NAMES)
 
 
-class ResponseBody(OptionsBody):
+class ResponseBody(ThinkingFields, OptionsBody):
     """The request of /v1/responses."""
 
     input: str | list[Item] = Field(min_length=1)
@@ -151,6 +153,7 @@ class ResponseBody(OptionsBody):
             "tool_choice": named,
             "parallel_tool_calls": self.parallel_tool_calls,
         }
+        fields |= {name: getattr(self, name) for name in ThinkingFields.model_fields}
         return ChatBody(**fields | {name: getattr(self, name) for name in OPTION_NAMES})
 
 
@@ -159,17 +162,21 @@ def _messages(body: ResponseBody) -> list[ChatMessage]:
     if body.instructions is not None:
         messages.append(ChatMessage(role="system", content=body.instructions))
     items = [Item(role="user", content=body.input)] if isinstance(body.input, str) else body.input
+    thought = ""  # by the assistant, before the item that follows
     for place, item in enumerate(items):
         where = f"input.{place}"
+        if item.type == "reasoning":
+            thought += _text(item.content) or _text(item.summary)
+            continue
+        reasoning, thought = thought or None, ""
         if item.type == "message":
             _require(where, role=item.role, content=item.content)
             assert item.role is not None
-            messages.append(ChatMessage(role=item.role, content=_text(item.content)))
-        elif item.type == "reasoning":
-            continue
+            reasoning = reasoning if item.role == "assistant" else None
+            messages.append(ChatMessage(role=item.role, content=_text(item.content), reasoning_content=reasoning))
         elif item.type == "function_call":
             _require(where, call_id=item.call_id, name=item.name, arguments=item.arguments)
-            messages = _with_call(messages, item)
+            messages = _with_call(messages, item, reasoning)
         else:
             _require(where, call_id=item.call_id, output=item.output)
             messages.append(ChatMessage(role="tool", content=_text(item.output), tool_call_id=item.call_id))
@@ -178,14 +185,13 @@ def _messages(body: ResponseBody) -> list[ChatMessage]:
     return messages
 
 
-def _with_call(messages: list[ChatMessage], item: Item) -> list[ChatMessage]:
-    """Return messages with a further call; calls and text of one turn are one message."""
+def _with_call(messages: list[ChatMessage], item: Item, reasoning: str | None) -> list[ChatMessage]:
+    """Return messages with a further call; calls and text of one turn are one message. reasoning: before the call."""
     call = ToolCall(id=str(item.call_id), function=CalledFunction(name=str(item.name), arguments=str(item.arguments)))
-    if messages and messages[-1].role == "assistant":
+    if messages and messages[-1].role == "assistant" and reasoning is None:
         *messages, last = messages
-        calls = [*(last.tool_calls or ()), call]
-        return [*messages, ChatMessage(role="assistant", content=last.content, tool_calls=calls)]
-    return [*messages, ChatMessage(role="assistant", tool_calls=[call])]
+        return [*messages, last.model_copy(update={"tool_calls": [*(last.tool_calls or ()), call]})]
+    return [*messages, ChatMessage(role="assistant", tool_calls=[call], reasoning_content=reasoning)]
 
 
 def _text(content: str | list[TextPart] | None) -> str:

@@ -87,6 +87,7 @@ def usage(record: Record) -> dict[str, Any]:
         "completion_tokens": record.completion_tokens,
         "total_tokens": record.prompt_tokens + record.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": record.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": record.reasoning_tokens},
     }
 
 

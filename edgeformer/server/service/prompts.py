@@ -1,37 +1,34 @@
 """Prompts of requests: conversations and texts as token ids, and what kind of answer the conversation asks for."""
 
-import functools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edgeformer.errors import PromptLengthError, RequestError
+from edgeformer.errors import RequestError
 from edgeformer.runtime import Encoder
 from edgeformer.server.schema.answer_forms import answer_schema
 from edgeformer.server.schema.api_errors import ApiError, as_api_error
 from edgeformer.server.schema.bodies import ChatBody, ChatMessage, NamedTool, Prompt
 from edgeformer.server.schema.json_values import problem_of
+from edgeformer.server.schema.thinking import template_variables
 from edgeformer.server.service.served import ServedModel
 from edgeformer.server.tool_calls.format import ToolFormat
 from edgeformer.server.tool_calls.lark import arguments_schema, resolved
-
-TAIL = 8
-"""Tokens at the end of a prompt that may begin thinking."""
 
 
 @dataclass(frozen=True)
 class ChatPrompt:
     """A conversation to answer.
 
-    tool_format: None where no calls are to be read. functions: that may be called. thinking: whether the prompt ends
-    within thinking. grammar: what the answer has to follow, where it may be a call.
+    tool_format: None where no calls are to be read. functions: that may be called. is_thinking: whether the prompt ends
+    where the model thinks. grammar: what the answer has to follow, where it may be a call.
     """
 
     tokens: list[int]
     tool_format: ToolFormat | None = None
     functions: Sequence[dict[str, Any]] = ()
-    thinking: bool = False
+    is_thinking: bool = False
     grammar: str | None = None
 
 
@@ -41,32 +38,40 @@ def chat_prompt(served: ServedModel, body: ChatBody) -> ChatPrompt:
     Raises ApiError or RequestError for what the model's chat template refuses or lacks.
     """
     messages = [as_template_message(message) for message in body.messages]
-    schema, continues = answer_schema(body), body.continue_final_message is True
+    schema = answer_schema(body)
     tools = [tool.model_dump(exclude_none=True) for tool in body.tools or ()]
     if not tools and body.tool_choice not in (None, "none", "auto"):
         raise ApiError(400, "tool_choice asks for a call, but there are no tools.", param="tool_choice")
-    format = served.tool_format
-    if not tools or body.tool_choice == "none":
-        channels = format if format is not None and format.channels and schema is None else None
-        return ChatPrompt(_encode(served, messages, (), continues), tool_format=channels)
-    if format is None:
+    format, tokenizer = served.tool_format, served.tokenizer
+    has_tools = bool(tools) and body.tool_choice != "none"
+    if has_tools and format is None:
         reason = "has no tools, or writes their calls in a format that this server cannot read"
         raise ApiError(400, f"the chat template of {served.name!r} {reason}.", code="no_tools", param="tools")
-    functions = [tool["function"] for tool in tools]
+    functions = [tool["function"] for tool in tools] if has_tools else []
     _check_pointers(functions)
-    tokens = _encode(served, messages, tools, continues)
-    end = b"".join(served.spelled(token) for token in tokens[-TAIL:]).decode(errors="ignore").rstrip()
-    closing = next((close for open, close in format.thinking.items() if end.endswith(open.rstrip())), None)
-    is_free = body.tool_choice in (None, "auto")
+    tokens = tokenizer.encode_chat(
+        messages,
+        tools=tools if has_tools else (),
+        continue_final_message=body.continue_final_message is True,
+        chat_template_kwargs=template_variables(tokenizer, body, has_tools),
+        most_tokens=served.context_length,
+    )
+    is_thinking = tokenizer.opens_thinking(tokens)
+    is_free = body.tool_choice in (None, "auto", "none")
+    follows_grammar = not is_free or schema is not None or any(each.get("strict") for each in functions)
+    if is_thinking and (follows_grammar or body.structured_outputs is not None):
+        assert tokenizer.thinking_format is not None
+        tokens += tokenizer.encode_marks(f"\n{tokenizer.thinking_format.closing}\n\n")  # the grammar is the answer's
+        is_thinking = False
+    if not has_tools or format is None:
+        return ChatPrompt(tokens, is_thinking=is_thinking)
+    if not follows_grammar:
+        return ChatPrompt(tokens, format, functions, is_thinking)
     callable = functions if is_free else _callable_functions(body, tools)
     constrained = [
         each | {"parameters": arguments_schema(each.get("parameters") or {}, strict=each.get("strict") is True)}
         for each in callable
     ]
-    if is_free and schema is None and not any(each.get("strict") for each in functions):
-        return ChatPrompt(tokens, format, functions, closing is not None)
-    if closing is not None:  # the grammar begins with the answer
-        tokens += served.tokenizer.encode(f"\n{closing}\n\n", add_special_tokens=False)
     grammar = format.grammar(
         constrained, served.special_marks, forced=not is_free, answer_schema=schema if is_free else None
     )
@@ -84,12 +89,12 @@ def _check_pointers(functions: Sequence[dict[str, Any]]) -> None:
 
 
 def as_template_message(message: ChatMessage) -> dict[str, Any]:
-    """Return a message as chat templates read it: text for a list of parts, objects for arguments in JSON."""
-    content = message.content
-    if isinstance(content, list):
-        content = "".join(part.text for part in content)
+    """Return a message as chat templates read it, with objects for arguments in JSON."""
     role = "system" if message.role == "developer" else message.role
-    fields: dict[str, Any] = {"role": role, "content": content if content is not None else ""}
+    content: Any = message.content
+    if isinstance(content, list):
+        content = [{"type": "text", "text": part.text} for part in content]
+    fields: dict[str, Any] = {"role": role} | ({} if content is None else {"content": content})
     if message.tool_calls:
         fields["tool_calls"] = [
             {"id": call.id, "type": call.type, "function": {"name": call.function.name, "arguments": _arguments(call)}}
@@ -113,43 +118,6 @@ def _arguments(call: Any) -> Any:
     if arguments in (None, [], ""):
         return {}
     return arguments if isinstance(arguments, dict) else call.function.arguments
-
-
-def _encode(
-    served: ServedModel, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], continues: bool = False
-) -> list[int]:
-    """Return the tokens of a conversation. Some templates, as DeepSeek's, want the arguments of calls as text."""
-    encode = functools.partial(
-        served.tokenizer.encode_chat,
-        tools=tools,
-        most_tokens=served.context_length,
-        continue_final_message=continues,
-    )
-    try:
-        return encode(messages)
-    except PromptLengthError:
-        raise
-    except RequestError:
-        if not any(message.get("tool_calls") for message in messages):
-            raise
-        try:
-            return encode([_with_text(message) for message in messages])
-        except RequestError:
-            pass
-        raise
-
-
-def _with_text(message: dict[str, Any]) -> dict[str, Any]:
-    """Return a message in which the arguments of calls are text."""
-    calls = [
-        call | {"function": call["function"] | {"arguments": _text_of(call["function"]["arguments"])}}
-        for call in message.get("tool_calls", ())
-    ]
-    return message | ({"tool_calls": calls} if calls else {})
-
-
-def _text_of(arguments: Any) -> str:
-    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
 def _callable_functions(body: ChatBody, tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -15,9 +15,10 @@ LOG = logging.getLogger("edgeformer.server")
 class Record:
     """The record of one request. Durations are in seconds; texts are kept only where prompts are logged.
 
-    outcome: `ok`, `error`, `disconnected` (the client went away), `stalled` (it stopped reading) or `cancelled` (the
-    server stopped). warnings: sentences about what was asked for and is not done.
-    at_end: functions that are called when the request has ended, by an answer or without.
+    reasoning_tokens: those of completion_tokens that the model thought. outcome: `ok`, `error`, `disconnected` (the
+    client went away), `stalled` (it stopped reading) or `cancelled` (the server stopped). warnings: sentences about
+    what was asked for and is not done. at_end: functions that are called when the request has ended, by an answer or
+    without.
     """
 
     method: str
@@ -30,6 +31,7 @@ class Record:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    reasoning_tokens: int = 0
     first_token_seconds: float | None = None
     finish_reasons: list[str] = field(default_factory=list)
     error: str | None = None

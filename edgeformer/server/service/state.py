@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from starlette.requests import Request
 
-from edgeformer.server.schema.bodies import Body, read_body
+from edgeformer.server.schema.bodies import read_body
+from edgeformer.server.schema.body import Body
 from edgeformer.server.service.answers import Answers, Wakes
 from edgeformer.server.service.metrics import Metrics
 from edgeformer.server.service.options import ServerOptions

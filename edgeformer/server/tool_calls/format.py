@@ -79,7 +79,6 @@ class ToolFormat:
         inner: other marks of the format, which may be special tokens.
         thinking: marks around what a model thinks, opening and closing.
         silent: marks that are left out of the answer's text.
-        channels: whether every answer has marks of the format, with tools or without.
         begin, between, end: what a grammar writes before, between and behind calls.
     """
 
@@ -92,7 +91,6 @@ class ToolFormat:
     inner: tuple[str, ...] = ()
     thinking: Mapping[str, str] = field(default_factory=lambda: {THINK: END_THINK})
     silent: tuple[str, ...] = ()
-    channels: bool = False
     begin: str = ""
     between: str = ""
     end: str = ""

@@ -15,17 +15,17 @@ class ToolCallReader:
     wrote. What stands between `<think>` and `</think>` is text, even if it is a call. White space around calls is left
     out.
 
-    functions: that may be called, each with `name` and `parameters`. thinking: whether the prompt ends within it.
+    functions: that may be called, each with `name` and `parameters`.
     """
 
-    def __init__(self, format: ToolFormat, functions: Sequence[Mapping[str, Any]] = (), *, thinking: bool = False):
+    def __init__(self, format: ToolFormat, functions: Sequence[Mapping[str, Any]] = ()):
         self._format = format
         self._tools = {each["name"]: each.get("parameters") or {} for each in functions}
         self._starts = tuple(format.starts(self._tools))
         self._marks = (*format.openings, *format.thinking, *format.silent)
         self._mark = re.compile("|".join(map(re.escape, sorted(self._marks, key=len, reverse=True))))
         self._source = Source()
-        self._thinks_until = next(iter(format.thinking.values()), END_THINK) if thinking else ""
+        self._thinks_until = ""  # the mark that ends thinking, within it
         self._reading: Reading[Block] | None = None
         self._opening = ""  # the mark that the block which is read begins with, and where
         self._opened_at = 0

@@ -32,7 +32,7 @@ _FORMATS = (
         name="gpt-oss", models="gpt-oss",
         example=f"{CHANNEL}commentary to=functions.weather {CONSTRAIN}json{MESSAGE}{ARGUMENTS}{CALL}",
         signs=((CHANNEL, MESSAGE, "functions"), ("to=functions",)),
-        openings=(CHANNEL, START), inner=(CONSTRAIN, MESSAGE), thinking={}, silent=(END, RETURN, CALL), channels=True,
+        openings=(CHANNEL, START), inner=(CONSTRAIN, MESSAGE), thinking={}, silent=(END, RETURN, CALL),
     ),
     Gemma(
         name="gemma4", models="Gemma 4",
