@@ -39,11 +39,12 @@ def server(tiny_llama_bundle, tmp_path_factory):
 
 @pytest.fixture
 def client(server):
-    return server.openai()
+    with server.openai() as client:
+        yield client
 
 
 @pytest.fixture
-def says(server, monkeypatch):
+def says(server, client, monkeypatch):
     """A function that lets a model say a text in the answers to come."""
 
     def say(name, text):
@@ -54,7 +55,7 @@ def says(server, monkeypatch):
             return submit(prompt, logits_processors=[Script(served.tokenizer, text)], **options)
 
         monkeypatch.setattr(served.engine, "submit", scripted)
-        return functools.partial(server.openai().chat.completions.create, model=name, messages=ASK)
+        return functools.partial(client.chat.completions.create, model=name, messages=ASK)
 
     return say
 
@@ -86,9 +87,9 @@ def test_a_call_that_is_only_thought_of_does_not_run(says):
     assert choice.finish_reason == "tool_calls"
 
 
-def test_responses_have_an_item_of_what_was_thought(server, says):
+def test_responses_have_an_item_of_what_was_thought(client, says):
     says("thinks", ANSWER)
-    create = functools.partial(server.openai().responses.create, model="thinks", input="What is 345 + 278?")
+    create = functools.partial(client.responses.create, model="thinks", input="What is 345 + 278?")
     thought, message = create().output
     assert (thought.type, thought.content[0].text, thought.status) == ("reasoning", "I add the numbers.", "completed")
     assert message.content[0].text == "It is 623."
