@@ -46,6 +46,7 @@ def test_every_option_of_the_parts_is_a_field_of_the_config_with_the_same_defaul
     of_the_loop = {
         "max_new_tokens", "max_length", "stop", "ignore_eos", "logprobs", "top_logprobs", "prompt_lookup_num_tokens",
         "max_matching_ngram_size", "num_assistant_tokens", "stop_token_ids", "skip_special_tokens",
+        "thinking_budget",
     }  # fmt: skip
     assert names(GenerationConfig) == parts | of_the_loop
     config = GenerationConfig()
@@ -78,7 +79,7 @@ def test_every_field_reaches_its_part():
 def test_fields_are_named_as_in_transformers():
     of_openai = {"stop", "seed", "logprobs", "top_logprobs", "logit_bias", "presence_penalty", "frequency_penalty"}
     of_llama_cpp = {"ignore_eos", "xtc_probability", "xtc_threshold", *names(Dry), *names(StructuredOutput)}
-    of_vllm = {"stop_token_ids", "skip_special_tokens"}
+    of_vllm = {"stop_token_ids", "skip_special_tokens", "thinking_budget"}
     known = set(transformers.GenerationConfig().to_dict())
     assert names(GenerationConfig) - known == of_openai | of_llama_cpp | of_vllm
 
