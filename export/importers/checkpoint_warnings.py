@@ -133,7 +133,7 @@ def _moved_ids(tokenizer: Tokenizer, stored: Mapping[str, Any]) -> Iterator[str]
 
 
 def _ends_of_turns(tokenizer: Tokenizer, tokens: SpecialTokens) -> Iterator[str]:
-    """Yield which token ends a turn of a chat, or a text by tokenizer_config.json, and no text of the model."""
+    """Yield the tokens that end a turn by the files, and at which the model does not stop."""
     ends = {"tokenizer_config.json names it as eos_token": tokenizer.special_token("eos_token")}
     ends["the chat template writes it behind an answer"] = _end_of_turn(tokenizer)
     unknown: dict[str, list[str]] = {}

@@ -101,7 +101,7 @@ class ChatTemplate:
         try:
             _measure(self.source)
             return jinja2.meta.find_undeclared_variables(_environment().parse(self.source))
-        except Exception:  # rendering it says what is wrong
+        except (jinja2.TemplateError, RecursionError, ValueError):  # rendering it says what is wrong
             return {"tools"}
 
 

@@ -1,4 +1,4 @@
-"""What an export says of files that will surprise people: tokens beyond the weights, holes, ends that end nothing."""
+"""An export warns of tokens beyond the weights, of holes in the ids, and of end tokens that end nothing."""
 
 import json
 import shutil

@@ -158,7 +158,7 @@ LINES = {
 
 @pytest.mark.parametrize("line", LINES)
 def test_the_command_only_parses(line, monkeypatch):
-    """What is given becomes the options; what is not has its default in one place."""
+    """The options hold what a call gives; every default stands in one place."""
     taken = {}
 
     def stop(model, output, options, **_):

@@ -128,7 +128,7 @@ def bundles(folders, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def outputs(bundles, folders, tmp_path_factory):
-    """What plain onnxruntime computes of a bundle, and transformers of its checkpoint, by model type."""
+    """Return the outputs of plain onnxruntime for a bundle and of transformers for its checkpoint, by model type."""
 
     def outputs_of(name):
         work = tmp_path_factory.mktemp("outputs")

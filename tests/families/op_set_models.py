@@ -146,7 +146,7 @@ def reference(config, weights, texts):
 
 
 def computed(model, target, runtime=in_onnxruntime, graphs=None):
-    """What the graphs of an op set compute, as `expected` has it.
+    """Return the outputs of the graphs of an op set, in the form of `expected`.
 
     runtime: from a serialized model to a function. graphs: those of the op set, where somebody has them.
     """

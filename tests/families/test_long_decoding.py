@@ -19,7 +19,7 @@ PROMPT, STEPS = 8, 240
 LIMIT = 1e-5
 LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len")
 CONTEXT = 256
-"""Of the first models of most families, whose traces other tests have, too."""
+"""These are the first models of most families; other tests trace them, too."""
 
 pytestmark = pytest.mark.slow
 

@@ -63,7 +63,7 @@ def model(name, dtype=torch.float32):
 
 @functools.cache
 def outcome(name, target, dtype=torch.float32):
-    """What the graphs of a model compute in an op set; first they are checked."""
+    """Check the graphs of a model in an op set, and return their outputs."""
     graphs = model(name, dtype).lowered(target)
     for graph in graphs:
         assert_valid(graph, target)
@@ -84,7 +84,7 @@ def assert_valid(graph, target):
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_op_set_computes_what_our_module_computes(name, target):
-    """Of graphs that are valid ONNX of their version, which `outcome` checks."""
+    """The graphs are valid ONNX of their version: `outcome` checks them."""
     found = errors(model(name), outcome(name, target))
     assert max(found.values()) <= LIMITS[torch.float32], found
     assert not np.isnan(list(found.values())).any(), found

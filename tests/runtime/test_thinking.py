@@ -1,4 +1,4 @@
-"""What a model thinks comes apart from its answer, whatever marks it writes and however its text is divided."""
+"""Thinking is kept apart from the answer, whatever marks a model writes and however its text is divided."""
 
 import numpy as np
 import pytest

@@ -4,6 +4,7 @@ import json
 import re
 import secrets
 import string
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -66,7 +67,7 @@ class Block:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToolFormat:
+class ToolFormat(ABC):
     """A format of tool calls.
 
     Attributes:
@@ -99,13 +100,13 @@ class ToolFormat:
         """Return texts that begin a call where an answer begins, and nowhere else."""
         return ()
 
+    @abstractmethod
     def read(self, source: Source, tools: Tools) -> Reading[Block]:
         """Read a part of an answer from its opening mark on. Raises NotACall."""
-        raise NotImplementedError
 
+    @abstractmethod
     def call_rule(self, lark: Lark, name: str, parameters: Mapping[str, Any]) -> str:
         """Return the expression of a grammar for a call of a function."""
-        raise NotImplementedError
 
     def is_asked_for_by(self, template: str) -> bool:
         """Return whether a chat template asks for calls in this format."""

@@ -1,4 +1,4 @@
-"""End what a model thinks after so many tokens: the mark behind it is forced, token by token."""
+"""Budgets of thinking: after so many tokens, the mark behind it is forced, token by token."""
 
 import numpy as np
 from numpy.typing import NDArray
