@@ -1,7 +1,7 @@
 """The names of the caches that transformers.js makes, which follow from config.json.
 
 It feeds the inputs that have one of these names, and takes their shapes from the graph. Source: getCacheNames and
-getNormalizedConfig of `src/configs.js`, transformers.js 4.3.1.
+getNormalizedConfig of `src/configs.js`, transformers.js 4.3.2.
 """
 
 from collections.abc import Mapping

@@ -1,10 +1,10 @@
 """The model_types that transformers.js knows, by task, and the field of config.json with a decoder's layers.
 
-Source: transformers.js 4.3.1, the maps MODEL_FOR_… of `src/models/registry.js` and getNormalizedConfig of
+Source: transformers.js 4.3.2, the maps MODEL_FOR_… of `src/models/registry.js` and getNormalizedConfig of
 `src/configs.js`; a test compares them with the package where it is installed.
 """
 
-VERSION = "4.3.1"
+VERSION = "4.3.2"
 
 
 def _types(names: str) -> frozenset[str]:
@@ -15,10 +15,10 @@ CAUSAL_LM = _types(
     """
     afmoe apertus arcee bloom codegen cohere cohere2 deepseek_v3 deepseek_v4 ernie4_5 exaone falcon falcon_h1 gemma
     gemma2 gemma3 gemma3_text gemma3n gemma4 glm glm_moe_dsa gpt2 gpt_bigcode gpt_neo gpt_neox gpt_oss gptj granite
-    granitemoehybrid helium hrm_text hunyuan_v1_dense jais lfm2 lfm2_moe llama llama4_text mbart ministral ministral3
-    mistral mistral4 mobilellm modernbert-decoder mpt nanochat nemotron_h olmo olmo2 olmo3 olmo_hybrid openelm opt phi
-    phi3 phi3_v qwen2 qwen2_5_vl qwen2_moe qwen2_vl qwen3 qwen3_5 qwen3_5_moe qwen3_5_text qwen3_moe qwen3_next qwen3_vl
-    qwen3_vl_moe smollm3 solar_open stablelm starcoder2 trocr vaultgemma youtu zaya
+    granitemoehybrid helium hrm_text hunyuan_v1_dense jais lfm2 lfm2_moe lfm3 llama llama4_text mbart ministral
+    ministral3 mistral mistral4 mobilellm modernbert-decoder mpt nanochat nemotron_h olmo olmo2 olmo3 olmo_hybrid
+    openelm opt phi phi3 phi3_v qwen2 qwen2_5_vl qwen2_moe qwen2_vl qwen3 qwen3_5 qwen3_5_moe qwen3_5_text qwen3_moe
+    qwen3_next qwen3_vl qwen3_vl_moe smollm3 solar_open stablelm starcoder2 trocr vaultgemma youtu zaya
     """
 )
 """Decoders."""
