@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import Any, ClassVar, Literal, Self
 
 from edgeformer.config.block import AttentionConfig, BlockConfig
-from edgeformer.config.heads import EncoderHead, MaskedLMHead
+from edgeformer.config.heads import EncoderHead, HeadOutput, MaskedLMHead, Sizes
 from edgeformer.config.layer_input import PerLayerEmbedding
 from edgeformer.config.norm import NormConfig
 from edgeformer.config.position import LearnedPositions, SinusoidalPositions, TransformerXLConfig
@@ -320,6 +320,16 @@ class EncoderConfig(StackConfig):
     def embedding_width(self) -> int:
         """Return the width of the embedding tables."""
         return self.hidden_size if self.embedding_size is None else self.embedding_size
+
+    @property
+    def sizes(self) -> Sizes:
+        """Return the sizes that a head is made for."""
+        return Sizes(hidden=self.hidden_size, embedding=self.embedding_width, vocabulary=self.vocab_size)
+
+    @property
+    def head_outputs(self) -> tuple[HeadOutput, ...]:
+        """Return the outputs of the head; none without one."""
+        return () if self.head is None else self.head.outputs
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,3 +30,7 @@ class NormConfig:
             check(self.kind != "rms_norm" and self.weight, self, "bias", "False for rms_norm and where weight is False")
         if not self.weight:
             check(self.offset == 0, self, "offset", "0 where there is no weight")
+
+    def weights(self, size: int) -> int:
+        """Return the number of parameters of a norm of vectors of `size` numbers."""
+        return size * (self.weight + self.bias + 2 * (self.kind == "batch_norm"))

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from edgeformer.config import (
     AttentionConfig,
     BlockConfig,
-    ClassificationHead,
     CrossAttentionConfig,
     DecoderConfig,
     DeltaNetConfig,
@@ -17,11 +16,8 @@ from edgeformer.config import (
     ExpertsConfig,
     FeedForwardConfig,
     LearnedPositions,
-    MaskedLMHead,
     ModelConfig,
     NormConfig,
-    PoolingHead,
-    QuestionAnsweringHead,
     RecurrentConfig,
     ShawConfig,
     ShortConvConfig,
@@ -222,10 +218,7 @@ def _stem(config: StackConfig, first: int) -> int:
 
 
 def _norm(norm: NormConfig | None, size: int) -> int:
-    if norm is None:
-        return 0
-    statistics = 2 if norm.kind == "batch_norm" else 0
-    return size * (norm.weight + norm.bias + statistics)
+    return 0 if norm is None else norm.weights(size)
 
 
 def _block_norms(block: BlockConfig, hidden: int) -> int:
@@ -326,27 +319,6 @@ def _decoder_head(config: DecoderConfig) -> int:
     return _table(config) * (not config.tied_head) + config.vocab_size * config.head_bias
 
 
-def _encoder_head(config: EncoderConfig) -> int:
-    hidden, vocab_size = config.hidden_size, config.vocab_size
-    match config.head:
-        case MaskedLMHead() as head:
-            width, own_table = config.embedding_width, _table(config) * (not head.tied)
-            dense = width * (hidden + head.dense_bias) if head.activation is not None else 0
-            return dense + _norm(head.norm, width) + own_table + vocab_size * head.bias
-        case ClassificationHead() as head:
-            dense = hidden * (hidden + head.dense_bias) if head.dense is not None else 0
-            return dense + _norm(head.norm, hidden) + len(head.labels) * (hidden + head.bias)
-        case QuestionAnsweringHead():
-            return 2 * (hidden + 1)
-        case PoolingHead() as head:
-            return sum(
-                layer.size * (width * (1 + (layer.residual and width != layer.size)) + layer.bias)
-                for layer, width in zip(head.layers, head.widths(hidden), strict=False)
-            )
-        case _:
-            return 0
-
-
 def _products(config: StackConfig) -> int:
     """Return the number of weights that a token is multiplied with: matrices without biases."""
     hidden, embedding = config.hidden_size, config.per_layer_embedding
@@ -355,19 +327,6 @@ def _products(config: StackConfig) -> int:
     count += 0 if config.embedding_size is None else hidden * config.embedding_size
     count += _stem(config, 2)  # the second convolution halves the frames: two of the first make one token
     return count + _stream_projections(config) + HEADS[type(config)].products(config)
-
-
-def _encoder_head_products(config: EncoderConfig) -> int:
-    hidden = config.hidden_size
-    match config.head:
-        case MaskedLMHead(activation=activation):
-            return hidden * config.embedding_width * (activation is not None) + _table(config)
-        case ClassificationHead(pooling=None, dense=dense, labels=labels):
-            return hidden * (hidden * (dense is not None) + len(labels))
-        case QuestionAnsweringHead():
-            return 2 * hidden
-        case _:  # computed once per text
-            return 0
 
 
 class HeadCount(NamedTuple):
@@ -379,7 +338,10 @@ class HeadCount(NamedTuple):
 
 HEADS: dict[type[StackConfig], HeadCount] = {
     DecoderConfig: HeadCount(_decoder_head, _table),
-    EncoderConfig: HeadCount(_encoder_head, _encoder_head_products),
+    EncoderConfig: HeadCount(
+        lambda config: 0 if config.head is None else config.head.weights(config.sizes),
+        lambda config: 0 if config.head is None else config.head.products(config.sizes),
+    ),
 }
 """Counts of heads, by the class of the stack."""
 

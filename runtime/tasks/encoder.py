@@ -1,15 +1,19 @@
 """Embed texts, classify them, and fill masks with an encoder."""
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeGuard, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.config import ClassificationHead, EncoderConfig, MaskedLMHead, PoolingHead, QuestionAnsweringHead
+from edgeformer.config.heads import Gives
 from edgeformer.errors import RequestError
+from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime.caches.encoder_outputs import check_length, pad_right
 from edgeformer.runtime.request_values import count, flag, is_list, naming_entry, shown, text_or_ids
+from edgeformer.runtime.sessions.session import SessionSettings, check_tensors
 from edgeformer.runtime.tasks.cross_encoder import Ranked, best_documents, score_of
 from edgeformer.runtime.tasks.labels import Class, Filling, label_probabilities, softmax
 from edgeformer.runtime.tasks.model import Model, Text, is_batch
@@ -32,8 +36,28 @@ BATCH_TOKENS = 16_384
 """
 
 
+ABILITIES: dict[Gives, str] = {
+    "words": "It fills masks: fill_mask.",
+    "classes": "It classifies: classify.",
+    "token classes": "It classifies: classify.",
+    "answers": "It answers questions: answer.",
+    "vector": "It embeds: embed.",
+}
+"""The call for what a model gives, in words."""
+
+
 class Encoder(Model):
     """An encoder. `embed` always works; `classify`, `answer` and `fill_mask` need a model with that head."""
+
+    def __init__(self, folder: Path, manifest: Manifest, settings: SessionSettings):
+        super().__init__(folder, manifest, settings)
+        outputs = ["last_hidden_state", *(output.name for output in self.config.head_outputs)]
+        check_tensors(self.session, manifest.step_graphs[-1], ["input_ids", "attention_mask"], outputs)
+
+    @property
+    def gives(self) -> list[Gives]:
+        """All that the model says of a text, beside the states of its tokens."""
+        return list(dict.fromkeys(output.gives for output in self.config.head_outputs))
 
     @property
     def config(self) -> EncoderConfig:
@@ -247,7 +271,7 @@ class Encoder(Model):
         windows = read_windows(self.require_tokenizer(), question, context, self.config.context_length)
         encoded = [(window.ids, window.type_ids) for window in windows]
         pieces = batches([len(ids) for ids, _ in encoded], count("batch_size", batch_size))
-        logits = [row for piece in pieces for row in self._token_logits([encoded[index] for index in piece])]
+        logits = [row for piece in pieces for row in self._answer_logits([encoded[index] for index in piece])]
         found = best_answers(windows, logits, context, top_k, max_answer_tokens)
         if allow_none:
             found = sorted([*found, no_answer(windows, logits)], key=lambda each: -each.score)[:top_k]
@@ -346,21 +370,19 @@ class Encoder(Model):
     def _token_logits(self, encoded: list[Encoded]) -> list[NDArray[np.float32]]:
         return [row[: len(ids)] for row, (ids, _) in zip(self._logits(encoded), encoded, strict=True)]
 
+    def _answer_logits(self, encoded: list[Encoded]) -> list[NDArray[np.float32]]:
+        """Return, for each text, the logits of its tokens as the first and as the last one of the answer: [S, 2]."""
+        columns = self._run(encoded, ["start_logits", "end_logits"])
+        rows = np.stack([columns["start_logits"], columns["end_logits"]], -1)
+        return [row[: len(ids)] for row, (ids, _) in zip(rows, encoded, strict=True)]
+
     def _width(self) -> int:
         """Return the number of numbers in a vector of `embed`."""
         head, size = self.config.head, self.config.hidden_size
         return head.widths(size)[-1] if isinstance(head, PoolingHead) else size
 
     def _abilities(self) -> str:
-        match self.config.head:
-            case MaskedLMHead():
-                return "It fills masks: fill_mask."
-            case ClassificationHead():
-                return "It classifies: classify."
-            case QuestionAnsweringHead():
-                return "It answers questions: answer."
-            case _:
-                return "It embeds: embed."
+        return " ".join(dict.fromkeys(ABILITIES[given] for given in self.gives)) or "It embeds: embed."
 
 
 def first_dimensions(vectors: NDArray[np.float32], dimensions: int) -> NDArray[np.float32]:
