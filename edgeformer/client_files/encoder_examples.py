@@ -28,6 +28,13 @@ EMBEDDING = Example(
     call='["A cat sleeps.", "A kitten naps."]',
 )
 
+SPARSE = Example(
+    command='edgeformer embed {name} --form sparse "A cat sleeps."',
+    python='print(model.embeddings("A cat sleeps.").sparse.as_dict())',
+    task="feature-extraction",
+    call='["A cat sleeps."]',
+)
+
 EXAMPLES: dict[Gives, Example] = {
     "words": Example(
         command='edgeformer run {name} "The capital of France is {mask}."',
@@ -54,5 +61,13 @@ EXAMPLES: dict[Gives, Example] = {
         call='"Who sleeps?", "A cat sleeps."',
     ),
     "vector": EMBEDDING,
+    "sparse vector": SPARSE,
+    "token weights": SPARSE,
+    "token vectors": Example(
+        command='edgeformer rank {name} "Who sleeps?" "A cat sleeps." "Stocks fell."',
+        python='print(model.rank("Who sleeps?", ["A cat sleeps.", "Stocks fell."]))',
+        task="feature-extraction",
+        call='["A cat sleeps."]',
+    ),
 }
 """The examples by what the first output of a head gives; a model without a head has EMBEDDING."""

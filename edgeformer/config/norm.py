@@ -12,13 +12,14 @@ class NormConfig:
 
     rms_norm    x / sqrt(mean(x²) + eps) · weight (arXiv 1910.07467)
     layer_norm  (x − mean(x)) / sqrt(var(x) + eps) · weight + bias (arXiv 1607.06450)
+    affine      x · weight + bias, which normalizes nothing (arXiv 2004.02984)
     batch_norm  (x − running_mean) / sqrt(running_var + eps) · weight + bias, per feature (arXiv 1502.03167)
 
     Attributes:
         offset: this number is added to the stored weight. It is 1 for checkpoints that store weight − 1 (Gemma).
     """
 
-    kind: Literal["rms_norm", "layer_norm", "batch_norm"] = "rms_norm"
+    kind: Literal["rms_norm", "layer_norm", "batch_norm", "affine"] = "rms_norm"
     eps: float
     weight: bool = True
     bias: bool = False

@@ -22,6 +22,9 @@ class Encoder(Stack):
             self.token_type_embedding = nn.Embedding(config.token_types, config.embedding_width, dtype=dtype)
         if config.embedding_size is not None:
             self.embedding_projection = nn.Linear(config.embedding_size, hidden, dtype=dtype)
+        if config.token_projection is not None:
+            width = config.token_projection.size * (3 if config.token_projection.trigrams else 1)
+            self.token_projection = nn.Linear(width, hidden, dtype=dtype)
         if config.audio is not None:
             self.stem = ConvolutionalStem(config.audio, hidden, dtype)
         if config.head is not None:
@@ -65,6 +68,9 @@ class Encoder(Stack):
     ) -> Tensor:
         """Return the last states [B, S, E] without the head; arguments are those of `forward`."""
         x = self.stem(inputs) if self.config.audio is not None else self.embed_tokens(inputs)
+        if self.config.token_projection is not None:
+            rows = _trigrams(x, attention_mask) if self.config.token_projection.trigrams else x
+            x = self.token_projection(rows)
         if self.config.token_types == 1:
             token_type_ids = torch.zeros(1, 1, dtype=torch.int64, device=x.device)  # the same for all tokens
         if token_type_ids is not None:
@@ -89,6 +95,17 @@ class Encoder(Stack):
             x, _ = self.run_block(index, x, (), run)
         states: Tensor = self.final_norm(x)
         return states
+
+
+def _trigrams(rows: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """Return, for rows [B, S, W] of tokens, those of the next token, the token, and the one before: [B, S, 3·W]."""
+    if attention_mask is not None:
+        rows = rows * attention_mask.unsqueeze(-1).to(rows.dtype)  # padding is no neighbour
+    places = torch.arange(rows.shape[1], device=rows.device)
+    last = rows.shape[1] - 1
+    after = rows.index_select(1, (places + 1).clamp(max=last)) * (places < last).unsqueeze(-1).to(rows.dtype)
+    before = rows.index_select(1, (places - 1).clamp(min=0)) * (places > 0).unsqueeze(-1).to(rows.dtype)
+    return torch.cat([after, rows, before], -1)
 
 
 def _rotated(rows: Tensor, by: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from edgeformer.config import (
     PoolingLayer,
     QuestionAnsweringHead,
 )
-from edgeformer.config.heads import Head
+from edgeformer.config.heads import CombinedHead, Head, SpladeHead, TokenVectorsHead, TokenWeightsHead
 from edgeformer.layers import make_norm
 from edgeformer.ops.activation import activate
 
@@ -30,9 +30,12 @@ class MaskedLM(nn.Module):
         super().__init__()
         self.config = config
         vocab_size, width = embedding.weight.shape
+        self.width, own_columns = width, config.own_columns or 0
         if config.activation is not None:
-            self.dense = nn.Linear(hidden_size, width, bias=config.dense_bias, dtype=dtype)
-        self.norm = make_norm(config.norm, width, dtype=dtype)
+            self.dense = nn.Linear(hidden_size, width + own_columns, bias=config.dense_bias, dtype=dtype)
+        self.norm = make_norm(config.norm, width + own_columns, dtype=dtype)
+        if own_columns:
+            self.own_table = nn.Linear(own_columns, vocab_size, bias=False, dtype=dtype)
         self.output = nn.Linear(width, vocab_size, bias=config.bias, dtype=dtype)
         if config.tied:
             self.output.weight = embedding.weight
@@ -45,6 +48,9 @@ class MaskedLM(nn.Module):
         """Return logits [B, S, V] of states [B, S, E]."""
         if self.config.activation is not None:
             states = self.norm(activate(self.config.activation, self.dense(states)))
+        if self.config.own_columns:
+            mine: Tensor = self.output(states[..., : self.width]) + self.own_table(states[..., self.width :])
+            return mine
         logits: Tensor = self.output(states)
         return logits
 
@@ -114,6 +120,78 @@ class Pooler(nn.Module):
         return normalized(x) if self.config.normalize else x
 
 
+class TokenVectors(nn.Module):
+    """The head that `TokenVectorsHead` describes."""
+
+    def __init__(self, config: TokenVectorsHead, hidden_size: int, embedding: nn.Embedding, dtype: torch.dtype):
+        super().__init__()
+        self.config = config
+        sizes = pairwise(config.widths(hidden_size))
+        self.layers = nn.ModuleList(
+            PooledLayer(layer, width, dtype) for layer, (width, _) in zip(config.layers, sizes, strict=True)
+        )
+
+    def read(self, states: Tensor, inputs: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, ...]:
+        """Return the vector of every token."""
+        return (self(states),)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return the vectors [B, S, D] of states [B, S, E]."""
+        for layer in self.layers:
+            states = layer(states)
+        return normalized(states) if self.config.normalize else states
+
+
+class TokenWeights(nn.Module):
+    """The head that `TokenWeightsHead` describes."""
+
+    def __init__(self, config: TokenWeightsHead, hidden_size: int, embedding: nn.Embedding, dtype: torch.dtype):
+        super().__init__()
+        self.linear = nn.Linear(hidden_size, 1, dtype=dtype)
+
+    def read(self, states: Tensor, inputs: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, ...]:
+        """Return the weight of every token."""
+        return (self(states),)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return the weights [B, S] of states [B, S, E]."""
+        return torch.relu(self.linear(states)).squeeze(-1)
+
+
+class Splade(MaskedLM):
+    """The head that `SpladeHead` describes."""
+
+    def __init__(self, config: SpladeHead, hidden_size: int, embedding: nn.Embedding, dtype: torch.dtype):
+        super().__init__(config.masked_lm, hidden_size, embedding, dtype)
+        self.splade = config
+
+    def read(self, states: Tensor, inputs: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, ...]:
+        """Return the sparse vector of every text, and the logits of every token."""
+        assert attention_mask is not None
+        logits = self(states)
+        numbers = torch.relu(logits) * attention_mask.unsqueeze(-1).to(logits.dtype)  # [B, S, V]
+        if self.splade.pooling == "max":  # the logarithm rises, so that the largest number has the largest one
+            return self._logarithm(numbers.amax(1)), logits
+        return self._logarithm(numbers).sum(1), logits
+
+    def _logarithm(self, numbers: Tensor) -> Tensor:
+        numbers = torch.log(1 + numbers)
+        return torch.log(1 + numbers) if self.splade.twice else numbers
+
+
+class Combined(nn.Module):
+    """The heads that `CombinedHead` lists."""
+
+    def __init__(self, config: CombinedHead, hidden_size: int, embedding: nn.Embedding, dtype: torch.dtype):
+        super().__init__()
+        self.parts = nn.ModuleList(HEADS[type(part)].make(part, hidden_size, embedding, dtype) for part in config.heads)
+
+    def read(self, states: Tensor, inputs: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, ...]:
+        """Return the outputs of all heads."""
+        read = [part.read(states, inputs, attention_mask) for part in self.parts]  # type: ignore[operator]
+        return tuple(output for outputs in read for output in outputs)
+
+
 class PooledLayer(nn.Module):
     """The layer that `PoolingLayer` describes."""
 
@@ -125,7 +203,7 @@ class PooledLayer(nn.Module):
             self.residual = nn.Linear(width, config.size, bias=False, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return [B, size] of [B, width]."""
+        """Return [..., size] of [..., width]."""
         y: Tensor = activate(self.config.activation, self.linear(x))
         if not self.config.residual:
             return y
@@ -157,7 +235,7 @@ def pool(states: Tensor, attention_mask: Tensor, pooling: Pooling) -> Tensor:
 
 
 def normalized(vectors: Tensor) -> Tensor:
-    """Return vectors [B, E] divided by their L2 norms, as torch.nn.functional.normalize does."""
+    """Return vectors [..., E] divided by their L2 norms, as torch.nn.functional.normalize does."""
     least = max(1e-12, torch.finfo(vectors.dtype).tiny)  # torch's 1e-12 is zero in float16
     return vectors / vectors.norm(dim=-1, keepdim=True).clamp(min=least)
 
@@ -174,5 +252,9 @@ HEADS: dict[type[Head], HeadModule] = {
     ClassificationHead: HeadModule("classifier", Classifier),
     QuestionAnsweringHead: HeadModule("answer_span", AnswerSpan),
     PoolingHead: HeadModule("pooler", Pooler),
+    TokenVectorsHead: HeadModule("token_vectors", TokenVectors),
+    TokenWeightsHead: HeadModule("token_weights", TokenWeights),
+    SpladeHead: HeadModule("masked_lm", Splade),
+    CombinedHead: HeadModule("combined", Combined),
 }
 """The modules of all heads."""

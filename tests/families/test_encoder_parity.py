@@ -80,6 +80,8 @@ def make(family, name, seed, folder):
                 parameter.add_(0.2 * noise)
             else:
                 parameter.copy_(noise / parameter.shape[-1] ** 0.5)
+        if getattr(model.config, "trigram_input", False):  # transformers lets padding into the trigram beside it
+            model.get_input_embeddings().weight[model.config.pad_token_id] = 0
     model.save_pretrained(folder)
     if pooling is not None:
         write_modules(folder, **pooling)

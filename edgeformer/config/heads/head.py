@@ -51,6 +51,11 @@ class Head(ABC):
     def outputs(self) -> tuple[HeadOutput, ...]:
         """Return the outputs of a graph that the head computes, in order."""
 
+    @property
+    def parts(self) -> "tuple[Head, ...]":
+        """Return the heads that it is made of: itself."""
+        return (self,)
+
     @abstractmethod
     def weights(self, sizes: Sizes) -> int:
         """Return the number of the head's parameters."""

@@ -16,6 +16,8 @@ class MaskedLMHead(Head):
     Attributes:
         activation: None without the dense layer and its norm.
         tied: the table is the embedding table; otherwise the head has its own.
+        own_columns: columns of the table behind those of the embedding, which the head has of its own (MobileBERT); the
+            dense layer has so many outputs more. None for none.
     """
 
     words: ClassVar[str] = "masked-LM head"
@@ -25,9 +27,12 @@ class MaskedLMHead(Head):
     dense_bias: bool = True
     bias: bool = True
     tied: bool = True
+    own_columns: int | None = None
 
     def __post_init__(self) -> None:
         check(self.norm is None or self.activation is not None, self, "norm", "None without a dense layer")
+        more = self.own_columns is None or (self.own_columns >= 0 and self.activation is not None)
+        check(more, self, "own_columns", "zero or positive where there is a dense layer, or None")
 
     @property
     def outputs(self) -> tuple[HeadOutput, ...]:
@@ -36,12 +41,13 @@ class MaskedLMHead(Head):
 
     def weights(self, sizes: Sizes) -> int:
         """Return the number of parameters of the dense layer, its norm, and the table, if it has its own."""
-        width, table = sizes.embedding, sizes.vocabulary * sizes.embedding
+        width, table = sizes.embedding + (self.own_columns or 0), sizes.vocabulary * sizes.embedding
+        table = table * (not self.tied) + sizes.vocabulary * (self.own_columns or 0)
         dense = width * (sizes.hidden + self.dense_bias) if self.activation is not None else 0
         norm = 0 if self.norm is None else self.norm.weights(width)
-        return dense + norm + table * (not self.tied) + sizes.vocabulary * self.bias
+        return dense + norm + table + sizes.vocabulary * self.bias
 
     def products(self, sizes: Sizes) -> int:
         """Return the weights of the dense layer and of the table."""
-        dense = sizes.hidden * sizes.embedding * (self.activation is not None)
-        return dense + sizes.vocabulary * sizes.embedding
+        width = sizes.embedding + (self.own_columns or 0)
+        return (sizes.hidden * (self.activation is not None) + sizes.vocabulary) * width
