@@ -44,7 +44,7 @@ def embed_command(
     prompt_name: str | None,
     prompt: str | None,
     dimensions: int | None,
-    form: str | None,
+    form: Any,
     query: bool,
 ) -> None:
     """Turn TEXTS into vectors with the encoder in BUNDLE.
@@ -60,7 +60,7 @@ def embed_command(
     if form in ("sparse", "tokens"):
         if dimensions is not None or output is not None:
             raise click.UsageError("--dimensions and --output are for one vector of a text: --form dense.")
-        found = model.embeddings(lines, forms=[form], query=query, prompt=prompt, prompt_name=prompt_name)  # type: ignore[list-item]
+        found = model.embeddings(lines, forms=[form], query=query, prompt=prompt, prompt_name=prompt_name)
         _print_forms(model, lines, found, as_json)
         return
     if query:

@@ -336,6 +336,9 @@ class EncoderConfig(StackConfig):
             check(self.embedding_size is None, self, "embedding_size", "None for audio")
             check(self.token_projection is None, self, "token_projection", "None for audio")
             check(self.head is None, self, "head", "None for audio")
+        unattended = self.head is not None and any(part.expands_unattended for part in self.head.parts)
+        rotary = any(attention.rotary is not None for attention in self.attentions)
+        check(not (unattended and rotary), self, "head", "one whose queries attend to the tokens behind them (rotary)")
         if self.token_projection is not None:
             one_way = self.embedding_size is None and not any(attention.causal for attention in self.attentions)
             check(one_way, self, "token_projection", "None where embeddings are projected, or attention is causal")

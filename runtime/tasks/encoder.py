@@ -280,7 +280,8 @@ class Encoder(Model):
         """Return the tokens of a sparse vector with their numbers, the largest first. top_k: how many, None for all."""
         most = len(vector.indices) if top_k is None else count("top_k", top_k)
         backend, order = self.require_tokenizer().backend, np.argsort(-vector.values, kind="stable")[:most]
-        return [(backend.id_to_token(int(vector.indices[place])), float(vector.values[place])) for place in order]
+        names = [str(backend.id_to_token(int(vector.indices[place]))) for place in order]
+        return [(name, float(vector.values[place])) for name, place in zip(names, order, strict=True)]
 
     # A str is a Sequence[str] too, which mypy reports; the overload of one text comes first and wins.
     @overload

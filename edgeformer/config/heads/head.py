@@ -52,6 +52,11 @@ class Head(ABC):
         """Return the outputs of a graph that the head computes, in order."""
 
     @property
+    def expands_unattended(self) -> bool:
+        """Whether tokens that attention does not see count, too, so that they need positions of their own."""
+        return False
+
+    @property
     def parts(self) -> "tuple[Head, ...]":
         """Return the heads that it is made of: itself."""
         return (self,)

@@ -73,6 +73,11 @@ class TokenVectorsHead(Head):
         """Return the vectors of the tokens."""
         return (HeadOutput(name="token_embeddings", gives="token vectors", axes=("tokens", "numbers")),)
 
+    @property
+    def expands_unattended(self) -> bool:
+        """Whether queries have tokens behind them that they do not attend to."""
+        return self.query.expansion is not None and not self.query.expansion.attended
+
     def widths(self, hidden_size: int) -> tuple[int, ...]:
         """Return the size of a state, and that of every layer's output."""
         return (hidden_size, *(layer.size for layer in self.layers))
