@@ -15,15 +15,15 @@ from edgeformer.runtime.caches.encoder_outputs import check_length, pad_right
 from edgeformer.runtime.request_values import count, flag, is_list, naming_entry, shown, text_or_ids
 from edgeformer.runtime.sessions.session import SessionSettings, check_tensors
 from edgeformer.runtime.tasks.cross_encoder import Ranked, best_documents, score_of
-from edgeformer.runtime.tasks.embeddings import (
+from edgeformer.runtime.tasks.embeddings.forms import (
     FORMS,
     Embedding,
     Form,
     SparseVector,
-    max_sim,
     sparse_of_tokens,
     sparse_of_vocabulary,
 )
+from edgeformer.runtime.tasks.embeddings.late_interaction import as_read, max_sim
 from edgeformer.runtime.tasks.labels import Class, Filling, label_probabilities, softmax
 from edgeformer.runtime.tasks.model import Model, Text, is_batch
 from edgeformer.runtime.tasks.question_answering import ANSWER_TOKENS, Answer, best_answers, no_answer, read_windows
@@ -228,7 +228,7 @@ class Encoder(Model):
         longest = min(reading.max_length or self.config.context_length, self.config.context_length)
 
         def run(encoded: list[Encoded]) -> list[Embedding]:
-            read = [_expanded(*each, reading) for each in encoded]
+            read = [as_read(*each, reading) for each in encoded]
             check_length(max(len(ids) for (ids, _), _ in read), self.config.context_length, "the text")
             attended = [
                 len(ids) if reading.expansion is None or reading.expansion.attended else seen for (ids, _), seen in read
@@ -547,15 +547,6 @@ class Encoder(Model):
 
     def _abilities(self) -> str:
         return " ".join(dict.fromkeys(ABILITIES[given] for given in self.gives)) or "It embeds: embed."
-
-
-def _expanded(ids: list[int], types: list[int], reading: Reading) -> tuple[Encoded, int]:
-    """Return a text as it is read, with its prefix and the tokens behind it, and the number of tokens before those."""
-    if reading.prefix is not None:
-        ids, types = [*ids[:1], reading.prefix, *ids[1:]], [*types[:1], 0, *types[1:]]
-    more = 0 if reading.expansion is None else max(reading.expansion.length - len(ids), 0)
-    token = 0 if reading.expansion is None else reading.expansion.token
-    return ([*ids, *[token] * more], [*types, *[0] * more]), len(ids)
 
 
 def first_dimensions(vectors: NDArray[np.float32], dimensions: int) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""The forms of embeddings: a vector, a sparse vector, and a vector for every token; how each is compared."""
+"""The forms of embeddings: a vector, a sparse vector, and a vector for every token."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class SparseVector:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Embedding:
-    """What a model makes of a text, in each form that was asked for; None for the others.
+    """An embedding of a text, in each form that was asked for; None for the others.
 
     dense: a vector, float32 [D]. sparse: a number for some tokens of the vocabulary. tokens: a vector for every token
     that counts, float32 [N, D].
@@ -63,11 +63,3 @@ def sparse_of_vocabulary(numbers: NDArray[np.float32]) -> SparseVector:
     """Return the sparse vector of numbers [V]."""
     indices = np.flatnonzero(numbers).astype(np.int64)
     return SparseVector(indices=indices, values=numbers[indices])
-
-
-def max_sim(query: NDArray[np.float32], document: NDArray[np.float32]) -> float:
-    """Return the MaxSim score of vectors [Q, D] and [N, D]: the sum of the largest product of each token of the query.
-
-    Source: arXiv 2004.12832. 0 for a document of no tokens.
-    """
-    return float((query @ document.T).max(1).sum()) if len(document) else 0.0
