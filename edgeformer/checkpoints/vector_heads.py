@@ -60,7 +60,7 @@ def read_vector_head(folder: Path, transformer: Path, hf_config: dict[str, Any])
         return _read_stanford(transformer)
     if kinds[1:2] == ["SpladePooling"]:
         return _read_splade(folder / modules[1][1] / "config.json", kinds)
-    if kinds[1:2] == ["Dense"] and kinds[0] == "Transformer":
+    if kinds[1:2] == ["Dense"] and kinds[0] == "Transformer" and "Pooling" not in kinds:
         return _read_late_interaction(folder, transformer, modules)
     if all(os.path.isfile(transformer / name) for name in M3_HEADS):
         return _read_m3(folder, transformer, hf_config)

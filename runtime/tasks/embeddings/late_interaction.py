@@ -1,4 +1,4 @@
-"""Late interaction (ColBERT, arXiv 2004.12832): how queries and documents are read, and how their tokens are compared."""
+"""Late interaction (ColBERT, arXiv 2004.12832): how queries and documents are read, and their tokens compared."""
 
 import numpy as np
 from numpy.typing import NDArray
