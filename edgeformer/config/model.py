@@ -336,9 +336,8 @@ class EncoderConfig(StackConfig):
             check(self.embedding_size is None, self, "embedding_size", "None for audio")
             check(self.token_projection is None, self, "token_projection", "None for audio")
             check(self.head is None, self, "head", "None for audio")
-        unattended = self.head is not None and any(part.expands_unattended for part in self.head.parts)
-        rotary = any(attention.rotary is not None for attention in self.attentions)
-        check(not (unattended and rotary), self, "head", "one whose queries attend to the tokens behind them (rotary)")
+        one_way = any(attention.causal for attention in self.attentions)
+        check(not (self.reads_unattended and one_way), self, "head", "one whose queries attend to what is behind them")
         if self.token_projection is not None:
             one_way = self.embedding_size is None and not any(attention.causal for attention in self.attentions)
             check(one_way, self, "token_projection", "None where embeddings are projected, or attention is causal")
@@ -366,6 +365,11 @@ class EncoderConfig(StackConfig):
     def sizes(self) -> Sizes:
         """Return the sizes that a head is made for."""
         return Sizes(hidden=self.hidden_size, embedding=self.token_width, vocabulary=self.vocab_size)
+
+    @property
+    def reads_unattended(self) -> bool:
+        """Whether the states of tokens count that attention does not see."""
+        return self.head is not None and any(part.expands_unattended for part in self.head.parts)
 
     @property
     def head_outputs(self) -> tuple[HeadOutput, ...]:

@@ -83,7 +83,9 @@ class Encoder(Stack):
         if attention_mask is None:
             attention_mask = torch.ones(batch, length, dtype=torch.int64, device=x.device)
         # Rotations are by the positions of the attention op, so that they can be folded into it.
-        positions = ops.token_positions(attention_mask, attention_mask) if self.shared.rotaries else places
+        # They have none for tokens that attention does not see.
+        folds = self.shared.rotaries and not self.config.reads_unattended
+        positions = ops.token_positions(attention_mask, attention_mask) if folds else places
         run = Run(
             attention_mask=attention_mask,
             positions=positions,

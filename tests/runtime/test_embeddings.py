@@ -114,7 +114,21 @@ def stanford(folder):
     (folder / "artifact.metadata").write_text(json.dumps(said))
 
 
-COLBERTS = {"pylate": pylate, "attending": attending, "native": native, "stanford": stanford}
+def rotary(folder):
+    """A folder of PyLate over ModernBERT, where tokens that are not attended to have positions, too."""
+    options = {
+        "pad_token_id": 0,
+        "global_attn_every_n_layers": 2,
+        "local_attention": 32,
+    }  # no token behind a query is further from it
+    random_model(folder, transformers.ModernBertModel, seed=10, **options)
+    tokenizer_of(folder, (".", ",", "[Q] ", "[D] "))
+    write_modules(folder, dense())
+    said = {"model_type": "ColBERT", "query_prefix": "[Q] ", "document_prefix": "[D] ", "query_length": 12}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(said))
+
+
+COLBERTS = {"rotary": rotary, "pylate": pylate, "attending": attending, "native": native, "stanford": stanford}
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +138,7 @@ def colberts(tmp_path_factory):
     for name, write in COLBERTS.items():
         folder, bundle = tmp_path_factory.mktemp(name), tmp_path_factory.mktemp("bundles") / name
         write(folder)
-        verify = "quick" if name == "pylate" else None
+        verify = "quick" if name in ("pylate", "rotary") else None
         made[name] = (
             load(export_model(folder, bundle, verify=verify).path),
             sentence_transformers.MultiVectorEncoder(str(folder), device="cpu").double(),
