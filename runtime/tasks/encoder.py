@@ -215,8 +215,8 @@ class Encoder(Model):
         queries, with the prefix and the tokens behind them that ColBERT has for those, and not as documents. The other
         arguments are those of `embed`. Raises RequestError for a form that the model does not give.
         """
-        wanted = list(self.forms if forms is None else forms)
-        if not wanted or any(form not in self.forms for form in wanted):
+        wanted = list(self.forms if forms is None else forms if is_list(forms) else ())
+        if not wanted or any(not isinstance(form, str) or form not in self.forms for form in wanted):
             known = ", ".join(self.forms) or "none"
             raise RequestError(f"forms is {shown(forms)}; this model gives {known}. {self._abilities()}")
         outputs = [output for output in self.config.head_outputs if FORMS.get(output.gives) in wanted]
@@ -278,6 +278,8 @@ class Encoder(Model):
 
     def sparse_tokens(self, vector: SparseVector, top_k: int | None = None) -> list[tuple[str, float]]:
         """Return the tokens of a sparse vector with their numbers, the largest first. top_k: how many, None for all."""
+        if not isinstance(vector, SparseVector):
+            raise RequestError(f"vector is {shown(vector)}; it must be the sparse one of an embedding.")
         most = len(vector.indices) if top_k is None else count("top_k", top_k)
         backend, order = self.require_tokenizer().backend, np.argsort(-vector.values, kind="stable")[:most]
         names = [str(backend.id_to_token(int(vector.indices[place]))) for place in order]
@@ -403,6 +405,10 @@ class Encoder(Model):
 
         Raises RequestError for a model that makes no vectors of tokens.
         """
+        if not is_list(documents):
+            raise RequestError(f"documents is {shown(documents)}; it must be a list of texts.")
+        if "tokens" not in self.forms:
+            raise RequestError(f"this model makes no vectors of tokens for documents. {self._abilities()}")
         asked = self.embeddings(query, forms=["tokens"], query=True).tokens
         found = self.embeddings(list(documents), forms=["tokens"], batch_size=batch_size) if len(documents) else []
         head = self._part("token vectors")
