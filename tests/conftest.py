@@ -33,6 +33,10 @@ if WORKER and int(os.environ["PYTEST_XDIST_WORKER_COUNT"]) > NUMBER and hasattr(
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# The programs that tests start, and later runs, compile our sources and these tests once, whatever the shell says.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # Before anything imports transformers or huggingface_hub: no test may reach a real hub.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"

@@ -234,7 +234,7 @@ def write(format, name, arguments):
     return "".join(parts)
 
 
-PIECES = (3, 8, 21, 55, 10_000)
+CUTS = (3, 8, 21, 55, 10_000)
 """Sizes of pieces in characters, of which a call of many is read in one."""
 
 
@@ -247,7 +247,7 @@ def round_trips(name, count):
         answer = format.begin + format.between.join(write(format, *call) for call in calls) + format.end
         prose = numbers.choice(["", "Let me see. "]) if format.begin and format.openings else ""
         # In pieces of one character a call takes the longest, and every boundary is met within few calls.
-        for size in [1, numbers.randrange(2, 9)] if index < 20 else [numbers.choice(PIECES)]:
+        for size in [1, numbers.randrange(2, 9)] if index < 20 else [numbers.choice(CUTS)]:
             assert read(name, prose + answer, size, functions) == (prose, calls), index
 
 
