@@ -1,5 +1,6 @@
 """Fixtures shared by all tests: Hugging Face folders of seeded random models, and the bundles made from them."""
 
+import gc
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -130,6 +131,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Begin with what takes longest: a long file at the end leaves the other processes nothing to do."""
     seconds = json.loads(DURATIONS.read_text())[which_tests(config)]
     items.sort(key=lambda item: -seconds.get(scope_of(item.nodeid), 0))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Let the garbage collector pass over ten thousand tests and all that they import: it would find them all alive."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
