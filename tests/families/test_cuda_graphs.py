@@ -11,7 +11,7 @@ import pytest
 import torch
 from op_set_kinds import KINDS
 from op_set_models import ENCODERS, FAMILIES, PAIRS, family_config
-from rows import DISTINCT
+from rows import WITH_ALL_OPS
 
 from edgeformer.check.cuda.audit import audit_graph
 from edgeformer.check.cuda.kernel_table import kernel_table
@@ -35,7 +35,7 @@ LOWERINGS = {
 FAST = {"llama", "bert", "t5-bias", "chunk", "experts of gpt-oss", "experts in groups"}
 """Models that have between them the ops that differ on CUDA; the others are slow."""
 NAMES = [*FAMILIES, *PAIRS, *ENCODERS, *KINDS]
-DIFFERENT = [name for name in NAMES if name in DISTINCT or name in KINDS]
+DIFFERENT = [name for name in NAMES if name in WITH_ALL_OPS or name in KINDS]
 """The families whose graphs differ, and every kind of block: variants have the same ops."""
 MODELS = [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in DIFFERENT]
 
