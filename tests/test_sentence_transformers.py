@@ -81,7 +81,7 @@ def make_folder(tmp_path):
 def test_a_folder_says_how_it_pools(make_folder, kinds, pooling, types, head):
     folder = make_folder(kinds, pooling, types)
     found = read_pooling(folder)
-    assert (found.head if found else None) == head
+    assert (found.pooling if found else None) == head
     assert open_source(folder).config.head == head
 
 
