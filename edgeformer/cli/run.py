@@ -133,7 +133,7 @@ def run_command(
             if as_json:
                 print_json(asdict(stream.finish()))
             else:
-                show(stream)
+                show(stream, model)
 
 
 def _check_options(model: "Model", chat: bool, system: str | None, options: dict[str, Any]) -> None:

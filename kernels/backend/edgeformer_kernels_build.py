@@ -143,7 +143,7 @@ def _build_library():
         tag = wanted or _tag_of_this_machine()
         processor, system = PLATFORMS[tag].split("-")[:2]
         # It would compile for the processor that it runs on, if it were not told.
-        compiler = [*_zig(), "-target", PLATFORMS[tag], "-mcpu=baseline"]
+        compiler = [*zig(), "-target", PLATFORMS[tag], "-mcpu=baseline"]
     levels = LEVELS.get(processor, {})
     others = {name for each in LEVELS.values() for name in each if name not in levels}
     sources = [path for path in sorted((ROOT / "src").rglob("*.cc")) if path.name not in others]
@@ -173,7 +173,8 @@ def _run(line):
         raise RuntimeError(f"{' '.join(line)}: {done.stderr[-2000:]}")
 
 
-def _zig():
+def zig():
+    """Return the command of zig's C++ compiler. Raises RuntimeError without the package."""
     try:
         import ziglang
     except ImportError:
