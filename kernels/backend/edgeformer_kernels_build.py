@@ -49,20 +49,17 @@ PLATFORMS = {
 PROCESSORS = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 """Names of the processors that have SIMD levels, and what clang calls them."""
 
-AVX2 = ("-mavx2", "-mfma", "-mf16c")
-AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mprefer-vector-width=512")
-LEVELS = {
-    "x86_64": {
-        "level_avx2.cc": AVX2,
-        "level_avx2_vnni.cc": (*AVX2, "-mavxvnni"),
-        "level_avx512.cc": (*AVX2, *AVX512),
-    },
-    "aarch64": {
-        "level_neon.cc": ("-mcpu=generic+dotprod",),
-        "level_neon_i8mm.cc": ("-mcpu=generic+dotprod+i8mm",),
-    },
-}
-"""The files of each processor that are compiled for more than its baseline; CMakeLists.txt has the same flags."""
+
+def _levels():
+    """Read from CMakeLists.txt which files are compiled for more than the baseline of a processor, and their flags."""
+    x86_64, aarch64 = (ROOT / "CMakeLists.txt").read_text().split("elseif(CMAKE_SYSTEM_PROCESSOR", 1)
+    pattern = re.compile(r'src/(level_\w+\.cc) PROPERTIES COMPILE_OPTIONS\s+"([^"]*)"')
+    texts = {"x86_64": x86_64, "aarch64": aarch64}
+    return {name: {file: flags.split(";") for file, flags in pattern.findall(text)} for name, text in texts.items()}
+
+
+LEVELS = _levels()
+"""The files of each processor that are compiled for more than its baseline, and their flags."""
 
 FLAGS = ("-std=c++20", "-O3", "-DNDEBUG", "-fvisibility=hidden", "-ffp-contract=off", "-g0")
 

@@ -5,7 +5,6 @@
 
 namespace edgeformer {
 
-// Compilers before clang 18 do not know this feature by name.
 constinit const Level kAvx2VnniLevel = level_of<Avx2Vnni>("avx2-vnni", x86_has_avx_vnni);
 
 }  // namespace edgeformer
