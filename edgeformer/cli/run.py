@@ -210,7 +210,7 @@ def _write(model: "Seq2SeqLM", source: str, options: dict[str, Any], as_json: bo
         result = model.generate(source, **options)
         print_json(asdict(result)) if as_json else click.echo(result.text)
     else:
-        show(model.stream(source, **options))
+        show(model.stream(source, **options), model)
 
 
 def _transcribe(model: "Seq2SeqLM", recording: str, options: dict[str, Any], as_json: bool) -> None:
