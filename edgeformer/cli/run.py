@@ -133,7 +133,7 @@ def run_command(
             if as_json:
                 print_json(asdict(stream.finish()))
             else:
-                show(stream)
+                show(stream, model)
 
 
 def _check_options(model: "Model", chat: bool, system: str | None, options: dict[str, Any]) -> None:
@@ -207,7 +207,7 @@ def _write(model: "Seq2SeqLM", source: str, options: dict[str, Any], as_json: bo
         result = model.generate(source, **options)
         print_json(asdict(result)) if as_json else click.echo(result.text)
     else:
-        show(model.stream(source, **options))
+        show(model.stream(source, **options), model)
 
 
 def _transcribe(model: "Seq2SeqLM", recording: str, options: dict[str, Any], as_json: bool) -> None:
