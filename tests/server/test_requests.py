@@ -219,6 +219,17 @@ def test_an_evaluation_harness_finds_scores_of_the_prompt_before_those_of_the_an
     assert "it needs echo to be true" in answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("temperature", [1e-320, 5e-324, 1e-9, 1e308, 1.7e308])
+def test_temperatures_beyond_all_measure_are_greedy_or_even(server, temperature, capfd):
+    """The coldest is greedy; at the hottest, every token that the filters leave is as likely as the others."""
+    plain = complete(server, prompt="Once upon a time", max_tokens=8)[0]["text"]
+    [drawn] = complete(server, prompt="Once upon a time", max_tokens=8, temperature=temperature, seed=1)
+    assert (drawn["text"] == plain) == (temperature < 1)
+    [first] = complete(server, prompt="Once upon a time", max_tokens=8, temperature=temperature, top_k=1, seed=2)
+    assert first["text"] == plain
+    assert "Warning" not in capfd.readouterr().err
+
+
 def test_a_stop_that_is_a_special_token_stops_at_its_id(server, solo):
     text = "Hi <|im_start|> there"
     ids = solo.tokenizer.encode(text, add_special_tokens=False)

@@ -24,7 +24,8 @@ class ApiField:
     """The treatment of a field.
 
     servers: letters of those that have it. note: why it is ignored or refused, or what is done. neutral: values of a
-    refused field that change nothing. equals: the name of another field; a value equal to it changes nothing.
+    refused field that change nothing. equals: the name of another field; a value equal to it changes nothing. details:
+    what the error has for a client that goes on without the field.
     """
 
     status: Status
@@ -32,6 +33,7 @@ class ApiField:
     note: str = ""
     neutral: tuple[Any, ...] = ()
     equals: str = ""
+    details: Mapping[str, Any] | None = None
 
     def changes(self, value: Any, body: Mapping[str, Any]) -> bool:
         """Return whether a value of the field would change the answer to a request."""
@@ -161,7 +163,7 @@ FIELDS: dict[str, ApiField] = {
     # thinking
     "chat_template_kwargs": _done("LV", "variables of the chat template; those that it does not read are refused"),
     "enable_thinking": _done("", "of Qwen; where the chat template can switch thinking"),
-    "thinking": _done("A", "of chats its `type` and `budget_tokens`; of /v1/messages `disabled` alone"),
+    "thinking": _done("A", "its `type` and `budget_tokens`"),
     "reasoning": _done("O", "its `effort`, and OpenRouter's `enabled` and `max_tokens`"),
     "reasoning_effort": _done("OLV", "where the chat template reads it; none switches thinking off"),
     "reasoning_format": _ignored("L", "what a model thinks comes as `reasoning_content`"),
@@ -209,8 +211,16 @@ MESSAGE_FIELDS: dict[str, ApiField] = {
     "container": _refused("A", "the server runs no tools of its own"),
     "context_management": _refused("A", "a conversation is answered as it is", {}),
     "mcp_servers": _refused("A", "the server runs no tools of its own", []),
-    "output_config": _refused("A", "use tools, or response_format of /v1/chat/completions", {}),
+    "output_config": _done("AV", "`format`, and `effort` where the chat template reads it"),
     "inference_geo": _ignored("A", "the server is where it is"),
+    "speed": _ignored("A", "there is one speed"),
+    "diagnostics": _ignored("A", "what was found in a cache is in `usage`"),
+    "user_profile_id": _ignored("A", "names the end user; nobody is told"),
+    "thread": ApiField(
+        "refused", "A", NOT_STORED, details={"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    ),
+    "compaction": _refused("A", "a conversation is answered as it is"),
+    "fallbacks": _refused("A", "the model that is named answers", []),
 }
 """Fields of /v1/messages that no other route has."""
 
@@ -259,6 +269,7 @@ PARTS: dict[str, dict[str, ApiField]] = {
     },
     "response_format": {},
     "text": {"verbosity": FIELDS["verbosity"]},
+    "thinking": {"display": _ignored("A", "what a model thinks comes as it is")},
     "stream_options": {
         "continuous_usage_stats": _refused("V", "the usage is in the last event", False),
         "include_obfuscation": _ignored("O", "streams are not padded against listeners on the wire"),
@@ -291,6 +302,8 @@ def keep_known(data: Mapping[str, Any], known: frozenset[str], table: Mapping[st
             raise PydanticCustomError("unknown_parameter", "is no field of this request", {"field": shown})
         if field.changes(value, data):
             raise PydanticCustomError(
-                "unsupported_parameter", "is not supported: {note}. Leave it out", {"field": name, "note": field.note}
+                "unsupported_parameter",
+                "is not supported: {note}. Leave it out",
+                {"field": name, "note": field.note, "details": field.details},
             )
     return kept
