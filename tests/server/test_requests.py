@@ -5,6 +5,7 @@ import math
 
 import httpx2
 import pytest
+from fields_of_servers import FIELDS_OF_SERVERS
 from pydantic import ValidationError
 from running_server import running
 
@@ -19,7 +20,7 @@ from edgeformer.server.schema.bodies import (
     TokenizeBody,
     read_body,
 )
-from edgeformer.server.schema.fields import FIELDS, PARTS
+from edgeformer.server.schema.fields import FIELDS, MESSAGE_FIELDS, PARTS
 from edgeformer.server.schema.response_bodies import ResponseBody
 
 USER = {"role": "user", "content": "What is 345 + 278?"}
@@ -155,6 +156,22 @@ def test_tools_of_other_types_are_refused_by_their_names(kind):
         read(ResponseBody, input="hi", tools=[{"type": kind, "name": "x", "tools": []}])
     with pytest.raises(ApiError, match="include has 'message.output_text.logprobs', which no answer has"):
         read(ResponseBody, input="hi", include=["message.output_text.logprobs"])
+
+
+@pytest.mark.parametrize("server_name", FIELDS_OF_SERVERS)
+def test_no_field_of_another_server_is_unknown(server_name):
+    """Every one is done, or ignored or refused with a reason; and what passes for no field passes."""
+    fields = {name for route in FIELDS_OF_SERVERS[server_name].values() for name in route}
+    assert fields - (FIELDS | MESSAGE_FIELDS).keys() == set()
+    chat(**dict.fromkeys(fields))
+    for name in fields:
+        for value in FIELDS[name].neutral if name in FIELDS and FIELDS[name].status == "refused" else ():
+            chat(**{name: value})
+
+
+def test_budgets_of_thinking_have_the_names_of_other_servers():
+    for name in ("thinking_token_budget", "reasoning_budget_tokens"):
+        assert chat(**{name: 5}).thinking_budget == 5 and chat(**{name: -1}).thinking_budget is None
 
 
 def test_every_field_is_in_the_table():
