@@ -163,7 +163,7 @@ def test_no_field_of_another_server_is_unknown(server_name):
     """Every one is done, or ignored or refused with a reason; and what passes for no field passes."""
     fields = {name for route in FIELDS_OF_SERVERS[server_name].values() for name in route}
     assert fields - (FIELDS | MESSAGE_FIELDS).keys() == set()
-    chat(**dict.fromkeys(fields))
+    chat(**dict.fromkeys(fields - {"messages"}))
     for name in fields:
         for value in FIELDS[name].neutral if name in FIELDS and FIELDS[name].status == "refused" else ():
             chat(**{name: value})
