@@ -14,6 +14,7 @@ import os
 import posixpath
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from typing import Any
 import click
 
 from edgeformer.documents.option import Option, options_of
+
+sys.path.insert(0, str(Path(__file__).parent))  # mkdocs loads this file by its path
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "build" / "docs-source"
