@@ -89,11 +89,11 @@ class Choice:
         if progress.result is not None:
             rest, more = self.reader.finish()
             text, calls = text + rest, calls + more
-        pieces = self.reader.take_pieces()
+        written = self.reader.take_pieces()
         if self.one_call:
             calls = calls[: 1 - len(self.calls)]
-            pieces = [piece for piece in pieces if piece.place == 0]
-        return Delta(reasoning, text, calls, pieces)
+            written = [piece for piece in written if piece.place == 0]
+        return Delta(reasoning, text, calls, written)
 
     @property
     def reasoning_tokens(self) -> int:

@@ -32,7 +32,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._header_timer: Any = None
         self._reads_headers = False
         address = self.client[0] if self.client else None
-        same = sum(each.client is not None and each.client[0] == address for each in self.connections)
+        same = sum((getattr(each, "client", None) or (None,))[0] == address for each in self.connections)
         if len(self.connections) > self.most or same > self.options.max_connections_per_address:
             self._refuse(ApiError(503, "this server has too many connections. Try again.", code="too_many_connections"))
             return

@@ -117,7 +117,7 @@ class MessagesBody(OptionsBody):
 
     def as_chat(self) -> ChatBody:
         """Return the same request as one of /v1/chat/completions. Raises ApiError for blocks that lack a field."""
-        wanted = self.output_config or OutputConfig()
+        wanted = self.output_config or OutputConfig(effort=None)
         messages = [] if self.system is None else [ChatMessage(role="system", content=_text(self.system, "system"))]
         for place, message in enumerate(self.messages):
             messages += _messages(message, f"messages.{place}")
