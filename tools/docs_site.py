@@ -23,7 +23,8 @@ import click
 
 from edgeformer.documents.option import Option, options_of
 
-sys.path.insert(0, str(Path(__file__).parent))  # mkdocs loads this file by its path
+sys.path.insert(0, str(Path(__file__).parent))  # mkdocs loads this file by its path, and takes its own path back
+from fields_of_servers import FIELDS_OF_SERVERS, SOURCES  # noqa: E402
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "build" / "docs-source"
@@ -195,7 +196,6 @@ def server_bodies() -> str:
 
 def server_fields() -> str:
     """Return a table of all fields of requests, beside those of other servers: what is done with each, and why."""
-    from fields_of_servers import FIELDS_OF_SERVERS, SOURCES
 
     from edgeformer.server.schema.fields import FIELDS, MESSAGE_FIELDS, PARTS, SERVERS
 
