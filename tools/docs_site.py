@@ -24,7 +24,7 @@ import click
 from edgeformer.documents.option import Option, options_of
 
 sys.path.insert(0, str(Path(__file__).parent))  # mkdocs loads this file by its path, and takes its own path back
-from fields_of_servers import FIELDS_OF_SERVERS, SOURCES  # noqa: E402
+from fields_of_servers import FIELDS_OF_SERVERS, SOURCES
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "build" / "docs-source"
