@@ -18,6 +18,7 @@ from edgeformer.runtime import request_values
 from edgeformer.runtime.measure.benchmarking.result import Memory
 from edgeformer.runtime.measure.benchmarking.startup import measure_loading, measure_memory
 from edgeformer.runtime.measure.benchmarking.workloads import Request
+from edgeformer.runtime.media.sound.audio import SAMPLE_RATE
 from edgeformer.runtime.sessions.kernels import KernelChoice, choose_kernels
 from edgeformer.runtime.sessions.prepacked.prepacked_graphs import FOLDER, opened_graphs, prepacked_folder
 from edgeformer.runtime.sessions.prepacked.prepacked_record import CACHE, record_file, remember
@@ -29,7 +30,6 @@ from edgeformer.runtime.sessions.session import (
     session_options,
     usable_cores,
 )
-from edgeformer.runtime.sound.audio import SAMPLE_RATE
 from edgeformer.runtime.steps.runner import StepRunner
 from edgeformer.runtime.tasks.causal_lm import CausalLM
 from edgeformer.runtime.tasks.encoder import Encoder

@@ -17,7 +17,7 @@ from edgeformer.runtime.generation.generate import start_rows
 from edgeformer.runtime.generation.row import Row
 from edgeformer.runtime.generation.sampling.sampling import Sampling
 from edgeformer.runtime.generation.scheduling import Beginnings
-from edgeformer.runtime.sound.audio import SAMPLE_RATE
+from edgeformer.runtime.media.sound.audio import SAMPLE_RATE
 from edgeformer.runtime.steps.decode_graph import Logits
 from edgeformer.runtime.steps.runner import StepRunner
 from edgeformer.runtime.tasks.causal_lm import CausalLM
