@@ -183,6 +183,7 @@ def package(export: Export) -> Manifest:
         tokens=origin.tokens,
         generation=origin.generation,
         prompts=origin.prompts,
+        pictures=origin.pictures,
         adapters=export.adapters,
         cache_scales=out.job.cache_scales,
         smoothing=export.smoothing,

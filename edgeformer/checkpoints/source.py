@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgeformer.checkpoints.picture_processor import read_picture_processor
 from edgeformer.checkpoints.sentence_transformers import (
     check_modality,
     choose_pooling,
@@ -19,11 +20,20 @@ from edgeformer.checkpoints.sentence_transformers import (
     transformer_folder,
 )
 from edgeformer.checkpoints.weight_map import find_weight_files
-from edgeformer.config import ClassificationHead, DecoderConfig, EncoderConfig, LearnedPositions, ModelConfig, Pooling
+from edgeformer.config import (
+    ClassificationHead,
+    DecoderConfig,
+    EncoderConfig,
+    LearnedPositions,
+    ModelConfig,
+    Pooling,
+    VisionConfig,
+)
 from edgeformer.documents.json_document import parse, read_object
 from edgeformer.errors import ConfigError, EdgeformerError, WeightsError, require, shown
 from edgeformer.families import REFUSED, Family, has_family, load_family, read_model_config, text_config
 from edgeformer.manifest.parts import SpecialTokens, sha256
+from edgeformer.manifest.pictures import PictureProcessor
 from edgeformer.options.generation_fields import GENERATION_FIELDS, SPEECH_FIELDS, unsupported_fields
 
 if TYPE_CHECKING:
@@ -151,13 +161,15 @@ class ModelSource(FoundModel):
     """A model of a known family, which can be exported; its weights are not read yet.
 
     merged: the adapter that is merged into the weights when they are read (`edgeformer.lora.merged_adapter`).
-    pooled_layers: the folders with the weights of the layers behind the pooling.
+    pooled_layers: the folders with the weights of the layers behind the pooling. pictures: the processor of a model
+    that reads pictures.
     """
 
     family: Family
     config: ModelConfig
     merged: "MergedAdapter | None" = None
     pooled_layers: tuple[Path, ...] = ()
+    pictures: PictureProcessor | None = None
 
     @property
     def weight_folders(self) -> tuple[Path, ...]:
@@ -211,12 +223,21 @@ def open_source(
         family, config = read_model_config(found.hf_config, context_length)
         family = replace(family, nested=found.text_model_of is not None)
         config = _with_score(found, _with_stored_positions(found, family, config))
+        if isinstance(config, VisionConfig):
+            pictures = read_picture_processor(found.folder)
+            config = config.with_picture_size(pictures.size.height, pictures.size.width)
+            return ModelSource(**vars(found), family=family, config=config, pictures=pictures)
         return ModelSource(**vars(found), family=family, config=config)
     alone = None if lacks_family(found) else load_family(found.hf_config["model_type"]).encoder_class
     plain = found.hf_config | {"architectures": None if alone is None else [alone]}
     family, config = read_model_config(plain, context_length)
     if isinstance(config, DecoderConfig):  # as Qwen3-Embedding: the states of a causal model
         family, config = family.without_head(), EncoderConfig.of_decoder(config)
+    if isinstance(config, VisionConfig):
+        raise ConfigError(
+            f"{found.origin} reads pictures, and pooling is for the states of texts. Leave pooling out, and remove "
+            "modules.json from its folder."
+        )
     if not isinstance(config, EncoderConfig):
         raise ConfigError(
             f"{found.origin} is an encoder-decoder ({found.hf_config['model_type']}), whose encoder edgeformer does "

@@ -37,8 +37,17 @@ from edgeformer.config.model import (
     Seq2SeqConfig,
     StackConfig,
     Task,
+    VisionConfig,
 )
 from edgeformer.config.norm import NormConfig
+from edgeformer.config.pictures import (
+    AttentionPooler,
+    Grid,
+    PatchStem,
+    PictureClassifier,
+    PicturePooling,
+    TokenPooler,
+)
 from edgeformer.config.position import (
     AlibiConfig,
     DisentangledConfig,
@@ -64,6 +73,7 @@ __all__ = [
     "AlibiConfig",
     "AltUpConfig",
     "AttentionConfig",
+    "AttentionPooler",
     "AudioStem",
     "BlockConfig",
     "ClassificationHead",
@@ -74,6 +84,7 @@ __all__ = [
     "EncoderConfig",
     "ExpertsConfig",
     "FeedForwardConfig",
+    "Grid",
     "LatentConfig",
     "LayerInputConfig",
     "LearnedPositions",
@@ -83,7 +94,10 @@ __all__ = [
     "MaskedLMHead",
     "ModelConfig",
     "NormConfig",
+    "PatchStem",
     "PerLayerEmbedding",
+    "PictureClassifier",
+    "PicturePooling",
     "Pooling",
     "PoolingHead",
     "PoolingLayer",
@@ -105,6 +119,8 @@ __all__ = [
     "StateSpaceConfig",
     "T5BiasConfig",
     "Task",
+    "TokenPooler",
     "TransformerXLConfig",
+    "VisionConfig",
     "YarnScaling",
 ]

@@ -361,6 +361,11 @@ def audio_inputs(mel_bins: int, frames: int) -> list[TensorSpec]:
     return [TensorSpec("input_features", ("batch_size", mel_bins, frames))]
 
 
+def picture_inputs(channels: int, height: int, width: int) -> list[TensorSpec]:
+    """Return the input of an encoder graph for pictures, all of one size, float32 in every precision of the graph."""
+    return [TensorSpec("pixel_values", ("batch_size", channels, height, width), single=True)]
+
+
 def _merged(own: Sequence[str], source: Sequence[str]) -> list[str]:
     """Return, layer by layer, key and value of the decoder's own cache, then those of cross-attention."""
     return [name for layer in range(0, len(own), 2) for names in (own, source) for name in names[layer : layer + 2]]

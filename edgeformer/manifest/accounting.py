@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from edgeformer.config import (
     AttentionConfig,
+    AttentionPooler,
     BlockConfig,
     ClassificationHead,
     CrossAttentionConfig,
@@ -28,7 +29,9 @@ from edgeformer.config import (
     StackConfig,
     StateSpaceConfig,
     T5BiasConfig,
+    TokenPooler,
     TransformerXLConfig,
+    VisionConfig,
 )
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.parts import Arithmetic
@@ -156,6 +159,7 @@ def _stack_parts(config: StackConfig, source_size: int) -> dict[str, int]:
     norms += sum(_norm(each.norm, hidden) for each in relations)
     projection = 0 if config.embedding_size is None else hidden * (width + 1)
     stem = 0 if config.audio is None else _stem(config, 1) + 2 * hidden
+    stem += _patch_stem(config)
     parts = {
         "embedding": _table(config)
         + (rows + config.token_types) * width
@@ -203,6 +207,7 @@ def _residual(block: BlockConfig, hidden: int) -> int:
     """Return the number of weights of what a block adds to a plain residual stream."""
     altup, count = block.altup, _residual_products(block, hidden) + block.output_scale
     count += 0 if block.laurel_rank is None else _norm(block.norm, hidden)
+    count += hidden * (1 + (block.feed_forward is not None)) if block.layer_scale else 0
     count += 0 if block.layer_input is None else _norm(block.layer_input.norm, hidden)
     return count + (0 if altup is None else _norm(block.norm, hidden) + hidden * altup.output_scale)
 
@@ -219,6 +224,13 @@ def _stem(config: StackConfig, first: int) -> int:
     if config.audio is None:
         return 0
     return 3 * config.hidden_size * (first * config.audio.mel_bins + config.hidden_size)
+
+
+def _patch_stem(config: StackConfig) -> int:
+    """Return the number of weights of the map of patches, and of the learned tokens before them."""
+    if not isinstance(config, VisionConfig):
+        return 0
+    return config.hidden_size * (config.patches.inputs + config.patches.bias + config.prefix_tokens)
 
 
 def _norm(norm: NormConfig | None, size: int) -> int:
@@ -347,6 +359,27 @@ def _encoder_head(config: EncoderConfig) -> int:
             return 0
 
 
+def _vision_head(config: VisionConfig) -> int:
+    hidden, pooler, classifier = config.hidden_size, config.pooler, config.classifier
+    count = 0 if config.projection is None else config.pooled_size * config.projection
+    match pooler:
+        case TokenPooler():
+            dense = 0 if pooler.dense is None else config.pooled_size * (hidden + 1)
+            count += dense + _norm(pooler.norm, hidden)
+        case AttentionPooler():
+            count += hidden + 4 * hidden * (hidden + 1) + _norm(pooler.norm, hidden)
+            count += _feed_forward(pooler.feed_forward, hidden)
+    if classifier is not None:
+        inputs = hidden * len(classifier.poolings) + 1 + (hidden + 1) * classifier.distilled
+        count += len(classifier.labels) * inputs
+    return count
+
+
+def _vision_head_products(config: VisionConfig) -> int:
+    """Return what a state is multiplied with for a pooler that attends to all; the rest is computed once a picture."""
+    return 2 * config.hidden_size**2 if isinstance(config.pooler, AttentionPooler) else 0
+
+
 def _products(config: StackConfig) -> int:
     """Return the number of weights that a token is multiplied with: matrices without biases."""
     hidden, embedding = config.hidden_size, config.per_layer_embedding
@@ -354,6 +387,7 @@ def _products(config: StackConfig) -> int:
     count += 0 if embedding is None else hidden * len(config.blocks) * embedding.size
     count += 0 if config.embedding_size is None else hidden * config.embedding_size
     count += _stem(config, 2)  # the second convolution halves the frames: two of the first make one token
+    count += 0 if config.patch_stem is None else hidden * config.patch_stem.inputs
     return count + _stream_projections(config) + HEADS[type(config)].products(config)
 
 
@@ -380,6 +414,7 @@ class HeadCount(NamedTuple):
 HEADS: dict[type[StackConfig], HeadCount] = {
     DecoderConfig: HeadCount(_decoder_head, _table),
     EncoderConfig: HeadCount(_encoder_head, _encoder_head_products),
+    VisionConfig: HeadCount(_vision_head, _vision_head_products),
 }
 """Counts of heads, by the class of the stack."""
 

@@ -19,6 +19,7 @@ from edgeformer.config import (
     QuestionAnsweringHead,
     Seq2SeqConfig,
     StackConfig,
+    VisionConfig,
 )
 from edgeformer.contract.tensors import (
     CacheGeometry,
@@ -26,6 +27,7 @@ from edgeformer.contract.tensors import (
     audio_inputs,
     decoder_inputs,
     output_names,
+    picture_inputs,
     present_names,
     seq2seq_decoder_inputs,
     text_inputs,
@@ -80,6 +82,19 @@ def encoder_graph(config: EncoderConfig) -> GraphSpec:
         file=GRAPH,
         inputs=_encoder_inputs(config, "sequence_length"),
         outputs=("last_hidden_state", *names[type(config.head)]),
+        wrap=_EncoderGraph,
+        stack=config,
+    )
+
+
+def vision_graph(config: VisionConfig) -> GraphSpec:
+    """Return the graph of a tower of pictures without a decoder."""
+    made = {"pooler_output": config.pooler, "image_embeds": config.projection, "logits": config.classifier}
+    patches = config.patches
+    return GraphSpec(
+        file=GRAPH,
+        inputs=tuple(picture_inputs(patches.channels, patches.height, patches.width)),
+        outputs=("last_hidden_state", *(name for name, part in made.items() if part is not None)),
         wrap=_EncoderGraph,
         stack=config,
     )

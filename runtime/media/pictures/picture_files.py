@@ -10,7 +10,7 @@ import os
 import warnings
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +43,7 @@ these modes makes everything above 255 white."""
 _CONVERT = "Convert it to PNG or JPEG first."
 
 
-def is_picture(value: Any) -> bool:
+def is_picture(value: Any) -> TypeGuard[Picture]:
     """Return whether a value is one picture, and not several."""
     return isinstance(value, str | Path | bytes | bytearray | memoryview | np.ndarray) or _is_pillow(value)
 
