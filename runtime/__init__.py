@@ -34,7 +34,7 @@ from edgeformer.runtime.tasks.question_answering import Answer
 from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
 from edgeformer.runtime.tasks.speech import Segment, SpeechConfig, Transcript, Word
 from edgeformer.runtime.tasks.token_spans import Span
-from edgeformer.runtime.tasks.vision_encoder import VisionEncoder
+from edgeformer.runtime.tasks.vision.vision_encoder import VisionEncoder
 from edgeformer.runtime.text.tokenizer import Message
 
 if TYPE_CHECKING:

@@ -27,7 +27,6 @@ from edgeformer.config import (
     LearnedPositions,
     ModelConfig,
     Pooling,
-    VisionConfig,
 )
 from edgeformer.documents.json_document import parse, read_object
 from edgeformer.errors import ConfigError, EdgeformerError, WeightsError, require, shown
@@ -223,7 +222,7 @@ def open_source(
         family, config = read_model_config(found.hf_config, context_length)
         family = replace(family, nested=found.text_model_of is not None)
         config = _with_score(found, _with_stored_positions(found, family, config))
-        if isinstance(config, VisionConfig):
+        if config.reads == "picture":
             pictures = read_picture_processor(found.folder)
             config = config.with_picture_size(pictures.size.height, pictures.size.width)
             return ModelSource(**vars(found), family=family, config=config, pictures=pictures)
@@ -233,7 +232,7 @@ def open_source(
     family, config = read_model_config(plain, context_length)
     if isinstance(config, DecoderConfig):  # as Qwen3-Embedding: the states of a causal model
         family, config = family.without_head(), EncoderConfig.of_decoder(config)
-    if isinstance(config, VisionConfig):
+    if config.reads == "picture":
         raise ConfigError(
             f"{found.origin} reads pictures, and pooling is for the states of texts. Leave pooling out, and remove "
             "modules.json from its folder."

@@ -113,6 +113,11 @@ class StackConfig:
         return None
 
     @property
+    def interpolated(self) -> tuple[Grid, Grid] | None:
+        """Return None: only towers of pictures interpolate positions."""
+        return None
+
+    @property
     def per_layer_embedding(self) -> PerLayerEmbedding | None:
         """Return None: only decoders make an input for every block."""
         return None
@@ -160,6 +165,10 @@ class StackConfig:
     def with_context_length(self, context_length: int) -> Self:
         """Return the config of a model with positions for so many tokens."""
         return replace(self, context_length=context_length)
+
+    def with_picture_size(self, height: int, width: int) -> Self:
+        """Return the config of a model for pictures of another size: itself, for only towers read pictures."""
+        return self
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON data. A run of equal blocks is stored as one block and the number of repetitions."""
@@ -382,6 +391,10 @@ class Seq2SeqConfig:
         """Return the config of a model whose decoder has positions for so many tokens."""
         return replace(self, decoder=self.decoder.with_context_length(context_length))
 
+    def with_picture_size(self, height: int, width: int) -> "Seq2SeqConfig":
+        """Return the config of a model for pictures of another size: itself, for it reads none."""
+        return self
+
     @property
     def vocab_size(self) -> int:
         """Return the number of tokens that the decoder can generate."""
@@ -459,9 +472,9 @@ class VisionConfig(StackConfig):
         return self.prefix_tokens + self.trained_grid.patches
 
     @property
-    def table_positions(self) -> bool:
-        """Whether every state has a row of the table of positions, so that none is interpolated."""
-        return self.patches.grid == self.trained_grid
+    def interpolated(self) -> tuple[Grid, Grid] | None:
+        """Return the grid of the table of positions, and the one that it is interpolated to; None where both agree."""
+        return None if self.patches.grid == self.trained_grid else (self.trained_grid, self.patches.grid)
 
     def with_picture_size(self, height: int, width: int) -> Self:
         """Return the config for pictures of another size. Raises ConfigError where its positions do not fit them."""

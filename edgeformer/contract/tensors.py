@@ -361,6 +361,10 @@ def audio_inputs(mel_bins: int, frames: int) -> list[TensorSpec]:
     return [TensorSpec("input_features", ("batch_size", mel_bins, frames))]
 
 
+MEDIA_INPUTS = ("input_features", "pixel_values")
+"""Inputs of encoder graphs that hold no tokens: spectrograms, pixels."""
+
+
 def picture_inputs(channels: int, height: int, width: int) -> list[TensorSpec]:
     """Return the input of an encoder graph for pictures, all of one size, float32 in every precision of the graph."""
     return [TensorSpec("pixel_values", ("batch_size", channels, height, width), single=True)]

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar, get_args
 
 from edgeformer.config import (
+    AttentionPooler,
     BlockConfig,
     FeedForwardConfig,
     Grid,
@@ -12,6 +13,7 @@ from edgeformer.config import (
     PatchStem,
     PictureClassifier,
     PicturePooling,
+    TokenPooler,
     VisionConfig,
 )
 from edgeformer.config.heads import ProblemType
@@ -22,6 +24,9 @@ from edgeformer.families._encoder import read_labels
 from edgeformer.families._family import Computed, Fields
 
 T = TypeVar("T")
+
+Outputs = tuple[TokenPooler | AttentionPooler | None, PictureClassifier | None]
+"""The pooler and the classifier of a tower."""
 
 
 def read_tower(
@@ -35,7 +40,9 @@ def read_tower(
     embedding_norm: bool = False,
     final_norm: bool = True,
     layer_scale: bool = False,
-    **otherwise: Any,
+    interpolates: bool = False,
+    outputs: Outputs = (None, None),
+    projection: int | None = None,
 ) -> VisionConfig:
     """Read the fields that towers share: sizes of pictures and patches, and blocks with norms before.
 
@@ -49,7 +56,8 @@ def read_tower(
         embedding_norm: whether a norm precedes the blocks.
         final_norm: whether one follows them.
         layer_scale: see `BlockConfig`.
-        otherwise: further fields of `VisionConfig`.
+        interpolates, projection: see `VisionConfig`.
+        outputs: the pooler and the classifier.
     """
     if context_length is not None:
         raise ConfigError("the model reads pictures, which always have all their patches; leave context_length out.")
@@ -87,7 +95,10 @@ def read_tower(
         patches=patches,
         prefix_tokens=prefix_tokens,
         trained_grid=patches.grid,
-        **otherwise,
+        interpolates=interpolates,
+        pooler=outputs[0],
+        projection=projection,
+        classifier=outputs[1],
     )
 
 

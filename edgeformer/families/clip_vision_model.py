@@ -43,9 +43,8 @@ def read_clip_tower(
         patch_bias=False,
         embedding_norm=True,
         final_norm=False,  # only the pooled state is normalized
-        pooler=TokenPooler(norm=read_norm(fields)) if classifier is None else None,
+        outputs=(TokenPooler(norm=read_norm(fields)) if classifier is None else None, classifier),
         projection=projection,
-        classifier=classifier,
     )
 
 

@@ -3,21 +3,21 @@
 Source: transformers/models/deit/modeling_deit.py.
 """
 
+from collections.abc import Callable
+
 from edgeformer.config import VisionConfig
 from edgeformer.families._family import Family, Fields
-from edgeformer.families._vision import read_class, read_classifier, read_feed_forward, read_tower, vit_tensors
+from edgeformer.families._vision import Outputs, read_class, read_classifier, read_feed_forward, read_tower, vit_tensors
 from edgeformer.families.vit import DEFAULTS, read_pooler
 
 
 def read_config(fields: Fields, context_length: int | None) -> VisionConfig:
     """Read a DeiT config.json."""
     pooler = read_pooler(fields)
-    heads = {
-        "DeiTModel": lambda: {"pooler": pooler},
-        "DeiTForImageClassification": lambda: {"classifier": read_classifier(fields, "first")},
-        "DeiTForImageClassificationWithTeacher": lambda: {
-            "classifier": read_classifier(fields, "first", distilled=True)
-        },
+    heads: dict[str, Callable[[], Outputs]] = {
+        "DeiTModel": lambda: (pooler, None),
+        "DeiTForImageClassification": lambda: (None, read_classifier(fields, "first")),
+        "DeiTForImageClassificationWithTeacher": lambda: (None, read_classifier(fields, "first", distilled=True)),
     }
     return read_tower(
         fields,
@@ -25,7 +25,7 @@ def read_config(fields: Fields, context_length: int | None) -> VisionConfig:
         prefix_tokens=2,
         feed_forward=read_feed_forward(fields),
         qkv_bias=fields.take("qkv_bias"),
-        **read_class(fields, heads, "DeiTModel")(),
+        outputs=read_class(fields, heads, "DeiTModel")(),
     )
 
 

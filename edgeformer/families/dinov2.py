@@ -3,10 +3,12 @@
 Source: transformers/models/dinov2/modeling_dinov2.py.
 """
 
+from collections.abc import Callable
+
 from edgeformer.config import FeedForwardConfig, TokenPooler, VisionConfig
 from edgeformer.families._activations import ACTIVATIONS
 from edgeformer.families._family import Family, Fields, Packed
-from edgeformer.families._vision import read_class, read_classifier, read_tower, vit_tensors
+from edgeformer.families._vision import Outputs, read_class, read_classifier, read_tower, vit_tensors
 
 
 def read_config(fields: Fields, context_length: int | None) -> VisionConfig:
@@ -14,9 +16,9 @@ def read_config(fields: Fields, context_length: int | None) -> VisionConfig:
     # Initial values, a token of training, and what the model returns as the backbone of another one.
     fields.ignore("layerscale_value", "use_mask_token")
     fields.ignore("apply_layernorm", "out_features", "out_indices", "reshape_hidden_states", "stage_names")
-    heads = {
-        "Dinov2Model": lambda: {"pooler": TokenPooler()},
-        "Dinov2ForImageClassification": lambda: {"classifier": read_classifier(fields, "first", "patches")},
+    heads: dict[str, Callable[[], Outputs]] = {
+        "Dinov2Model": lambda: (TokenPooler(), None),
+        "Dinov2ForImageClassification": lambda: (None, read_classifier(fields, "first", "patches")),
     }
     return read_tower(
         fields,
@@ -26,7 +28,7 @@ def read_config(fields: Fields, context_length: int | None) -> VisionConfig:
         qkv_bias=fields.take("qkv_bias"),
         layer_scale=True,
         interpolates=True,
-        **read_class(fields, heads, "Dinov2Model")(),
+        outputs=read_class(fields, heads, "Dinov2Model")(),
     )
 
 

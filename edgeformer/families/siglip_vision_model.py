@@ -44,8 +44,7 @@ def read_siglip_tower(
         context_length,
         prefix_tokens=0,
         feed_forward=feed_forward,
-        pooler=pooler if pools else None,
-        classifier=classifier,
+        outputs=(pooler if pools else None, classifier),
     )
 
 

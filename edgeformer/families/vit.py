@@ -3,12 +3,13 @@
 Source: transformers/models/vit/modeling_vit.py.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from edgeformer.config import TokenPooler, VisionConfig
 from edgeformer.families._encoder import HEAD_ACTIVATIONS
 from edgeformer.families._family import Family, Fields
-from edgeformer.families._vision import read_class, read_classifier, read_feed_forward, read_tower, vit_tensors
+from edgeformer.families._vision import Outputs, read_class, read_classifier, read_feed_forward, read_tower, vit_tensors
 
 DEFAULTS: dict[str, Any] = {
     "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072,
@@ -21,9 +22,9 @@ DEFAULTS: dict[str, Any] = {
 def read_config(fields: Fields, context_length: int | None) -> VisionConfig:
     """Read a ViT config.json."""
     pooler = read_pooler(fields)
-    heads = {
-        "ViTModel": lambda: {"pooler": pooler},
-        "ViTForImageClassification": lambda: {"classifier": read_classifier(fields, "first")},
+    heads: dict[str, Callable[[], Outputs]] = {
+        "ViTModel": lambda: (pooler, None),
+        "ViTForImageClassification": lambda: (None, read_classifier(fields, "first")),
     }
     return read_tower(
         fields,
@@ -31,7 +32,7 @@ def read_config(fields: Fields, context_length: int | None) -> VisionConfig:
         prefix_tokens=1,
         feed_forward=read_feed_forward(fields),
         qkv_bias=fields.take("qkv_bias"),
-        **read_class(fields, heads, "ViTModel")(),
+        outputs=read_class(fields, heads, "ViTModel")(),
     )
 
 

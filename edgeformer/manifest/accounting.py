@@ -228,9 +228,10 @@ def _stem(config: StackConfig, first: int) -> int:
 
 def _patch_stem(config: StackConfig) -> int:
     """Return the number of weights of the map of patches, and of the learned tokens before them."""
-    if not isinstance(config, VisionConfig):
+    stem = config.patch_stem
+    if stem is None:
         return 0
-    return config.hidden_size * (config.patches.inputs + config.patches.bias + config.prefix_tokens)
+    return config.hidden_size * (stem.inputs + stem.bias + config.context_length - stem.grid.patches)
 
 
 def _norm(norm: NormConfig | None, size: int) -> int:

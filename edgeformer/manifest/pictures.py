@@ -86,7 +86,8 @@ class FixedSizeProcessor:
     @property
     def size(self) -> PictureSize:
         """Return the size of what the graph reads."""
-        size = self.crop or (self.resize and self.resize.size)
+        resized = None if self.resize is None else self.resize.size
+        size = self.crop or resized
         assert size is not None
         return size
 

@@ -34,7 +34,7 @@ class VisionEncoder(Stack):
         self.stem = PatchProjection(config.patches, hidden, dtype)
         if config.prefix_tokens:
             self.prefix = PrefixTokens(config.prefix_tokens, hidden, dtype)
-        if not config.table_positions:
+        if config.interpolated is not None:
             self.interpolation = Interpolation(config.context_length, dtype)
         match config.pooler:
             case TokenPooler() as pooler:
@@ -68,7 +68,7 @@ class VisionEncoder(Stack):
         if self.config.prefix_tokens:
             x = self.prefix(x)
         places = torch.arange(length, device=x.device).unsqueeze(0)  # [1, S]
-        if self.config.table_positions:
+        if self.config.interpolated is None:
             x = self.add_positions(x, places)
         else:
             x = x + self.interpolation(self.position_embedding(self.interpolation.rows))
@@ -115,6 +115,9 @@ class PrefixTokens(nn.Module):
 
 class Interpolation(nn.Module):
     """The positions of a grid, each a weighted sum of rows of the table of another grid."""
+
+    rows: Tensor
+    weights: Tensor
 
     def __init__(self, length: int, dtype: torch.dtype):
         super().__init__()
@@ -200,14 +203,16 @@ class PictureLabels(nn.Module):
 
 def picture_constants(config: StackConfig) -> dict[str, Tensor]:
     """Compute the buffers of a `VisionEncoder` that a `Stack` does not have: name → float64 or int64 tensor."""
-    if not isinstance(config, VisionConfig) or config.table_positions:
+    if config.interpolated is None:
         return {}
-    rows, weights = interpolation(config.trained_grid, config.patches.grid)
-    first = torch.arange(config.prefix_tokens).unsqueeze(1).expand(-1, TAPS * TAPS)
-    alone = torch.zeros(config.prefix_tokens, TAPS * TAPS, dtype=torch.float64)
+    trained, wanted = config.interpolated
+    rows, weights = interpolation(trained, wanted)
+    prefix = config.context_length - wanted.patches
+    first = torch.arange(prefix).unsqueeze(1).expand(-1, TAPS * TAPS)
+    alone = torch.zeros(prefix, TAPS * TAPS, dtype=torch.float64)
     alone[:, :1] = 1
     return {
-        "interpolation.rows": torch.cat((first, rows + config.prefix_tokens)),
+        "interpolation.rows": torch.cat((first, rows + prefix)),
         "interpolation.weights": torch.cat((alone, weights)),
     }
 

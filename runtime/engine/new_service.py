@@ -9,7 +9,7 @@ from edgeformer.runtime.engine.service import Service
 from edgeformer.runtime.request_values import count
 from edgeformer.runtime.tasks.causal_lm import CausalLM
 from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
-from edgeformer.runtime.tasks.vision_encoder import VisionEncoder
+from edgeformer.runtime.tasks.vision.vision_encoder import VisionEncoder
 
 MOST_ROWS = 4096
 """Rows of an engine at most: each takes memory before there is a request, and no CPU runs a batch so large."""

@@ -36,7 +36,7 @@ from edgeformer.runtime.tasks.encoder import Encoder
 from edgeformer.runtime.tasks.loading import load
 from edgeformer.runtime.tasks.model import Model
 from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
-from edgeformer.runtime.tasks.vision_encoder import VisionEncoder
+from edgeformer.runtime.tasks.vision.vision_encoder import VisionEncoder
 
 TOKENS, STEPS = 24, 4
 """Tokens of the text, and decode steps after it, by which graphs are compared."""

@@ -15,7 +15,7 @@ from edgeformer.runtime.tasks.causal_lm import CausalLM
 from edgeformer.runtime.tasks.encoder import Encoder
 from edgeformer.runtime.tasks.model import Model
 from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
-from edgeformer.runtime.tasks.vision_encoder import VisionEncoder
+from edgeformer.runtime.tasks.vision.vision_encoder import VisionEncoder
 
 M = TypeVar("M", bound=Model)
 

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from edgeformer.config import VisionConfig
 from edgeformer.export.graph.tensors import to_numpy
 from edgeformer.export.parity.figures import worst_of
 from edgeformer.export.parity.trials.protocol import Array, Outputs, Row, Setup, Trial
@@ -23,9 +22,9 @@ class VisionTrial(Trial):
 
     def __init__(self, setup: Setup, sessions: Sequence[Any]):
         super().__init__(setup, sessions)
-        assert isinstance(setup.model_spec.config, VisionConfig)
-        self.patches = setup.model_spec.config.patches
-        self.outputs = setup.model_spec.graphs[0].outputs
+        [spec] = setup.model_spec.graphs
+        assert spec.stack is not None and spec.stack.patch_stem is not None
+        self.patches, self.outputs = spec.stack.patch_stem, spec.outputs
 
     def run(self) -> None:
         """Run every check of the extent."""

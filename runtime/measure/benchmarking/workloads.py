@@ -25,7 +25,7 @@ from edgeformer.runtime.tasks.encoder import Encoder
 from edgeformer.runtime.tasks.model import Model
 from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
 from edgeformer.runtime.tasks.speech.prompt import window_seconds
-from edgeformer.runtime.tasks.vision_encoder import VisionEncoder
+from edgeformer.runtime.tasks.vision.vision_encoder import VisionEncoder
 from edgeformer.runtime.text.streaming import TextStream
 
 PROMPTS = (128, 512)

@@ -150,7 +150,8 @@ def _of_file(content: bytes, white_background: bool, name: str) -> Pixels:
 
 
 def _of_image(image: Any, white_background: bool, name: str, kind: str = "an image of Pillow") -> Pixels:
-    _check_size(*image.size, name)
+    width, height = image.size
+    _check_size(width, height, name)
     operations: Any = require("PIL.ImageOps", "vision")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.errors import RequestError
-from edgeformer.manifest.pictures import CHANNELS, FixedSizeProcessor, PictureSize, Resize
+from edgeformer.manifest.pictures import CHANNELS, FixedSizeProcessor, PictureSize, Resample, Resize
 from edgeformer.runtime.media.pictures import resample
 from edgeformer.runtime.media.pictures.picture_files import Picture, read_picture
 from edgeformer.runtime.media.pictures.resample import Pixels
@@ -66,7 +66,7 @@ def resized_size(resize: Resize, pixels: Pixels, name: str) -> tuple[int, int]:
     return (longer, resize.shortest_edge) if width <= height else (resize.shortest_edge, longer)
 
 
-def resized(pixels: Pixels, size: tuple[int, int], kind: resample.Resample) -> Pixels:
+def resized(pixels: Pixels, size: tuple[int, int], kind: Resample) -> Pixels:
     """Return pixels [height, width, 3] of another size: by Pillow where a version with these bits is installed."""
     if not _has_pillow():
         return resample.resize(pixels, *size, kind)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import overload
+from typing import cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,9 +33,7 @@ class VisionEncoder(Model):
     @property
     def config(self) -> VisionConfig:
         """The config of the model."""
-        config = self.manifest.model
-        assert isinstance(config, VisionConfig)
-        return config
+        return cast(VisionConfig, self.manifest.model)  # `Manifest` has checked it
 
     @cached_property
     def processor(self) -> FixedSize:
@@ -125,6 +123,7 @@ def _named(pictures: Picture | Sequence[Picture]) -> list[tuple[Picture, str]]:
     """Return pictures, each with its name in errors. Raises RequestError for what is neither a picture nor a list."""
     if is_picture(pictures):
         return [(pictures, "the picture")]
-    if not is_list(pictures) or len(pictures) == 0:
+    several = cast("Sequence[Picture]", pictures)
+    if not is_list(several) or len(several) == 0:
         raise RequestError(f"pictures is {shown(pictures)}; it must be a picture, or a list of at least one.")
-    return [(picture, f"picture {row} of the list") for row, picture in enumerate(pictures)]
+    return [(picture, f"picture {row} of the list") for row, picture in enumerate(several)]
