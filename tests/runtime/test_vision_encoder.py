@@ -9,7 +9,7 @@ import transformers
 from click.testing import CliRunner
 from picture_samples import encoded, image, pixels
 
-from edgeformer.cli.main import main
+from edgeformer.cli.main import cli
 from edgeformer.documents import schema
 from edgeformer.errors import BundleError, ExportError, RequestError
 from edgeformer.export import export_model
@@ -61,7 +61,7 @@ def files(tmp_path_factory):
 
 def run(*arguments):
     """Return what a command printed; it must not fail."""
-    result = CliRunner().invoke(main, list(map(str, arguments)))
+    result = CliRunner().invoke(cli, list(map(str, arguments)))
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -134,11 +134,11 @@ def test_the_command_line_takes_pictures(bundles, files):
         (("embed", bundles / "vectors", "Hello"), "this model reads pictures, and no text"),
         (("embed", bundles / "vectors"), "there is no picture; give at least one: --image PATH"),
         (("score", bundles / "vectors", "a", "b"), "reads pictures, and no texts"),
-        (("serve", bundles / "vectors"), "reads pictures, which the server has no route for|no route for them"),
+        (("serve", bundles / "vectors"), "the server has no route for them"),
     ):
-        result = CliRunner().invoke(main, list(map(str, arguments)))
+        result = CliRunner().invoke(cli, list(map(str, arguments)))
         assert result.exit_code != 0
-        assert said.split("|")[0] in result.output or said.split("|")[-1] in result.output, (arguments, result.output)
+        assert said in " ".join(result.output.split()), (arguments, result.output)
 
 
 def test_manifest_card_info_check_and_verify_know_what_it_sees(bundles):
