@@ -94,8 +94,11 @@ def test_vectors_are_projections_or_the_first_states(bundles, files):
     ("call", "said"),
     [
         (lambda model, files: model.classify(files), "this model has no classes. It embeds: embed."),
-        (lambda model, files: model.embed([]), r"pictures is \[\]; it must be a picture, or a list of at least one"),
-        (lambda model, files: model.embed(5), "pictures is 5; it must be a picture"),
+        (
+            lambda model, files: model.embed([]),
+            r"pictures is \[\] \(list\); it must be a picture, or a list of at least one",
+        ),
+        (lambda model, files: model.embed(5), r"pictures is 5 \(int\); it must be a picture"),
         (lambda model, files: model.embed([files[0], 5]), "picture 1 of the list is 5; it must be the path of a file"),
         (lambda model, files: model.embed([b"x"]), "picture 0 of the list is not a picture of PNG, JPEG"),
         (lambda model, files: model.embed("nowhere.png"), "'nowhere.png' cannot be read"),
@@ -141,7 +144,7 @@ def test_the_command_line_takes_pictures(bundles, files):
         assert said in " ".join(result.output.split()), (arguments, result.output)
 
 
-def test_manifest_card_info_check_and_verify_know_what_it_sees(bundles):
+def test_manifest_card_info_check_and_verify_know_what_it_sees(bundles, checkpoints):
     manifest = Manifest.read(bundles / "labels")
     assert str(manifest.pictures.size) == "32 × 32"
     assert schema.to_json(manifest)["pictures"]["kind"] == "fixed_size"
@@ -156,7 +159,7 @@ def test_manifest_card_info_check_and_verify_know_what_it_sees(bundles):
     assert "FLOPs per picture" in run("info", bundles / "labels")
     checked = run("check", bundles / "labels")
     assert "tokenizer.json" not in checked
-    assert "passed" in run("verify", bundles / "labels", "--mode", "quick").lower()
+    assert "verified" in run("verify", bundles / "labels", "--against", checkpoints / "labels")
 
 
 def test_parameters_are_counted(checkpoints):
