@@ -225,6 +225,10 @@ def open_source(
         if config.reads == "picture":
             pictures = read_picture_processor(found.folder)
             config = config.with_picture_size(pictures.size.height, pictures.size.width)
+            if context_length not in (None, config.context_length):
+                raise ConfigError(
+                    "the model reads pictures, which always have all their patches; leave context_length out."
+                )
             return ModelSource(**vars(found), family=family, config=config, pictures=pictures)
         return ModelSource(**vars(found), family=family, config=config)
     alone = None if lacks_family(found) else load_family(found.hf_config["model_type"]).encoder_class

@@ -48,7 +48,7 @@ def read_tower(
 
     Args:
         fields: config.json of the tower.
-        context_length: None; a picture has all its patches. Raises ConfigError for another one.
+        context_length: not used; a picture has all its patches, and `open_source` refuses another number.
         prefix_tokens: learned tokens before the patches.
         feed_forward: of all blocks.
         qkv_bias: bias of queries, keys and values.
@@ -59,8 +59,6 @@ def read_tower(
         interpolates, projection: see `VisionConfig`.
         outputs: the pooler and the classifier.
     """
-    if context_length is not None:
-        raise ConfigError("the model reads pictures, which always have all their patches; leave context_length out.")
     fields.ignore("attention_dropout", "attention_probs_dropout_prob", "drop_path_rate", "hidden_dropout_prob")
     fields.ignore("initializer_factor", "encoder_stride")
     hidden_size = fields.take("hidden_size")
