@@ -165,7 +165,7 @@ def write(export: Export) -> None:
 def package(export: Export) -> Manifest:
     """Copy the files that belong to the model, and describe the bundle."""
     origin, model_spec, out = export.model.origin, export.model.model_spec, export.out
-    copy_files(export.plan.place, origin.folder, out.folder)
+    copy_files(export.plan.place, origin.folder, out.folder, pictures=origin.pictures is not None)
     if origin.lower_case:
         lower_case(out.folder / "tokenizer.json")
     backend = origin.provenance.backend
@@ -183,6 +183,7 @@ def package(export: Export) -> Manifest:
         tokens=origin.tokens,
         generation=origin.generation,
         prompts=origin.prompts,
+        pictures=origin.pictures,
         adapters=export.adapters,
         cache_scales=out.job.cache_scales,
         smoothing=export.smoothing,

@@ -114,7 +114,7 @@ def _check_op_set(plan: ExportPlan, options: ExportOptions, config: ModelConfig 
         )
     if options.cache is not None and plan.ops == "ort":
         raise ExportError("a graph of the op set ort takes a dynamic cache and a static one; leave cache out.")
-    if options.cache is not None and config is not None and config.task == "encoder":
+    if options.cache is not None and config is not None and config.form == "encoder":
         raise ExportError("the model is an encoder, which has no cache; leave cache out.")
     if options.backend is not None and (options.pooling is not None or options.normalize is not None):
         raise ExportError("pooling is for encoders, and a backend exports only decoders.")
@@ -191,7 +191,7 @@ def _check_arithmetic(plan: ExportPlan, config: ModelConfig | None) -> None:
             f"{plan.precision} weights for {plan.runs_on.title} are computed with in {default}. A graph for CUDA "
             "with int4 or int8 weights may compute in fp16 or bf16; leave arithmetic out of every other."
         )
-    if plan.arithmetic == "bf16" and plan.cache_form == "dynamic" and (config is None or config.task != "encoder"):
+    if plan.arithmetic == "bf16" and plan.cache_form == "dynamic" and (config is None or config.form != "encoder"):
         raise ExportError(
             "numpy has no bfloat16, so this runtime cannot read a dynamic cache of it, which every run returns anew. "
             "Choose a static cache (--cache static), or fp16."

@@ -5,7 +5,8 @@
     for text in model.stream("Once upon a time", max_new_tokens=64):
         print(text, end="")
 
-`load` opens any bundle; `load_causal_lm`, `load_seq2seq` and `load_encoder` tell a type checker which model it is.
+`load` opens any bundle; `load_causal_lm`, `load_seq2seq`, `load_encoder` and `load_vision_encoder` tell a type checker
+which model it is.
 `edgeformer.runtime.measure.evaluation` scores bundles. `benchmark` and `optimize` are imported when they are first
 used.
 """
@@ -29,11 +30,12 @@ from edgeformer.runtime.tasks.cross_encoder import Ranked
 from edgeformer.runtime.tasks.embeddings.forms import Embedding, SparseVector
 from edgeformer.runtime.tasks.encoder import Encoder
 from edgeformer.runtime.tasks.labels import Class, Filling
-from edgeformer.runtime.tasks.loading import load, load_causal_lm, load_encoder, load_seq2seq
+from edgeformer.runtime.tasks.loading import load, load_causal_lm, load_encoder, load_seq2seq, load_vision_encoder
 from edgeformer.runtime.tasks.question_answering import Answer
 from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
 from edgeformer.runtime.tasks.speech import Segment, SpeechConfig, Transcript, Word
 from edgeformer.runtime.tasks.token_spans import Span
+from edgeformer.runtime.tasks.vision.vision_encoder import VisionEncoder
 from edgeformer.runtime.text.tokenizer import Message
 
 if TYPE_CHECKING:
@@ -76,12 +78,14 @@ __all__ = [
     "TokenEvent",
     "TokenLogprobs",
     "Transcript",
+    "VisionEncoder",
     "Word",
     "benchmark",
     "load",
     "load_causal_lm",
     "load_encoder",
     "load_seq2seq",
+    "load_vision_encoder",
     "optimize",
 ]
 

@@ -9,7 +9,7 @@ import transformers
 
 from edgeformer.export import export_model
 from edgeformer.runtime import load
-from edgeformer.runtime.sound.audio import SAMPLE_RATE
+from edgeformer.runtime.media.sound.audio import SAMPLE_RATE
 
 WORDS = 100
 NAMES = [

@@ -10,7 +10,7 @@ import pytest
 from edgeformer.checkpoints.source import open_source
 from edgeformer.cli.info import HEADS as DESCRIBED_HEADS
 from edgeformer.client_files.model_card import CARDS
-from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Task
+from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Task, VisionConfig
 from edgeformer.export.parity.trials.kinds import TRIALS
 from edgeformer.manifest.accounting import HEADS, account
 from edgeformer.manifest.deployment import DEPLOYMENTS
@@ -30,9 +30,7 @@ TABLES = {
     "edgeformer.runtime.tasks.loading.KINDS": LOADED_KINDS,
     "edgeformer.server.service.served.ROUTES": ROUTES,
 }
-ASKS = re.compile(
-    r"isinstance\(.*(DecoderConfig|EncoderConfig|Seq2SeqConfig)|case (DecoderConfig|EncoderConfig|Seq2SeqConfig)"
-)
+ASKS = re.compile(r"(isinstance\(.*|case )(DecoderConfig|EncoderConfig|Seq2SeqConfig|VisionConfig)")
 MOST_QUESTIONS = 15
 """Lines that may ask for the class of a config: to make one of another kind, or to tell a type checker."""
 FILES_OF_A_KIND = {
@@ -53,7 +51,7 @@ def test_table_has_every_kind(name):
 
 def test_tables_of_heads_have_every_stack():
     stacks = {config for config in get_args(ModelConfig) if hasattr(config, "from_json")}
-    assert set(HEADS) == set(DESCRIBED_HEADS) == stacks == {DecoderConfig, EncoderConfig}
+    assert set(HEADS) == set(DESCRIBED_HEADS) == stacks == {DecoderConfig, EncoderConfig, VisionConfig}
 
 
 def test_six_files_name_every_kind():

@@ -15,7 +15,7 @@ from typing import Any
 from edgeformer.batch.options import ENGINE_MEMORY, BatchOptions, Verb
 from edgeformer.errors import EdgeformerError, RequestError
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.runtime import CausalLM, Encoder, Generation, GenerationStream, OfflineEngine, Seq2SeqLM
+from edgeformer.runtime import CausalLM, Encoder, Generation, GenerationStream, OfflineEngine, Seq2SeqLM, VisionEncoder
 from edgeformer.runtime.generation.chat_stream import divided
 from edgeformer.runtime.measure.evaluation import score_text
 from edgeformer.runtime.tasks.encoder import Encoded
@@ -50,6 +50,10 @@ class Result:
 def choose_verb(manifest: Manifest, verb: Verb | None) -> Verb:
     """Return the verb of a job. Raises RequestError for one that the bundle's task cannot do."""
     speech = getattr(getattr(manifest.model, "encoder", None), "audio", None) is not None
+    if manifest.pictures is not None:
+        raise RequestError(
+            "a job reads texts or recordings, and this bundle reads pictures. Use edgeformer.runtime.load."
+        )
     match manifest.task:
         case "causal-lm":
             able: tuple[Verb, ...] = ("generate", "chat", "perplexity")
@@ -78,7 +82,7 @@ def row_seed(seed: int, row: int) -> int:
 class Runner:
     """A loaded model that runs lists of prompts. The model is then this object's alone."""
 
-    def __init__(self, model: CausalLM | Seq2SeqLM | Encoder, verb: Verb, options: BatchOptions):
+    def __init__(self, model: CausalLM | Seq2SeqLM | Encoder | VisionEncoder, verb: Verb, options: BatchOptions):
         self._model, self._verb, self._options = model, verb, options
         self._generation = dict(options.generation)
         languages = {"source_language", "target_language", "language"}

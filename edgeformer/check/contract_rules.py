@@ -34,7 +34,8 @@ def contract_findings(folder: Folder) -> Iterator[Finding]:
     yield from _manifest(folder)
     for name in folder.ort_graphs:
         yield warning(f"{name} is in ORT format and was not checked. It is for the onnxruntime version that made it.")
-    if TOKENIZER not in folder.files:
+    reads_text = folder.main is None or not set(contract.MEDIA_INPUTS) & set(folder.main.inputs)
+    if TOKENIZER not in folder.files and reads_text:
         yield warning(f"There is no {TOKENIZER}: clients take token ids only, and no texts.")
 
 
@@ -111,13 +112,14 @@ def _decoder(graph: GraphFacts) -> Iterator[Finding]:
 
 
 def _encoder(graph: GraphFacts) -> Iterator[Finding]:
-    if "input_features" in graph.inputs:
-        expected = ["input_features"]
+    media = next((name for name in contract.MEDIA_INPUTS if name in graph.inputs), None)
+    if media is not None:
+        expected = [media]
     else:
         expected = [spec.name for spec in contract.text_inputs("", "token_type_ids" in graph.inputs)]
     yield from _names(graph, "input", expected, graph.inputs)
     for tensor in graph.inputs.values():
-        if tensor.name in expected and tensor.name != "input_features":
+        if tensor.name in expected and tensor.name != media:
             yield from _int64(graph, tensor)
     known = contract.ENCODER_OUTPUTS
     if not any(name in graph.outputs for name in known):

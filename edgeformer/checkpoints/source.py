@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgeformer.checkpoints.picture_processor import read_picture_processor
 from edgeformer.checkpoints.sentence_transformers import (
     PooledStates,
     check_modality,
@@ -27,6 +28,7 @@ from edgeformer.documents.json_document import parse, read_object
 from edgeformer.errors import ConfigError, EdgeformerError, WeightsError, require, shown
 from edgeformer.families import REFUSED, Family, has_family, load_family, read_model_config, text_config
 from edgeformer.manifest.parts import SpecialTokens, sha256
+from edgeformer.manifest.pictures import PictureProcessor
 from edgeformer.options.generation_fields import GENERATION_FIELDS, SPEECH_FIELDS, unsupported_fields
 
 if TYPE_CHECKING:
@@ -158,12 +160,14 @@ class ModelSource(FoundModel):
 
     merged: the adapter that is merged into the weights when they are read (`edgeformer.lora.merged_adapter`).
     head_layers: folders or files with the weights of layers of the head, by the beginnings of their names.
+    pictures: the processor of a model that reads pictures.
     """
 
     family: Family
     config: ModelConfig
     merged: "MergedAdapter | None" = None
     head_layers: Mapping[str, Path] = field(default_factory=dict)
+    pictures: PictureProcessor | None = None
 
     @property
     def weight_folders(self) -> tuple[Path, ...]:
@@ -222,12 +226,25 @@ def open_source(
         family, config = read_model_config(found.hf_config, context_length)
         family = replace(family, nested=found.text_model_of is not None)
         config = _with_score(found, _with_stored_positions(found, family, config))
+        if config.reads == "picture":
+            pictures = read_picture_processor(found.folder)
+            config = config.with_picture_size(pictures.size.height, pictures.size.width)
+            if context_length not in (None, config.context_length):
+                raise ConfigError(
+                    "the model reads pictures, which always have all their patches; leave context_length out."
+                )
+            return ModelSource(**vars(found), family=family, config=config, pictures=pictures)
         return ModelSource(**vars(found), family=family, config=config)
     alone = None if lacks_family(found) else load_family(found.hf_config["model_type"]).encoder_class
     plain = found.hf_config | ({} if pooled.keeps_head else {"architectures": None if alone is None else [alone]})
     family, config = read_model_config(plain, context_length)
     if isinstance(config, DecoderConfig):  # as Qwen3-Embedding: the states of a causal model
         family, config = family.without_head(), EncoderConfig.of_decoder(config)
+    if config.reads == "picture":
+        raise ConfigError(
+            f"{found.origin} reads pictures, and pooling is for the states of texts. Leave pooling out, and remove "
+            "modules.json from its folder."
+        )
     if not isinstance(config, EncoderConfig):
         raise ConfigError(
             f"{found.origin} is an encoder-decoder ({found.hf_config['model_type']}), whose encoder edgeformer does "

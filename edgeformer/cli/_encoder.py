@@ -9,18 +9,32 @@ from edgeformer.cli._output import note
 from edgeformer.errors import RequestError
 
 if TYPE_CHECKING:
-    from edgeformer.runtime import Encoder
+    from edgeformer.runtime import Encoder, VisionEncoder
 
 
 def open_encoder(bundle: Path, provider: Any, threads: int | None, results: str) -> "Encoder":
     """Load the encoder in a bundle, and say on stderr if its results (`vectors`) mean nothing.
 
-    Raises RequestError for a bundle that generates text.
+    Raises RequestError for a bundle that generates text or reads pictures.
     """
-    from edgeformer.runtime import Encoder, load
+    from edgeformer.runtime import Encoder
+
+    model = _open(bundle, provider, threads, results)
+    if not isinstance(model, Encoder):
+        raise RequestError(f"{bundle} reads pictures, and no texts: edgeformer run {bundle} --image PATH")
+    return model
+
+
+def open_embedder(bundle: Path, provider: Any, threads: int | None) -> "Encoder | VisionEncoder":
+    """Load the model in a bundle that makes vectors of texts or of pictures, as `open_encoder`."""
+    return _open(bundle, provider, threads, "vectors")
+
+
+def _open(bundle: Path, provider: Any, threads: int | None, results: str) -> "Encoder | VisionEncoder":
+    from edgeformer.runtime import Encoder, VisionEncoder, load
 
     model = load(bundle, provider, threads)
-    if not isinstance(model, Encoder):
+    if not isinstance(model, Encoder | VisionEncoder):
         raise RequestError(f"{bundle} is no encoder; it generates text: edgeformer run {bundle}")
     if model.manifest.provenance.random_weights is not None:
         note(f"note: this model's weights are random, not trained. Its {results} mean nothing.")

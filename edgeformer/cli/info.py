@@ -11,7 +11,7 @@ import click
 
 from edgeformer.cli._options import Command, json_option, option
 from edgeformer.cli._output import print_json, print_table
-from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, StackConfig
+from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, StackConfig, VisionConfig
 from edgeformer.config.heads import EncoderHead
 from edgeformer.contract.tensors import CacheGeometry, ConvState, KeyValueState
 from edgeformer.errors import MissingDependencyError, RequestError
@@ -156,10 +156,11 @@ def _show_model(
     has_cache = stack.cache_geometry.num_layers > 0
     if has_cache:
         rows += _cache_rows(stack.cache_geometry, stack.cache_windows, stack.context_length, element_bytes)
+    where = "cache" if has_cache else "picture" if config.reads == "picture" else "text"
     rows += [
         ("FLOPs per token", f"{numbers.flops_per_token:,}"),
         (
-            f"  plus, per token in the {'cache' if has_cache else 'text'}",
+            f"  plus, per token in the {where}",
             f"{numbers.attention_flops_per_token:,}",
         ),
     ]
@@ -170,6 +171,10 @@ def _show_model(
             ("FLOPs per source token", f"{numbers.source.flops_per_token:,}"),
             ("  plus, per source token", f"{numbers.source.attention_flops_per_token:,}"),
         ]
+    if config.reads == "picture":
+        tokens = stack.context_length
+        each = numbers.flops_per_token + tokens * numbers.attention_flops_per_token
+        rows += [("tokens per picture", f"{tokens:,}"), ("FLOPs per picture", f"{tokens * each:,}")]
     rows += _file_rows(files)
     described = [f"{name} of {_described(each)}" if name else _described(each) for name, each in config.stacks.items()]
     _print_title(f"{source}: {'; '.join(described)}")
@@ -231,6 +236,12 @@ def _head_fields(head: EncoderHead) -> dict[str, Any]:
     return {"head": head.kind, "gives": list(gives)}
 
 
+def _vision_outputs(config: VisionConfig) -> list[str]:
+    """Return what a tower of pictures computes of its states, in words."""
+    parts = {"pooled vector": config.pooler, "projection": config.projection, "classification head": config.classifier}
+    return [name for name, part in parts.items() if part is not None]
+
+
 HEADS: dict[type[StackConfig], Head] = {
     DecoderConfig: Head(
         fields=lambda config: {"tied_head": config.tied_head},
@@ -239,6 +250,15 @@ HEADS: dict[type[StackConfig], Head] = {
     EncoderConfig: Head(
         fields=lambda config: {} if config.head is None else _head_fields(config.head),
         words=lambda config: "" if config.head is None else config.head.words,
+    ),
+    VisionConfig: Head(
+        fields=lambda config: {
+            "picture": [config.patches.height, config.patches.width],
+            "patch": [config.patches.patch_height, config.patches.patch_width],
+        },
+        words=lambda config: ", ".join(
+            [f"pictures of {config.patches.width} × {config.patches.height}", *_vision_outputs(config)]
+        ),
     ),
 }
 """The descriptions of heads, by the class of the stack."""
@@ -254,7 +274,8 @@ def _described(config: StackConfig) -> str:
     recurrent = [block.recurrent for block in config.blocks if block.recurrent is not None]
     if recurrent:
         text += f", {len(recurrent)} recurrent layers"
-    text += f", vocabulary {config.vocab_size:,}" if config.vocab_size else ", for spectrograms"
+    text += f", vocabulary {config.vocab_size:,}" if config.vocab_size else ""
+    text += ", for spectrograms" if config.audio is not None else ""
     return ", ".join(filter(None, (text, HEADS[type(config)].words(config))))
 
 

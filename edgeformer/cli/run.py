@@ -22,7 +22,7 @@ from edgeformer.errors import RequestError
 from edgeformer.options.generation import BeamOptions, LogprobOptions
 
 if TYPE_CHECKING:
-    from edgeformer.runtime import Encoder, Seq2SeqLM
+    from edgeformer.runtime import Encoder, Seq2SeqLM, VisionEncoder
     from edgeformer.runtime.tasks.model import Model
 
 
@@ -34,6 +34,9 @@ SEQ2SEQ_OPTIONS = ("num_beams", "source_language", "target_language", *SPEECH_OP
 
 ENCODER_OPTIONS = ("question", "aggregation")
 """Options that only bundles of some encoders take."""
+
+PICTURE_OPTIONS = ("image",)
+"""Options that only bundles of models of pictures take."""
 
 CHAT = "Chat"
 
@@ -89,6 +92,7 @@ CHAT_OPTIONS = ("enable_thinking", "reasoning_effort", "chat_template_kwargs")
     "--aggregation", type=click.Choice(["simple", "first", "average", "max"]),
     help="Join labelled tokens to spans (models that label tokens): what labels a word of several tokens.",
 )  # fmt: skip
+@option("--image", type=click.Path(path_type=Path), help="Classify this picture (models of pictures).")
 @execution_options
 @json_option
 def run_command(
@@ -102,23 +106,29 @@ def run_command(
     draft: Path | None,
     question: str | None,
     aggregation: str | None,
+    image: Path | None,
     **given: object,
 ) -> None:
     """Run the model in BUNDLE on PROMPT (or standard input).
 
     The task of the bundle decides what that does: continue a text, translate it, classify it, fill its mask, or
-    transcribe a recording (PROMPT is the path of a sound file then).
+    transcribe a recording (PROMPT is the path of a sound file then). A model of pictures classifies --image.
     """
-    from edgeformer.runtime import CausalLM, Encoder, Seq2SeqLM, load
+    from edgeformer.runtime import CausalLM, Encoder, Seq2SeqLM, VisionEncoder, load
 
     options = explicit_options(given)
     model = load(bundle, provider, threads, draft=draft)
     if model.manifest.provenance.random_weights is not None:
         note("note: this model's weights are random, not trained. Its text is noise.")
     labels = {
-        name: value for name, value in (("question", question), ("aggregation", aggregation)) if value is not None
+        name: value
+        for name, value in (("question", question), ("aggregation", aggregation), ("image", image))
+        if value is not None
     }
     _check_options(model, chat, system, options | labels)
+    if isinstance(model, VisionEncoder):
+        _classify(model, prompt, image, as_json)
+        return
     if prompt is None and not (chat and sys.stdin.isatty()):
         prompt = sys.stdin.read().removesuffix("\n")  # which echo and editors add
     match model:
@@ -138,7 +148,7 @@ def run_command(
 
 def _check_options(model: "Model", chat: bool, system: str | None, options: dict[str, Any]) -> None:
     """Raise RequestError for options that do not apply to this task, instead of ignoring them."""
-    from edgeformer.runtime import Encoder, Seq2SeqLM
+    from edgeformer.runtime import Encoder, Seq2SeqLM, VisionEncoder
 
     given = [*options, *(["chat"] if chat else []), *(["system"] if system is not None else [])]
     match model:
@@ -146,12 +156,14 @@ def _check_options(model: "Model", chat: bool, system: str | None, options: dict
             takes = {"question"} if "answers" in model.gives else set()
             takes |= {"aggregation"} if "token classes" in model.gives else set()
             foreign = [name for name in given if name not in takes]
+        case VisionEncoder():
+            foreign = [name for name in given if name not in PICTURE_OPTIONS]
         case Seq2SeqLM():
             languages = ["source_language", "target_language"] if model.is_speech else list(SPEECH_OPTIONS)
-            others = ("chat", "system", "adapter", *CHAT_OPTIONS, *ENCODER_OPTIONS)
+            others = ("chat", "system", "adapter", *CHAT_OPTIONS, *ENCODER_OPTIONS, *PICTURE_OPTIONS)
             foreign = [name for name in given if name in (*others, *languages)]
         case _:
-            foreign = [name for name in given if name in (*SEQ2SEQ_OPTIONS, *ENCODER_OPTIONS)]
+            foreign = [name for name in given if name in (*SEQ2SEQ_OPTIONS, *ENCODER_OPTIONS, *PICTURE_OPTIONS)]
     if foreign:
         names = ", ".join(_flag(name, options) for name in foreign)
         raise RequestError(f"{names}: not for a bundle of this kind ({model.manifest.task}).")
@@ -165,6 +177,19 @@ def _flag(name: str, options: dict[str, Any]) -> str:
     if name == "enable_thinking":
         return "--thinking" if options[name] else "--no-thinking"
     return f"--{name.replace('_', '-')}"
+
+
+def _classify(model: "VisionEncoder", prompt: str | None, image: Path | None, as_json: bool) -> None:
+    """Print the labels of a picture, the most likely first."""
+    if model.config.classifier is None:
+        raise RequestError(f"this model makes vectors: edgeformer embed {model.folder} --image PATH…")
+    if prompt is not None or image is None:
+        raise RequestError(f"this model reads pictures, and no text: edgeformer run {model.folder} --image PATH")
+    found = model.classify(image)
+    if as_json:
+        print_json([asdict(each) for each in found])
+    else:
+        print_table([(f"{each.probability:.3f}", each.label) for each in found])
 
 
 def _label(model: "Encoder", text: str, question: str | None, aggregation: Any, as_json: bool) -> None:

@@ -10,7 +10,7 @@ import jinja2
 
 from edgeformer.client_files.encoder_examples import EMBEDDING, EXAMPLES, Example
 from edgeformer.client_files.genai import genai_obstacle
-from edgeformer.config import DecoderConfig, EncoderConfig, PoolingHead, Seq2SeqConfig, StackConfig, Task
+from edgeformer.config import DecoderConfig, EncoderConfig, PoolingHead, Seq2SeqConfig, StackConfig, Task, VisionConfig
 from edgeformer.contract.tensors import past_names
 from edgeformer.manifest.accounting import account, cache_element_bytes
 from edgeformer.manifest.deployment import DEPLOYMENTS, OPERATORS_FILE
@@ -109,6 +109,19 @@ def _encoder_values(manifest: Manifest, config: EncoderConfig, folder: Path | No
     }
 
 
+def _vision_first_line(name: str, config: VisionConfig, folder: Path | None) -> str:
+    if config.classifier is None:
+        return f"edgeformer embed {name} --image cat.jpg --image dog.jpg"
+    return f"edgeformer run {name} --image cat.jpg"
+
+
+def _vision_values(manifest: Manifest, config: VisionConfig, folder: Path | None) -> dict[str, Any]:
+    labels = config.classifier is not None
+    use = 'print(model.classify("cat.jpg", top_k=3))' if labels else 'print(model.embed(["cat.jpg", "dog.jpg"]).shape)'
+    task = "image-classification" if labels else "image-feature-extraction"
+    return {"python_use": use, "javascript_task": task, "javascript_call": '"cat.jpg"', "patches": config.patches}
+
+
 class Card(NamedTuple):
     """The sentences and values of the card of one kind of model.
 
@@ -127,6 +140,7 @@ CARDS: dict[Task, Card] = {
     "causal-lm": Card(_decoder_first_line, _decoder_values, has_parameters=True),
     "seq2seq-lm": Card(_seq2seq_first_line, _seq2seq_values),
     "encoder": Card(_encoder_first_line, _encoder_values),
+    "vision-encoder": Card(_vision_first_line, _vision_values, has_parameters=True),
 }
 """The cards of all kinds of models. A decoder has no config where its module is not edgeformer's."""
 
@@ -186,7 +200,10 @@ def _sizes(manifest: Manifest) -> dict[str, object]:
         if CARDS[model.task].has_parameters:
             rows["parameters"] = f"{account(model).parameters:,}"
         rows |= {name or "layers": _stack(stack) for name, stack in model.stacks.items()}
-    rows |= {"vocabulary": f"{manifest.vocab_size:,}", "context": f"{manifest.context_length:,} tokens"}
+    if manifest.pictures is None:
+        rows |= {"vocabulary": f"{manifest.vocab_size:,}", "context": f"{manifest.context_length:,} tokens"}
+    else:
+        rows["pictures"] = f"{manifest.pictures.size} pixels, {manifest.context_length:,} tokens each"
     if cache.num_layers:
         kind = "" if manifest.cache_scales is None else f", {manifest.cache_scales.precision}"
         rows["cache"] = f"{cache.elements_per_token * cache_element_bytes(manifest):,} bytes a token{kind}"

@@ -39,8 +39,17 @@ from edgeformer.config.model import (
     StackConfig,
     Task,
     TokenProjection,
+    VisionConfig,
 )
 from edgeformer.config.norm import NormConfig
+from edgeformer.config.pictures import (
+    AttentionPooler,
+    Grid,
+    PatchStem,
+    PictureClassifier,
+    PicturePooling,
+    TokenPooler,
+)
 from edgeformer.config.position import (
     AlibiConfig,
     DisentangledConfig,
@@ -66,6 +75,7 @@ __all__ = [
     "AlibiConfig",
     "AltUpConfig",
     "AttentionConfig",
+    "AttentionPooler",
     "AudioStem",
     "BlockConfig",
     "BottleneckConfig",
@@ -77,6 +87,7 @@ __all__ = [
     "EncoderConfig",
     "ExpertsConfig",
     "FeedForwardConfig",
+    "Grid",
     "LatentConfig",
     "LayerInputConfig",
     "LearnedPositions",
@@ -86,7 +97,10 @@ __all__ = [
     "MaskedLMHead",
     "ModelConfig",
     "NormConfig",
+    "PatchStem",
     "PerLayerEmbedding",
+    "PictureClassifier",
+    "PicturePooling",
     "Pooling",
     "PoolingHead",
     "PoolingLayer",
@@ -108,7 +122,9 @@ __all__ = [
     "StateSpaceConfig",
     "T5BiasConfig",
     "Task",
+    "TokenPooler",
     "TokenProjection",
     "TransformerXLConfig",
+    "VisionConfig",
     "YarnScaling",
 ]

@@ -258,6 +258,8 @@ class BlockConfig:
             by √2 (LAuReL, arXiv 2411.07501).
         layer_input: how the block uses its part of the decoder's `per_layer_embedding`, behind the branches.
         output_scale: the output is multiplied by a learned number.
+        layer_scale: True where each branch is multiplied by a learned factor of every feature (LayerScale, arXiv
+            2103.17239); None where none is.
         altup: the block is one step of these residual streams.
         bottleneck: the block is thinner than the states; its norms are behind the sums (`post`).
     """
@@ -274,6 +276,7 @@ class BlockConfig:
     laurel_rank: int | None = None
     layer_input: LayerInputConfig | None = None
     output_scale: bool = False
+    layer_scale: bool | None = None
     altup: AltUpConfig | None = None
     bottleneck: BottleneckConfig | None = None
 
@@ -287,6 +290,9 @@ class BlockConfig:
             check(self.cross_attention is None, self, "residual", "serial where there is cross-attention")
         if self.residual == "parallel_one_norm":
             check(self.norm_placement == "pre", self, "norm_placement", "'pre' where one norm serves both branches")
+        if self.layer_scale:
+            plain = self.residual == "serial" and self.norm_placement != "post" and self.cross_attention is None
+            check(plain and self.altup is None, self, "layer_scale", "None but in serial blocks with norms before")
         if self.laurel_rank is not None:
             serial = self.residual == "serial" and self.norm_placement != "post"
             check(serial and self.laurel_rank > 0, self, "laurel_rank", "positive in a serial block, else None")

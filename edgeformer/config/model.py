@@ -18,13 +18,14 @@ from edgeformer.config.block import AttentionConfig, BlockConfig
 from edgeformer.config.heads import EncoderHead, HeadOutput, MaskedLMHead, Sizes
 from edgeformer.config.layer_input import PerLayerEmbedding
 from edgeformer.config.norm import NormConfig
+from edgeformer.config.pictures import AttentionPooler, Grid, PatchStem, PictureClassifier, TokenPooler
 from edgeformer.config.position import LearnedPositions, SinusoidalPositions, TransformerXLConfig
 from edgeformer.contract.tensors import CacheGeometry, KeyValueState, State
 from edgeformer.documents import schema
 from edgeformer.documents.schema import check
 from edgeformer.errors import ConfigError
 
-Task = Literal["causal-lm", "seq2seq-lm", "encoder"]
+Task = Literal["causal-lm", "seq2seq-lm", "encoder", "vision-encoder"]
 """The task of a model, which the manifest stores; it is the key of tables by kind. Every class of configs has one."""
 
 Form = Literal["decoder", "encoder", "encoder-decoder"]
@@ -63,12 +64,17 @@ class StackConfig:
         check(not self.shared_blocks or len(set(self.blocks)) == 1, self, "shared_blocks", "False where blocks differ")
         positions = self.position_embedding
         if isinstance(positions, LearnedPositions):
-            enough = positions.rows - positions.offset >= self.context_length
+            enough = positions.rows - positions.offset >= self.table_length
             check(enough, self, "position_embedding", f"given a row for each of {self.context_length} positions")
         if isinstance(positions, SinusoidalPositions) or any(
             isinstance(attention.relative, TransformerXLConfig) for attention in self.attentions
         ):
             check(self.hidden_size % 2 == 0, self, "hidden_size", "even where positions are sinusoidal")
+
+    @property
+    def table_length(self) -> int:
+        """Return the number of positions that a learned table has rows for."""
+        return self.context_length
 
     @property
     def embedding_width(self) -> int:
@@ -109,6 +115,16 @@ class StackConfig:
     @property
     def audio(self) -> "AudioStem | None":
         """Return None: only encoders read spectrograms."""
+        return None
+
+    @property
+    def patch_stem(self) -> PatchStem | None:
+        """Return None: only towers of pictures read pixels."""
+        return None
+
+    @property
+    def interpolated(self) -> tuple[Grid, Grid] | None:
+        """Return None: only towers of pictures interpolate positions."""
         return None
 
     @property
@@ -159,6 +175,10 @@ class StackConfig:
     def with_context_length(self, context_length: int) -> Self:
         """Return the config of a model with positions for so many tokens."""
         return replace(self, context_length=context_length)
+
+    def with_picture_size(self, height: int, width: int) -> Self:
+        """Return the config of a model for pictures of another size: itself, for only towers read pictures."""
+        return self
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON data. A run of equal blocks is stored as one block and the number of repetitions."""
@@ -426,6 +446,10 @@ class Seq2SeqConfig:
         """Return the config of a model whose decoder has positions for so many tokens."""
         return replace(self, decoder=self.decoder.with_context_length(context_length))
 
+    def with_picture_size(self, height: int, width: int) -> "Seq2SeqConfig":
+        """Return the config of a model for pictures of another size: itself, for it reads none."""
+        return self
+
     @property
     def vocab_size(self) -> int:
         """Return the number of tokens that the decoder can generate."""
@@ -437,4 +461,92 @@ class Seq2SeqConfig:
         return self.decoder.context_length
 
 
-ModelConfig = DecoderConfig | EncoderConfig | Seq2SeqConfig
+@dataclass(frozen=True, kw_only=True)
+class VisionConfig(StackConfig):
+    """A tower of pictures: patches of pixels and learned tokens before them, bidirectional blocks, pooled outputs.
+
+    A state has learned positions: those of the tokens, then those of patches row by row. context_length is the number
+    of both.
+
+    Attributes:
+        patches: the input layer.
+        prefix_tokens: learned tokens before the patches; the first one is the class token.
+        trained_grid: patches for which the table of positions has rows.
+        interpolates: whether positions of another grid are interpolated (bicubic), as DINOv2 does.
+        pooler: computes `pooler_output`; None for none.
+        projection: size of `image_embeds`, a linear map of the pooled vector without bias; None for none.
+        classifier: computes `logits`; None for none.
+    """
+
+    task: ClassVar[Task] = "vision-encoder"
+    form: ClassVar[Form] = "encoder"
+    reads: ClassVar[str] = "picture"
+    steps: ClassVar[bool] = False
+    kind: Literal["vision"] = "vision"
+    patches: PatchStem
+    prefix_tokens: int
+    trained_grid: Grid
+    interpolates: bool = False
+    pooler: TokenPooler | AttentionPooler | None = None
+    projection: int | None = None
+    classifier: PictureClassifier | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(self.vocab_size == 0, self, "vocab_size", "0 for pictures")
+        check(self.prefix_tokens >= 0, self, "prefix_tokens", "zero or positive")
+        tokens = self.prefix_tokens + self.patches.grid.patches
+        check(self.context_length == tokens, self, "context_length", f"the number of tokens and patches, {tokens}")
+        rows = self.table_length
+        positions = self.position_embedding
+        fits = isinstance(positions, LearnedPositions) and positions.rows == rows and positions.offset == 0
+        check(fits, self, "position_embedding", f"learned, of {rows} rows, one for each token and patch")
+        same = self.interpolates or self.patches.grid == self.trained_grid
+        check(same, self, "trained_grid", "that of the pictures where positions are not interpolated")
+        plain = all(block.attention is not None and block.recurrent is None for block in self.blocks)
+        plain = plain and all(block.cross_attention is None and block.layer_input is None for block in self.blocks)
+        check(plain, self, "blocks", "with self-attention and nothing that reads other inputs")
+        check(not any(attention.causal for attention in self.attentions), self, "blocks", "not causal")
+        check(self.projection is None or self.pooler is not None, self, "projection", "None without a pooler")
+        if isinstance(self.pooler, AttentionPooler):
+            divides = self.hidden_size % self.pooler.num_heads == 0
+            check(divides, self, "pooler", "given heads that divide the hidden size")
+        if isinstance(self.pooler, TokenPooler):
+            check(self.prefix_tokens > 0, self, "pooler", "one that needs no class token where there is none")
+        needed = 0 if self.classifier is None else 1 * ("first" in self.classifier.poolings) + self.classifier.distilled
+        check(self.prefix_tokens >= needed, self, "classifier", "one that needs no more tokens than there are")
+
+    @property
+    def patch_stem(self) -> PatchStem:
+        """Return the input layer."""
+        return self.patches
+
+    @property
+    def table_length(self) -> int:
+        """Return the number of tokens and patches of the trained grid."""
+        return self.prefix_tokens + self.trained_grid.patches
+
+    @property
+    def interpolated(self) -> tuple[Grid, Grid] | None:
+        """Return the grid of the table of positions, and the one that it is interpolated to; None where both agree."""
+        return None if self.patches.grid == self.trained_grid else (self.trained_grid, self.patches.grid)
+
+    def with_picture_size(self, height: int, width: int) -> Self:
+        """Return the config for pictures of another size. Raises ConfigError where its positions do not fit them."""
+        patches = replace(self.patches, height=height, width=width)
+        own = self.patches
+        if (height, width) != (own.height, own.width) and not self.interpolates:
+            raise ConfigError(
+                f"the image processor makes pictures of {width} × {height} pixels, and the model reads "
+                f"{own.width} × {own.height} (image_size in config.json). Use the processor that it was trained with."
+            )
+        return replace(self, patches=patches, context_length=self.prefix_tokens + patches.grid.patches)
+
+    @property
+    def pooled_size(self) -> int:
+        """Return the size of the pooled vector."""
+        size = self.pooler.size if isinstance(self.pooler, TokenPooler) else None
+        return self.hidden_size if size is None else size
+
+
+ModelConfig = DecoderConfig | EncoderConfig | Seq2SeqConfig | VisionConfig

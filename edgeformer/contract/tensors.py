@@ -62,7 +62,7 @@ LOGITS_START, LOGITS_LENGTH = "logits_start", "logits_length"
 
 ENCODER_OUTPUTS = (
     "last_hidden_state", "logits", "start_logits", "end_logits", "sentence_embedding", "sparse_embedding",
-    "token_weights", "token_embeddings",
+    "token_weights", "token_embeddings", "pooler_output", "image_embeds",
 )  # fmt: skip
 """The outputs of encoders: the states, and those that heads compute."""
 
@@ -368,6 +368,15 @@ def text_inputs(length: str, token_types: bool = False) -> list[TensorSpec]:
 def audio_inputs(mel_bins: int, frames: int) -> list[TensorSpec]:
     """Return the input of an encoder graph for speech: log-mel spectrograms, all of one length."""
     return [TensorSpec("input_features", ("batch_size", mel_bins, frames))]
+
+
+MEDIA_INPUTS = ("input_features", "pixel_values")
+"""Inputs of encoder graphs that hold no tokens: spectrograms, pixels."""
+
+
+def picture_inputs(channels: int, height: int, width: int) -> list[TensorSpec]:
+    """Return the input of an encoder graph for pictures, all of one size, float32 in every precision of the graph."""
+    return [TensorSpec("pixel_values", ("batch_size", channels, height, width), single=True)]
 
 
 def _merged(own: Sequence[str], source: Sequence[str]) -> list[str]:

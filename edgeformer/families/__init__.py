@@ -146,6 +146,8 @@ def text_config(data: dict[str, Any], stored: Collection[str] = ()) -> dict[str,
         raise ConfigError("config.json has no model_type; edgeformer reads Hugging Face model folders.")
     if not isinstance(model_type, str):
         raise ConfigError(f"config.json has model_type = {shown(model_type)}; it must be a text, such as 'llama'.")
+    if has_family(model_type):  # CLIP and SigLIP, whose families read the whole config.json
+        return None
     with _values_of(data):
         return _nested.text_config(data, stored)
 

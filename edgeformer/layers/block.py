@@ -66,6 +66,10 @@ class Block(nn.Module):
             self.layer_input = LayerInput(config.layer_input, hidden_size, dtype)
         if config.output_scale:
             self.output_scale = Scale(1, dtype)
+        if config.layer_scale:
+            self.attention_scale = Scale(hidden_size, dtype)
+            if config.feed_forward is not None:
+                self.feed_forward_scale = Scale(hidden_size, dtype)
         if config.altup is not None:
             self.altup = AltUp(config.altup, config.norm, hidden_size, dtype)
 
@@ -109,6 +113,8 @@ class Block(nn.Module):
         normed = self.attention_norm(x)
         mixed, present = self._mix(normed, past, context)
         mixed = self._scaled(self.attention_output_norm(mixed))
+        if config.layer_scale:
+            mixed = self.attention_scale(mixed)
         if config.residual == "serial":
             x = x + mixed
             if config.laurel_rank is not None:
@@ -138,7 +144,8 @@ class Block(nn.Module):
         return self.cross_attention_output_norm(attended)
 
     def _feed_forward(self, x: Tensor) -> Tensor:
-        return self.feed_forward_output_norm(self.feed_forward(x))
+        output = self.feed_forward_output_norm(self.feed_forward(x))
+        return self.feed_forward_scale(output) if self.config.layer_scale else output
 
     def _scaled(self, branch: Tensor) -> Tensor:
         scale = self.config.residual_scale

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from edgeformer.config import (
     AttentionConfig,
+    AttentionPooler,
     BlockConfig,
     CrossAttentionConfig,
     DecoderConfig,
@@ -24,7 +25,9 @@ from edgeformer.config import (
     StackConfig,
     StateSpaceConfig,
     T5BiasConfig,
+    TokenPooler,
     TransformerXLConfig,
+    VisionConfig,
 )
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.parts import Arithmetic
@@ -154,6 +157,7 @@ def _stack_parts(config: StackConfig, source_size: int) -> dict[str, int]:
     norms += sum(_norm(each.norm, hidden) for each in relations)
     projection = 0 if config.embedding_size is None else hidden * (width + 1)
     stem = 0 if config.audio is None else _stem(config, 1) + 2 * hidden
+    stem += _patch_stem(config)
     parts = {
         "embedding": _table(config)
         + (rows + config.token_types) * width
@@ -237,6 +241,7 @@ def _residual(block: BlockConfig, hidden: int) -> int:
     """Return the number of weights of what a block adds to a plain residual stream."""
     altup, count = block.altup, _residual_products(block, hidden) + block.output_scale
     count += 0 if block.laurel_rank is None else _norm(block.norm, hidden)
+    count += hidden * (1 + (block.feed_forward is not None)) if block.layer_scale else 0
     count += 0 if block.layer_input is None else _norm(block.layer_input.norm, hidden)
     return count + (0 if altup is None else _norm(block.norm, hidden) + hidden * altup.output_scale)
 
@@ -253,6 +258,14 @@ def _stem(config: StackConfig, first: int) -> int:
     if config.audio is None:
         return 0
     return 3 * config.hidden_size * (first * config.audio.mel_bins + config.hidden_size)
+
+
+def _patch_stem(config: StackConfig) -> int:
+    """Return the number of weights of the map of patches, and of the learned tokens before them."""
+    stem = config.patch_stem
+    if stem is None:
+        return 0
+    return config.hidden_size * (stem.inputs + stem.bias + config.context_length - stem.grid.patches)
 
 
 def _norm(norm: NormConfig | None, size: int) -> int:
@@ -357,6 +370,27 @@ def _decoder_head(config: DecoderConfig) -> int:
     return _table(config) * (not config.tied_head) + config.vocab_size * config.head_bias
 
 
+def _vision_head(config: VisionConfig) -> int:
+    hidden, pooler, classifier = config.hidden_size, config.pooler, config.classifier
+    count = 0 if config.projection is None else config.pooled_size * config.projection
+    match pooler:
+        case TokenPooler():
+            dense = 0 if pooler.dense is None else config.pooled_size * (hidden + 1)
+            count += dense + _norm(pooler.norm, hidden)
+        case AttentionPooler():
+            count += hidden + 4 * hidden * (hidden + 1) + _norm(pooler.norm, hidden)
+            count += _feed_forward(pooler.feed_forward, hidden)
+    if classifier is not None:
+        inputs = hidden * len(classifier.poolings) + 1 + (hidden + 1) * classifier.distilled
+        count += len(classifier.labels) * inputs
+    return count
+
+
+def _vision_head_products(config: VisionConfig) -> int:
+    """Return what a state is multiplied with for a pooler that attends to all; the rest is computed once a picture."""
+    return 2 * config.hidden_size**2 if isinstance(config.pooler, AttentionPooler) else 0
+
+
 def _products(config: StackConfig) -> int:
     """Return the number of weights that a token is multiplied with: matrices without biases."""
     hidden, embedding = config.hidden_size, config.per_layer_embedding
@@ -365,6 +399,7 @@ def _products(config: StackConfig) -> int:
     count += 0 if config.embedding_size is None else hidden * config.embedding_size
     count += _token_projection(config)
     count += _stem(config, 2)  # the second convolution halves the frames: two of the first make one token
+    count += 0 if config.patch_stem is None else hidden * config.patch_stem.inputs
     return count + _stream_projections(config) + HEADS[type(config)].products(config)
 
 
@@ -381,6 +416,7 @@ HEADS: dict[type[StackConfig], HeadCount] = {
         lambda config: 0 if config.head is None else config.head.weights(config.sizes),
         lambda config: 0 if config.head is None else config.head.products(config.sizes),
     ),
+    VisionConfig: HeadCount(_vision_head, _vision_head_products),
 }
 """Counts of heads, by the class of the stack."""
 

@@ -35,6 +35,7 @@ from edgeformer.manifest.parts import (
     TextPrompts,
     sha256,
 )
+from edgeformer.manifest.pictures import PictureProcessor
 from edgeformer.manifest.plan import ExportPlan
 from edgeformer.manifest.quantization import Smoothing
 
@@ -64,6 +65,7 @@ class Manifest:
         tokens: special tokens of generation.
         generation: defaults of generation of an encoder-decoder, with the keys of generation_config.json.
         prompts: of a sentence encoder, what it was trained to find before texts.
+        pictures: what is done to a picture before a graph reads it; None for models that read none.
         adapters: the LoRA adapters of the adapter graph.
         cache_scales: scales of keys and values that are cached as int8 or fp8.
         smoothing: how the weights of all graphs were smoothed before they were quantized.
@@ -86,6 +88,7 @@ class Manifest:
     tokens: SpecialTokens
     generation: dict[str, Any] = field(default_factory=dict)
     prompts: TextPrompts | None = None
+    pictures: PictureProcessor | None = None
     adapters: tuple[BundledAdapter, ...] = ()
     cache_scales: CacheScales | None = None
     smoothing: Smoothing | None = None
@@ -104,8 +107,11 @@ class Manifest:
         if not isinstance(self.model, MODELS[self.task]) and (self.model is not None or self.task != "causal-lm"):
             has = "there is no model" if self.model is None else "the model is one of another task"
             raise ConfigError(f"the task is {self.task}, and {has}.")
-        # An encoder of recordings has no vocabulary.
-        for name, least in (("vocab_size", 0 if self.task == "encoder" else 1), ("context_length", 1)):
+        if self.task == "vision-encoder" and self.pictures is None:
+            raise ConfigError(f"the task is {self.task}, and there is no processor of pictures.")
+        # An encoder of recordings or pictures has no vocabulary.
+        least_tokens = 0 if MODELS[self.task].form == "encoder" else 1
+        for name, least in (("vocab_size", least_tokens), ("context_length", 1)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be {least} or larger.")
 

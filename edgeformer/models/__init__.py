@@ -9,8 +9,9 @@ from edgeformer.models.encoder import Encoder
 from edgeformer.models.kinds import KINDS
 from edgeformer.models.seq2seq import Seq2Seq
 from edgeformer.models.stack import stack_constants
+from edgeformer.models.vision import VisionEncoder, picture_constants
 
-__all__ = ["Decoder", "Encoder", "Seq2Seq", "build_model", "model_constants"]
+__all__ = ["Decoder", "Encoder", "Seq2Seq", "VisionEncoder", "build_model", "model_constants"]
 
 
 def build_model(config: ModelConfig, dtype: torch.dtype = torch.float32) -> nn.Module:
@@ -25,5 +26,5 @@ def model_constants(config: ModelConfig) -> dict[str, Tensor]:
     return {
         f"{half}.{name}" if half else name: value
         for half, stack in config.stacks.items()
-        for name, value in stack_constants(stack).items()
+        for name, value in (stack_constants(stack) | picture_constants(stack)).items()
     }

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from edgeformer.config import EncoderConfig, Seq2SeqConfig
+from edgeformer.config import EncoderConfig, Seq2SeqConfig, VisionConfig
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,23 @@ def _seq2seq_theirs(model: Any, config: Seq2SeqConfig, inputs: list[Tensor]) -> 
     return [outputs.encoder_last_hidden_state, outputs.logits]
 
 
+def _vision_class(config: VisionConfig, architectures: Sequence[str]) -> str:
+    return architectures[0] if architectures else "AutoModel"
+
+
+def _vision_ours(module: Any, config: VisionConfig, inputs: list[Tensor], caches: Sequence[Any]) -> list[Tensor]:
+    states, *others = module(*inputs)
+    if config.classifier is not None:  # transformers returns no states beside logits
+        return [others[-1]]
+    return [states, *others[-1:]]  # nor a pooled vector beside its projection
+
+
+def _vision_theirs(model: Any, config: VisionConfig, inputs: list[Tensor]) -> list[Tensor]:
+    outputs = model(pixel_values=inputs[0], return_dict=True)
+    names = ("last_hidden_state", "pooler_output", "image_embeds", "logits")
+    return [each for each in (getattr(outputs, name, None) for name in names) if each is not None]
+
+
 def _states_or_logits(outputs: Any) -> Tensor:
     found: Tensor = outputs.last_hidden_state if getattr(outputs, "logits", None) is None else outputs.logits
     return found
@@ -88,4 +105,5 @@ def _states_or_logits(outputs: Any) -> Tensor:
 
 DECODER = Comparison(lambda config, architectures: "AutoModelForCausalLM", _decoder_ours, _decoder_theirs)
 ENCODER = Comparison(_encoder_class, _encoder_ours, _encoder_theirs)
+VISION = Comparison(_vision_class, _vision_ours, _vision_theirs)
 SEQ2SEQ = Comparison(_seq2seq_class, _seq2seq_ours, _seq2seq_theirs)

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from edgeformer.config import DecoderConfig, EncoderConfig, Seq2SeqConfig, StackConfig
+from edgeformer.config import DecoderConfig, EncoderConfig, Seq2SeqConfig, StackConfig, VisionConfig
 from edgeformer.contract.tensors import (
     CacheGeometry,
     TensorSpec,
     audio_inputs,
     decoder_inputs,
     output_names,
+    picture_inputs,
     present_names,
     seq2seq_decoder_inputs,
     text_inputs,
@@ -67,6 +68,19 @@ def encoder_graph(config: EncoderConfig) -> GraphSpec:
         file=GRAPH,
         inputs=_encoder_inputs(config, "sequence_length"),
         outputs=("last_hidden_state", *(output.name for output in config.head_outputs)),
+        wrap=_EncoderGraph,
+        stack=config,
+    )
+
+
+def vision_graph(config: VisionConfig) -> GraphSpec:
+    """Return the graph of a tower of pictures without a decoder."""
+    made = {"pooler_output": config.pooler, "image_embeds": config.projection, "logits": config.classifier}
+    patches = config.patches
+    return GraphSpec(
+        file=GRAPH,
+        inputs=tuple(picture_inputs(patches.channels, patches.height, patches.width)),
+        outputs=("last_hidden_state", *(name for name, part in made.items() if part is not None)),
         wrap=_EncoderGraph,
         stack=config,
     )

@@ -13,12 +13,14 @@ from torch import Tensor, nn
 from edgeformer.config import DecoderConfig, Task
 from edgeformer.contract.tensors import CacheGeometry
 from edgeformer.documents.schema import check
+from edgeformer.errors import ExportError
 from edgeformer.models import compared
 from edgeformer.models.compared import Comparison
 from edgeformer.models.decoder import Decoder
 from edgeformer.models.encoder import Encoder
-from edgeformer.models.graph_specs import GraphSpec, decoder_graph, encoder_graph, seq2seq_graphs
+from edgeformer.models.graph_specs import GraphSpec, decoder_graph, encoder_graph, seq2seq_graphs, vision_graph
 from edgeformer.models.seq2seq import Seq2Seq
+from edgeformer.models.vision import VisionEncoder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +62,10 @@ def _read_with_both(module: Any, config: Any, ids: Tensor, mask: Tensor, caches:
     return (module.decode(ids, mask, mask, caches, encoder_outputs)[0],)
 
 
+def _read_no_text(module: Any, config: Any, ids: Tensor, mask: Tensor, caches: Sequence[Any]) -> tuple[Tensor]:
+    raise ExportError("the model reads pictures, and this is done with texts. Leave it out.")
+
+
 KINDS: dict[Task, Kind] = {
     "causal-lm": Kind(
         build=_build_decoder,
@@ -78,6 +84,12 @@ KINDS: dict[Task, Kind] = {
         graphs=lambda config, cache: seq2seq_graphs(config),
         read=_read_with_both,
         comparison=compared.SEQ2SEQ,
+    ),
+    "vision-encoder": Kind(
+        build=VisionEncoder,
+        graphs=lambda config, cache: (vision_graph(config),),
+        read=_read_no_text,
+        comparison=compared.VISION,
     ),
 }
 """All kinds of models. Modules that are not edgeformer's are decoders."""

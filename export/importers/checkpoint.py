@@ -70,6 +70,7 @@ def open_checkpoint(
             hf_config=_client_config(source),
             generation=source.generation_defaults(applied=not is_decoder),
             prompts=read_prompts(source.modules),
+            pictures=source.pictures,
             lower_case=_pools(source) and lowers_case(source.folder),
         ),
     )

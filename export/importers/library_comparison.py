@@ -191,7 +191,16 @@ def _inputs(source: ModelSource) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
     text = partial(_text, padding=source.hf_config.get("pad_token_id"), generator=generator)
     recording = partial(_recording, config=source.config, generator=generator)
+    if source.config.reads == "picture":
+        return [_pictures(source.config.input_stack, generator)]
     return [text(stack) if stack.audio is None else recording(stack) for stack in source.config.stacks.values()]
+
+
+def _pictures(stack: StackConfig, generator: torch.Generator) -> Tensor:
+    """Return a picture of noise [1, channels, height, width]."""
+    patches = stack.patch_stem
+    assert patches is not None
+    return torch.randn(1, patches.channels, patches.height, patches.width, generator=generator).double()
 
 
 def _recording(stack: StackConfig, config: ModelConfig, generator: torch.Generator) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from edgeformer.lora.adapter_tensors import Update
 from edgeformer.manifest.parts import AdapterOrigin, Provenance, SpecialTokens, TextPrompts
+from edgeformer.manifest.pictures import PictureProcessor
 from edgeformer.models.model_spec import ModelSpec
 
 
@@ -24,6 +25,7 @@ class Origin:
         hf_config: what clients find as config.json.
         generation: fields of generation_config.json that an encoder-decoder generates with.
         prompts: of a sentence encoder.
+        pictures: the processor of a model that reads pictures.
         lower_case: whether the tokenizer is to lower the case of texts, too.
     """
 
@@ -34,6 +36,7 @@ class Origin:
     hf_config: dict[str, Any] | None = None
     generation: dict[str, Any] = field(default_factory=dict)
     prompts: TextPrompts | None = None
+    pictures: PictureProcessor | None = None
     lower_case: bool = False
 
 

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from edgeformer.documents.durability import sync_folder
 from edgeformer.errors import BundleError, ParityError, RequestError, require
-from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.manifest import MODELS, Manifest
 from edgeformer.manifest.providers import CPU
 from edgeformer.runtime import request_values
 from edgeformer.runtime.measure.benchmarking.result import Memory
 from edgeformer.runtime.measure.benchmarking.startup import measure_loading, measure_memory
 from edgeformer.runtime.measure.benchmarking.workloads import Request
+from edgeformer.runtime.media.sound.audio import SAMPLE_RATE
 from edgeformer.runtime.sessions.kernels import KernelChoice, choose_kernels
 from edgeformer.runtime.sessions.prepacked.prepacked_graphs import FOLDER, opened_graphs, prepacked_folder
 from edgeformer.runtime.sessions.prepacked.prepacked_record import CACHE, record_file, remember
@@ -29,13 +30,13 @@ from edgeformer.runtime.sessions.session import (
     session_options,
     usable_cores,
 )
-from edgeformer.runtime.sound.audio import SAMPLE_RATE
 from edgeformer.runtime.steps.runner import StepRunner
 from edgeformer.runtime.tasks.causal_lm import CausalLM
 from edgeformer.runtime.tasks.encoder import Encoder
 from edgeformer.runtime.tasks.loading import load
 from edgeformer.runtime.tasks.model import Model
 from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
+from edgeformer.runtime.tasks.vision.vision_encoder import VisionEncoder
 
 TOKENS, STEPS = 24, 4
 """Tokens of the text, and decode steps after it, by which graphs are compared."""
@@ -210,7 +211,7 @@ def _lay_out(graph: Path, kernels: KernelChoice) -> None:
 
 def _startup(folder: Path, threads: int | None) -> Startup:
     threads = choose_threads(threads)
-    new_tokens = 0 if Manifest.read(folder).task == "encoder" else 1
+    new_tokens = 0 if MODELS[Manifest.read(folder).task].form == "encoder" else 1
     memory = measure_memory(folder, "cpu", threads, Request(tokens=1, batch_size=1, new_tokens=new_tokens))
     return Startup(load_seconds=measure_loading(folder, "cpu", threads).load, memory=memory)
 
@@ -233,6 +234,11 @@ def _outputs(model: Model, tokens: list[int]) -> list[NDArray[Any]]:
 @_outputs.register
 def _states(model: Encoder, tokens: list[int]) -> list[NDArray[Any]]:
     return list(model.run([tokens]).values())
+
+
+@_outputs.register
+def _pooled(model: VisionEncoder, tokens: list[int]) -> list[NDArray[Any]]:
+    return list(model.run([np.zeros((8, 8, 3), np.uint8)]).values())
 
 
 @_outputs.register

@@ -12,11 +12,11 @@ from edgeformer.config import Seq2SeqConfig
 from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime.caches.encoder_outputs import EncoderOutputs, check_length, pad_right
+from edgeformer.runtime.media.sound.audio import Spectrogram, log_mel
+from edgeformer.runtime.media.sound.sound_files import load_audio
 from edgeformer.runtime.request_values import naming_entry
 from edgeformer.runtime.sessions.narrow_floats import stored
 from edgeformer.runtime.sessions.session import CACHE_DTYPES, SessionSettings, check_tensors
-from edgeformer.runtime.sound.audio import Spectrogram, log_mel
-from edgeformer.runtime.sound.sound_files import load_audio
 from edgeformer.runtime.steps.new_decoder import new_decoder
 from edgeformer.runtime.steps.runner import StepRunner
 from edgeformer.runtime.tasks.model import Model, Text

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeformer.errors import RequestError
-from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.manifest import MODELS, Manifest
 from edgeformer.runtime.request_values import flag, is_list, text_or_ids
 from edgeformer.runtime.sessions.kernel_report import KernelReport, report_kernels
 from edgeformer.runtime.sessions.kernels import choose_kernels
@@ -44,7 +44,7 @@ class Model:
                 f"same addresses; {folder} has {has}."
             )
         self.session: Any = self._open_graph(manifest.step_graphs[-1], self.captures)
-        if manifest.task != "encoder":
+        if MODELS[manifest.task].form != "encoder":
             tensors = manifest.cache.tensors("" if manifest.encoder_graph is None else "decoder.")
             inputs = ["input_ids", *(tensor.past for tensor in tensors)]
             check_tensors(

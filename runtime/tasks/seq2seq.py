@@ -12,8 +12,8 @@ from edgeformer.runtime.generation.generation_config import CallOptions, Generat
 from edgeformer.runtime.generation.row import Generation
 from edgeformer.runtime.generation.sampling.logits_processors import LogitsProcessor
 from edgeformer.runtime.generation.scheduling import GenerationStream
-from edgeformer.runtime.sound.audio import check_samples
-from edgeformer.runtime.sound.sound_files import load_audio
+from edgeformer.runtime.media.sound.audio import check_samples
+from edgeformer.runtime.media.sound.sound_files import load_audio
 from edgeformer.runtime.tasks.encoder_decoder import EncoderDecoder, Source
 from edgeformer.runtime.tasks.model import is_batch
 from edgeformer.runtime.tasks.seq2seq_requests import Seq2SeqRequest, max_new_tokens, search_beams, start_sources

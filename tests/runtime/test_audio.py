@@ -8,7 +8,7 @@ from transformers import WhisperFeatureExtractor
 from transformers.audio_utils import mel_filter_bank
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime.sound.audio import log_mel, mel_filters, resample
+from edgeformer.runtime.media.sound.audio import log_mel, mel_filters, resample
 
 RATE = 16_000
 

@@ -16,7 +16,7 @@ from transformers import WhisperFeatureExtractor
 from edgeformer.errors import RequestError
 from edgeformer.runtime import SpeechConfig, load
 from edgeformer.runtime.caches.encoder_outputs import EncoderOutputs
-from edgeformer.runtime.sound.audio import HOP, SAMPLE_RATE, log_mel_whole
+from edgeformer.runtime.media.sound.audio import HOP, SAMPLE_RATE, log_mel_whole
 from edgeformer.runtime.tasks.speech.recording import Recording
 
 EXTRACTOR = WhisperFeatureExtractor(feature_size=8, chunk_length=1)
@@ -238,7 +238,7 @@ def test_the_spectrogram_of_a_whole_recording_is_that_of_transformers(seconds):
 def test_a_recording_of_a_minute_and_a_half_is_transformed_in_blocks(monkeypatch):
     samples = np.random.default_rng(1).standard_normal(95 * SAMPLE_RATE).astype(np.float32)
     whole = log_mel_whole(samples, 80)
-    monkeypatch.setattr("edgeformer.runtime.sound.audio._BLOCK", 10**9)
+    monkeypatch.setattr("edgeformer.runtime.media.sound.audio._BLOCK", 10**9)
     np.testing.assert_allclose(whole, log_mel_whole(samples, 80), rtol=0, atol=1e-6)
 
 

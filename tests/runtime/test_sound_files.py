@@ -13,8 +13,8 @@ import pytest
 import soundfile
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime.sound import sound_files
-from edgeformer.runtime.sound.sound_files import decode_audio, load_audio, read_audio
+from edgeformer.runtime.media.sound import sound_files
+from edgeformer.runtime.media.sound.sound_files import decode_audio, load_audio, read_audio
 
 RATE = 16_000
 

@@ -17,7 +17,7 @@ from speech_model import END, LAYERS, START, TOKENS, WORDS, write_tokenizer
 from edgeformer.errors import RequestError
 from edgeformer.export import export_model
 from edgeformer.runtime import load
-from edgeformer.runtime.sound.audio import SAMPLE_RATE, log_mel
+from edgeformer.runtime.media.sound.audio import SAMPLE_RATE, log_mel
 
 NAMES = ["endoftext", "startoftranscript", "en", "de", "fr", "translate", "transcribe", "notimestamps"]
 IDS = {name: WORDS + place for place, name in enumerate(NAMES)}

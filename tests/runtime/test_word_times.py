@@ -22,7 +22,7 @@ from edgeformer.errors import BundleError, RequestError
 from edgeformer.export import export_model
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime import SpeechConfig, load
-from edgeformer.runtime.sound.audio import SAMPLE_RATE, Spectrogram, log_mel
+from edgeformer.runtime.media.sound.audio import SAMPLE_RATE, Spectrogram, log_mel
 from edgeformer.runtime.tasks.speech.words import _positions, token_times, words_of
 
 EXTRACTOR = WhisperFeatureExtractor(feature_size=8, chunk_length=1)

@@ -15,7 +15,7 @@ from speech_model import speech_model
 
 from edgeformer.export import export_model
 from edgeformer.runtime import SpeechConfig, load
-from edgeformer.runtime.sound.audio import SAMPLE_RATE
+from edgeformer.runtime.media.sound.audio import SAMPLE_RATE
 from edgeformer.runtime.tasks.speech import subtitles
 from edgeformer.server.endpoints import transcriptions as server_transcriptions
 

@@ -17,6 +17,7 @@ from edgeformer.check.graph_facts import GraphFacts
 from edgeformer.check.session_rules import session_findings
 from edgeformer.check.tensor_facts import is_per_token
 from edgeformer.contract.ops import BLOCK_GATHER
+from edgeformer.contract.tensors import MEDIA_INPUTS
 from edgeformer.manifest.deployment import LARGEST_ARRAY
 
 KEY = "transformers.js_config"
@@ -31,7 +32,7 @@ DEFAULT_DTYPE: dict[Device, str] = {"cpu": "fp32", "wasm": "q8"}
 MAX_MEMORY = 2**32
 
 GIVEN_TO_DECODER = ("input_ids", "attention_mask", "position_ids", "num_logits_to_keep", "use_cache_branch")
-GIVEN_TO_ENCODER = ("input_ids", "attention_mask", "token_type_ids", "input_features")
+GIVEN_TO_ENCODER = ("input_ids", "attention_mask", "token_type_ids", *MEDIA_INPUTS)
 ARRAY_TYPES = ("float", "float16", "double", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 """Data types for which JavaScript has arrays, so that it can make an empty cache."""
 
@@ -97,6 +98,8 @@ def _type(folder: Folder, config: dict[str, Any]) -> Iterator[Finding]:
     if folder.kind == "encoder-decoder":
         what, known = "encoder-decoders", types.SEQ2SEQ_LM
     elif folder.kind == "encoder":
+        if architecture.endswith("ForImageClassification"):
+            yield unknown(f"Whether it classifies pictures with a {model_type} is not checked here.")
         task = _encoder_task(config)
         if task is None:
             return  # it computes states with an encoder of any type
@@ -198,7 +201,7 @@ def _given(graph: GraphFacts, names: tuple[str, ...]) -> Iterator[Finding]:
     odd = [
         tensor.name
         for name in names
-        if (tensor := graph.inputs.get(name)) and name != "input_features" and tensor.dtype != "int64"
+        if (tensor := graph.inputs.get(name)) and name not in MEDIA_INPUTS and tensor.dtype != "int64"
     ]
     if odd:
         yield error(f"{graph.name} requires {', '.join(odd)} in another data type than int64.")

@@ -13,8 +13,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from edgeformer.errors import RequestError
 from edgeformer.runtime import Generation, Segment, SpeechConfig, Transcript
-from edgeformer.runtime.sound.audio import resample
-from edgeformer.runtime.sound.sound_files import decode_audio
+from edgeformer.runtime.media.sound.audio import resample
+from edgeformer.runtime.media.sound.sound_files import decode_audio
 from edgeformer.runtime.tasks.speech import SubtitleFormat, Window, subtitles
 from edgeformer.runtime.tasks.speech.prompt import needs_language
 from edgeformer.server.schema.api_errors import ApiError

@@ -93,7 +93,7 @@ FIELDS: dict[str, ApiField] = {
     "mirostat_eta": _ignored("L", "it does nothing without mirostat"),
     "min_keep": _refused("L", "filters keep one token at least", 0, 1),
     "tfs_z": _refused("L", "there is no such filter; use typical_p", 1),
-    "top_n_sigma": _refused("L", "there is no such filter; use min_p", -1),
+    "top_n_sigma": _refused("L", "there is no such filter; use top_p", -1),
     "adaptive_target": _refused("L", "there is no such sampler; use top_p", -1),
     "adaptive_decay": _ignored("L", "it does nothing without adaptive_target"),
     "backend_sampling": _ignored("L", "where tokens are chosen changes none of them"),

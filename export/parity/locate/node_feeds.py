@@ -39,8 +39,8 @@ def make_feeds(
     """Return the feeds of a graph; their rows are shorter where the model's context is.
 
     A decoder is fed a padded batch of prompts, a chunk after a past, and a batch of single steps after pasts of
-    different lengths; an encoder a padded batch of texts, or one recording. With a dynamic cache only the mask marks
-    padding, which our ops do not read for positions, so its rows have no padding.
+    different lengths; an encoder a padded batch of texts, one recording, or pictures. With a dynamic cache only the
+    mask marks padding, which our ops do not read for positions, so its rows have no padding.
     """
     form = lowering.cache_form
     context = spec.stack.context_length if spec.stack is not None else model_spec.context_length
@@ -49,6 +49,8 @@ def make_feeds(
     if spec.stack is not None and spec.stack.audio is not None:
         # One row: it has no padding, and every value of the graph is kept for its thousands of frames.
         feeds = [("recording", (context,), context, 0)]
+    elif spec.stack is not None and spec.stack.patch_stem is not None:
+        feeds = [("pictures", (context, context), context, 0)]
     elif not spec.caches:
         feeds = [("batch of texts", (total, max(total // 2, 1)), total, 0)]
     else:

@@ -5,10 +5,12 @@ from edgeformer.export.parity.trials.decoder import DecoderTrial
 from edgeformer.export.parity.trials.encoder import EncoderTrial
 from edgeformer.export.parity.trials.encoder_decoder import EncoderDecoderTrial
 from edgeformer.export.parity.trials.protocol import Trial
+from edgeformer.export.parity.trials.vision import VisionTrial
 
 TRIALS: dict[Task, type[Trial]] = {
     "causal-lm": DecoderTrial,
     "encoder": EncoderTrial,
     "seq2seq-lm": EncoderDecoderTrial,
+    "vision-encoder": VisionTrial,
 }
 """The trial of the graphs of each kind."""

@@ -17,7 +17,7 @@ from edgeformer.runtime.generation.generate import start_rows
 from edgeformer.runtime.generation.row import Row
 from edgeformer.runtime.generation.sampling.sampling import Sampling
 from edgeformer.runtime.generation.scheduling import Beginnings
-from edgeformer.runtime.sound.audio import SAMPLE_RATE
+from edgeformer.runtime.media.sound.audio import SAMPLE_RATE
 from edgeformer.runtime.steps.decode_graph import Logits
 from edgeformer.runtime.steps.runner import StepRunner
 from edgeformer.runtime.tasks.causal_lm import CausalLM
@@ -25,6 +25,7 @@ from edgeformer.runtime.tasks.encoder import Encoder
 from edgeformer.runtime.tasks.model import Model
 from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
 from edgeformer.runtime.tasks.speech.prompt import window_seconds
+from edgeformer.runtime.tasks.vision.vision_encoder import VisionEncoder
 from edgeformer.runtime.text.streaming import TextStream
 
 PROMPTS = (128, 512)
@@ -78,6 +79,12 @@ def plan(
             raise RequestError(
                 f"lengths of prompts are not for {manifest.name}: its encoder always takes {window_seconds(room):g} s "
                 "of sound. Leave them out."
+            )
+        prompts = [room]
+    elif MODELS[manifest.task].reads == "picture":
+        if prompts is not None:
+            raise RequestError(
+                f"lengths of prompts are not for {manifest.name}: each picture is {room:,} tokens. Leave them out."
             )
         prompts = [room]
     elif prompts is None:
@@ -140,6 +147,16 @@ def _run_encoder(model: Encoder, request: Request) -> Timing:
     return Timing(prefill=each, first_token=each, total=each)
 
 
+@run.register
+def _run_tower(model: VisionEncoder, request: Request) -> Timing:
+    shape = [size for size in model.session.get_inputs()[0].shape if isinstance(size, int)]
+    pixel_values = np.random.default_rng(0).standard_normal((request.batch_size, *shape), np.float32)
+    start = time.perf_counter()
+    model.run_values(pixel_values)
+    each = time.perf_counter() - start
+    return Timing(prefill=each, first_token=each, total=each)
+
+
 def _generate(decoder: StepRunner, rows: list[Row], first_logits: Logits | None = None) -> tuple[float, float]:
     """Run rows as `generate` does; return the times at which all rows had their first token, and their last."""
     scheduler, _ = start_rows(Beginnings(decoder), rows, first_logits=first_logits)
@@ -160,7 +177,7 @@ def _token_ids(request: Request, vocab_size: int) -> list[list[int]]:
 
 
 def _new_tokens(manifest: Manifest, new_tokens: int | None) -> int:
-    if manifest.task == "encoder":
+    if MODELS[manifest.task].form == "encoder":
         if new_tokens is not None:
             raise RequestError(f"new tokens are not for {manifest.name}: an encoder generates none. Leave them out.")
         return 0

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeformer.runtime.sound.audio import HOP, SAMPLE_RATE, Spectrogram, log_mel, log_mel_whole
+from edgeformer.runtime.media.sound.audio import HOP, SAMPLE_RATE, Spectrogram, log_mel, log_mel_whole
 from edgeformer.runtime.tasks.speech.prompt import FRAMES_PER_SECOND
 
 

@@ -20,7 +20,7 @@ from edgeformer.manifest.graph_forms import AlignmentGraph
 from edgeformer.runtime.generation.generation_config import GenerationConfig
 from edgeformer.runtime.generation.row import Generation
 from edgeformer.runtime.generation.sampling.logits_processors import LogitsProcessor
-from edgeformer.runtime.sound.audio import SAMPLE_RATE, Spectrogram
+from edgeformer.runtime.media.sound.audio import SAMPLE_RATE, Spectrogram
 from edgeformer.runtime.tasks.speech.config import SpeechConfig
 from edgeformer.runtime.tasks.speech.likelihood import LastLogits, Likelihood, compression_ratio
 from edgeformer.runtime.tasks.speech.prompt import FRAMES_PER_SECOND, needs_language, speech_prompt

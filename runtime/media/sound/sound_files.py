@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.errors import MissingDependencyError, RequestError, require
-from edgeformer.runtime.sound.audio import SAMPLE_RATE, Samples, resample
+from edgeformer.runtime.media.sound.audio import SAMPLE_RATE, Samples, resample
 
 MOST_SAMPLES = 1 << 29
 """Samples per channel of a compressed file at most: 3 hours at 48 kHz, 2 GiB of floats. What a file says of its length

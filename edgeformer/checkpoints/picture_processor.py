@@ -1,0 +1,154 @@
+"""Read the image processor of a checkpoint, preprocessor_config.json: every field is used, known to change nothing, or
+refused.
+
+Source: transformers/image_processing_backends.py (PilBackend), transformers/models/*/image_processing_pil_*.py.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from edgeformer.documents.json_document import read_object
+from edgeformer.errors import ConfigError, shown
+from edgeformer.manifest.pictures import CHANNELS, FixedSizeProcessor, PictureSize, Resample, Resize
+
+FILE_NAME = "preprocessor_config.json"
+PROCESSOR_FILE = "processor_config.json"
+"""The file that transformers 5 writes for models of several modalities; it has the image processor in a field."""
+WHOLE = "image_processor"
+"""That field."""
+
+STANDARD = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
+CLIP_NORMALIZATION = {
+    "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711],
+}  # fmt: skip
+RESAMPLE: dict[int, Resample] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
+"""Filters by Pillow's numbers."""
+
+COMMON = {
+    "do_resize": True, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True, "do_center_crop": False,
+    "do_convert_rgb": False, "default_to_square": True,
+}  # fmt: skip
+"""Defaults of the processors below, unless they have others."""
+
+_CLIP = {
+    "size": {"shortest_edge": 224}, "crop_size": {"height": 224, "width": 224}, "resample": 3, "do_center_crop": True,
+    "do_convert_rgb": True, "default_to_square": False, **CLIP_NORMALIZATION,
+}  # fmt: skip
+PROCESSORS: dict[str, Mapping[str, Any]] = {
+    "ViT": {"size": {"height": 224, "width": 224}, "resample": 2, **STANDARD},
+    "DeiT": {
+        "size": {"height": 256, "width": 256}, "crop_size": {"height": 224, "width": 224}, "resample": 3,
+        "do_center_crop": True, **STANDARD,
+    },
+    "CLIP": _CLIP,
+    "Bit": _CLIP,
+    "Siglip": {
+        "size": {"height": 224, "width": 224}, "resample": 3, "do_convert_rgb": True, "default_to_square": False,
+        **STANDARD,
+    },
+}  # fmt: skip
+"""Defaults of transformers' classes for absent fields, by the beginning of their names."""
+
+WITHOUT_EFFECT = (
+    "_valid_processor_keys", "feature_extractor_type", "image_processor_type", "processor_class", "data_format",
+    "input_data_format", "return_tensors", "device", "disable_grouping", "auto_map", "transformers_version",
+)  # fmt: skip
+"""Fields of bookkeeping, and of how transformers returns tensors; it always computes [3, height, width]."""
+
+
+def read_picture_processor(folder: Path) -> FixedSizeProcessor:
+    """Return the image processor of a checkpoint's folder.
+
+    Raises ConfigError where there is none, or one that edgeformer does not have, and for unknown fields.
+    """
+    name, data = _find(folder)
+    try:
+        return _read(name, data)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{name} is not one of an image processor: a field of it has a value of the wrong kind "
+            f"({type(error).__name__}: {str(error)[:200]})."
+        ) from error
+
+
+def _find(folder: Path) -> tuple[str, dict[str, Any]]:
+    """Return the name and the contents of the file that describes the image processor."""
+    if (folder / FILE_NAME).is_file():
+        return FILE_NAME, read_object(folder / FILE_NAME)
+    if (folder / PROCESSOR_FILE).is_file():
+        whole = read_object(folder / PROCESSOR_FILE)
+        if isinstance(whole.get(WHOLE), dict):
+            return PROCESSOR_FILE, whole[WHOLE]
+    raise ConfigError(
+        f"{folder.name} has no {FILE_NAME}, so it is not known how the model sees a picture: at which size, and how "
+        "its colours are scaled. Put the one that it was trained with beside its config.json."
+    )
+
+
+def _read(name: str, data: dict[str, Any]) -> FixedSizeProcessor:
+    fields = {**COMMON, **_defaults(name, data)}
+    known = {*fields, "size", "crop_size", "do_pad", *WITHOUT_EFFECT}
+    # A field that is null has its default, as in transformers.
+    given = {field: value for field, value in data.items() if value is not None}
+    unknown = sorted(given.keys() - known)
+    if unknown:
+        listed = ", ".join(f"{field} = {shown(given[field], 200)}" for field in unknown)
+        raise ConfigError(
+            f"{name} has fields that edgeformer does not know: {listed}. They may change what the model sees, so "
+            "nothing was exported."
+        )
+    fields |= given
+    if fields.get("do_pad"):
+        raise ConfigError(f"{name} has do_pad = true, which edgeformer does not have for pictures of one size.")
+    number = fields["resample"]
+    if number not in RESAMPLE:
+        raise ConfigError(f"{name} has resample = {shown(number)}; it must be one of Pillow's filters, 0 to 5.")
+    normalizes = bool(fields["do_normalize"])
+    return FixedSizeProcessor(
+        resize=_resize(name, fields) if fields["do_resize"] else None,
+        crop=_square_or_both(name, "crop_size", fields["crop_size"]) if fields["do_center_crop"] else None,
+        scale=float(fields["rescale_factor"]) if fields["do_rescale"] else None,
+        mean=_per_channel(fields["image_mean"]) if normalizes else None,
+        std=_per_channel(fields["image_std"]) if normalizes else None,
+        white_background=bool(fields["do_convert_rgb"]),
+    )
+
+
+def _defaults(name: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the defaults of the class that a file names, such as ViTImageProcessorFast or CLIPFeatureExtractor."""
+    kind = data.get("image_processor_type") or data.get("feature_extractor_type")
+    stem = str(kind).removesuffix("Fast").removesuffix("Pil").removesuffix("ImageProcessor")
+    stem = stem.removesuffix("FeatureExtractor")
+    if stem not in PROCESSORS:
+        known = ", ".join(f"{each}ImageProcessor" for each in PROCESSORS)
+        raise ConfigError(f"{name} has image_processor_type = {shown(kind)}; supported: {known}.")
+    return PROCESSORS[stem]
+
+
+def _resize(name: str, fields: Mapping[str, Any]) -> Resize:
+    size, resample = fields["size"], RESAMPLE[fields["resample"]]
+    if isinstance(size, int) and not fields["default_to_square"]:
+        size = {"shortest_edge": size}
+    if isinstance(size, dict) and size.keys() == {"shortest_edge"}:
+        return Resize(shortest_edge=size["shortest_edge"], resample=resample)
+    return Resize(size=_square_or_both(name, "size", size), resample=resample)
+
+
+def _square_or_both(name: str, field: str, size: Any) -> PictureSize:
+    """Return a size that is a number, a list of height and width, or an object of both."""
+    if isinstance(size, int):
+        return PictureSize(height=size, width=size)
+    if isinstance(size, list) and len(size) == 2:
+        return PictureSize(height=size[0], width=size[1])
+    if not isinstance(size, dict) or size.keys() != {"height", "width"}:
+        raise ConfigError(
+            f"{name} has {field} = {shown(size)}; it must be a number, or have height and width"
+            f"{', or shortest_edge' if field == 'size' else ''}."
+        )
+    return PictureSize(height=size["height"], width=size["width"])
+
+
+def _per_channel(value: Any) -> tuple[float, ...]:
+    """Return a number for each channel of a list, or of one number for all."""
+    return tuple(float(each) for each in (value if isinstance(value, list) else [value] * CHANNELS))

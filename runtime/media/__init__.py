@@ -1,0 +1,1 @@
+"""Media that models read beside text: recordings and pictures."""

@@ -1,0 +1,102 @@
+"""Make what a graph reads of pictures: pixel values, by the numbers in the manifest."""
+
+from functools import cached_property
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeformer.errors import RequestError
+from edgeformer.manifest.pictures import CHANNELS, FixedSizeProcessor, PictureSize, Resample, Resize
+from edgeformer.runtime.media.pictures import resample
+from edgeformer.runtime.media.pictures.picture_files import Picture, read_picture
+from edgeformer.runtime.media.pictures.resample import Pixels
+
+FIRST_PILLOW = 13
+"""First version of Pillow that resizes as `resample` does."""
+
+LONGEST_RESIZED = 1 << 16
+"""Pixels of a side at most after a resize by the shortest edge: a line of 1 × 16,000 pixels would become a wall."""
+
+
+class FixedSize:
+    """The processor that `FixedSizeProcessor` describes; the same bits as the Pillow backend of transformers."""
+
+    def __init__(self, config: FixedSizeProcessor):
+        self.config = config
+
+    def pixel_values(self, picture: Picture, name: str = "the picture") -> NDArray[np.float32]:
+        """Return the values of a picture, float32 [3, height, width]. Raises RequestError as `read_picture`."""
+        pixels = read_picture(picture, white_background=self.config.white_background, name=name)
+        if self.config.resize is not None:
+            size = resized_size(self.config.resize, pixels, name)
+            pixels = resized(pixels, size, self.config.resize.resample)
+        if self.config.crop is not None:
+            pixels = centre_crop(pixels, self.config.crop)
+        channels = [self._values[channel][pixels[..., channel]] for channel in range(CHANNELS)]
+        return np.stack(channels)
+
+    @cached_property
+    def _values(self) -> NDArray[np.float32]:
+        """The value of each of the 256 levels, float32 [3, 256], rounded as transformers rounds them."""
+        config = self.config
+        levels = np.arange(256, dtype=np.float64)
+        values = (levels if config.scale is None else levels * config.scale).astype(np.float32)
+        if config.mean is None or config.std is None:
+            return np.tile(values, (CHANNELS, 1))
+        mean, std = (np.array(each, np.float32)[:, None] for each in (config.mean, config.std))
+        normalized: NDArray[np.float32] = (values - mean) / std
+        return normalized
+
+
+def resized_size(resize: Resize, pixels: Pixels, name: str) -> tuple[int, int]:
+    """Return height and width of resized pixels. Raises RequestError where a side would have too many pixels."""
+    if resize.size is not None:
+        return resize.size.height, resize.size.width
+    assert resize.shortest_edge is not None
+    height, width = pixels.shape[:2]
+    short, long = min(height, width), max(height, width)
+    longer = int(resize.shortest_edge * long / short)
+    if longer > LONGEST_RESIZED:
+        raise RequestError(
+            f"{name} is {width:,} × {height:,} pixels: with a shorter side of {resize.shortest_edge}, the longer one "
+            f"would have {longer:,}, and may have {LONGEST_RESIZED:,}. Cut it."
+        )
+    return (longer, resize.shortest_edge) if width <= height else (resize.shortest_edge, longer)
+
+
+def resized(pixels: Pixels, size: tuple[int, int], kind: Resample) -> Pixels:
+    """Return pixels [height, width, 3] of another size: by Pillow where a version with these bits is installed."""
+    if not _has_pillow():
+        return resample.resize(pixels, *size, kind)
+    from PIL import Image
+
+    height, width = size
+    filters: Any = Image.Resampling
+    image = Image.fromarray(np.ascontiguousarray(pixels))
+    return np.asarray(image.resize((width, height), filters[kind.upper()]))
+
+
+def _has_pillow() -> bool:
+    """Return whether the Pillow that `resample` describes is installed."""
+    if find_spec("PIL") is None:
+        return False
+    import PIL
+
+    return int(PIL.__version__.partition(".")[0]) >= FIRST_PILLOW
+
+
+def centre_crop(pixels: Pixels, size: PictureSize) -> Pixels:
+    """Return the centre of pixels, [height, width, 3], with zeros where they are smaller than `size`."""
+    for axis, wanted in enumerate((size.height, size.width)):
+        given = pixels.shape[axis]
+        if given < wanted:
+            before = (wanted - given + 1) // 2
+            sides = [(0, 0)] * pixels.ndim
+            sides[axis] = (before, wanted - given - before)
+            pixels = np.pad(pixels, sides)
+        elif given > wanted:
+            start = (given - wanted) // 2
+            pixels = pixels[start : start + wanted] if axis == 0 else pixels[:, start : start + wanted]
+    return pixels

@@ -1,0 +1,230 @@
+"""Every family of towers of pictures: random models of transformers' own classes, in eager PyTorch and as bundles.
+
+The oracle is transformers' eager module over the same checkpoint, in float64, on the pixel values of its own processor.
+Error: max |Δ| / max |expected|. The models are in `vision_rows.py`.
+"""
+
+import functools
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import get_type_hints
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from vision_rows import TOWERS
+
+from edgeformer.checkpoints.source import open_source
+from edgeformer.config import FeedForwardConfig, Grid, VisionConfig
+from edgeformer.errors import ConfigError, WeightsError
+from edgeformer.export import export_model
+from edgeformer.export.reference.reference import Reference
+from edgeformer.families import family_names, load_family
+from edgeformer.models.model_spec import model_spec_of
+from edgeformer.runtime import load
+
+EAGER, LIMITS = 1e-6, {"fp32": 1e-5, "fp16": 5e-3}
+MODELS = [(family, name) for family, row in TOWERS.items() for name in row]
+OUTPUTS = ("last_hidden_state", "pooler_output", "image_embeds", "logits")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Return a function that returns a model by family and name, each made once."""
+
+    @functools.cache
+    def of(family, name):
+        return make(family, name, tmp_path_factory.mktemp(family))
+
+    return of
+
+
+def make(family, name, folder):
+    """Save a seeded random model with its processor, and run it on three pictures."""
+    tower = TOWERS[family][name]
+    torch.manual_seed(list(TOWERS).index(family) * 10 + list(TOWERS[family]).index(name))
+    kind = getattr(transformers, tower.kind)
+    model = kind(transformers.CONFIG_MAPPING[family](**tower.options)).eval()
+    with torch.no_grad():
+        # transformers starts with flat attention, norms of one and biases of zero, which would hide many faults.
+        for parameter_name, parameter in model.named_parameters():
+            noise = torch.randn_like(parameter)
+            if parameter.dim() == 1 or "norm" in parameter_name or "embed" in parameter_name:
+                parameter.add_(0.2 * noise)
+            else:
+                parameter.copy_(noise / parameter[0].numel() ** 0.5)
+    model.save_pretrained(folder)
+    processor = tower.processor(**tower.picture)
+    processor.save_pretrained(folder)
+    pictures = [np.random.default_rng(seed).integers(0, 256, (30 + seed, 50, 3), np.uint8) for seed in range(3)]
+    values = processor(pictures, return_tensors="pt")["pixel_values"]
+    model = kind.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager")
+    with torch.no_grad(), patch.object(torch, "float32", torch.float64):  # DINOv2 interpolates positions in it
+        found = model(pixel_values=values.double())
+    expected = {each: found[each].numpy() for each in OUTPUTS if found.get(each) is not None}
+    return SimpleNamespace(folder=folder, pictures=pictures, values=values, expected=expected, name=f"{family} {name}")
+
+
+def error(actual, expected):
+    assert actual.shape == expected.shape
+    return np.abs(actual - expected).max() / np.abs(expected).max()
+
+
+def eager(model, config=None):
+    """Return the outputs of our module in float64 by name; config: a changed one for the same weights."""
+    source = open_source(model.folder)
+    spec = model_spec_of(config or source.config)
+    outputs = Reference(spec, source.weights()).forward(model.values.double())
+    return dict(zip(spec.graphs[0].outputs, (each.numpy() for each in outputs), strict=True))
+
+
+def worst(found, model):
+    """Return the largest error of the outputs that transformers has, too."""
+    return max(error(found[name], expected) for name, expected in model.expected.items())
+
+
+@pytest.mark.parametrize(("family", "name"), MODELS)
+def test_the_module_is_that_of_transformers(models, family, name):
+    model = models(family, name)
+    assert worst(eager(model), model) <= EAGER
+
+
+def block(**change):
+    """Return a change of every block of a config."""
+    return lambda config: replace(config, blocks=tuple(replace(each, **change) for each in config.blocks))
+
+
+def feed_forward(**change):
+    """Return a change of the network of every block."""
+
+    def changed(config):
+        network = config.blocks[0].feed_forward
+        assert isinstance(network, FeedForwardConfig)
+        return block(feed_forward=replace(network, **change))(config)
+
+    return changed
+
+
+NEIGHBOURS = {
+    ("vit", "labels", "the mean of patches, not the first state"): lambda config: replace(
+        config, classifier=replace(config.classifier, poolings=("patches",))
+    ),
+    ("vit", "wide", "rows for columns"): lambda config: replace(
+        config, patches=replace(config.patches, height=40, width=24), trained_grid=Grid(rows=5, columns=3)
+    ),
+    ("deit", "teacher", "the class token alone"): lambda config: replace(
+        config, classifier=replace(config.classifier, distilled=False)
+    ),
+    ("dinov2", "gated", "another activation"): feed_forward(activation="gelu"),
+    ("clip_vision_model", "projected", "the exact GELU"): feed_forward(activation="gelu", beta=1.0),
+    ("clip_vision_model", "projected", "no norm before the projection"): lambda config: replace(
+        config, pooler=replace(config.pooler, norm=None)
+    ),
+    ("siglip_vision_model", "pooled", "fewer heads in the pooling"): lambda config: replace(
+        config, pooler=replace(config.pooler, num_heads=2)
+    ),
+    ("siglip", "labels", "the first patch alone"): lambda config: replace(
+        config, blocks=config.blocks[:1] * 2, classifier=replace(config.classifier, poolings=("patches",)),
+        final_norm=replace(config.final_norm, eps=1.0),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "name", "neighbour"), NEIGHBOURS)
+def test_the_comparison_sees_a_neighbouring_model(models, family, name, neighbour):
+    model, change = models(family, name), NEIGHBOURS[family, name, neighbour]
+    config = change(open_source(model.folder).config)
+    if neighbour == "rows for columns":
+        model = SimpleNamespace(**{**vars(model), "values": model.values.transpose(2, 3)})
+    assert worst(eager(model, config), model) > 1000 * EAGER
+
+
+EXPORTED_ALWAYS = (("vit", "labels"), ("dinov2", "interpolated"), ("siglip_vision_model", "pooled"))
+"""Models whose graphs differ most from each other; the exports of the others are slow."""
+CASES = [
+    pytest.param(family, name, precision, marks=() if (family, name) in EXPORTED_ALWAYS else pytest.mark.slow)
+    for family, name in MODELS
+    for precision in (LIMITS if (family, name) == ("vit", "labels") or name == "projected" else ["fp32"])
+]
+
+
+@pytest.mark.parametrize(("family", "name", "precision"), CASES)
+def test_a_bundle_computes_what_transformers_does(models, tmp_path, family, name, precision):
+    """From the same pictures, so that the processor is compared, too; alone and as a batch."""
+    model = models(family, name)
+    bundle = export_model(model.folder, tmp_path / "bundle", precision=precision, verify="quick").path
+    ours = load(bundle)
+    assert np.array_equal(ours.pixel_values(model.pictures), model.values.numpy())
+    assert worst(ours.run(model.pictures), model) <= LIMITS[precision]
+    for row, picture in enumerate(model.pictures):
+        alone = ours.run([picture])
+        errors = [error(alone[each], expected[row : row + 1]) for each, expected in model.expected.items()]
+        assert max(errors) <= LIMITS[precision]
+
+
+def test_every_family_of_towers_has_at_least_three_models_here():
+    returned = {name: get_type_hints(load_family(name).read_config)["return"] for name in family_names()}
+    towers = {name for name, config in returned.items() if config is VisionConfig}
+    assert {family for family, row in TOWERS.items() if len(row) >= 3} == towers
+
+
+def changed(model, folder, file, **change):
+    """Return a copy of a model's folder with other fields in a file."""
+    folder.mkdir()
+    for path in model.folder.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    content = json.loads((folder / file).read_text())
+    (folder / file).write_text(json.dumps(content | change))
+    return folder
+
+
+def test_the_tower_of_a_whole_checkpoint_is_read_where_the_config_names_it(tmp_path):
+    """openai/clip-vit-… say CLIPModel; with another class in config.json, the tower is read from the same tensors."""
+    torch.manual_seed(3)
+    tower = TOWERS["clip"]["labels"]
+    whole = transformers.CLIPModel(transformers.CLIPConfig(**tower.options, projection_dim=12)).eval()
+    whole.save_pretrained(tmp_path / "clip")
+    tower.processor(**tower.picture).save_pretrained(tmp_path / "clip")
+    with pytest.raises(
+        ConfigError, match=r"architectures = \['CLIPModel'\]; edgeformer has CLIPVisionModelWithProjection"
+    ):
+        open_source(tmp_path / "clip")
+    model = SimpleNamespace(folder=tmp_path / "clip")
+    folder = changed(model, tmp_path / "tower", "config.json", architectures=["CLIPVisionModelWithProjection"])
+    values = torch.randn(2, 3, 32, 32, dtype=torch.float64)
+    with torch.no_grad():
+        expected = whole.double().get_image_features(pixel_values=values).pooler_output.numpy()
+    model = SimpleNamespace(folder=folder, values=values)
+    assert error(eager(model)["image_embeds"], expected) <= EAGER
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "said"),
+    [
+        ("config.json", {"use_mask_tokens": True}, "does not know: use_mask_tokens = True"),
+        ("config.json", {"architectures": ["ViTForMaskedImageModeling"]}, "edgeformer has ViTModel, ViTForImageClass"),
+        ("config.json", {"num_channels": 4}, "num_channels = 4, which is not supported here; supported: 3"),
+        ("config.json", {"pooler_act": "nothing"}, "pooler_act = 'nothing'"),
+        ("config.json", {"image_size": 4}, "PatchStem.height is 4; it must be that of a patch or more"),
+        ("preprocessor_config.json", {"size": 40}, "makes pictures of 40 × 40 pixels, and the model reads 32 × 32"),
+    ],
+)
+def test_what_a_tower_does_not_compute_is_refused(models, tmp_path, file, change, said):
+    with pytest.raises(ConfigError, match=said):
+        open_source(changed(models("vit", "labels"), tmp_path / "changed", file, **change))
+    with pytest.raises(ConfigError, match="pictures, which always have all their patches; leave context_length out"):
+        open_source(models("vit", "labels").folder, context_length=8)
+    with pytest.raises(ConfigError, match="reads pictures, and pooling is for the states of texts"):
+        open_source(models("vit", "labels").folder, pooling="mean")
+
+
+def test_a_tensor_of_another_name_is_not_ignored(models, tmp_path):
+    folder = changed(models("vit", "labels"), tmp_path / "hub", "config.json")
+    tensors = load_file(folder / "model.safetensors")
+    save_file(tensors | {"vit.embeddings.register_tokens": torch.zeros(2)}, folder / "model.safetensors")
+    with pytest.raises(WeightsError, match="unexpected: vit.embeddings.register_tokens"):
+        open_source(folder).weights()

@@ -1,0 +1,274 @@
+"""Pictures become pixel values: the bits of transformers' Pillow backend, and one clear sentence for hostile ones."""
+
+import json
+import struct
+import zlib
+from dataclasses import replace
+from io import BytesIO
+
+import numpy as np
+import pytest
+import transformers
+from picture_samples import encoded, forty, image, pixels, turned
+from PIL import Image, ImageOps
+from transformers.image_utils import load_image
+
+from edgeformer.checkpoints.picture_processor import read_picture_processor
+from edgeformer.documents import schema
+from edgeformer.errors import ConfigError, MissingDependencyError, RequestError
+from edgeformer.manifest.pictures import FixedSizeProcessor, PictureSize, Resize
+from edgeformer.runtime.media.pictures import picture_files, processor
+from edgeformer.runtime.media.pictures.picture_files import read_picture
+from edgeformer.runtime.media.pictures.processor import FixedSize
+
+PROCESSORS = {
+    "vit": (transformers.ViTImageProcessorPil, {}),
+    "vit small": (transformers.ViTImageProcessorPil, {"size": {"height": 30, "width": 20}, "resample": 3}),
+    "vit lanczos": (transformers.ViTImageProcessorPil, {"size": 48, "resample": 1, "image_mean": [0.48, 0.45, 0.4]}),
+    "deit": (transformers.DeiTImageProcessorPil, {}),
+    "clip": (transformers.CLIPImageProcessorPil, {}),
+    "clip odd": (
+        transformers.CLIPImageProcessorPil,
+        {"size": {"shortest_edge": 31}, "crop_size": {"height": 47, "width": 20}},
+    ),
+    "siglip": (transformers.SiglipImageProcessorPil, {}),
+    "siglip plain": (
+        transformers.SiglipImageProcessorPil,
+        {"do_normalize": False, "do_rescale": False, "size": {"height": 32, "width": 32}},
+    ),
+    "dinov2": (transformers.BitImageProcessorPil, {"size": {"shortest_edge": 256}, "resample": 3}),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    return forty()
+
+
+def saved(tmp_path, kind, options, **more):
+    """Save a processor of transformers, and read it."""
+    kind(**options).save_pretrained(tmp_path)
+    file = tmp_path / "preprocessor_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | more))
+    return read_picture_processor(tmp_path)
+
+
+def theirs(kind, options, content):
+    """Return what transformers computes: of processors that lay on white an upright image, else what it loads."""
+    made = kind(**options)
+    opened = Image.open(BytesIO(content))
+    upright = ImageOps.exif_transpose(opened) if made.do_convert_rgb else load_image(opened)
+    return made(upright, return_tensors="np")["pixel_values"][0]
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_pixel_values_are_the_bits_of_transformers(tmp_path, pictures, name):
+    kind, options = PROCESSORS[name]
+    config = saved(tmp_path, kind, options)
+    assert schema.from_json(FixedSizeProcessor, json.loads(json.dumps(schema.to_json(config)))) == config
+    ours, seen = FixedSize(config), 0
+    for label, content in pictures.items():
+        if "3000" in label and name not in ("vit", "clip"):
+            continue  # a second of decoding each
+        if config.resize.shortest_edge and "4000" in label and "8" in label:
+            continue  # sides of 112,000 pixels, which are refused
+        values, expected = ours.pixel_values(content), theirs(kind, options, content)
+        assert values.dtype == np.float32
+        assert np.array_equal(values, expected.astype(np.float32)), label
+        seen += 1
+    assert seen >= 36
+
+
+def test_there_are_forty_pictures(pictures):
+    assert len(pictures) >= 40
+
+
+def test_the_comparison_sees_wrong_numbers(tmp_path, pictures):
+    """The negative control: mean and std swapped, colours as BGR, another filter, height for width, no EXIF."""
+    kind, options = PROCESSORS["vit small"]
+    config, content = saved(tmp_path, kind, options | {"image_mean": [0.4, 0.5, 0.6]}), pictures["RGB 97 × 101"]
+    right = FixedSize(config).pixel_values(content)
+    assert not np.array_equal(FixedSize(replace(config, mean=config.std, std=config.mean)).pixel_values(content), right)
+    assert not np.array_equal(right[::-1], right)
+    bilinear = Resize(size=config.size, resample="bilinear")
+    assert not np.array_equal(FixedSize(replace(config, resize=bilinear)).pixel_values(content), right)
+    assert FixedSize(replace(config, crop=PictureSize(height=20, width=30))).pixel_values(content).shape == (3, 20, 30)
+    straight = FixedSize(config).pixel_values(Image.open(BytesIO(turned(50, 90, 6))).copy())
+    assert np.array_equal(straight, FixedSize(config).pixel_values(turned(50, 90, 6)))
+    assert not np.array_equal(straight, FixedSize(config).pixel_values(turned(50, 90, 1)))
+
+
+def test_a_path_bytes_an_image_and_an_array_are_one_picture(tmp_path):
+    content = encoded(image(20, 30))
+    (tmp_path / "a.png").write_bytes(content)
+    array = pixels(20, 30)
+    given = [tmp_path / "a.png", str(tmp_path / "a.png"), content, Image.open(BytesIO(content)), array]
+    assert all(np.array_equal(read_picture(each, white_background=True), array) for each in given)
+    grey = array[..., 0]
+    for each in (grey, grey[..., None]):
+        assert np.array_equal(read_picture(each, white_background=True), np.repeat(grey[..., None], 3, 2))
+
+
+def test_opacity_is_laid_on_white_as_pillow_does():
+    levels = np.arange(256, dtype=np.uint8)
+    array = np.empty((256, 256, 4), np.uint8)
+    array[..., 0], array[..., 1], array[..., 2] = levels, levels[::-1], 77
+    array[..., 3] = levels[:, None]
+    given = Image.frombytes("RGBA", (256, 256), array.tobytes())
+    white = Image.new("RGBA", given.size, (255, 255, 255, 255))
+    expected = np.asarray(Image.alpha_composite(white, given).convert("RGB"))
+    assert np.array_equal(read_picture(array, white_background=True), expected)
+    assert np.array_equal(read_picture(given, white_background=True), expected)
+    assert np.array_equal(read_picture(array, white_background=False), array[..., :3])
+
+
+def test_sixteen_bits_keep_their_upper_eight():
+    """transformers clips them: almost all of such a picture is white there."""
+    grey = pixels(20, 30, 1)
+    found = read_picture(encoded(image(20, 30, "I;16")), white_background=True)
+    assert np.array_equal(found, np.repeat(grey, 3, 2))
+    clipped = np.asarray(Image.open(BytesIO(encoded(image(20, 30, "I;16")))).convert("RGB"))
+    assert (clipped == 255).mean() > 0.9
+
+
+def test_the_first_frame_of_an_animation_is_read():
+    frames = [image(10, 12, "RGB", seed) for seed in range(3)]
+    content = encoded(frames[0], "WEBP", save_all=True, append_images=frames[1:], lossless=True)
+    assert np.array_equal(read_picture(content, white_background=True), np.asarray(frames[0]))
+
+
+def png_of_size(width, height):
+    """Return a PNG that claims a size, and holds next to nothing."""
+
+    def chunk(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(bytes(99))) + chunk(b"IEND", b"")
+
+
+HOSTILE = {
+    "bomb": (png_of_size(16000, 16000), "cannot be read as PNG: .*decompression bomb"),
+    "large": (png_of_size(9000, 9000), "is 9,000 × 9,000 pixels, 81,000,000 in all; a picture may have 67,108,864"),
+    "larger bomb": (png_of_size(60000, 60000), "cannot be read as PNG: .*pixels.*|is 60,000 × 60,000 pixels; a side"),
+    "line": (png_of_size(1, 20000), "is 1 × 20,000 pixels; a side may have 16,384"),
+    "cut off PNG": (encoded(image(90, 90))[:2000], "cannot be read as PNG: .*damaged or cut off"),
+    "cut off JPEG": (encoded(image(90, 90), "JPEG")[:900], "cannot be read as JPEG: image file is truncated"),
+    "cut off WebP": (encoded(image(90, 90), "WEBP")[:300], "cannot be read as WEBP"),
+    "claims more": (png_of_size(500, 500), "cannot be read as PNG"),
+    "no pixels": (png_of_size(0, 5), "cannot be read as PNG|it has none to see"),
+    "nothing": (b"", "is not a picture of PNG, JPEG, WebP, GIF or BMP"),
+    "text": (b"<svg></svg>", "is not a picture of PNG, JPEG, WebP, GIF or BMP"),
+    "sound": (b"RIFF\0\0\0\0WAVEfmt ", "is not a picture of PNG, JPEG, WebP, GIF or BMP"),
+    "TIFF": (encoded(image(9, 9), "TIFF"), "is not a picture of PNG, JPEG, WebP, GIF or BMP"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_pictures_are_refused_in_one_sentence(name):
+    content, said = HOSTILE[name]
+    with pytest.raises(RequestError, match=said) as error:
+        read_picture(content, white_background=True, name="picture 2")
+    assert str(error.value).startswith("picture 2 ")
+    assert len(str(error.value)) < 400
+    assert "\n" not in str(error.value)
+
+
+def test_the_limit_of_bytes_is_checked_before_a_file_is_read(tmp_path, monkeypatch):
+    file = tmp_path / "large.png"
+    file.write_bytes(encoded(image(9, 9)))
+    monkeypatch.setattr(picture_files, "MOST_BYTES", 10)
+    monkeypatch.setattr(type(file), "read_bytes", None)
+    with pytest.raises(RequestError, match="large.png has .* bytes; a picture may have 10"):
+        read_picture(file, white_background=True)
+
+
+def test_bytes_that_a_fault_has_changed_are_pictures_or_errors():
+    """Thousands of damaged files: each is a picture or a RequestError, and nothing else."""
+    random, refused = np.random.default_rng(0), 0
+    files = [encoded(image(14, 15, mode), kind) for mode, kind in (
+        ("RGB", "PNG"), ("P", "PNG"), ("RGB", "JPEG"), ("RGBA", "WEBP"), ("P", "GIF"), ("RGB", "BMP"),
+    )] + [turned(14, 15, 6)]  # fmt: skip
+    for content in files:
+        for _ in range(150):
+            damaged = bytearray(content)
+            for place in random.integers(0, len(content), random.integers(1, 5)):
+                damaged[place] = random.integers(0, 256)
+            try:
+                found = read_picture(bytes(damaged[: random.integers(1, len(content) + 1)]), white_background=True)
+                assert found.dtype == np.uint8
+                assert found.shape[2] == 3
+            except RequestError:
+                refused += 1
+    assert refused > 100
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (np.zeros((3, 4, 3), np.float32), r"an array float32 \[3, 4, 3\]; it must be uint8"),
+        (np.zeros((3, 4, 5), np.uint8), r"an array uint8 \[3, 4, 5\]"),
+        (np.zeros((0, 4, 3), np.uint8), "it has none to see"),
+        (7, "is 7; it must be the path of a file"),
+        ("nowhere.png", "'nowhere.png' cannot be read: No such file"),
+        (Image.new("F", (3, 3)), "values of 32 bits"),
+    ],
+)
+def test_what_is_no_picture_is_refused(given, said):
+    with pytest.raises(RequestError, match=said):
+        read_picture(given, white_background=True)
+
+
+def test_without_pillow_arrays_are_read_and_files_name_the_extra(tmp_path, monkeypatch):
+    config = saved(tmp_path, *PROCESSORS["vit small"])
+    expected, content = FixedSize(config).pixel_values(pixels(50, 60)), encoded(image(9, 9))
+
+    def require(module, extra):
+        raise MissingDependencyError(f"{module} is not installed")
+
+    monkeypatch.setattr(picture_files, "require", require)
+    monkeypatch.setattr(processor, "find_spec", lambda name: None)
+    assert np.array_equal(FixedSize(config).pixel_values(pixels(50, 60)), expected)
+    with pytest.raises(
+        RequestError, match=r"cannot be read without Pillow. Install it with: pip install 'edgeformer\[vision\]'"
+    ):
+        FixedSize(config).pixel_values(content)
+
+
+def test_a_wall_of_pixels_is_refused(tmp_path):
+    config = saved(tmp_path, *PROCESSORS["clip"])
+    with pytest.raises(RequestError, match="the longer one would have 896,000, and may have 65,536"):
+        FixedSize(config).pixel_values(np.zeros((1, 4000, 3), np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"crop_pct": 0.9}, "fields that edgeformer does not know: crop_pct = 0.9"),
+        ({"do_pad": True}, "has do_pad = true"),
+        ({"resample": 9}, "resample = 9; it must be one of Pillow's filters"),
+        ({"size": {"longest_edge": 9}}, "size = .*; it must be a number, or have height and width, or shortest_edge"),
+        ({"size": {"height": 0, "width": 4}}, "PictureSize.height is 0"),
+        ({"image_processor_type": "LlavaImageProcessor"}, "supported: ViTImageProcessor, DeiTImageProcessor"),
+        ({"image_mean": [0.5, 0.5]}, "FixedSizeProcessor.mean is .*; it must be a list of 3 numbers"),
+        ({"image_std": "x"}, "a value of the wrong kind"),
+    ],
+)
+def test_what_may_change_what_a_model_sees_is_refused(tmp_path, change, said):
+    with pytest.raises(ConfigError, match=said):
+        saved(tmp_path, *PROCESSORS["vit"], **change)
+
+
+def test_null_is_absent_and_old_names_are_read(tmp_path):
+    plain = saved(tmp_path, *PROCESSORS["clip"])
+    again = saved(tmp_path, *PROCESSORS["clip"], resample=None, do_resize=None, crop_pct=None, size=224, crop_size=224)
+    old = saved(tmp_path, *PROCESSORS["clip"], image_processor_type=None, feature_extractor_type="CLIPFeatureExtractor")
+    assert plain == again == old
+    (tmp_path / "processor_config.json").write_text(
+        json.dumps({"image_processor": json.loads((tmp_path / "preprocessor_config.json").read_text())})
+    )
+    (tmp_path / "preprocessor_config.json").unlink()
+    assert read_picture_processor(tmp_path) == plain
+    (tmp_path / "processor_config.json").unlink()
+    with pytest.raises(ConfigError, match="has no preprocessor_config.json, so it is not known how the model sees"):
+        read_picture_processor(tmp_path)
