@@ -41,9 +41,12 @@ GENERATION_CONFIG = "generation_config.json"
 
 PRESETS = Path(__file__).parents[1] / "presets"
 
+TOKENIZER_MODELS = ("tokenizer.model", "spiece.model", "spm.model", "sentencepiece*.model", "tiktoken.model")
+"""Files of SentencePiece and tiktoken; `original/tokenizer.model` of Llama 3 is one more copy, and needed by nobody."""
+
 # Patterns of the files that are downloaded from a hub repository: configs first, weights when they are needed. A star
 # also matches slashes, so that 1_Pooling/config.json is downloaded.
-HUB_CONFIGS = ["*.json", "*.jinja"]
+HUB_CONFIGS = ["*.json", "*.jinja", "*.spm", "*vocab.txt", "*merges.txt", *TOKENIZER_MODELS]
 HUB_WEIGHTS = ["*.safetensors"]
 HUB_PICKLES = ["*pytorch_model*.bin"]
 
