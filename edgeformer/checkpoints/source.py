@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from edgeformer.checkpoints.sentence_transformers import (
     check_modality,
     choose_pooling,
+    read_answer_head,
     read_max_length,
     read_score,
     transformer_folder,
@@ -154,13 +155,15 @@ class ModelSource(FoundModel):
     """A model of a known family, which can be exported; its weights are not read yet.
 
     merged: the adapter that is merged into the weights when they are read (`edgeformer.lora.merged_adapter`).
-    pooled_layers: the folders with the weights of the layers behind the pooling.
+    pooled_layers: the folders with the weights of the layers behind the pooling. causal: config of the causal model
+    whose next token is the score (`ClassificationHead.tokens`).
     """
 
     family: Family
     config: ModelConfig
     merged: "MergedAdapter | None" = None
     pooled_layers: tuple[Path, ...] = ()
+    causal: DecoderConfig | None = None
 
     @property
     def weight_folders(self) -> tuple[Path, ...]:
@@ -177,9 +180,15 @@ class ModelSource(FoundModel):
         if self.random_weights is not None:
             return RandomWeights(self.config, self.random_weights)
         self.fetch_weights()
-        return CheckpointWeights(
-            self.folder, self.family, self.config, self.merged, self.pooled_layers, self.allow_pickle
+        weights = CheckpointWeights(
+            self.folder, self.family, self.causal or self.config, self.merged, self.pooled_layers, self.allow_pickle
         )
+        if self.causal is None:
+            return weights
+        from edgeformer.checkpoints.answer_weights import AnswerWeights
+
+        assert isinstance(self.config, EncoderConfig) and isinstance(self.config.head, ClassificationHead)
+        return AnswerWeights(weights, self.causal, self.config, list(self.config.head.tokens or ()))
 
 
 def preset_names() -> list[str]:
@@ -209,6 +218,8 @@ def open_source(
         WeightsError: the hub does not provide it.
     """
     found = find_text_model(model if isinstance(model, FoundModel) else find_model(model))
+    if pooling is None and (head := read_answer_head(found.modules)) is not None:
+        return _open_answers(found, head, context_length)
     pooled = choose_pooling(found.modules, pooling, normalize)
     if pooled is None:
         family, config = read_model_config(found.hf_config, context_length)
@@ -234,6 +245,24 @@ def open_source(
     config = replace(config, head=pooled.head, context_length=length)
     family = replace(family, tensors={**family.tensors, **POOLED_LAYERS})
     return ModelSource(**vars(found), family=family, config=config, pooled_layers=pooled.layers)
+
+
+def _open_answers(found: FoundModel, head: ClassificationHead, context_length: int | None) -> ModelSource:
+    """Return a causal model that scores pairs of texts by its next token. Raises ConfigError where it cannot."""
+    family, causal = read_model_config(found.hf_config, context_length)
+    if not isinstance(causal, DecoderConfig):
+        raise ConfigError(f"{found.origin} scores texts by its next token (LogitScore), and it is no causal model.")
+    if causal.logit_softcap is not None or causal.head_bias:
+        raise ConfigError(
+            f"{found.origin} scores texts by the logits of its next token, which have a bias or a soft cap; edgeformer "
+            "computes plain ones. Remove modules.json from its folder to export what config.json describes."
+        )
+    outside = [token for token in head.tokens or () if token >= causal.vocab_size]
+    if outside:
+        raise ConfigError(f"{found.origin} scores texts by token {outside[0]}; it has 0 to {causal.vocab_size - 1}.")
+    family = replace(family, nested=found.text_model_of is not None)
+    config = _with_score(found, EncoderConfig.of_decoder(causal, head))
+    return ModelSource(**vars(found), family=family, config=config, causal=causal)
 
 
 def _with_score(found: FoundModel, config: ModelConfig) -> ModelConfig:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from edgeformer.config import EncoderConfig, PoolingHead, Seq2SeqConfig
+from edgeformer.config import ClassificationHead, EncoderConfig, PoolingHead, Seq2SeqConfig
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,12 @@ def _encoder_ours(module: Any, config: EncoderConfig, inputs: list[Tensor], cach
 
 
 def _encoder_theirs(model: Any, config: EncoderConfig, inputs: list[Tensor]) -> list[Tensor]:
-    return [_states_or_logits(model(input_ids=inputs[0], return_dict=True))]
+    found = _states_or_logits(model(input_ids=inputs[0], return_dict=True))
+    if isinstance(config.head, ClassificationHead) and config.head.tokens is not None:
+        first, *second = config.head.tokens
+        logits = found[:, -1]
+        return [logits[:, [first]] - sum((logits[:, [token]] for token in second), torch.zeros(1, 1))]
+    return [found]
 
 
 def _seq2seq_class(config: Seq2SeqConfig, architectures: Sequence[str]) -> str:

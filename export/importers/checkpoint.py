@@ -93,7 +93,13 @@ def _open_adapter(name: str, folder: Path, weights: Mapping[str, Tensor]) -> Ope
 
 
 def _client_config(source: ModelSource) -> dict[str, Any]:
-    """Return config.json for clients, which may not go past the positions that the graph has."""
+    """Return config.json for clients, which may not go past the positions that the graph has.
+
+    A causal model that scores texts by its next token is a classifier to them.
+    """
+    if source.causal is not None:
+        names = [name.replace("ForCausalLM", "ForSequenceClassification") for name in source.hf_config["architectures"]]
+        return source.hf_config | {"architectures": names, "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
     if source.config.task != "causal-lm":
         return source.hf_config
     limits = {name: source.config.context_length for name in CONTEXT_FIELDS if name in source.hf_config}

@@ -10,7 +10,7 @@ from edgeformer.config import ClassificationHead, EncoderConfig, MaskedLMHead, P
 from edgeformer.errors import RequestError
 from edgeformer.runtime.caches.encoder_outputs import check_length, pad_right
 from edgeformer.runtime.request_values import count, flag, is_list, naming_entry, shown, text_or_ids
-from edgeformer.runtime.tasks.cross_encoder import Ranked, best_documents, score_of
+from edgeformer.runtime.tasks.cross_encoder import Ranked, best_documents, encode_messages, score_of
 from edgeformer.runtime.tasks.labels import Class, Filling, label_probabilities, softmax
 from edgeformer.runtime.tasks.model import Model, Text, is_batch
 from edgeformer.runtime.tasks.question_answering import ANSWER_TOKENS, Answer, best_answers, no_answer, read_windows
@@ -169,23 +169,50 @@ class Encoder(Model):
         return found if self.is_list(texts) else found[0]
 
     def score(
-        self, pairs: Pair | Sequence[Pair], *, batch_size: int = BATCH, truncate: bool = True
+        self,
+        pairs: Pair | Sequence[Pair],
+        *,
+        batch_size: int = BATCH,
+        truncate: bool = True,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
     ) -> NDArray[np.float32]:
         """Return the scores that a cross-encoder gives to pairs of texts: float32 [N], or a number for one pair.
 
         A model of several labels gives one score for each: [N, labels]. They are those of sentence-transformers'
-        CrossEncoder. truncate: cut long pairs to what the tokenizer allows, the longer text first. Raises RequestError
-        for a model without classes of texts, and for what is no pair.
+        CrossEncoder; a causal model that answers yes or no gives the probability of yes. truncate: cut long pairs to
+        what the tokenizer allows, the longer text first. prompt: the instruction of a model that has one in its chat
+        template; prompt_name: the name of one of its own; neither: its default. Raises RequestError for a model without
+        classes of texts, for what is no pair, and for a prompt that the model does not read.
         """
         self.require_scores()
-        for pair in pairs if self.is_list(pairs) else [pairs]:
-            _check_pair(pair)
-        return self._by_length(pairs, batch_size, self.score_encoded, truncate, self._longest_pair)
+        flag("truncate", truncate)
+        if self.is_list(pairs):
+            laid_out = [self._laid_out(pair, truncate, prompt, prompt_name) for pair in pairs]
+        else:
+            laid_out = self._laid_out(pairs, truncate, prompt, prompt_name)  # type: ignore[arg-type,assignment]
+        return self._by_length(laid_out, batch_size, self.score_encoded, truncate, self._longest_pair)
 
-    def encode_pair(self, pair: Pair, truncate: bool = True) -> Encoded:
+    def encode_pair(
+        self, pair: Pair, truncate: bool = True, *, prompt: str | None = None, prompt_name: str | None = None
+    ) -> Encoded:
         """Return the token ids and types of a pair, as `score` runs it. Raises RequestError as it does."""
-        _check_pair(pair)
-        return self.encode_text(pair, truncate, self._longest_pair)
+        return self.encode_text(self._laid_out(pair, truncate, prompt, prompt_name), truncate, self._longest_pair)
+
+    def _laid_out(self, pair: Pair, truncate: bool, prompt: str | None, prompt_name: str | None) -> Pair | list[int]:
+        """Return a pair as it is encoded, or its token ids by the chat template, where the model wants that."""
+        if not _is_pair(pair):
+            raise RequestError(f"{shown(pair)} is no pair; give a tuple of two texts, or a list of such.")
+        form = self.require_scores().messages
+        if form is not None:
+            chosen = choose_prompt(self.manifest.prompts, prompt, prompt_name)
+            for part in pair:
+                text_or_ids("text", part)
+            most = self._longest_pair if truncate else None
+            return encode_messages(self.require_tokenizer(), pair, chosen, form == "open", most)
+        if prompt is not None or prompt_name is not None:
+            raise RequestError("this model reads two texts and no instruction. Leave prompt and prompt_name out.")
+        return pair
 
     def score_encoded(self, encoded: list[Encoded]) -> NDArray[np.float32]:
         """Return the scores of pairs from `encode_pair`, run as one batch, as `score` returns them."""
@@ -209,18 +236,27 @@ class Encoder(Model):
         return min(self.config.context_length, self.require_tokenizer().max_length)
 
     def rank(
-        self, query: str, documents: Sequence[str], *, top_k: int | None = None, batch_size: int = BATCH
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        top_k: int | None = None,
+        batch_size: int = BATCH,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
     ) -> list[Ranked]:
         """Return documents by their scores as answers to a query, the best first, as CrossEncoder.rank does.
 
-        top_k: how many, None for all. Raises RequestError for a model that does not have exactly one label.
+        top_k: how many, None for all. prompt, prompt_name: as in `score`. Raises RequestError for a model
+        that does not have exactly one label.
         """
         if not self.ranks:
             raise RequestError(f"this model ranks nothing, since it does not give one score. {self._abilities()}")
         if not is_list(documents):
             raise RequestError(f"documents is {shown(documents)}; it must be a list of texts.")
         most = len(documents) if top_k is None else count("top_k", top_k)
-        scores = self.score([(query, document) for document in documents], batch_size=batch_size)
+        pairs = [(query, document) for document in documents]
+        scores = self.score(pairs, batch_size=batch_size, prompt=prompt, prompt_name=prompt_name)
         return best_documents(documents, scores, most)
 
     def answer(
@@ -370,11 +406,6 @@ def first_dimensions(vectors: NDArray[np.float32], dimensions: int) -> NDArray[n
 
 def _is_pair(text: Any) -> bool:
     return isinstance(text, tuple) and len(text) == 2 and all(isinstance(part, str) for part in text)
-
-
-def _check_pair(pair: Any) -> None:
-    if not _is_pair(pair):
-        raise RequestError(f"{shown(pair)} is no pair; give a tuple of two texts, or a list of such.")
 
 
 def batches(lengths: Sequence[int], most_rows: int) -> Iterator[range]:

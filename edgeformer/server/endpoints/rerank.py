@@ -1,5 +1,6 @@
 """The route that ranks documents by a cross-encoder: /v1/rerank, as Jina, Cohere and vLLM speak it."""
 
+import functools
 import uuid
 
 from starlette.requests import Request
@@ -27,14 +28,15 @@ async def rerank(request: Request) -> Response:
         raise ApiError(400, message, param="documents")
     pairs = [(body.query, text) for text in texts]
     try:
-        encoded = await state.in_thread(lambda: [model.encode_pair(pair) for pair in pairs])
+        encoded = await state.in_thread(lambda: [model.encode_pair(pair, prompt=body.instruction) for pair in pairs])
     except RequestError as error:
         raise ApiError(400, str(error), param="documents") from None
     for ids, _ in encoded:
         check_length(served, ids, state.options.max_prompt_tokens, "documents")
     record.model = served.name
     record.prompt_tokens = sum(len(ids) for ids, _ in encoded)
-    scores = await unless_gone(request, all_of(await state.in_thread(served.engine.submit_pairs, pairs)))
+    submit = functools.partial(served.engine.submit_pairs, pairs, prompt=body.instruction)
+    scores = await unless_gone(request, all_of(await state.in_thread(submit)))
     results = [
         {"index": each.index, "relevance_score": each.score}
         | ({} if body.return_documents is False else {"document": {"text": each.text}})
