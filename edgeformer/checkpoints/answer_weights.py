@@ -1,13 +1,13 @@
 """Weights of a causal model that scores a text by its next token: one vector in place of the output projection."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor
 
 from edgeformer.checkpoints.expert_weights import LazyWeights
 from edgeformer.checkpoints.weights import parameter_shapes
-from edgeformer.config import DecoderConfig, EncoderConfig
+from edgeformer.config import DecoderConfig, ModelConfig
 
 VECTOR = "classifier.output.weight"
 """The parameter that takes the place of the output projection, [1, E]."""
@@ -19,8 +19,10 @@ class AnswerWeights(LazyWeights):
     causal: weights and config of the causal model. config: that of the model which scores, whose head names the tokens.
     """
 
-    def __init__(self, weights: Mapping[str, Tensor], causal: DecoderConfig, config: EncoderConfig, tokens: list[int]):
-        self._weights, self._tokens, self._scale = weights, tokens, causal.logit_scale
+    def __init__(
+        self, weights: Mapping[str, Tensor], causal: DecoderConfig, config: ModelConfig, tokens: Iterable[int]
+    ):
+        self._weights, self._tokens, self._scale = weights, list(tokens), causal.logit_scale
         self._table = "embedding.weight" if causal.tied_head else "head.weight"
         self._names = list(parameter_shapes(config))
 

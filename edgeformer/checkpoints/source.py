@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from edgeformer.checkpoints.sentence_transformers import (
     check_modality,
@@ -156,7 +156,7 @@ class ModelSource(FoundModel):
 
     merged: the adapter that is merged into the weights when they are read (`edgeformer.lora.merged_adapter`).
     pooled_layers: the folders with the weights of the layers behind the pooling. causal: config of the causal model
-    whose next token is the score (`ClassificationHead.tokens`).
+    whose next token is the score, and answers: the tokens that count (`ClassificationHead.tokens`).
     """
 
     family: Family
@@ -164,6 +164,7 @@ class ModelSource(FoundModel):
     merged: "MergedAdapter | None" = None
     pooled_layers: tuple[Path, ...] = ()
     causal: DecoderConfig | None = None
+    answers: tuple[int, ...] = ()
 
     @property
     def weight_folders(self) -> tuple[Path, ...]:
@@ -187,8 +188,7 @@ class ModelSource(FoundModel):
             return weights
         from edgeformer.checkpoints.answer_weights import AnswerWeights
 
-        assert isinstance(self.config, EncoderConfig) and isinstance(self.config.head, ClassificationHead)
-        return AnswerWeights(weights, self.causal, self.config, list(self.config.head.tokens or ()))
+        return AnswerWeights(weights, self.causal, self.config, self.answers)
 
 
 def preset_names() -> list[str]:
@@ -249,9 +249,10 @@ def open_source(
 
 def _open_answers(found: FoundModel, head: ClassificationHead, context_length: int | None) -> ModelSource:
     """Return a causal model that scores pairs of texts by its next token. Raises ConfigError where it cannot."""
-    family, causal = read_model_config(found.hf_config, context_length)
-    if not isinstance(causal, DecoderConfig):
+    family, read = read_model_config(found.hf_config, context_length)
+    if read.task != "causal-lm":
         raise ConfigError(f"{found.origin} scores texts by its next token (LogitScore), and it is no causal model.")
+    causal = cast(DecoderConfig, read)
     if causal.logit_softcap is not None or causal.head_bias:
         raise ConfigError(
             f"{found.origin} scores texts by the logits of its next token, which have a bias or a soft cap; edgeformer "
@@ -262,7 +263,7 @@ def _open_answers(found: FoundModel, head: ClassificationHead, context_length: i
         raise ConfigError(f"{found.origin} scores texts by token {outside[0]}; it has 0 to {causal.vocab_size - 1}.")
     family = replace(family, nested=found.text_model_of is not None)
     config = _with_score(found, EncoderConfig.of_decoder(causal, head))
-    return ModelSource(**vars(found), family=family, config=config, causal=causal)
+    return ModelSource(**vars(found), family=family, config=config, causal=causal, answers=head.tokens or ())
 
 
 def _with_score(found: FoundModel, config: ModelConfig) -> ModelConfig:
