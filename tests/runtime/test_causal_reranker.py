@@ -176,3 +176,16 @@ def test_what_cannot_be_scored_so_is_refused(folder, tmp_path):
         open_source(changed("unknown", other=1))
     with pytest.raises(ConfigError, match="gives the chat template enable_thinking"):
         open_source(changed("variables", processing_kwargs={"chat_template": {"enable_thinking": False}}))
+
+
+def test_a_decoder_with_a_classification_head_ranks(make_model, tmp_path):
+    """As the conversions of Qwen3-Reranker to Qwen3ForSequenceClassification: texts are laid out by the caller."""
+    made = make_model("qwen3", 6, auto="AutoModelForSequenceClassification", num_labels=1, pad_token_id=0, **SIZES)
+    folder = shutil.copytree(made, tmp_path / "model")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(PRESETS / "tiny-llama" / name, folder)
+    theirs = CrossEncoder(str(folder), device="cpu")
+    theirs.model.double()
+    ours = load(export_model(folder, tmp_path / "bundle", verify=None).path)
+    close(ours.score(PAIRS), theirs.predict(PAIRS))
+    assert ours.rank(QUERY, DOCUMENTS[:3])[0].index == theirs.rank(QUERY, DOCUMENTS[:3])[0]["corpus_id"]
