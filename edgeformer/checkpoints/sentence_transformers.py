@@ -125,7 +125,7 @@ def read_answer_head(folder: Path) -> ClassificationHead | None:
     known = {"true_token_id", "false_token_id", "module_input_name"}
     if unknown := options.keys() - known:
         raise ConfigError(f"{path} has options that edgeformer does not know: {', '.join(sorted(unknown))}.")
-    tokens = [options.get(name) for name in ("true_token_id", "false_token_id")]
+    tokens: list[Any] = [options.get(name) for name in ("true_token_id", "false_token_id")]
     if tokens[1] is None:
         tokens.pop()
     if not all(type(token) is int and token >= 0 for token in tokens):

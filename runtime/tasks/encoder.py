@@ -187,11 +187,12 @@ class Encoder(Model):
         """
         self.require_scores()
         flag("truncate", truncate)
-        if self.is_list(pairs):
-            laid_out = [self._laid_out(pair, truncate, prompt, prompt_name) for pair in pairs]
-        else:
-            laid_out = self._laid_out(pairs, truncate, prompt, prompt_name)  # type: ignore[arg-type,assignment]
-        return self._by_length(laid_out, batch_size, self.score_encoded, truncate, self._longest_pair)
+        many = self.is_list(pairs)
+        given: list[Any] = list(pairs) if many else [pairs]
+        laid_out = [self._laid_out(pair, truncate, prompt, prompt_name) for pair in given]
+        return self._by_length(
+            laid_out if many else laid_out[0], batch_size, self.score_encoded, truncate, self._longest_pair
+        )
 
     def encode_pair(
         self, pair: Pair, truncate: bool = True, *, prompt: str | None = None, prompt_name: str | None = None
@@ -199,7 +200,7 @@ class Encoder(Model):
         """Return the token ids and types of a pair, as `score` runs it. Raises RequestError as it does."""
         return self.encode_text(self._laid_out(pair, truncate, prompt, prompt_name), truncate, self._longest_pair)
 
-    def _laid_out(self, pair: Pair, truncate: bool, prompt: str | None, prompt_name: str | None) -> Pair | list[int]:
+    def _laid_out(self, pair: Any, truncate: bool, prompt: str | None, prompt_name: str | None) -> Pair | list[int]:
         """Return a pair as it is encoded, or its token ids by the chat template, where the model wants that."""
         if not _is_pair(pair):
             raise RequestError(f"{shown(pair)} is no pair; give a tuple of two texts, or a list of such.")
