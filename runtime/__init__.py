@@ -26,6 +26,7 @@ from edgeformer.runtime.sessions.kernel_report import KernelReport
 from edgeformer.runtime.sessions.providers.cuda_options import CudaOptions
 from edgeformer.runtime.tasks.causal_lm import CausalLM
 from edgeformer.runtime.tasks.cross_encoder import Ranked
+from edgeformer.runtime.tasks.embeddings.forms import Embedding, SparseVector
 from edgeformer.runtime.tasks.encoder import Encoder
 from edgeformer.runtime.tasks.labels import Class, Filling
 from edgeformer.runtime.tasks.loading import load, load_causal_lm, load_encoder, load_seq2seq
@@ -47,6 +48,7 @@ __all__ = [
     "Class",
     "CudaOptions",
     "EdgeformerError",
+    "Embedding",
     "Encoder",
     "Engine",
     "EngineBusyError",
@@ -68,6 +70,7 @@ __all__ = [
     "Segment",
     "Seq2SeqLM",
     "Span",
+    "SparseVector",
     "SpeculationStatistics",
     "SpeechConfig",
     "TokenEvent",

@@ -1,5 +1,6 @@
 """Fixtures shared by all tests: Hugging Face folders of seeded random models, and the bundles made from them."""
 
+import gc
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -32,6 +33,10 @@ if WORKER and int(os.environ["PYTEST_XDIST_WORKER_COUNT"]) > NUMBER and hasattr(
 # A shell that starts the tests in the background ignores SIGINT for them, and programs that tests start inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The programs that tests start, and later runs, compile our sources and these tests once, whatever the shell says.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Before anything imports transformers or huggingface_hub: no test may reach a real hub.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -126,6 +131,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Begin with what takes longest: a long file at the end leaves the other processes nothing to do."""
     seconds = json.loads(DURATIONS.read_text())[which_tests(config)]
     items.sort(key=lambda item: -seconds.get(scope_of(item.nodeid), 0))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Let the garbage collector pass over ten thousand tests and all that they import: it would find them all alive."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

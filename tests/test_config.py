@@ -303,7 +303,7 @@ def test_a_missing_field_is_named_with_its_place(path, message):
         (
             ("final_norm", "kind"),
             "group_norm",
-            "final_norm.kind is 'group_norm'; it must be one of 'rms_norm', 'layer_norm', 'batch_norm'.",
+            "final_norm.kind is 'group_norm'; it must be one of 'rms_norm', 'layer_norm', 'batch_norm', 'affine'.",
         ),
         (
             (*BLOCK, "feed_forward", "activation"),

@@ -81,7 +81,7 @@ def make_folder(tmp_path):
 def test_a_folder_says_how_it_pools(make_folder, kinds, pooling, types, head):
     folder = make_folder(kinds, pooling, types)
     found = read_pooling(folder)
-    assert (found.head if found else None) == head
+    assert (found.pooling if found else None) == head
     assert open_source(folder).config.head == head
 
 
@@ -93,7 +93,7 @@ REFUSALS = [
         "lists Transformer, Dense, Pooling, Normalize, and" + INSTEAD,
     ),
     (["Transformer", "Normalize"], None, "lists Transformer, Normalize, and edgeformer has Transformer, Pooling, any"),
-    (["Transformer", "SpladePooling"], None, "lists Transformer, SpladePooling, and edgeformer has"),
+    (["Transformer", "WordWeights"], None, "lists Transformer, WordWeights, and edgeformer has"),
     (["StaticEmbedding"], None, "lists StaticEmbedding, and edgeformer has"),
     (["Transformer", "Pooling"], None, r"there is no .*1_Pooling/config\.json, which modules\.json lists"),
     (["Transformer", "Pooling"], {"pooling_mode": "min"}, "has the pooling 'min'; edgeformer has cls, max" + INSTEAD),

@@ -173,6 +173,7 @@ def mypy(project, *files):
     )
 
 
+@pytest.mark.slow
 def test_an_app_passes_mypy_in_strict_mode_and_wrong_calls_are_reported(project):
     # Both files in one run: to read the packages takes most of it.
     done = mypy(project, "app.py", "wrong.py")

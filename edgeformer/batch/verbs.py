@@ -57,6 +57,9 @@ def choose_verb(manifest: Manifest, verb: Verb | None) -> Verb:
             kind = getattr(head, "kind", None)
             special: dict[str | None, Verb] = {"classification": "classify", "masked_lm": "fill-mask"}
             able = (special[kind], "embed") if kind in special else ("embed",)
+            gives = {output.gives for output in getattr(manifest.model, "head_outputs", ())}
+            if gives & {"sparse vector", "token vectors"} and "vector" not in gives:
+                raise RequestError("this bundle makes no single vector of a text, the output of a row.")
             if kind == "classification" and getattr(head, "pooling", None) is None:
                 able = ("embed",)  # the labels are those of tokens, and a row has one output
     if verb is not None and verb not in able:

@@ -119,7 +119,7 @@ def _encoder(graph: GraphFacts) -> Iterator[Finding]:
     for tensor in graph.inputs.values():
         if tensor.name in expected and tensor.name != "input_features":
             yield from _int64(graph, tensor)
-    known = ("last_hidden_state", "logits", "sentence_embedding")
+    known = contract.ENCODER_OUTPUTS
     if not any(name in graph.outputs for name in known):
         yield error(f"{graph.file} returns {', '.join(graph.outputs)}, and none of {', '.join(known)}.")
 

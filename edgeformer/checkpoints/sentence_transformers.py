@@ -9,11 +9,13 @@ sentence-transformers 6.
 
 import os
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from edgeformer.config import Activation, ClassificationHead, Pooling, PoolingHead, PoolingLayer
+from edgeformer.config.heads import EncoderHead
 from edgeformer.config.tokenizer_limits import token_limit
 from edgeformer.documents.json_document import is_inside, read_document, read_object
 from edgeformer.errors import ConfigError, shown
@@ -43,6 +45,9 @@ ACTIVATIONS: dict[str, Activation] = {
 }  # fmt: skip
 """Activations behind a Dense layer, by the names of their classes in torch.nn."""
 
+TRANSFORMERS = ("Transformer", "MLMTransformer")
+"""Classes of the first module; the second one is that of SPLADE before version 5.4."""
+
 MODULES = re.compile("Transformer( Pooling( Dense)*( Normalize)?)?")
 """The lists of modules that a `PoolingHead` describes; Dropout, which does nothing in use, may stand anywhere."""
 
@@ -54,12 +59,32 @@ TEXT_CONFIGS = [
 _INSTEAD = "To pool the states in another way than the model was made for, choose --pooling mean or --pooling first."
 
 
+EncoderHeadOf = Callable[[EncoderHead | None], EncoderHead]
+"""Returns the head of a folder, from that of its config.json."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PooledStates:
-    """A head, and the folders with the weights of its layers."""
+    """A head that a folder has beside its config.json, and where the weights of its layers are.
 
-    head: PoolingHead
-    layers: tuple[Path, ...] = ()
+    Attributes:
+        head: the head.
+        layers: folders with the weights of layers, or files, by the beginnings of their names in the model.
+        tensors: names in the checkpoint itself of further layers, by those in the model; see `Family.tensors`.
+        keeps_head: whether the head stands over that of config.json, and not in its place.
+    """
+
+    head: EncoderHeadOf
+    layers: Mapping[str, Path] = field(default_factory=dict)
+    tensors: Mapping[str, str] = field(default_factory=dict)
+    keeps_head: bool = False
+
+    @property
+    def pooling(self) -> PoolingHead:
+        """Return the head of a folder that pools."""
+        head = self.head(None)
+        assert isinstance(head, PoolingHead)
+        return head
 
 
 def choose_pooling(folder: Path, pooling: Pooling | None, normalize: bool | None) -> PooledStates | None:
@@ -70,13 +95,15 @@ def choose_pooling(folder: Path, pooling: Pooling | None, normalize: bool | None
     if pooling not in (None, *get_args(Pooling)):
         raise ConfigError(f"pooling is {pooling!r}; it must be one of {', '.join(get_args(Pooling))}, or None.")
     if pooling is not None:
-        return PooledStates(head=PoolingHead(pooling=pooling, normalize=bool(normalize)))
+        requested = PoolingHead(pooling=pooling, normalize=bool(normalize))
+        return PooledStates(head=lambda _: requested)
     found = read_pooling(folder)
     if normalize is None:
         return found
     if found is None:
         raise ConfigError("there is no pooling whose result could be normalized; choose one, as in --pooling mean.")
-    return replace(found, head=replace(found.head, normalize=normalize))
+    changed = replace(found.pooling, normalize=normalize)
+    return replace(found, head=lambda _: changed)
 
 
 def transformer_folder(folder: Path) -> Path:
@@ -84,8 +111,8 @@ def transformer_folder(folder: Path) -> Path:
 
     Raises ConfigError for a list of modules that cannot be read.
     """
-    modules = _read_modules(folder)
-    return folder / modules[0][1] if modules and modules[0][0] == "Transformer" else folder
+    modules = listed_modules(folder)
+    return folder / modules[0][1] if modules and modules[0][0] in TRANSFORMERS else folder
 
 
 def read_pooling(folder: Path) -> PooledStates | None:
@@ -93,7 +120,7 @@ def read_pooling(folder: Path) -> PooledStates | None:
 
     Raises ConfigError for what a PoolingHead cannot describe.
     """
-    modules = [module for module in _read_modules(folder) if module[0] != "Dropout"]
+    modules = [module for module in listed_modules(folder) if module[0] != "Dropout"]
     kinds = " ".join(kind for kind, _ in modules)
     if modules and not MODULES.fullmatch(kinds):
         raise ConfigError(
@@ -102,13 +129,15 @@ def read_pooling(folder: Path) -> PooledStates | None:
         )
     if len(modules) < 2:
         return None
-    layers = tuple(folder / place for kind, place in modules if kind == "Dense")
+    layers = [folder / place for kind, place in modules if kind == "Dense"]
     head = PoolingHead(
         pooling=_read_mode(folder / modules[1][1] / "config.json"),
-        layers=tuple(_read_layer(layer / "config.json") for layer in layers),
+        layers=tuple(read_layer(layer / "config.json") for layer in layers),
         normalize=modules[-1][0] == "Normalize",
     )
-    return PooledStates(head=head, layers=layers)
+    return PooledStates(
+        head=lambda _: head, layers={f"pooler.layers.{index}": layer for index, layer in enumerate(layers)}
+    )
 
 
 def read_answer_head(folder: Path) -> ClassificationHead | None:
@@ -117,11 +146,11 @@ def read_answer_head(folder: Path) -> ClassificationHead | None:
     Its modules are Transformer and LogitScore, which names the tokens of the answers. Raises ConfigError for options
     that a ClassificationHead cannot describe.
     """
-    modules = [module for module in _read_modules(folder) if module[0] != "Dropout"]
+    modules = [module for module in listed_modules(folder) if module[0] != "Dropout"]
     if [kind for kind, _ in modules] != ["Transformer", "LogitScore"]:
         return None
     path = folder / modules[1][1] / "config.json"
-    options = _read_options(path)
+    options = read_options(path)
     known = {"true_token_id", "false_token_id", "module_input_name"}
     if unknown := options.keys() - known:
         raise ConfigError(f"{path} has options that edgeformer does not know: {', '.join(sorted(unknown))}.")
@@ -154,7 +183,7 @@ def _read_messages(folder: Path, modules: list[tuple[str, str]]) -> Literal["clo
     return "open" if opens else "closed"
 
 
-def _read_modules(folder: Path) -> list[tuple[str, str]]:
+def listed_modules(folder: Path) -> list[tuple[str, str]]:
     """Return class and folder of each module; none where there is no list of modules."""
     path = folder / "modules.json"
     if not os.path.isfile(path):
@@ -168,7 +197,8 @@ def _read_modules(folder: Path) -> list[tuple[str, str]]:
     return [(module["type"].rpartition(".")[2], module.get("path", "")) for module in listed]
 
 
-def _read_options(path: Path) -> dict[str, Any]:
+def read_options(path: Path) -> dict[str, Any]:
+    """Return the options of a module. Raises ConfigError where there is no such file."""
     if not os.path.isfile(path):
         raise ConfigError(f"there is no {path}, which modules.json lists. Download the folder again.")
     options: dict[str, Any] = read_document(path, dict)
@@ -181,7 +211,7 @@ def _refuse_unknown(path: Path, unknown: set[str]) -> None:
 
 
 def _read_mode(path: Path) -> Pooling | tuple[Pooling, ...]:
-    options = _read_options(path)
+    options = read_options(path)
     _refuse_unknown(path, options.keys() - LEGACY_MODES.keys() - IDLE_OPTIONS - {"pooling_mode", "include_prompt"})
     if not options.get("include_prompt", True):
         raise ConfigError(
@@ -202,9 +232,10 @@ def _read_mode(path: Path) -> Pooling | tuple[Pooling, ...]:
     return poolings[0] if len(poolings) == 1 else poolings
 
 
-def _read_layer(path: Path) -> PoolingLayer:
-    options = _read_options(path)
-    places = {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding"}
+def read_layer(path: Path, what: str = "sentence_embedding") -> PoolingLayer:
+    """Return the layer of a Dense module. what: the tensor that it reads and replaces. Raises ConfigError."""
+    options = read_options(path)
+    places = {"module_input_name": what, "module_output_name": what}
     known = {"in_features", "out_features", "bias", "activation_function", "use_residual"}
     _refuse_unknown(path, options.keys() - known - places.keys())
     for name, place in places.items():

@@ -5,13 +5,15 @@ command must find the same model again. `./tiny-llama` always means the folder.
 """
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from edgeformer.checkpoints.sentence_transformers import (
+    PooledStates,
     check_modality,
     choose_pooling,
     read_answer_head,
@@ -19,6 +21,7 @@ from edgeformer.checkpoints.sentence_transformers import (
     read_score,
     transformer_folder,
 )
+from edgeformer.checkpoints.vector_heads import read_vector_head
 from edgeformer.checkpoints.weight_map import find_weight_files
 from edgeformer.config import ClassificationHead, DecoderConfig, EncoderConfig, LearnedPositions, ModelConfig, Pooling
 from edgeformer.documents.json_document import parse, read_object
@@ -47,13 +50,16 @@ TOKENIZER_MODELS = ("tokenizer.model", "spiece.model", "spm.model", "sentencepie
 
 # Patterns of the files that are downloaded from a hub repository: configs first, weights when they are needed. A star
 # also matches slashes, so that 1_Pooling/config.json is downloaded.
-HUB_CONFIGS = ["*.json", "*.jinja", "*.spm", "*vocab.txt", "*merges.txt", *TOKENIZER_MODELS]
+HUB_CONFIGS = ["*.json", "*.jinja", "artifact.metadata", "*.spm", "*vocab.txt", "*merges.txt", *TOKENIZER_MODELS]
 HUB_WEIGHTS = ["*.safetensors"]
-HUB_PICKLES = ["*pytorch_model*.bin"]
+HUB_PICKLES = ["*pytorch_model*.bin", "*_linear.pt"]
 
 
-POOLED_LAYERS = {f"pooler.layers.*.{name}": f"pooler.layers.*.{name}" for name in ("linear", "residual")}
-"""Names of the tensors behind the pooling, which a checkpoint keeps in folders of their own (`CheckpointWeights`)."""
+def _names_of_layers(layers: Iterable[str]) -> dict[str, str]:
+    """Return the names of the tensors of layers, which a checkpoint keeps in folders or files of their own."""
+    patterns = dict.fromkeys(re.sub(r"\d+", "*", layer) for layer in layers)
+    parts = ("", ".linear", ".residual")
+    return {f"{pattern}{part}": f"{pattern}{part}" for pattern in patterns for part in parts}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,21 +161,27 @@ class ModelSource(FoundModel):
     """A model of a known family, which can be exported; its weights are not read yet.
 
     merged: the adapter that is merged into the weights when they are read (`edgeformer.lora.merged_adapter`).
-    pooled_layers: the folders with the weights of the layers behind the pooling. causal: config of the causal model
-    whose next token is the score, and answers: the tokens that count (`ClassificationHead.tokens`).
+    head_layers: folders or files with the weights of layers of the head, by the beginnings of their names. causal:
+    config of the causal model whose next token is the score, and answers: the tokens that count
+    (`ClassificationHead.tokens`).
     """
 
     family: Family
     config: ModelConfig
     merged: "MergedAdapter | None" = None
-    pooled_layers: tuple[Path, ...] = ()
+    head_layers: Mapping[str, Path] = field(default_factory=dict)
     causal: DecoderConfig | None = None
     answers: tuple[int, ...] = ()
 
     @property
     def weight_folders(self) -> tuple[Path, ...]:
         """The folders with weights."""
-        return (self.folder, *self.pooled_layers)
+        return (self.folder, *(path for path in self.head_layers.values() if path.is_dir()))
+
+    def pickled_weights(self) -> dict[str, str]:
+        """Return the SHA-256 of each pickle that the weights are read from, by its path in the folder of the model."""
+        files = [path for path in self.head_layers.values() if path.is_file()]
+        return super().pickled_weights() | {path.relative_to(self.modules).as_posix(): sha256(path) for path in files}
 
     def weights(self) -> Mapping[str, "Tensor"]:
         """Return a mapping from parameter name to tensor that reads each tensor on access; download it first.
@@ -182,7 +194,7 @@ class ModelSource(FoundModel):
             return RandomWeights(self.config, self.random_weights)
         self.fetch_weights()
         weights = CheckpointWeights(
-            self.folder, self.family, self.causal or self.config, self.merged, self.pooled_layers, self.allow_pickle
+            self.folder, self.family, self.causal or self.config, self.merged, self.head_layers, self.allow_pickle
         )
         if self.causal is None:
             return weights
@@ -218,16 +230,16 @@ def open_source(
         WeightsError: the hub does not provide it.
     """
     found = find_text_model(model if isinstance(model, FoundModel) else find_model(model))
-    if pooling is None and (head := read_answer_head(found.modules)) is not None:
-        return _open_answers(found, head, context_length)
-    pooled = choose_pooling(found.modules, pooling, normalize)
+    if pooling is None and (answers := read_answer_head(found.modules)) is not None:
+        return _open_answers(found, answers, context_length)
+    pooled = _read_head(found, pooling, normalize)
     if pooled is None:
         family, config = read_model_config(found.hf_config, context_length)
         family = replace(family, nested=found.text_model_of is not None)
         config = _with_score(found, _with_stored_positions(found, family, config))
         return ModelSource(**vars(found), family=family, config=config)
     alone = None if lacks_family(found) else load_family(found.hf_config["model_type"]).encoder_class
-    plain = found.hf_config | {"architectures": None if alone is None else [alone]}
+    plain = found.hf_config | ({} if pooled.keeps_head else {"architectures": None if alone is None else [alone]})
     family, config = read_model_config(plain, context_length)
     if isinstance(config, DecoderConfig):  # as Qwen3-Embedding: the states of a causal model
         family, config = family.without_head(), EncoderConfig.of_decoder(config)
@@ -242,9 +254,21 @@ def open_source(
     length = min(config.context_length, longest or config.context_length)
     if family.encoder_class is not None:  # positions that are relative have no last one
         length = longest or config.context_length
-    config = replace(config, head=pooled.head, context_length=length)
-    family = replace(family, tensors={**family.tensors, **POOLED_LAYERS})
-    return ModelSource(**vars(found), family=family, config=config, pooled_layers=pooled.layers)
+    config = replace(config, head=pooled.head(config.head), context_length=length)
+    family = replace(family, tensors={**family.tensors, **_names_of_layers(pooled.layers), **pooled.tensors})
+    return ModelSource(**vars(found), family=family, config=config, head_layers=pooled.layers)
+
+
+def _read_head(found: FoundModel, pooling: Pooling | None, normalize: bool | None) -> PooledStates | None:
+    """Return the requested pooling, or else the head that a folder has beside its config.json; None without one.
+
+    The layers of BGE-M3 are pickles: where these are not read, its states are pooled alone, and an export says so.
+    """
+    if pooling is None and normalize is None:
+        head = read_vector_head(found.modules, found.folder, found.hf_config)
+        if head is not None and (found.allow_pickle or all(path.is_dir() for path in head.layers.values())):
+            return head
+    return choose_pooling(found.modules, pooling, normalize)
 
 
 def _open_answers(found: FoundModel, head: ClassificationHead, context_length: int | None) -> ModelSource:

@@ -113,6 +113,12 @@ def open_tensors(folder: Path, allow_pickle: bool = False) -> dict[str, TensorFi
     return stored
 
 
+def open_pickle(path: Path) -> dict[str, TensorFile]:
+    """Return the open file of each tensor in a pickle by the tensor's name. Raises WeightsError."""
+    file = PickledFile(path)
+    return dict.fromkeys(file.keys(), file)
+
+
 def pickled_files(folder: Path) -> list[Path]:
     """Return the pickles that the weights of a folder are read from; none where it has safetensors.
 

@@ -9,6 +9,7 @@ import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from edgeformer.checkpoints import computed_tensors, mxfp4
 from edgeformer.checkpoints.expert_weights import LazyWeights, is_stacked
-from edgeformer.checkpoints.tensor_files import TensorFile, open_tensors
+from edgeformer.checkpoints.tensor_files import TensorFile, open_pickle, open_tensors
 from edgeformer.config import AttentionConfig, DeltaNetConfig, ModelConfig
 from edgeformer.errors import WeightsError
 from edgeformer.families import Family, find_tensors
@@ -52,8 +53,8 @@ class CheckpointWeights(LazyWeights):
     differ (`computed_tensors`). Copies of a tied weight are compared when it is first read; a WeightsError names
     two that differ.
 
-    merged: the adapter that is merged into the tensors when they are read. pooled_layers: the folders with the weights
-    of a `PoolingHead`'s layers.
+    merged: the adapter that is merged into the tensors when they are read. head_layers: the folders, or pickles, with
+    the weights of layers of the head, by the beginnings of their names.
 
     allow_pickle: whether pickles are read where there are no safetensors.
 
@@ -66,7 +67,7 @@ class CheckpointWeights(LazyWeights):
         family: Family,
         config: ModelConfig,
         merged: MergedAdapter | None = None,
-        pooled_layers: Iterable[Path] = (),
+        head_layers: Mapping[str, Path] = MappingProxyType({}),
         allow_pickle: bool = False,
     ):
         stored = open_tensors(folder, allow_pickle)
@@ -79,10 +80,11 @@ class CheckpointWeights(LazyWeights):
         prefix = family.optional_prefix
         self._absent_prefix = "" if any(name.startswith(prefix) for name in stored) else prefix
         stored = {self._absent_prefix + name: file for name, file in stored.items()}
-        for index, layer in enumerate(pooled_layers):
-            for name, file in open_tensors(layer, allow_pickle).items():
-                stored[f"pooler.layers.{index}.{name}"] = file
-                self._names[f"pooler.layers.{index}.{name}"] = name
+        for layer, place in head_layers.items():
+            opened = open_tensors(place, allow_pickle) if place.is_dir() else open_pickle(place)
+            for name, file in opened.items():
+                stored[f"{layer}.{name}"] = file
+                self._names[f"{layer}.{name}"] = name
         for name, copied in merged.copies.items() if merged else ():
             if name not in stored and copied in stored:
                 stored[name] = stored[copied]

@@ -14,6 +14,7 @@ from edgeformer.errors import EdgeformerError, RequestError
 
 if TYPE_CHECKING:
     from edgeformer.runtime import CausalLM, Generation, GenerationStream
+    from edgeformer.runtime.tasks.model import Model
 
 QUOTES = '"""'
 """A line of its own before and behind a message of several lines."""
@@ -111,7 +112,7 @@ class Conversation:
         self._interrupted, self._answering = False, True
         try:
             stream = self._model.chat(asked, **self._options)
-            answer = show(stream, stopped=lambda: self._interrupted, quiet=not self._terminal)
+            answer = show(stream, self._model, stopped=lambda: self._interrupted, quiet=not self._terminal)
         finally:
             self._answering = False
         if answer.text:
@@ -169,8 +170,10 @@ def opening(system: str | None, prompt: str | None = None) -> list[dict[str, str
     return messages if prompt is None else [*messages, {"role": "user", "content": prompt}]
 
 
-def show(stream: "GenerationStream", stopped: Callable[[], bool] = lambda: False, quiet: bool = False) -> "Generation":
-    """Print the text of a stream as it comes, and its counts; return the result.
+def show(
+    stream: "GenerationStream", model: "Model", stopped: Callable[[], bool] = lambda: False, quiet: bool = False
+) -> "Generation":
+    """Print the text of a stream as it comes, its counts, and what ran; return the result.
 
     What the model thinks goes dim to stderr. stopped: whether to stop, asked at every token. quiet: print no counts and
     no thoughts.
@@ -193,7 +196,8 @@ def show(stream: "GenerationStream", stopped: Callable[[], bool] = lambda: False
         click.echo(err=True)
     click.echo((result.text or "")[printed:])  # what a stop string might have begun with
     if not quiet:
-        note("; ".join(_counts(result)))
+        ran = model.kernels.describe_briefly()
+        note("; ".join([*_counts(result), *([ran] if ran else [])]))
     return result
 
 

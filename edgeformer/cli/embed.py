@@ -1,7 +1,7 @@
 """edgeformer embed"""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,7 +10,12 @@ from edgeformer.cli._options import COUNT, OUTPUT, Command, execution_options, j
 from edgeformer.cli._output import note, print_json, print_table
 from edgeformer.errors import RequestError
 
+if TYPE_CHECKING:
+    from edgeformer.runtime import Embedding, Encoder
+
 TEXTS = "Texts and vectors"
+SHOWN = 10
+"""Tokens of a sparse vector that are printed without --json."""
 
 
 @click.command("embed", cls=Command)
@@ -20,6 +25,13 @@ TEXTS = "Texts and vectors"
 @option("--prompt-name", topic=TEXTS, metavar="NAME", help="Put this prompt of the model before each text: query, …")
 @option("--prompt", topic=TEXTS, metavar="TEXT", help="Put this text before each text.")
 @option("--dimensions", **COUNT, topic=TEXTS, help="Keep the first numbers of each vector only (Matryoshka).")
+@option(
+    "--form",
+    type=click.Choice(["dense", "sparse", "tokens"]),
+    topic=TEXTS,
+    help="Make one vector, numbers for some tokens of the vocabulary, or a vector of every token.",
+)
+@option("--query", is_flag=True, topic=TEXTS, help="Read the texts as queries, for a vector of every token.")
 @option("--output", "-o", type=click.Path(path_type=Path), topic=OUTPUT, help="Save the vectors as this .npy file.")
 @json_option
 def embed_command(
@@ -32,16 +44,27 @@ def embed_command(
     prompt_name: str | None,
     prompt: str | None,
     dimensions: int | None,
+    form: Any,
+    query: bool,
 ) -> None:
     """Turn TEXTS into vectors with the encoder in BUNDLE.
 
     Without TEXTS, every line of standard input is a text. Prints the cosine similarity of each text with the first
-    one, the most similar first; --json prints the vectors, --output saves them.
+    one, the most similar first; --json prints the vectors, --output saves them. `--form sparse` prints tokens and their
+    numbers, and `--form tokens` how many vectors there are.
     """
     import numpy as np
 
     model = open_encoder(bundle, provider, threads, "vectors")
     lines = read_texts(texts, "text")
+    if form in ("sparse", "tokens"):
+        if dimensions is not None or output is not None:
+            raise click.UsageError("--dimensions and --output are for one vector of a text: --form dense.")
+        found = model.embeddings(lines, forms=[form], query=query, prompt=prompt, prompt_name=prompt_name)
+        _print_forms(model, lines, found, as_json)
+        return
+    if query:
+        raise click.UsageError("--query is for --form tokens.")
     vectors = model.embed(lines, prompt=prompt, prompt_name=prompt_name, dimensions=dimensions)
     if output is not None:
         try:
@@ -57,3 +80,22 @@ def embed_command(
         similarity = vectors @ vectors[0] / np.maximum(lengths * lengths[0], 1e-12)
         order = np.argsort(-similarity, kind="stable").tolist()
         print_table([(f"{similarity[index]:.3f}", lines[index]) for index in order], "cosine", "text")
+
+
+def _print_forms(model: "Encoder", lines: list[str], found: "list[Embedding]", as_json: bool) -> None:
+    """Print the sparse vectors of texts, or the vectors of their tokens."""
+    records: list[dict[str, Any]] = []
+    rows: list[tuple[str, ...]] = []
+    heads = ("weight", "token", "text") if found[0].sparse is not None else ("vectors", "numbers", "text")
+    for text, each in zip(lines, found, strict=True):
+        if each.sparse is not None:
+            indices, values = each.sparse.indices.tolist(), each.sparse.values.tolist()
+            records.append({"text": text, "indices": indices, "values": values})
+            rows += [(f"{value:.3f}", token, text) for token, value in model.sparse_tokens(each.sparse, SHOWN)]
+        elif each.tokens is not None:
+            records.append({"text": text, "vectors": each.tokens.tolist()})
+            rows.append((str(len(each.tokens)), str(each.tokens.shape[1]), text))
+    if as_json:
+        print_json(records)
+    else:
+        print_table(rows, *heads)

@@ -12,6 +12,7 @@ import click
 from edgeformer.cli._options import Command, json_option, option
 from edgeformer.cli._output import print_json, print_table
 from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, StackConfig
+from edgeformer.config.heads import EncoderHead
 from edgeformer.contract.tensors import CacheGeometry, ConvState, KeyValueState
 from edgeformer.errors import MissingDependencyError, RequestError
 from edgeformer.manifest.accounting import ELEMENT_BYTES, account, cache_element_bytes
@@ -225,11 +226,10 @@ class Head(NamedTuple):
     words: Callable[[Any], str]
 
 
-ENCODER_HEADS = {
-    "masked_lm": "masked-LM head", "classification": "classification head", "pooling": "sentence embedding",
-    "question_answering": "question-answering head",
-}  # fmt: skip
-"""The heads of encoders in words, by their kinds."""
+def _head_fields(head: EncoderHead) -> dict[str, Any]:
+    gives = dict.fromkeys(output.gives for output in head.outputs)
+    return {"head": head.kind, "gives": list(gives)}
+
 
 HEADS: dict[type[StackConfig], Head] = {
     DecoderConfig: Head(
@@ -237,8 +237,8 @@ HEADS: dict[type[StackConfig], Head] = {
         words=lambda config: "head tied to the embedding" if config.tied_head else "",
     ),
     EncoderConfig: Head(
-        fields=lambda config: {} if config.head is None else {"head": config.head.kind},
-        words=lambda config: "" if config.head is None else ENCODER_HEADS[config.head.kind],
+        fields=lambda config: {} if config.head is None else _head_fields(config.head),
+        words=lambda config: "" if config.head is None else config.head.words,
     ),
 }
 """The descriptions of heads, by the class of the stack."""

@@ -32,7 +32,7 @@ COMMANDS = {
     "chat": Entry("Run", "Chat with the model in BUNDLE on the terminal."),
     "embed": Entry("Run", "Turn TEXTS into vectors with the encoder in BUNDLE."),
     "score": Entry("Run", "Score how FIRST and SECOND belong together, with the cross-encoder in BUNDLE."),
-    "rank": Entry("Run", "Rank DOCUMENTS as answers to QUERY with the cross-encoder in BUNDLE."),
+    "rank": Entry("Run", "Rank DOCUMENTS as answers to QUERY with the encoder in BUNDLE."),
     "serve": Entry("Run", "Serve BUNDLEs over the APIs of OpenAI and Anthropic."),
     "batch": Entry("Run", "Run the model in BUNDLE on all rows of INPUT, on one machine or many."),
     "bench": Entry("Measure", "Measure how fast BUNDLE runs here."),

@@ -31,7 +31,9 @@ def rank_command(
     threads: int | None,
     as_json: bool,
 ) -> None:
-    """Rank DOCUMENTS as answers to QUERY with the cross-encoder in BUNDLE.
+    """Rank DOCUMENTS as answers to QUERY with the encoder in BUNDLE.
+
+    A cross-encoder scores pairs; a model of vectors of tokens (ColBERT) scores by MaxSim.
 
     Without DOCUMENTS, every line of standard input is one. Prints the score of each, the best first.
     """

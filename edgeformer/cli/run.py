@@ -133,7 +133,7 @@ def run_command(
             if as_json:
                 print_json(asdict(stream.finish()))
             else:
-                show(stream)
+                show(stream, model)
 
 
 def _check_options(model: "Model", chat: bool, system: str | None, options: dict[str, Any]) -> None:
@@ -143,11 +143,8 @@ def _check_options(model: "Model", chat: bool, system: str | None, options: dict
     given = [*options, *(["chat"] if chat else []), *(["system"] if system is not None else [])]
     match model:
         case Encoder():
-            head = model.config.head
-            takes = {"question"} if head is not None and head.kind == "question_answering" else set()
-            takes |= (
-                {"aggregation"} if head is not None and head.kind == "classification" and not head.pooling else set()
-            )
+            takes = {"question"} if "answers" in model.gives else set()
+            takes |= {"aggregation"} if "token classes" in model.gives else set()
             foreign = [name for name in given if name not in takes]
         case Seq2SeqLM():
             languages = ["source_language", "target_language"] if model.is_speech else list(SPEECH_OPTIONS)
@@ -175,15 +172,15 @@ def _label(model: "Encoder", text: str, question: str | None, aggregation: Any, 
 
     Labelled spans come in the order of the text.
     """
-    head = model.config.head
-    if head is None or head.kind == "pooling":
+    gives = set(model.gives)
+    if not gives & {"answers", "words", "classes", "token classes"}:
         raise RequestError(f"this model makes vectors: edgeformer embed {model.folder} TEXT…")
-    if head.kind == "question_answering":
+    if "answers" in gives:
         if question is None:
             raise RequestError("this model answers questions about PROMPT; ask one: --question TEXT.")
         found: Any = model.answer(question, text)
         rows: list[tuple[str, ...]] = [(f"{each.score:.3f}", each.text) for each in found]
-    elif head.kind == "masked_lm":
+    elif "words" in gives:
         found = model.fill_mask(text)
         rows = [(f"{each.probability:.3f}", each.token, each.text) for each in found]
     elif aggregation is not None:
@@ -210,7 +207,7 @@ def _write(model: "Seq2SeqLM", source: str, options: dict[str, Any], as_json: bo
         result = model.generate(source, **options)
         print_json(asdict(result)) if as_json else click.echo(result.text)
     else:
-        show(model.stream(source, **options))
+        show(model.stream(source, **options), model)
 
 
 def _transcribe(model: "Seq2SeqLM", recording: str, options: dict[str, Any], as_json: bool) -> None:

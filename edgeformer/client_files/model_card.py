@@ -8,18 +8,9 @@ from typing import Any, NamedTuple
 
 import jinja2
 
+from edgeformer.client_files.encoder_examples import EMBEDDING, EXAMPLES, Example
 from edgeformer.client_files.genai import genai_obstacle
-from edgeformer.config import (
-    ClassificationHead,
-    DecoderConfig,
-    EncoderConfig,
-    MaskedLMHead,
-    PoolingHead,
-    QuestionAnsweringHead,
-    Seq2SeqConfig,
-    StackConfig,
-    Task,
-)
+from edgeformer.config import DecoderConfig, EncoderConfig, PoolingHead, Seq2SeqConfig, StackConfig, Task
 from edgeformer.contract.tensors import past_names
 from edgeformer.manifest.accounting import account, cache_element_bytes
 from edgeformer.manifest.deployment import DEPLOYMENTS, OPERATORS_FILE
@@ -100,34 +91,22 @@ def _seq2seq_values(manifest: Manifest, config: Seq2SeqConfig, folder: Path | No
     return {"python_use": use, "audio": config.encoder.audio, "start": start}
 
 
+def _encoder_example(config: EncoderConfig) -> Example:
+    return EXAMPLES[config.head.outputs[0].gives] if config.head is not None else EMBEDDING
+
+
 def _encoder_first_line(name: str, config: EncoderConfig, folder: Path | None) -> str:
-    match config.head:
-        case None | PoolingHead():
-            return f'edgeformer embed {name} "A cat sleeps." "A kitten naps." "Stocks fell."'
-        case MaskedLMHead():
-            return f'edgeformer run {name} "The capital of France is {_mask_token(folder)}."'
-        case QuestionAnsweringHead():
-            return f'edgeformer run {name} "A cat sleeps." --question "Who sleeps?"'
-        case ClassificationHead():
-            return f'edgeformer run {name} "Once upon a time, there was a little girl"'
+    return _encoder_example(config).command.format(name=name, mask=_mask_token(folder))
 
 
 def _encoder_values(manifest: Manifest, config: EncoderConfig, folder: Path | None) -> dict[str, Any]:
-    mask = _mask_token(folder)
-    match config.head:
-        case MaskedLMHead():
-            use = f'print(model.fill_mask("The capital of France is {mask}."))'
-            task, call = "fill-mask", f'"The capital of France is {mask}."'
-        case ClassificationHead():
-            use = 'print(model.classify("I like it."))'
-            task, call = "text-classification", '"I like it."'
-        case QuestionAnsweringHead():
-            use = 'print(model.answer("Who sleeps?", "A cat sleeps."))'
-            task, call = "question-answering", '"Who sleeps?", "A cat sleeps."'
-        case head:
-            use = 'print(model.embed(["A cat sleeps.", "A kitten naps."]).shape)'
-            task, call = "feature-extraction", f'["A cat sleeps.", "A kitten naps."]{_pooled(head)}'
-    return {"python_use": use, "javascript_task": task, "javascript_call": call}
+    example, mask = _encoder_example(config), _mask_token(folder)
+    call = example.call.format(mask=mask) + (_pooled(config.head) if isinstance(config.head, PoolingHead) else "")
+    return {
+        "python_use": example.python.format(mask=mask),
+        "javascript_task": example.task,
+        "javascript_call": call,
+    }
 
 
 class Card(NamedTuple):
@@ -187,10 +166,8 @@ def _read_json(folder: Path | None, name: str) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else {}
 
 
-def _pooled(head: PoolingHead | None) -> str:
+def _pooled(head: PoolingHead) -> str:
     """Return the options with which transformers.js pools states as the graph does."""
-    if head is None:
-        return ""
     names = {"first": "cls", "mean": "mean", "last": "last_token"}
     if head.layers or not isinstance(head.pooling, str) or head.pooling not in names:
         return ', { pooling: "none" } /* a vector for every token: transformers.js does not pool as this model does */'

@@ -16,6 +16,7 @@ from edgeformer.config.block import (
     QueryTemperature,
     RandomBlocks,
 )
+from edgeformer.config.bottleneck import BottleneckConfig
 from edgeformer.config.experts import ExpertsConfig, RouterConfig
 from edgeformer.config.feed_forward import Activation, FeedForwardConfig
 from edgeformer.config.heads import (
@@ -37,6 +38,7 @@ from edgeformer.config.model import (
     Seq2SeqConfig,
     StackConfig,
     Task,
+    TokenProjection,
 )
 from edgeformer.config.norm import NormConfig
 from edgeformer.config.position import (
@@ -66,6 +68,7 @@ __all__ = [
     "AttentionConfig",
     "AudioStem",
     "BlockConfig",
+    "BottleneckConfig",
     "ClassificationHead",
     "CrossAttentionConfig",
     "DecoderConfig",
@@ -105,6 +108,7 @@ __all__ = [
     "StateSpaceConfig",
     "T5BiasConfig",
     "Task",
+    "TokenProjection",
     "TransformerXLConfig",
     "YarnScaling",
 ]

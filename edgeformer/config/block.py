@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from edgeformer.config.altup import AltUpConfig
+from edgeformer.config.bottleneck import BottleneckConfig
 from edgeformer.config.experts import ExpertsConfig
 from edgeformer.config.feed_forward import FeedForwardConfig
 from edgeformer.config.latent import LatentConfig
@@ -258,6 +259,7 @@ class BlockConfig:
         layer_input: how the block uses its part of the decoder's `per_layer_embedding`, behind the branches.
         output_scale: the output is multiplied by a learned number.
         altup: the block is one step of these residual streams.
+        bottleneck: the block is thinner than the states; its norms are behind the sums (`post`).
     """
 
     attention: AttentionConfig | None
@@ -273,6 +275,7 @@ class BlockConfig:
     layer_input: LayerInputConfig | None = None
     output_scale: bool = False
     altup: AltUpConfig | None = None
+    bottleneck: BottleneckConfig | None = None
 
     def __post_init__(self) -> None:
         mixes = self.attention is not None or self.recurrent is not None
@@ -290,6 +293,10 @@ class BlockConfig:
         if self.altup is not None:
             alone = self.layer_input is not None and not self.output_scale and self.cross_attention is None
             check(alone, self, "altup", "None without layer_input, and with output_scale or cross-attention")
+        if self.bottleneck is not None:
+            plain = self.norm_placement == "post" and isinstance(self.feed_forward, FeedForwardConfig)
+            plain = plain and self.attention is not None and self.recurrent is None and self.cross_attention is None
+            check(plain and self.residual_scale == 1, self, "bottleneck", "None but in a plain block with post norms")
         if self.branch_norms:
             serial = self.residual == "serial" and self.norm_placement in ("pre", "sandwich")
             check(serial, self, "feed_forward", "without a branch_norm in a parallel or post-norm block")

@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import Any, ClassVar, Literal, Self
 
 from edgeformer.config.block import AttentionConfig, BlockConfig
-from edgeformer.config.heads import EncoderHead, MaskedLMHead
+from edgeformer.config.heads import EncoderHead, HeadOutput, MaskedLMHead, Sizes
 from edgeformer.config.layer_input import PerLayerEmbedding
 from edgeformer.config.norm import NormConfig
 from edgeformer.config.position import LearnedPositions, SinusoidalPositions, TransformerXLConfig
@@ -87,6 +87,11 @@ class StackConfig:
         return tuple(attention.window if attention and attention.sliding else None for attention in attentions)
 
     @property
+    def token_width(self) -> int:
+        """Return the width of the table of tokens."""
+        return self.embedding_width
+
+    @property
     def embedding_size(self) -> int | None:
         """Return None: only encoders project their embeddings."""
         return None
@@ -95,6 +100,11 @@ class StackConfig:
     def token_types(self) -> int:
         """Return 0: only encoders have segment embeddings."""
         return 0
+
+    @property
+    def token_projection(self) -> "TokenProjection | None":
+        """Return None: only encoders project the rows of their tokens."""
+        return None
 
     @property
     def audio(self) -> "AudioStem | None":
@@ -264,6 +274,23 @@ class AudioStem:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TokenProjection:
+    """A linear layer that makes a token's state of a thin row of the table of tokens, before positions are added.
+
+    Attributes:
+        size: width of the table.
+        trigrams: the layer reads the rows of the next token, of the token, and of the one before, zeros where a text
+            has none (arXiv 2004.02984).
+    """
+
+    size: int
+    trigrams: bool
+
+    def __post_init__(self) -> None:
+        check(self.size > 0, self, "size", "positive")
+
+
+@dataclass(frozen=True, kw_only=True)
 class EncoderConfig(StackConfig):
     """An encoder of a text, or of a spectrogram: bidirectional, or a causal model's blocks, for its states alone.
 
@@ -272,6 +299,7 @@ class EncoderConfig(StackConfig):
             token.
         embedding_size: width of all embedding tables and of embedding_norm, whose output is projected to hidden_size
             (arXiv 1909.11942); None for tables of hidden_size without a projection.
+        token_projection: what makes states of a table of tokens that has another width, which no other table has.
         audio: input layers for spectrograms; vocab_size is 0 then.
         head: computed from the last states; None returns only those.
     """
@@ -283,6 +311,7 @@ class EncoderConfig(StackConfig):
     kind: Literal["encoder"] = "encoder"
     token_types: int = 0
     embedding_size: int | None = None
+    token_projection: TokenProjection | None = None
     audio: AudioStem | None = None
     head: EncoderHead | None = None
 
@@ -305,7 +334,13 @@ class EncoderConfig(StackConfig):
         if self.audio is not None:
             check(self.token_types == 0, self, "token_types", "0 for audio")
             check(self.embedding_size is None, self, "embedding_size", "None for audio")
+            check(self.token_projection is None, self, "token_projection", "None for audio")
             check(self.head is None, self, "head", "None for audio")
+        one_way = any(attention.causal for attention in self.attentions)
+        check(not (self.reads_unattended and one_way), self, "head", "one whose queries attend to what is behind them")
+        if self.token_projection is not None:
+            one_way = self.embedding_size is None and not any(attention.causal for attention in self.attentions)
+            check(one_way, self, "token_projection", "None where embeddings are projected, or attention is causal")
         if isinstance(self.head, MaskedLMHead) and self.head.activation is None:
             fits = self.embedding_width == self.hidden_size
             check(fits, self, "head", "one with a dense layer where embeddings are projected")
@@ -320,6 +355,26 @@ class EncoderConfig(StackConfig):
     def embedding_width(self) -> int:
         """Return the width of the embedding tables."""
         return self.hidden_size if self.embedding_size is None else self.embedding_size
+
+    @property
+    def token_width(self) -> int:
+        """Return the width of the table of tokens."""
+        return self.embedding_width if self.token_projection is None else self.token_projection.size
+
+    @property
+    def sizes(self) -> Sizes:
+        """Return the sizes that a head is made for."""
+        return Sizes(hidden=self.hidden_size, embedding=self.token_width, vocabulary=self.vocab_size)
+
+    @property
+    def reads_unattended(self) -> bool:
+        """Whether the states of tokens count that attention does not see."""
+        return self.head is not None and any(part.expands_unattended for part in self.head.parts)
+
+    @property
+    def head_outputs(self) -> tuple[HeadOutput, ...]:
+        """Return the outputs of the head; none without one."""
+        return () if self.head is None else self.head.outputs
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,7 +41,10 @@ Encoder of an encoder-decoder:
 
 Encoder:
     input_ids, attention_mask int64 [batch_size, sequence_length]; token_type_ids if the model has several types
-    → last_hidden_state; logits or sentence_embedding if the model has a head
+    → last_hidden_state; what the heads compute (`edgeformer.config.heads`): logits; start_logits and end_logits of
+    answers to questions [batch_size, sequence_length]; sentence_embedding [batch_size, size], sparse_embedding
+    [batch_size, vocab_size], token_weights [batch_size, sequence_length], token_embeddings [batch_size,
+    sequence_length, size]
 """
 
 import math
@@ -56,6 +59,12 @@ T = TypeVar("T")
 
 LOGITS_START, LOGITS_LENGTH = "logits_start", "logits_length"
 """An optional input of decoders, and the tokens that logits have then. Graphs of earlier versions do not have it."""
+
+ENCODER_OUTPUTS = (
+    "last_hidden_state", "logits", "start_logits", "end_logits", "sentence_embedding", "sparse_embedding",
+    "token_weights", "token_embeddings",
+)  # fmt: skip
+"""The outputs of encoders: the states, and those that heads compute."""
 
 CROSS_ATTENTIONS = "cross_attentions"
 """The output of an alignment graph."""

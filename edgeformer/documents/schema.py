@@ -9,6 +9,7 @@ themselves in `__post_init__` with `check`. A dataclass may have a JSON form of 
 """
 
 import dataclasses
+import functools
 import math
 import types
 import typing
@@ -128,20 +129,29 @@ def _decode(kind: Any, data: Any, path: str) -> Any:
 
 def _decode_dataclass(kind: Any, data: Any, path: str) -> Any:
     _expect(isinstance(data, dict), data, path, f"an object with the fields of {kind.__name__}")
-    hints = typing.get_type_hints(kind)
-    fields = {field.name: field for field in dataclasses.fields(kind)}
+    fields = _fields_of(kind)
     for name in data.keys() - fields.keys():
         name = shown(name, LONGEST_VALUE)[1:-1] if len(name) > LONGEST_VALUE else name
         raise ConfigError(f"{_join(path, name)} is not a field of {kind.__name__}; it has {', '.join(fields)}.")
     values = {}
-    for name, field in fields.items():
+    for name, (hint, needed) in fields.items():
         if name in data:
-            values[name] = _decode(hints[name], data[name], _join(path, name))
-        elif type(None) in typing.get_args(hints[name]):
+            values[name] = _decode(hint, data[name], _join(path, name))
+        elif type(None) in typing.get_args(hint):
             values[name] = None
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+        elif needed:
             raise ConfigError(f"{_join(path, name)} is missing; {kind.__name__} requires it.")
     return kind(**values)
+
+
+@functools.cache
+def _fields_of(kind: Any) -> dict[str, tuple[Any, bool]]:
+    """Return the fields of a dataclass: the type of each, and whether it has no default."""
+    hints, missing = typing.get_type_hints(kind), dataclasses.MISSING
+    return {
+        field.name: (hints[field.name], field.default is missing and field.default_factory is missing)
+        for field in dataclasses.fields(kind)
+    }
 
 
 def _decode_union(members: tuple[Any, ...], data: Any, path: str) -> Any:
@@ -168,8 +178,8 @@ def _decode_union(members: tuple[Any, ...], data: Any, path: str) -> Any:
 
 def _kind_of(member: Any) -> str | None:
     """The value of the field `kind` that tells a dataclass from others; None for a dataclass without that field."""
-    hints = typing.get_type_hints(member)
-    return typing.get_args(hints["kind"])[0] if "kind" in hints else None
+    fields = _fields_of(member)
+    return typing.get_args(fields["kind"][0])[0] if "kind" in fields else None
 
 
 def _expect(condition: bool, data: Any, path: str, expected: str) -> None:

@@ -5,6 +5,7 @@ model_type is an underscore in the file's name. Files that start with an undersc
 See docs/how-to/add-a-family.md.
 """
 
+import functools
 import importlib
 import pkgutil
 from collections.abc import Collection, Iterator
@@ -39,7 +40,12 @@ __all__ = [
 
 def family_names() -> list[str]:
     """Return every supported `model_type`, sorted."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
+    return list(_names())
+
+
+@functools.cache
+def _names() -> tuple[str, ...]:
+    return tuple(sorted(each.name for each in pkgutil.iter_modules(__path__) if not each.name.startswith("_")))
 
 
 def has_family(model_type: str) -> bool:

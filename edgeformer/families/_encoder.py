@@ -69,11 +69,12 @@ def read_decoder_head(fields: Fields, architectures: object) -> ClassificationHe
 
 
 def usual_heads(
-    fields: Fields, norm: NormConfig, activation: Callable[[], Activation], dense: Activation
+    fields: Fields, norm: NormConfig, activation: Callable[[], Activation], dense: Activation | None
 ) -> dict[str, Callable[[], Head]]:
     """Return the functions that make BERT's heads, for `read_head`.
 
-    activation: of the masked-LM head. dense: activation of the dense layer of the text classification head.
+    activation: of the masked-LM head. dense: activation of the dense layer of the text classification head; None
+    without that layer.
     """
     return {
         "ForMaskedLM": lambda: MaskedLMHead(

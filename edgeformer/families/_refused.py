@@ -14,7 +14,6 @@ REFUSED = {
     "layoutlm": "it reads the boxes of words on a page beside the text",
     "longt5": "its encoder attends to means of blocks of the text (transient-global attention)",
     "luke": "it reads entities beside the text",
-    "mobilebert": "its blocks have bottlenecks around attention, and several feed-forward networks",
     "mra": "its attention approximates scores in blocks of several resolutions",
     "nystromformer": "its attention approximates scores by landmarks and a convolution",
     "prophetnet": "its decoder predicts several tokens at a time by several streams",

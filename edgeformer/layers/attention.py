@@ -63,7 +63,8 @@ class Attention(nn.Module):
     A layer that shares the keys and values of an earlier one has only a query, around `ops.shared_attention`.
     """
 
-    def __init__(self, config: AttentionConfig, hidden_size: int, dtype: torch.dtype):
+    def __init__(self, config: AttentionConfig, hidden_size: int, dtype: torch.dtype, value_size: int | None = None):
+        """value_size: width of what values are projected from, where it is not x; see `forward`."""
         super().__init__()
         self.config = config
         heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
@@ -75,7 +76,9 @@ class Attention(nn.Module):
             key_bias = config.qkv_bias and config.key_bias
             self.key = nn.Linear(hidden_size, kv_heads * head_dim, bias=key_bias, dtype=dtype)
             if not config.value_from_key:
-                self.value = nn.Linear(hidden_size, kv_heads * head_dim, bias=config.qkv_bias, dtype=dtype)
+                self.value = nn.Linear(
+                    value_size or hidden_size, kv_heads * head_dim, bias=config.qkv_bias, dtype=dtype
+                )
         if config.value_norm is not None:
             self.value_norm = make_norm(config.value_norm, head_dim, dtype=dtype)
         self.output = nn.Linear(config.output_size, hidden_size, bias=config.output_bias, dtype=dtype)
@@ -107,15 +110,18 @@ class Attention(nn.Module):
             self.global_key = nn.Linear(hidden_size, heads * head_dim, bias=config.qkv_bias, dtype=dtype)
             self.global_value = nn.Linear(hidden_size, heads * head_dim, bias=config.qkv_bias, dtype=dtype)
 
-    def forward(self, x: Tensor, past: LayerCache, context: Context) -> tuple[Tensor, LayerCache]:
+    def forward(
+        self, x: Tensor, past: LayerCache, context: Context, values: Tensor | None = None
+    ) -> tuple[Tensor, LayerCache]:
         """Return the output [B, S, E] and the present key and value, each [B, K, T, D], or () where it shares them.
 
         x is [B, S, E]; past is key and value, each [B, K, P, D], or () where nothing precedes x. Of a layer that shares
-        them they are the present key and value of the earlier layer.
+        them they are the present key and value of the earlier layer. values: [B, S, value_size], what values are
+        projected from; None for x.
         """
         config = self.config
         x = scaled(x, config.input_scale)
-        (query, key, value), bias = self._project(x), context.bias
+        (query, key, value), bias = self._project(x, values), context.bias
         query = self._placed(query, "query_norm", config.num_heads, context)
         if context.temperature is not None:
             query = query * context.temperature
@@ -160,7 +166,7 @@ class Attention(nn.Module):
         gated = attended * torch.sigmoid(self.gate(x)) if self.config.output_gate else attended
         return scaled(self.output(gated), self.config.output_scale)
 
-    def _project(self, x: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    def _project(self, x: Tensor, values: Tensor | None = None) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Return the projections of x [B, S, E]: query [B, S, H·D], and key and value [B, S, K·D] if it has them."""
         if self.config.latent is not None:
             projected: tuple[Tensor, Tensor, Tensor] = self.latent(x)
@@ -169,7 +175,7 @@ class Attention(nn.Module):
         if self.config.shares is not None:
             return query, None, None
         key = self._clipped(self.key(x))
-        value = key if self.config.value_from_key else self._clipped(self.value(x))
+        value = key if self.config.value_from_key else self._clipped(self.value(x if values is None else values))
         if self.config.value_norm is not None:
             value = self.value_norm(self._heads(value)).view(value.shape)
         return query, key, value

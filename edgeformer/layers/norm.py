@@ -61,7 +61,17 @@ class BatchNorm(_Norm):
         return normed if self.bias is None else normed + self.bias
 
 
-KINDS = {"rms_norm": RMSNorm, "layer_norm": LayerNorm, "batch_norm": BatchNorm}
+class Affine(_Norm):
+    """No normalization at all: weight and bias of every feature (NoNorm in arXiv 2004.02984)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x [..., E] scaled and shifted."""
+        weight = self.scale()
+        scaled = x if weight is None else x * weight
+        return scaled if self.bias is None else scaled + self.bias
+
+
+KINDS = {"rms_norm": RMSNorm, "layer_norm": LayerNorm, "batch_norm": BatchNorm, "affine": Affine}
 
 
 def make_norm(config: NormConfig | None, *shape: int, dtype: torch.dtype) -> nn.Module:

@@ -1,14 +1,13 @@
 """Costs of a model, computed from its config: parameters, bytes, bytes of the cache, FLOPs."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from edgeformer.config import (
     AttentionConfig,
     BlockConfig,
-    ClassificationHead,
     CrossAttentionConfig,
     DecoderConfig,
     DeltaNetConfig,
@@ -17,11 +16,8 @@ from edgeformer.config import (
     ExpertsConfig,
     FeedForwardConfig,
     LearnedPositions,
-    MaskedLMHead,
     ModelConfig,
     NormConfig,
-    PoolingHead,
-    QuestionAnsweringHead,
     RecurrentConfig,
     ShawConfig,
     ShortConvConfig,
@@ -144,6 +140,8 @@ def _stack_parts(config: StackConfig, source_size: int) -> dict[str, int]:
     positions = config.position_embedding
     rows = positions.rows if isinstance(positions, LearnedPositions) else 0
     blocks = config.blocks[:1] if config.shared_blocks else config.blocks
+    thin = [block for block in blocks if block.bottleneck is not None]
+    blocks = tuple(block for block in blocks if block.bottleneck is None)
     attentions = [block.attention for block in blocks if block.attention is not None]
     norms = sum(_block_norms(block, hidden) for block in blocks)
     norms += _norm(config.final_norm, hidden) + _norm(config.embedding_norm, width)
@@ -160,6 +158,7 @@ def _stack_parts(config: StackConfig, source_size: int) -> dict[str, int]:
         "embedding": _table(config)
         + (rows + config.token_types) * width
         + projection
+        + _token_projection(config, bias=True)
         + stem
         + _per_layer_embedding(config)
         + _stream_projections(config),
@@ -170,9 +169,11 @@ def _stack_parts(config: StackConfig, source_size: int) -> dict[str, int]:
         "norms": norms,
         "head": HEADS[type(config)].weights(config),
     }
+    for part, count in _thin(thin, hidden).items():
+        parts[part] = parts.get(part, 0) + count
     residual = sum(_residual(block, hidden) for block in blocks)
     if residual:
-        parts["residual"] = residual
+        parts["residual"] = parts.get("residual", 0) + residual
     recurrent = [block.recurrent for block in blocks if block.recurrent is not None]
     if recurrent:
         parts["recurrent"] = sum(recurrent_weights(each, hidden) for each in recurrent)
@@ -183,7 +184,40 @@ def _stack_parts(config: StackConfig, source_size: int) -> dict[str, int]:
 
 
 def _table(config: StackConfig) -> int:
-    return config.vocab_size * config.embedding_width
+    return config.vocab_size * config.token_width
+
+
+def _token_projection(config: StackConfig, bias: bool = False) -> int:
+    """Return the number of weights of the layer that makes states of rows of the table of tokens."""
+    projection = config.token_projection
+    if projection is None:
+        return 0
+    return config.hidden_size * (projection.size * (3 if projection.trigrams else 1) + bias)
+
+
+def _thin(blocks: Iterable[BlockConfig], hidden: int) -> Counter[str]:
+    """Return the number of parameters of blocks with a bottleneck, by part of the model."""
+    counts: Counter[str] = Counter()
+    for block in blocks:
+        bottleneck, attention = block.bottleneck, block.attention
+        assert bottleneck is not None and attention is not None
+        size, inwards = bottleneck.size, 1 + (bottleneck.attention == "shared")
+        values = attention.num_kv_heads * attention.head_dim * (hidden - size) * (inwards - 1)
+        counts["attention"] += _attention(attention, size) + values
+        counts["feed_forward"] += bottleneck.feed_forwards * _feed_forward(block.feed_forward, size)
+        counts["norms"] += _norm(block.norm, size * (inwards + 1 + bottleneck.feed_forwards) + hidden)
+        counts["residual"] += inwards * size * (hidden + 1) + hidden * (size + 1)
+    return counts
+
+
+def _thin_products(block: BlockConfig, hidden: int) -> int:
+    """Return the number of weights that a token is multiplied with in a block with a bottleneck."""
+    bottleneck, attention = block.bottleneck, block.attention
+    assert bottleneck is not None and attention is not None
+    size, inwards = bottleneck.size, 1 + (bottleneck.attention == "shared")
+    values = attention.num_kv_heads * attention.head_dim * (hidden - size) * (inwards - 1)
+    networks = bottleneck.feed_forwards * _feed_forward_products(block.feed_forward, size)
+    return _projections(attention, size) + values + networks + (inwards + 1) * size * hidden
 
 
 def _per_layer_embedding(config: StackConfig) -> int:
@@ -222,10 +256,7 @@ def _stem(config: StackConfig, first: int) -> int:
 
 
 def _norm(norm: NormConfig | None, size: int) -> int:
-    if norm is None:
-        return 0
-    statistics = 2 if norm.kind == "batch_norm" else 0
-    return size * (norm.weight + norm.bias + statistics)
+    return 0 if norm is None else norm.weights(size)
 
 
 def _block_norms(block: BlockConfig, hidden: int) -> int:
@@ -326,48 +357,15 @@ def _decoder_head(config: DecoderConfig) -> int:
     return _table(config) * (not config.tied_head) + config.vocab_size * config.head_bias
 
 
-def _encoder_head(config: EncoderConfig) -> int:
-    hidden, vocab_size = config.hidden_size, config.vocab_size
-    match config.head:
-        case MaskedLMHead() as head:
-            width, own_table = config.embedding_width, _table(config) * (not head.tied)
-            dense = width * (hidden + head.dense_bias) if head.activation is not None else 0
-            return dense + _norm(head.norm, width) + own_table + vocab_size * head.bias
-        case ClassificationHead() as head:
-            dense = hidden * (hidden + head.dense_bias) if head.dense is not None else 0
-            return dense + _norm(head.norm, hidden) + len(head.labels) * (hidden + head.bias)
-        case QuestionAnsweringHead():
-            return 2 * (hidden + 1)
-        case PoolingHead() as head:
-            return sum(
-                layer.size * (width * (1 + (layer.residual and width != layer.size)) + layer.bias)
-                for layer, width in zip(head.layers, head.widths(hidden), strict=False)
-            )
-        case _:
-            return 0
-
-
 def _products(config: StackConfig) -> int:
     """Return the number of weights that a token is multiplied with: matrices without biases."""
     hidden, embedding = config.hidden_size, config.per_layer_embedding
     count = sum(_block_products(block, hidden) for block in config.blocks)
     count += 0 if embedding is None else hidden * len(config.blocks) * embedding.size
     count += 0 if config.embedding_size is None else hidden * config.embedding_size
+    count += _token_projection(config)
     count += _stem(config, 2)  # the second convolution halves the frames: two of the first make one token
     return count + _stream_projections(config) + HEADS[type(config)].products(config)
-
-
-def _encoder_head_products(config: EncoderConfig) -> int:
-    hidden = config.hidden_size
-    match config.head:
-        case MaskedLMHead(activation=activation):
-            return hidden * config.embedding_width * (activation is not None) + _table(config)
-        case ClassificationHead(pooling=None, dense=dense, labels=labels):
-            return hidden * (hidden * (dense is not None) + len(labels))
-        case QuestionAnsweringHead():
-            return 2 * hidden
-        case _:  # computed once per text
-            return 0
 
 
 class HeadCount(NamedTuple):
@@ -379,12 +377,17 @@ class HeadCount(NamedTuple):
 
 HEADS: dict[type[StackConfig], HeadCount] = {
     DecoderConfig: HeadCount(_decoder_head, _table),
-    EncoderConfig: HeadCount(_encoder_head, _encoder_head_products),
+    EncoderConfig: HeadCount(
+        lambda config: 0 if config.head is None else config.head.weights(config.sizes),
+        lambda config: 0 if config.head is None else config.head.products(config.sizes),
+    ),
 }
 """Counts of heads, by the class of the stack."""
 
 
 def _block_products(block: BlockConfig, hidden: int) -> int:
+    if block.bottleneck is not None:
+        return _thin_products(block, hidden)
     attention, across = block.attention, block.cross_attention
     count = 0 if block.recurrent is None else _recurrent_products(block.recurrent, hidden)
     if attention is not None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from edgeformer.config import ClassificationHead, EncoderConfig, PoolingHead, Seq2SeqConfig
+from edgeformer.config import ClassificationHead, EncoderConfig, Seq2SeqConfig
 
 
 @dataclass(frozen=True)
@@ -36,29 +36,34 @@ def _decoder_theirs(model: Any, config: Any, inputs: list[Tensor]) -> list[Tenso
     return [_states_or_logits(model(input_ids=inputs[0], return_dict=True, use_cache=False))]
 
 
-def _returns_states(config: EncoderConfig) -> bool:
-    """Return whether the states are compared, because transformers' class has no head either."""
-    return config.head is None or isinstance(config.head, PoolingHead)
+LOGITS = frozenset({"logits", "start_logits", "end_logits"})
+"""Outputs of heads that transformers' classes have, too, under the same names."""
+
+
+def _compared(config: EncoderConfig) -> list[str]:
+    """Return the outputs of the head that transformers' class has; none where the states are compared instead."""
+    return [output.name for output in config.head_outputs if output.name in LOGITS]
 
 
 def _encoder_class(config: EncoderConfig, architectures: Sequence[str]) -> str:
-    return "AutoModel" if _returns_states(config) or not architectures else architectures[0]
+    return "AutoModel" if not _compared(config) or not architectures else architectures[0]
 
 
 def _encoder_ours(module: Any, config: EncoderConfig, inputs: list[Tensor], caches: Sequence[Any]) -> list[Tensor]:
     (text,) = inputs
     types = [torch.zeros_like(text)] if config.token_types > 1 else []
     outputs = module(text, torch.ones_like(text), *types)
-    return [outputs[0] if _returns_states(config) else outputs[1]]
+    named = dict(zip(("last_hidden_state", *(each.name for each in config.head_outputs)), outputs, strict=True))
+    return [named[name] for name in _compared(config) or ["last_hidden_state"]]
 
 
 def _encoder_theirs(model: Any, config: EncoderConfig, inputs: list[Tensor]) -> list[Tensor]:
-    found = _states_or_logits(model(input_ids=inputs[0], return_dict=True))
+    outputs = model(input_ids=inputs[0], return_dict=True)
     if isinstance(config.head, ClassificationHead) and config.head.tokens is not None:
         first, *second = config.head.tokens
-        logits = found[:, -1]
+        logits = outputs.logits[:, -1]
         return [logits[:, [first]] - sum((logits[:, [token]] for token in second), torch.zeros(1, 1))]
-    return [found]
+    return [getattr(outputs, name) for name in _compared(config) or ["last_hidden_state"]]
 
 
 def _seq2seq_class(config: Seq2SeqConfig, architectures: Sequence[str]) -> str:

@@ -1,25 +1,13 @@
 """Encoder: bidirectional attention over a text or a recording, and heads over its states."""
 
-from itertools import pairwise
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgeformer import ops
-from edgeformer.config import (
-    AudioStem,
-    ClassificationHead,
-    EncoderConfig,
-    MaskedLMHead,
-    Pooling,
-    PoolingHead,
-    PoolingLayer,
-    QuestionAnsweringHead,
-)
-from edgeformer.layers import make_norm
+from edgeformer.config import AudioStem, EncoderConfig
+from edgeformer.models.heads import HEADS
 from edgeformer.models.stack import Run, Stack
-from edgeformer.ops.activation import activate
 
 
 class Encoder(Stack):
@@ -34,25 +22,19 @@ class Encoder(Stack):
             self.token_type_embedding = nn.Embedding(config.token_types, config.embedding_width, dtype=dtype)
         if config.embedding_size is not None:
             self.embedding_projection = nn.Linear(config.embedding_size, hidden, dtype=dtype)
+        if config.token_projection is not None:
+            width = config.token_projection.size * (3 if config.token_projection.trigrams else 1)
+            self.token_projection = nn.Linear(width, hidden, dtype=dtype)
         if config.audio is not None:
             self.stem = ConvolutionalStem(config.audio, hidden, dtype)
-        match config.head:
-            case MaskedLMHead() as head:
-                self.masked_lm = MaskedLM(head, hidden, self.embedding, dtype)
-            case ClassificationHead() as head:
-                self.classifier = Classifier(head, hidden, dtype)
-            case QuestionAnsweringHead():
-                self.answer_span = nn.Linear(hidden, 2, dtype=dtype)
-            case PoolingHead() as head:
-                self.pooler = Pooler(head, hidden, dtype)
+        if config.head is not None:
+            self.head_name, make = HEADS[type(config.head)]
+            setattr(self, self.head_name, make(config.head, hidden, self.embedding, dtype))
 
     def forward(
         self, inputs: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
     ) -> tuple[Tensor, ...]:
-        """Return the last states [B, S, E] and, if there is a head, its output.
-
-        A masked-LM head returns logits [B, S, V], a classification head [B, labels] or [B, S, labels], a
-        question-answering head [B, S, 2], a pooling head an embedding [B, D].
+        """Return the last states [B, S, E] and the outputs of the head, in the order of `EncoderConfig.head_outputs`.
 
         Args:
             inputs: token ids int64 [B, S], or a log-mel spectrogram [B, mel_bins, 2·S].
@@ -66,36 +48,29 @@ class Encoder(Stack):
         assert attention_mask is not None and token_type_ids is None
         padding = (attention_mask.cumsum(1) == 0).sum(1, keepdim=True)  # [B, 1]: in front of the text
         outputs = self._forward(_rotated(inputs, padding), _rotated(attention_mask, padding))
-        return tuple(_rotated(output, output.shape[1] - padding) if output.ndim == 3 else output for output in outputs)
+        per_token = (True, *(output.per_token for output in self.config.head_outputs))
+        return tuple(
+            _rotated(output, output.shape[1] - padding) if tokens else output
+            for output, tokens in zip(outputs, per_token, strict=True)
+        )
 
     def _forward(
         self, inputs: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None = None
     ) -> tuple[Tensor, ...]:
         """Return what `forward` does; every row of attention_mask is ones, then zeros."""
         states = self.encode(inputs, attention_mask, token_type_ids)
-        match self.config.head:
-            case None:
-                return (states,)
-            case MaskedLMHead():
-                return states, self.masked_lm(states)
-            case ClassificationHead(pooling=None):
-                return states, self.classifier(states)
-            case ClassificationHead(pooling=pooling, skipped_token=skipped):
-                assert attention_mask is not None and pooling is not None
-                if skipped is not None:
-                    attention_mask = attention_mask * (inputs != skipped)
-                return states, self.classifier(pool(states, attention_mask, pooling))
-            case QuestionAnsweringHead():
-                return states, self.answer_span(states)
-            case PoolingHead():
-                assert attention_mask is not None
-                return states, self.pooler(states, attention_mask)
+        if self.config.head is None:
+            return (states,)
+        return states, *getattr(self, self.head_name).read(states, inputs, attention_mask)
 
     def encode(
         self, inputs: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
     ) -> Tensor:
         """Return the last states [B, S, E] without the head; arguments are those of `forward`."""
         x = self.stem(inputs) if self.config.audio is not None else self.embed_tokens(inputs)
+        if self.config.token_projection is not None:
+            rows = _trigrams(x, attention_mask) if self.config.token_projection.trigrams else x
+            x = self.token_projection(rows)
         if self.config.token_types == 1:
             token_type_ids = torch.zeros(1, 1, dtype=torch.int64, device=x.device)  # the same for all tokens
         if token_type_ids is not None:
@@ -108,7 +83,9 @@ class Encoder(Stack):
         if attention_mask is None:
             attention_mask = torch.ones(batch, length, dtype=torch.int64, device=x.device)
         # Rotations are by the positions of the attention op, so that they can be folded into it.
-        positions = ops.token_positions(attention_mask, attention_mask) if self.shared.rotaries else places
+        # They have none for tokens that attention does not see.
+        folds = self.shared.rotaries and not self.config.reads_unattended
+        positions = ops.token_positions(attention_mask, attention_mask) if folds else places
         run = Run(
             attention_mask=attention_mask,
             positions=positions,
@@ -120,6 +97,17 @@ class Encoder(Stack):
             x, _ = self.run_block(index, x, (), run)
         states: Tensor = self.final_norm(x)
         return states
+
+
+def _trigrams(rows: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """Return, for rows [B, S, W] of tokens, those of the next token, the token, and the one before: [B, S, 3·W]."""
+    if attention_mask is not None:
+        rows = rows * attention_mask.unsqueeze(-1).to(rows.dtype)  # padding is no neighbour
+    places = torch.arange(rows.shape[1], device=rows.device)
+    last = rows.shape[1] - 1
+    after = rows.index_select(1, (places + 1).clamp(max=last)) * (places < last).unsqueeze(-1).to(rows.dtype)
+    before = rows.index_select(1, (places - 1).clamp(min=0)) * (places > 0).unsqueeze(-1).to(rows.dtype)
+    return torch.cat([after, rows, before], -1)
 
 
 def _rotated(rows: Tensor, by: Tensor) -> Tensor:
@@ -142,112 +130,3 @@ class ConvolutionalStem(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Return the states [B, frames / 2, E] of a spectrogram [B, mel_bins, frames]."""
         return F.gelu(self.second(F.gelu(self.first(features)))).transpose(1, 2)
-
-
-class MaskedLM(nn.Module):
-    """The head that `MaskedLMHead` describes."""
-
-    def __init__(self, config: MaskedLMHead, hidden_size: int, embedding: nn.Embedding, dtype: torch.dtype):
-        super().__init__()
-        self.config = config
-        vocab_size, width = embedding.weight.shape
-        if config.activation is not None:
-            self.dense = nn.Linear(hidden_size, width, bias=config.dense_bias, dtype=dtype)
-        self.norm = make_norm(config.norm, width, dtype=dtype)
-        self.output = nn.Linear(width, vocab_size, bias=config.bias, dtype=dtype)
-        if config.tied:
-            self.output.weight = embedding.weight
-
-    def forward(self, states: Tensor) -> Tensor:
-        """Return logits [B, S, V] of states [B, S, E]."""
-        if self.config.activation is not None:
-            states = self.norm(activate(self.config.activation, self.dense(states)))
-        logits: Tensor = self.output(states)
-        return logits
-
-
-class Classifier(nn.Module):
-    """The head that `ClassificationHead` describes, without its pooling."""
-
-    def __init__(self, config: ClassificationHead, hidden_size: int, dtype: torch.dtype):
-        super().__init__()
-        self.config = config
-        if config.dense is not None:
-            self.dense = nn.Linear(hidden_size, hidden_size, bias=config.dense_bias, dtype=dtype)
-        self.norm = make_norm(config.norm, hidden_size, dtype=dtype)
-        self.output = nn.Linear(hidden_size, len(config.labels), bias=config.bias, dtype=dtype)
-
-    def forward(self, states: Tensor) -> Tensor:
-        """Return logits […, labels] of states […, E]."""
-        if self.config.dense is not None:
-            states = self.norm(activate(self.config.dense, self.dense(states)))
-        logits: Tensor = self.output(states)
-        return logits
-
-
-class Pooler(nn.Module):
-    """The head that `PoolingHead` describes."""
-
-    def __init__(self, config: PoolingHead, hidden_size: int, dtype: torch.dtype):
-        super().__init__()
-        self.config = config
-        sizes = pairwise(config.widths(hidden_size))
-        self.layers = nn.ModuleList(
-            PooledLayer(layer, width, dtype) for layer, (width, _) in zip(config.layers, sizes, strict=True)
-        )
-
-    def forward(self, states: Tensor, attention_mask: Tensor) -> Tensor:
-        """Return the embedding [B, D] of states [B, S, E]; attention_mask: int64 [B, S] with 0 for padding."""
-        pooled = [pool(states, attention_mask, pooling) for pooling in self.config.poolings]
-        x = torch.cat(pooled, -1) if len(pooled) > 1 else pooled[0]
-        for layer in self.layers:
-            x = layer(x)
-        return normalized(x) if self.config.normalize else x
-
-
-class PooledLayer(nn.Module):
-    """The layer that `PoolingLayer` describes."""
-
-    def __init__(self, config: PoolingLayer, width: int, dtype: torch.dtype):
-        super().__init__()
-        self.config = config
-        self.linear = nn.Linear(width, config.size, bias=config.bias, dtype=dtype)
-        if config.residual and width != config.size:
-            self.residual = nn.Linear(width, config.size, bias=False, dtype=dtype)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return [B, size] of [B, width]."""
-        y: Tensor = activate(self.config.activation, self.linear(x))
-        if not self.config.residual:
-            return y
-        return y + (self.residual(x) if hasattr(self, "residual") else x)
-
-
-def pool(states: Tensor, attention_mask: Tensor, pooling: Pooling) -> Tensor:
-    """Return the vectors [B, E] of states [B, S, E], as `Pooling` says.
-
-    attention_mask: int64 [B, S], with 0 for tokens whose states count for nothing: padding, behind the others.
-    """
-    if pooling == "first":
-        return states[:, 0]
-    valid = attention_mask.unsqueeze(-1)  # [B, S, 1]
-    count = valid.sum(1)  # [B, 1]
-    if pooling == "last":
-        numbers = torch.arange(states.shape[1], device=states.device).unsqueeze(-1)  # [S, 1]
-        places = (numbers * valid).amax(1, keepdim=True).expand(-1, -1, states.shape[-1])  # [B, 1, E]
-        return states.gather(1, places).squeeze(1)
-    if pooling == "max":
-        return states.masked_fill(valid == 0, torch.finfo(states.dtype).min).amax(1)
-    states = states.masked_fill(valid == 0, 0)
-    if pooling == "weighted_mean":
-        # In float32, because the sum of the weights of 512 tokens is beyond float16.
-        weights = valid.cumsum(1).to(torch.promote_types(states.dtype, torch.float32)) * valid
-        return (states * (weights / weights.sum(1, keepdim=True)).to(states.dtype)).sum(1)
-    divisor = count.to(states.dtype)
-    return states.sum(1) / (divisor.sqrt() if pooling == "mean_sqrt" else divisor)
-
-
-def normalized(vectors: Tensor) -> Tensor:
-    """Return vectors [B, E] divided by their L2 norms, as torch.nn.functional.normalize does."""
-    least = max(1e-12, torch.finfo(vectors.dtype).tiny)  # torch's 1e-12 is zero in float16
-    return vectors / vectors.norm(dim=-1, keepdim=True).clamp(min=least)

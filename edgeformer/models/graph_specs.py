@@ -10,16 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from edgeformer.config import (
-    ClassificationHead,
-    DecoderConfig,
-    EncoderConfig,
-    MaskedLMHead,
-    PoolingHead,
-    QuestionAnsweringHead,
-    Seq2SeqConfig,
-    StackConfig,
-)
+from edgeformer.config import DecoderConfig, EncoderConfig, Seq2SeqConfig, StackConfig
 from edgeformer.contract.tensors import (
     CacheGeometry,
     TensorSpec,
@@ -72,14 +63,10 @@ def decoder_graph(cache: CacheGeometry, config: DecoderConfig | None = None) -> 
 
 def encoder_graph(config: EncoderConfig) -> GraphSpec:
     """Return the graph of an encoder without a decoder."""
-    names: dict[type | None, list[str]] = {
-        MaskedLMHead: ["logits"], ClassificationHead: ["logits"], QuestionAnsweringHead: ["logits"],
-        PoolingHead: ["sentence_embedding"], type(None): [],
-    }  # fmt: skip
     return GraphSpec(
         file=GRAPH,
         inputs=_encoder_inputs(config, "sequence_length"),
-        outputs=("last_hidden_state", *names[type(config.head)]),
+        outputs=("last_hidden_state", *(output.name for output in config.head_outputs)),
         wrap=_EncoderGraph,
         stack=config,
     )

@@ -27,6 +27,7 @@ from edgeformer.layers.attention_bias import (
     random_blocks,
     t5_buckets,
 )
+from edgeformer.layers.bottleneck import BottleneckBlock
 from edgeformer.layers.position import ConstantTable, sinusoidal_table, temperature_table
 from edgeformer.layers.relation import Relations, RelationTable, relation_rows
 
@@ -75,7 +76,7 @@ class Stack(nn.Module):
         self.stack_config = config
         hidden, length = config.hidden_size, config.context_length
         if config.vocab_size:
-            self.embedding = nn.Embedding(config.vocab_size, config.embedding_width, dtype=dtype)
+            self.embedding = nn.Embedding(config.vocab_size, config.token_width, dtype=dtype)
         if config.position_embedding is not None:
             self.position_embedding = _position_embedding(config, dtype)
         self.embedding_norm = make_norm(config.embedding_norm, config.embedding_width, dtype=dtype)
@@ -96,7 +97,10 @@ class Stack(nn.Module):
             self.distances = ConstantTable(length, hidden, dtype)
 
         own = config.blocks[:1] if config.shared_blocks else config.blocks
-        blocks = [Block(block, hidden, dtype, source_size) for block in own]
+        blocks = [
+            BottleneckBlock(block, hidden, dtype) if block.bottleneck else Block(block, hidden, dtype, source_size)
+            for block in own
+        ]
         self.blocks = nn.ModuleList(blocks * (len(config.blocks) // len(own)))
         self.final_norm = make_norm(config.final_norm, hidden, dtype=dtype)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeformer.checkpoints.source import FoundModel
+from edgeformer.checkpoints.vector_heads import M3_HEADS
 from edgeformer.config import Task
 from edgeformer.documents.json_document import read_object
 from edgeformer.errors import BundleError, RequestError, shown
@@ -45,9 +46,19 @@ def checkpoint_warnings(
         *(decoder_warnings(found.generation_config()) if task == "causal-lm" else ()),
         *(end_warnings(tokens, vocab_size) if generates else ()),
         *tokenizer.warnings,
+        *head_warnings(found),
         *tokenizer_warnings(tokenizer.folder, tokens if generates else None, vocab_size),
         *(other_reader_warnings(found.folder) if compared else ()),
     )
+
+
+def head_warnings(found: FoundModel) -> Iterator[str]:
+    """Yield which heads of a folder are left out, because their layers are pickles."""
+    if not found.allow_pickle and all((found.folder / name).is_file() for name in M3_HEADS):
+        yield (
+            f"{' and '.join(M3_HEADS)} are pickles, so that the sparse weights and the vectors of tokens are left out. "
+            "To read them: --allow-pickle."
+        )
 
 
 def decoder_warnings(generation: Mapping[str, Any] | None) -> Iterator[str]:

@@ -4,7 +4,7 @@ So a reference needs memory for the largest single matrix of a model rather than
 of experts one expert is in memory at a time, and of a table of embeddings the rows of the tokens.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -24,11 +24,14 @@ ROWS = 8192
 
 
 @contextmanager
-def streaming_parameters(model: nn.Module, weights: Mapping[str, Tensor], dtype: torch.dtype) -> Iterator[None]:
+def streaming_parameters(
+    model: nn.Module, weights: Mapping[str, Tensor], dtype: torch.dtype, kept: Collection[nn.Module] = ()
+) -> Iterator[None]:
     """Let `model` read its parameters from `weights`, by name, for the duration of a `with` block.
 
     A shared parameter is read by its first name. A parameter must be used only while the module that owns it runs;
-    those of depthwise convolutions, which are small and used by layers around them, stay loaded.
+    those of depthwise convolutions, which are small and used by layers around them, stay loaded. kept: further modules
+    that stay loaded.
     """
     first: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -37,7 +40,7 @@ def streaming_parameters(model: nn.Module, weights: Mapping[str, Tensor], dtype:
         for module in model.modules():
             of_experts = isinstance(module, StackedFeedForward)
             names = {last: first[id(parameter)] for last, parameter in module.named_parameters(recurse=of_experts)}
-            if isinstance(module, nn.Conv1d):
+            if isinstance(module, nn.Conv1d) or (names and module in kept):
                 undo.enter_context(_loaded(module, names, weights, dtype))
             elif names:
                 module.forward = partial(_forward, module, module.forward, names, weights, dtype)

@@ -40,6 +40,12 @@ class KernelReport:
             parts.append(f"{_listed(self.bodies)} by onnxruntime: {self.reason}")
         return "; ".join(parts)
 
+    def describe_briefly(self) -> str:
+        """Say in a few words whether kernels run; nothing where the graphs have no functions for them."""
+        if self.kernels:
+            return f"kernels {self.level}"
+        return f"no kernels: {self.reason}" if self.bodies else ""
+
 
 def report_kernels(folder: Path, manifest: Manifest, choice: KernelChoice) -> KernelReport:
     """Read from the graphs of a bundle what runs their functions on the CPU, with the kernels of a choice.

@@ -148,8 +148,11 @@ def find_library() -> Library | str:
     distribution = _distribution()
     if distribution is None:
         return f"{PACKAGE} is not installed"
+    recorded = next((each for each in distribution.files or () if each.name in NAMES), None)
+    if recorded is None:
+        return f"{PACKAGE} {distribution.version} could not build its library where it was installed"
     try:
-        return _open(distribution)
+        return _open(recorded)
     except ValueError as problem:
         warnings.warn(f"{PACKAGE} {distribution.version} is not used: {problem}", stacklevel=2)
         return f"{PACKAGE} {distribution.version} does not fit"
@@ -162,13 +165,12 @@ def _distribution() -> Distribution | None:
     return next(iter(Distribution.discover(name=PACKAGE, path=elsewhere)), None)
 
 
-def _open(distribution: Distribution) -> Library:
+def _open(recorded: PackagePath) -> Library:
     """Check the library of a package and read what it says of itself. Raises ValueError for one that does not fit."""
     again = f"Install it again with: pip install --force-reinstall {PACKAGE}"
-    recorded = next((each for each in distribution.files or () if each.name in NAMES), None)
-    path = None if recorded is None else Path(str(recorded.locate())).resolve()
-    if recorded is None or path is None or not path.is_file():
-        raise ValueError(f"its library is missing, or not in the list of its files. {again}")
+    path = Path(str(recorded.locate())).resolve()
+    if not path.is_file():
+        raise ValueError(f"its library is missing. {again}")
     if not _is_installed(recorded, path):
         raise ValueError(f"{path} is not the file that was installed, by its SHA-256. {again}")
     try:

@@ -30,6 +30,9 @@ KEPT_LOGITS = 8 * 2**20
 prompt of 40 tokens of tiny-llama. Larger vocabularies would take more memory, for less of the time.
 """
 
+ONE = np.array(1, np.int64)
+"""Added to arrays in place: a number of Python is made an array of first, which takes longer than to add it."""
+
 Mask = NDArray[np.bool_]
 
 
@@ -140,19 +143,25 @@ class StepMemory(ABC):
 
 
 class _Step:
-    """A binding of some rows; tokens [n] or [1, n], logits [n, V] and mask [n, T] are views of what is bound."""
+    """A binding of some rows; tokens [n] or [1, n], logits [n, V] and mask [n, T] are views of what is bound.
 
-    __slots__ = ("binding", "columns", "logits", "mask", "run", "slots", "tokens")
+    next: int64 [2, n], the lengths for which the mask is made, and the places in it of the token behind each. columns:
+    of the mask, 0 for none yet.
+    """
+
+    __slots__ = ("binding", "columns", "lengths", "logits", "mask", "next", "places", "run", "slots", "tokens")
 
     def __init__(self, session: Any, binding: Any, tokens: NDArray[np.int64], logits: Logits):
         self.run = session.run_with_iobinding
         self.binding, self.tokens, self.logits = binding, tokens, logits
+        self.next = np.empty((2, len(logits)), np.int64)
+        self.lengths, self.places = self.next
         self.columns = 0
 
-    def bind_mask(self, name: str, mask: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
-        """Bind a mask [n, T] of these slots [T]."""
-        self.mask, self.slots, self.columns = mask, slots, len(slots)
-        bind_input(self.binding, name, mask)
+    def bind_mask(self, name: str, mask: NDArray[np.int64], columns: int) -> None:
+        """Bind a mask [n · T] of n rows."""
+        self.slots, self.mask, self.columns = mask, mask.reshape(-1, columns), columns
+        bind_input(self.binding, name, self.mask)
 
 
 class HostSteps(StepMemory):
@@ -173,7 +182,9 @@ class HostSteps(StepMemory):
         self._mask = np.empty(rows * cache.capacity, np.int64)
         self._logits = graph.new_logits(rows, 1)
         self._steps: dict[tuple[int, int, bool], _Step] = {}
+        self._last: _Step | None = None  # the step whose mask is in the memory of all masks
         self._run_tokens = np.empty((1, 0), np.int64)
+        self._run_mask = np.empty(cache.capacity, np.int64)
         self._run_logits = graph.new_logits(1, 0)
         self._runs: dict[tuple[Any, int, int], _Step] = {}  # of several tokens of one row
 
@@ -183,16 +194,19 @@ class HostSteps(StepMemory):
     ) -> Logits:  # fmt: skip
         """Append one token to each row. The row of a token that means nothing gets it behind its last one.
 
-        The weights of a step evict this code from the processor's caches, so every Python call here is a slow one.
+        A step that follows one of the same rows only adds a token of each to the mask. The weights of a step evict this
+        code from the processor's caches, so every Python call here is a slow one.
         """
         count = len(tokens)
+        rows = lengths[first : first + count]
         adapted = self.graph.adapters is not None and self.graph.adapts(range(first, first + count))
         step = self._steps.get((first, count, adapted))
-        if step is None or not step.columns - self._mask_step < longest <= step.columns:
-            step = self._bound(first, count, adapted, longest)
-        np.less_equal(step.slots, lengths[first : first + count, None], out=step.mask, casting="unsafe")
+        if step is None or step is not self._last or longest > step.columns or step.lengths.tobytes() != rows.tobytes():
+            step = self._last = self._masked(first, rows, adapted, longest)
+        step.slots[step.places] = 1
         step.tokens[:] = tokens
         step.run(step.binding)
+        np.add(step.next, ONE if active is None else active, step.next)
         return step.logits
 
     def run_tokens(self, row: int, tokens: Tokens, length: int) -> Logits:
@@ -210,9 +224,10 @@ class HostSteps(StepMemory):
             binding = self.graph.new_binding(session, ids, logits, row)
             self._cache.bind(binding, row)
             run = self._runs[session, row, count] = _Step(session, binding, ids, logits[0])
-        if run.columns != self._columns(length):
-            self._bind_mask(run, 1, length)
-        np.less(run.slots, length, out=run.mask[0], casting="unsafe")
+        columns = self._columns(length)
+        if run.columns != columns:
+            run.bind_mask(self.graph.mask_name, self._run_mask[:columns], columns)
+        np.less(self._slots[:columns], length, out=run.slots, casting="unsafe")
         run.tokens[0] = tokens
         run.run(run.binding)
         return run.logits
@@ -226,8 +241,9 @@ class HostSteps(StepMemory):
     def _columns(self, longest: int) -> int:
         return min(-(-longest // self._mask_step) * self._mask_step, self._capacity)
 
-    def _bound(self, first: int, count: int, adapted: bool, longest: int) -> _Step:
-        """Return the step of some rows, bound to a mask for the longest of them."""
+    def _masked(self, first: int, lengths: NDArray[np.int64], adapted: bool, longest: int) -> _Step:
+        """Return the step of rows of these lengths, with a mask for the longest of them."""
+        count, columns = len(lengths), self._columns(longest)
         step, rows = self._steps.get((first, count, adapted)), range(first, first + count)
         if step is None:
             if len(self._steps) >= MOST_BINDINGS:
@@ -236,13 +252,12 @@ class HostSteps(StepMemory):
             binding = self.graph.new_binding(session, ids, logits, rows)
             self._cache.bind(binding, rows)
             step = self._steps[first, count, adapted] = _Step(session, binding, ids[:, 0], logits[:, 0])
-        self._bind_mask(step, count, longest)
+        if step.columns != columns:
+            step.bind_mask(self.graph.mask_name, self._mask[: count * columns], columns)
+        np.less(self._slots[:columns], lengths[:, None], out=step.mask, casting="unsafe")
+        step.lengths[:] = lengths
+        step.places[:] = lengths + np.arange(0, count * columns, columns)
         return step
-
-    def _bind_mask(self, step: _Step, rows: int, longest: int) -> None:
-        columns = self._columns(longest)
-        mask = self._mask[: rows * columns].reshape(rows, columns)
-        step.bind_mask(self.graph.mask_name, mask, self._slots[:columns])
 
 
 class GrowingSteps(StepMemory):

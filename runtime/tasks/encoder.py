@@ -1,16 +1,29 @@
 """Embed texts, classify them, and fill masks with an encoder."""
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeGuard, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.config import ClassificationHead, EncoderConfig, MaskedLMHead, PoolingHead, QuestionAnsweringHead
+from edgeformer.config import ClassificationHead, EncoderConfig, PoolingHead, QuestionAnsweringHead
+from edgeformer.config.heads import Gives, Head, HeadOutput, Reading, TokenVectorsHead, TokenWeightsHead
 from edgeformer.errors import RequestError
+from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime.caches.encoder_outputs import check_length, pad_right
 from edgeformer.runtime.request_values import count, flag, is_list, naming_entry, shown, text_or_ids
+from edgeformer.runtime.sessions.session import SessionSettings, check_tensors
 from edgeformer.runtime.tasks.cross_encoder import Ranked, best_documents, encode_messages, score_of
+from edgeformer.runtime.tasks.embeddings.forms import (
+    FORMS,
+    Embedding,
+    Form,
+    SparseVector,
+    sparse_of_tokens,
+    sparse_of_vocabulary,
+)
+from edgeformer.runtime.tasks.embeddings.late_interaction import as_read, max_sim
 from edgeformer.runtime.tasks.labels import Class, Filling, label_probabilities, softmax
 from edgeformer.runtime.tasks.model import Model, Text, is_batch
 from edgeformer.runtime.tasks.question_answering import ANSWER_TOKENS, Answer, best_answers, no_answer, read_windows
@@ -32,8 +45,31 @@ BATCH_TOKENS = 16_384
 """
 
 
+ABILITIES: dict[Gives, str] = {
+    "words": "It fills masks: fill_mask.",
+    "classes": "It classifies: classify.",
+    "token classes": "It classifies: classify.",
+    "answers": "It answers questions: answer.",
+    "vector": "It embeds: embed.",
+    "sparse vector": "It makes sparse vectors: embeddings.",
+    "token weights": "It makes sparse vectors: embeddings.",
+    "token vectors": "It makes a vector of every token: embeddings, rank.",
+}
+"""The call for what a model gives, in words."""
+
+
 class Encoder(Model):
     """An encoder. `embed` always works; `classify`, `answer` and `fill_mask` need a model with that head."""
+
+    def __init__(self, folder: Path, manifest: Manifest, settings: SessionSettings):
+        super().__init__(folder, manifest, settings)
+        outputs = ["last_hidden_state", *(output.name for output in self.config.head_outputs)]
+        check_tensors(self.session, manifest.step_graphs[-1], ["input_ids", "attention_mask"], outputs)
+
+    @property
+    def gives(self) -> list[Gives]:
+        """All that the model says of a text, beside the states of its tokens."""
+        return list(dict.fromkeys(output.gives for output in self.config.head_outputs))
 
     @property
     def config(self) -> EncoderConfig:
@@ -53,7 +89,10 @@ class Encoder(Model):
             raise RequestError("run takes a list of texts. Give it one, of at least one text.")
         return self._run([self.encode_text(text) for text in texts], outputs)
 
-    def _run(self, encoded: Sequence[Encoded], outputs: Sequence[str] | None) -> dict[str, NDArray[np.float32]]:
+    def _run(
+        self, encoded: Sequence[Encoded], outputs: Sequence[str] | None, attended: Sequence[int] | None = None
+    ) -> dict[str, NDArray[np.float32]]:
+        """Run texts as one batch. attended: the tokens of each that attention sees, None for all."""
         known = [output.name for output in self.session.get_outputs()]
         if outputs is not None and not is_list(outputs):
             raise RequestError(f"outputs is {shown(outputs)}; it must be a list of names, or None for all.")
@@ -64,6 +103,8 @@ class Encoder(Model):
         if unknown:
             raise RequestError(f"there is no output {unknown[0]!r}; there are {', '.join(known)}.")
         ids, mask = pad_right([ids for ids, _ in encoded], self.manifest.tokens.pad or 0)
+        for row, length in enumerate(attended or ()):
+            mask[row, length:] = 0
         feeds = {"input_ids": ids, "attention_mask": mask}
         if self.config.token_types > 1:
             feeds["token_type_ids"] = pad_right([types for _, types in encoded], 0)[0]
@@ -114,8 +155,135 @@ class Encoder(Model):
         return prompted if self.is_list(texts) else prompted[0]
 
     def embed_encoded(self, encoded: list[Encoded]) -> NDArray[np.float32]:
-        """Return the vectors of texts from `encode_text`, run as one batch: float32 [N, E]."""
-        return self._pooled(encoded) if isinstance(self.config.head, PoolingHead) else self._mean(encoded)
+        """Return the vectors of texts from `encode_text`, run as one batch: float32 [N, E].
+
+        Raises RequestError for a model that is made for other embeddings.
+        """
+        self.require_vectors()
+        return self._pooled(encoded) if "vector" in self.gives else self._mean(encoded)
+
+    def require_vectors(self) -> None:
+        """Raise RequestError for a model whose embeddings are no single vectors."""
+        if self.forms and "dense" not in self.forms:
+            raise RequestError(f"this model gives no single vector of a text. {self._abilities()}")
+
+    @property
+    def forms(self) -> list[Form]:
+        """The forms of embeddings that the model is made for; none where `embed` takes the mean of its states."""
+        return list(dict.fromkeys(FORMS[given] for given in self.gives if given in FORMS))
+
+    @overload
+    def embeddings(  # type: ignore[overload-overlap]
+        self,
+        texts: Text,
+        *,
+        forms: Sequence[Form] | None = None,
+        query: bool = False,
+        batch_size: int = BATCH,
+        truncate: bool = True,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+    ) -> Embedding: ...
+
+    @overload
+    def embeddings(
+        self,
+        texts: Sequence[Text],
+        *,
+        forms: Sequence[Form] | None = None,
+        query: bool = False,
+        batch_size: int = BATCH,
+        truncate: bool = True,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+    ) -> list[Embedding]: ...
+
+    def embeddings(
+        self,
+        texts: Text | Sequence[Text],
+        *,
+        forms: Sequence[Form] | None = None,
+        query: bool = False,
+        batch_size: int = BATCH,
+        truncate: bool = True,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+    ) -> Embedding | list[Embedding]:
+        """Return all that the model makes of a text, in one run; for a list of texts, a list.
+
+        forms: `dense`, `sparse`, `tokens`; None for all that the model gives (`Encoder.forms`). query: read texts as
+        queries, with the prefix and the tokens behind them that ColBERT has for those, and not as documents. The other
+        arguments are those of `embed`. Raises RequestError for a form that the model does not give.
+        """
+        wanted = list(self.forms if forms is None else forms if is_list(forms) else ())
+        if not wanted or any(not isinstance(form, str) or form not in self.forms for form in wanted):
+            known = ", ".join(self.forms) or "none"
+            raise RequestError(f"forms is {shown(forms)}; this model gives {known}. {self._abilities()}")
+        outputs = [output for output in self.config.head_outputs if FORMS.get(output.gives) in wanted]
+        reading = self._reading(query)
+        given = self.with_prompt(texts, prompt, prompt_name)
+        explicit = prompt is not None or prompt_name is not None
+        prompted = given if explicit or not reading.prompt else self.with_prompt(texts, reading.prompt)
+        prefixed = 0 if reading.prefix is None else 1
+        longest = min(reading.max_length or self.config.context_length, self.config.context_length)
+
+        def run(encoded: list[Encoded]) -> list[Embedding]:
+            read = [as_read(*each, reading) for each in encoded]
+            check_length(max(len(ids) for (ids, _), _ in read), self.config.context_length, "the text")
+            attended = [
+                len(ids) if reading.expansion is None or reading.expansion.attended else seen for (ids, _), seen in read
+            ]
+            arrays = self._run([each for each, _ in read], [output.name for output in outputs], attended)
+            return [
+                self._embedding(outputs, {name: array[row] for name, array in arrays.items()}, ids, reading)
+                for row, ((ids, _), _) in enumerate(read)
+            ]
+
+        found: Any = self._by_length(prompted, batch_size, run, truncate, longest - prefixed)
+        return found if not self.is_list(texts) else list(found)
+
+    def _reading(self, query: bool) -> Reading:
+        """Return how texts of a role are read."""
+        flag("query", query)
+        head = self._part("token vectors")
+        if not isinstance(head, TokenVectorsHead):
+            return Reading()
+        return head.query if query else head.document
+
+    def _part(self, gives: Gives) -> Head | None:
+        """Return the head that gives something; None without one."""
+        parts = () if self.config.head is None else self.config.head.parts
+        return next((part for part in parts if any(output.gives == gives for output in part.outputs)), None)
+
+    def _embedding(
+        self, outputs: list[HeadOutput], arrays: dict[str, NDArray[np.float32]], ids: list[int], reading: Reading
+    ) -> Embedding:
+        """Return the embedding of one text, of its rows of the outputs."""
+        found: dict[str, Any] = {}
+        for output in outputs:
+            array = arrays[output.name]
+            match output.gives:
+                case "vector":
+                    found["dense"] = array
+                case "sparse vector":
+                    found["sparse"] = sparse_of_vocabulary(array)
+                case "token weights":
+                    head = self._part("token weights")
+                    skipped = head.skipped_tokens if isinstance(head, TokenWeightsHead) else ()
+                    found["sparse"] = sparse_of_tokens(array[: len(ids)], ids, skipped)
+                case "token vectors":
+                    kept = np.isin(np.array(ids), reading.skipped_tokens, invert=True)
+                    found["tokens"] = array[: len(ids)][kept]
+        return Embedding(**found)
+
+    def sparse_tokens(self, vector: SparseVector, top_k: int | None = None) -> list[tuple[str, float]]:
+        """Return the tokens of a sparse vector with their numbers, the largest first. top_k: how many, None for all."""
+        if not isinstance(vector, SparseVector):
+            raise RequestError(f"vector is {shown(vector)}; it must be the sparse one of an embedding.")
+        most = len(vector.indices) if top_k is None else count("top_k", top_k)
+        backend, order = self.require_tokenizer().backend, np.argsort(-vector.values, kind="stable")[:most]
+        names = [str(backend.id_to_token(int(vector.indices[place]))) for place in order]
+        return [(name, float(vector.values[place])) for name, place in zip(names, order, strict=True)]
 
     # A str is a Sequence[str] too, which mypy reports; the overload of one text comes first and wins.
     @overload
@@ -221,7 +389,12 @@ class Encoder(Model):
 
     @property
     def ranks(self) -> bool:
-        """Whether the model gives one score to a pair of texts, so that `rank` works."""
+        """Whether the model scores a document for a query, so that `rank` works: as a pair, or by their tokens."""
+        return self.scores_pairs or "tokens" in self.forms
+
+    @property
+    def scores_pairs(self) -> bool:
+        """Whether the model gives one score to a pair of texts that it reads together."""
         head = self.config.head
         return isinstance(head, ClassificationHead) and head.pooling is not None and len(head.labels) == 1
 
@@ -248,17 +421,39 @@ class Encoder(Model):
     ) -> list[Ranked]:
         """Return documents by their scores as answers to a query, the best first, as CrossEncoder.rank does.
 
-        top_k: how many, None for all. prompt, prompt_name: as in `score`. Raises RequestError for a model
-        that does not have exactly one label.
+        A model that makes a vector of every token scores them by MaxSim. top_k: how many, None for all. prompt,
+        prompt_name: as in `score`. Raises RequestError for a model that ranks nothing.
         """
         if not self.ranks:
             raise RequestError(f"this model ranks nothing, since it does not give one score. {self._abilities()}")
         if not is_list(documents):
             raise RequestError(f"documents is {shown(documents)}; it must be a list of texts.")
         most = len(documents) if top_k is None else count("top_k", top_k)
-        pairs = [(query, document) for document in documents]
-        scores = self.score(pairs, batch_size=batch_size, prompt=prompt, prompt_name=prompt_name)
+        if self.scores_pairs:
+            pairs = [(query, document) for document in documents]
+            scores = self.score(pairs, batch_size=batch_size, prompt=prompt, prompt_name=prompt_name)
+        elif prompt is not None or prompt_name is not None:
+            raise RequestError("this model reads two texts and no instruction. Leave prompt and prompt_name out.")
+        else:
+            scores = self.max_sim(query, documents, batch_size=batch_size)
         return best_documents(documents, scores, most)
+
+    def max_sim(self, query: str, documents: Sequence[str], *, batch_size: int = BATCH) -> NDArray[np.float32]:
+        """Return the scores of documents for a query by late interaction: float32 [N]; see `embeddings.max_sim`.
+
+        Raises RequestError for a model that makes no vectors of tokens.
+        """
+        if not is_list(documents):
+            raise RequestError(f"documents is {shown(documents)}; it must be a list of texts.")
+        if "tokens" not in self.forms:
+            raise RequestError(f"this model makes no vectors of tokens for documents. {self._abilities()}")
+        asked = self.embeddings(query, forms=["tokens"], query=True).tokens
+        found = self.embeddings(list(documents), forms=["tokens"], batch_size=batch_size) if len(documents) else []
+        head = self._part("token vectors")
+        assert asked is not None and isinstance(head, TokenVectorsHead)
+        divisor = max(len(asked), 1) if head.score == "mean" else 1
+        scores = [max_sim(asked, each.tokens) / divisor for each in found if each.tokens is not None]
+        return np.array(scores, np.float32)
 
     def answer(
         self,
@@ -284,7 +479,7 @@ class Encoder(Model):
         windows = read_windows(self.require_tokenizer(), question, context, self.config.context_length)
         encoded = [(window.ids, window.type_ids) for window in windows]
         pieces = batches([len(ids) for ids, _ in encoded], count("batch_size", batch_size))
-        logits = [row for piece in pieces for row in self._token_logits([encoded[index] for index in piece])]
+        logits = [row for piece in pieces for row in self._answer_logits([encoded[index] for index in piece])]
         found = best_answers(windows, logits, context, top_k, max_answer_tokens)
         if allow_none:
             found = sorted([*found, no_answer(windows, logits)], key=lambda each: -each.score)[:top_k]
@@ -295,7 +490,7 @@ class Encoder(Model):
 
         Raises RequestError for a model that fills no masks, and for a text without exactly one mask.
         """
-        if not isinstance(self.config.head, MaskedLMHead):
+        if "words" not in self.gives:
             raise RequestError(f"this model fills no masks. {self._abilities()}")
         count("top_k", top_k)
         tokenizer = self.require_tokenizer()
@@ -383,21 +578,19 @@ class Encoder(Model):
     def _token_logits(self, encoded: list[Encoded]) -> list[NDArray[np.float32]]:
         return [row[: len(ids)] for row, (ids, _) in zip(self._logits(encoded), encoded, strict=True)]
 
+    def _answer_logits(self, encoded: list[Encoded]) -> list[NDArray[np.float32]]:
+        """Return, for each text, the logits of its tokens as the first and as the last one of the answer: [S, 2]."""
+        columns = self._run(encoded, ["start_logits", "end_logits"])
+        rows = np.stack([columns["start_logits"], columns["end_logits"]], -1)
+        return [row[: len(ids)] for row, (ids, _) in zip(rows, encoded, strict=True)]
+
     def _width(self) -> int:
         """Return the number of numbers in a vector of `embed`."""
-        head, size = self.config.head, self.config.hidden_size
+        head, size = self._part("vector"), self.config.hidden_size
         return head.widths(size)[-1] if isinstance(head, PoolingHead) else size
 
     def _abilities(self) -> str:
-        match self.config.head:
-            case MaskedLMHead():
-                return "It fills masks: fill_mask."
-            case ClassificationHead():
-                return "It classifies: classify."
-            case QuestionAnsweringHead():
-                return "It answers questions: answer."
-            case _:
-                return "It embeds: embed."
+        return " ".join(dict.fromkeys(ABILITIES[given] for given in self.gives)) or "It embeds: embed."
 
 
 def first_dimensions(vectors: NDArray[np.float32], dimensions: int) -> NDArray[np.float32]:

@@ -43,7 +43,11 @@ KINDS = {
     "int8 cache": ("llama", SIZES, {"cache_precision": "int8"}),
     "lfm2": ("lfm2", LFM2, {}),
     "bert": ("bert", BERT, {}),
+    "answers": ("bert", BERT, {}),
 }
+
+ENCODERS = {"bert": "AutoModelForMaskedLM", "answers": "AutoModelForQuestionAnswering"}
+"""The classes of encoders, by names of models."""
 
 
 @pytest.fixture(scope="session")
@@ -51,9 +55,9 @@ def bundles(make_model, tmp_path_factory):
     """Read-only: copy one before changing it."""
     place, checkpoints, made = tmp_path_factory.mktemp("bundles"), {}, {}
     for name, (family, config, options) in KINDS.items():
-        key = (family, str(config))
+        key = (family, str(config), name == "answers")
         if key not in checkpoints:
-            auto = "AutoModelForMaskedLM" if family == "bert" else "AutoModelForCausalLM"
+            auto = ENCODERS.get(name, "AutoModelForCausalLM")
             checkpoints[key] = make_model(family, 5, auto=auto, **config)
         made[name] = export_model(checkpoints[key], place / name.replace(" ", "_"), verify=None, **options).path
     return made

@@ -38,7 +38,9 @@ def in_genai(bundle):
 
 RUN = """
 import { existsSync } from "node:fs";
-import { AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, env, Tensor } from "@huggingface/transformers";
+import {
+  AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForQuestionAnswering, AutoTokenizer, env, Tensor,
+} from "@huggingface/transformers";
 env.allowRemoteModels = false;
 const [prompt, steps, folders] = process.argv.slice(1).map(JSON.parse);
 async function run(folder) {
@@ -50,6 +52,11 @@ async function run(folder) {
   if (folder.endsWith("bert")) {
     const model = await AutoModelForMaskedLM.from_pretrained(folder);
     return (await model(inputs)).logits.dims;
+  }
+  if (folder.endsWith("answers")) {
+    const model = await AutoModelForQuestionAnswering.from_pretrained(folder);
+    const { start_logits, end_logits } = await model(inputs);
+    return [start_logits.tolist()[0], end_logits.tolist()[0]];
   }
   const model = await AutoModelForCausalLM.from_pretrained(folder);
   const output = await model.generate({ ...inputs, max_new_tokens: steps, do_sample: false });

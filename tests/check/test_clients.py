@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import onnxruntime_genai as og
 import pytest
 from run_clients import PROMPT, STEPS, in_genai, in_node, in_onnxruntime, require
@@ -23,7 +24,7 @@ DECODERS = ["llama", "qwen3", "gemma2", "gpt2", "falcon", "static", "dynamic", "
 # installed.
 FAILS = {
     "onnxruntime-cpp": {"dynamic"},
-    "onnxruntime-genai": {"bert"},
+    "onnxruntime-genai": {"bert", "answers"},
     "transformers.js-node": {"static", "falcon"},
     "transformers.js-browser": {"static", "falcon", "int4", "bf16"},
     "optimum": {"qwen3", "gemma2", "static", "lfm2"},
@@ -139,7 +140,11 @@ def test_transformers_js_in_node(bundles, expected, places):
     require(NodeClient(), places)
     found = dict(zip(bundles, in_node(bundles.values(), places), strict=True))
     assert found.pop("bert") == [1, len(PROMPT), 40]
-    running = loads(bundles, "transformers.js-node") - {"bert"}
+    ours = load(bundles["answers"]).run([PROMPT], ["start_logits", "end_logits"])
+    spans = np.concatenate([ours["start_logits"], ours["end_logits"]])
+    assert np.abs(np.array(found.pop("answers")) - spans).max() < 1e-5
+    assert {"bert", "answers"} < loads(bundles, "transformers.js-node")
+    running = loads(bundles, "transformers.js-node") - {"bert", "answers"}
     assert running == {name for name, tokens in found.items() if isinstance(tokens, list)}, found
     assert {name: found[name] for name in running} == {name: expected[name] for name in running}
 
@@ -166,6 +171,8 @@ def test_types_are_those_of_the_installed_package(places):
     assert maps["SEQ_TO_SEQ_CAUSAL_LM"] | maps["SPEECH_SEQ_2_SEQ"] == types.SEQ2SEQ_LM
     assert maps["MASKED_LM"] == types.MASKED_LM
     assert maps["SEQUENCE_CLASSIFICATION"] == types.CLASSIFICATION
+    assert maps["TOKEN_CLASSIFICATION"] == types.TOKEN_CLASSIFICATION
+    assert maps["QUESTION_ANSWERING"] == types.QUESTION_ANSWERING
     for model_type in ("llama", "gpt2", "mpt", "bart", "t5"):
         case = configs[configs.index(f"case '{model_type}':") :]
         key = re.search(r"mapping\['num_(?:decoder_)?layers'\] = '(\w+)'", case)[1]

@@ -19,8 +19,8 @@ NOT_RUN = {
 }
 
 
-FAST = {"first-export", "into-an-app", "your-checkpoint"}
-"""The pages that everybody reads; the others are slow."""
+FAST = {"first-export"}
+"""The page that everybody reads; the others are slow."""
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ The module here lays heads out as transformers' do, and is captured in float64. 
 decomposed and run: logits and caches must agree to 1e-12.
 """
 
+import functools
+
 import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
@@ -91,7 +93,12 @@ class Model(nn.Module):
         return self.head(x), presents
 
 
-def captured(part=TURNING, **options) -> ir.Model:
+def captured(**options) -> ir.Model:
+    return traced(**options).clone()
+
+
+@functools.cache
+def traced(part=TURNING, **options) -> ir.Model:
     model_spec = ModelSpec(
         build=lambda dtype: Model(dtype, part, **options), constants=dict, cache=CACHE, vocab_size=31, context_length=40
     )

@@ -134,8 +134,11 @@ def make_clean(tmp_path_factory):
     return make
 
 
+RIGHT = [pytest.param(name, marks=() if name in ("t5", "bert", "whisper") else pytest.mark.slow) for name in CONFIGS]
+
+
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("fp16", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", RIGHT)
 def test_right_graphs_have_no_suspect(make_clean, name, precision):
     folder, manifest, _, locator = make_clean(name, precision)
     found = locator.locate(folder)

@@ -36,7 +36,7 @@ def few(cases, count):
     ]
 
 
-@pytest.mark.parametrize("seed", few(SEEDS, 4))
+@pytest.mark.parametrize("seed", few(SEEDS, 3))
 def test_a_random_model_is_at_parity(seed):
     config = random_model(random.Random(seed))
     report = verify_one(config, ("fp32", "fp32", "fp16")[seed % 3], seed)

@@ -116,6 +116,16 @@ ENCODERS = {
             "answers": {"head": ANSWER, "num_hidden_layers": 2},
         },
     ),
+    "mobilebert": EncoderRow(
+        sizes=SIZES | {"embedding_size": 24, "intra_bottleneck_size": 32, "num_hidden_layers": 2},
+        models={
+            "masked-lm": {"head": MASKED},
+            "text-labels": {"head": TEXT, "num_labels": 3, "num_feedforward_networks": 2, "hidden_act": "gelu"},
+            "token-labels": {"head": TOKEN, "num_labels": 4, "use_bottleneck_attention": True},
+            "answers": {"head": ANSWER, "num_feedforward_networks": 1, "classifier_activation": False},
+            "sentences": {"pooling": {"mode": "mean", "normalize": True}, "trigram_input": False},
+        },
+    ),
     "nomic_bert": EncoderRow(
         sizes=SIZES,
         models={

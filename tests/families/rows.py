@@ -1312,6 +1312,9 @@ DISTINCT = {
 }  # fmt: skip
 """Families of all kinds of models whose graphs differ from each other; the others are variants of them."""
 
+WITH_ALL_OPS = DISTINCT | {"gemma4_text", "llama4_text", "mamba2", "minicpm3", "nanochat", "qwen3_5_text"}
+"""Families that have every op between them, and what depends on lengths: chunks, shared caches, states alone."""
+
 OF_LAYERS = re.compile("layer(?!_norm)|first_k|pattern|interval|sparse|time_step")
 """Names of fields that tell layers from each other."""
 

@@ -1,4 +1,4 @@
-"""Graphs for CUDA of every family and every kind of block: onnxruntime runs all nodes of their layers on the GPU.
+"""Graphs for CUDA of all that differ and of every kind of block: onnxruntime runs all nodes of their layers on the GPU.
 
 The audit compares the files with the kernels that onnxruntime's CUDA provider lists; no GPU is needed.
 `test_op_sets.py` has the same for float32, and runs float32 twins of these graphs.
@@ -11,7 +11,7 @@ import pytest
 import torch
 from op_set_kinds import KINDS
 from op_set_models import ENCODERS, FAMILIES, PAIRS, family_config
-from rows import DISTINCT
+from rows import WITH_ALL_OPS
 
 from edgeformer.check.cuda.audit import audit_graph
 from edgeformer.check.cuda.kernel_table import kernel_table
@@ -35,7 +35,9 @@ LOWERINGS = {
 FAST = {"llama", "bert", "t5-bias", "chunk", "experts of gpt-oss", "experts in groups"}
 """Models that have between them the ops that differ on CUDA; the others are slow."""
 NAMES = [*FAMILIES, *PAIRS, *ENCODERS, *KINDS]
-MODELS = [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in NAMES]
+DIFFERENT = [name for name in NAMES if name in WITH_ALL_OPS or name in KINDS]
+"""The families whose graphs differ, and every kind of block: variants have the same ops."""
+MODELS = [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in DIFFERENT]
 
 
 @functools.lru_cache(maxsize=1)
@@ -88,19 +90,12 @@ def test_no_node_of_a_layer_runs_on_the_cpu(name):
 
 
 BFLOAT16 = {"llama", "experts in groups"}
-"""Models whose graphs in bfloat16 are audited by default: the other one has ops without kernels.
-
-The slow ones are the families whose graphs differ, and every kind of block: variants have the same ops.
-"""
+"""Models whose graphs in bfloat16 are audited by default: the other one has ops without kernels."""
 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(each, marks=() if each in BFLOAT16 else pytest.mark.slow)
-        for each in NAMES
-        if each in DISTINCT or each in KINDS
-    ],
+    [pytest.param(each, marks=() if each in BFLOAT16 else pytest.mark.slow) for each in DIFFERENT],
 )
 def test_no_node_of_a_layer_lacks_a_bfloat16_kernel(name):
     titles = ("ort", "ort, int4", "ort, int8", "standard static")

@@ -21,6 +21,8 @@ MODELS = {
     "gpt2": {"n_embd": 48, "n_layer": 2, "n_head": 4, "n_positions": 64},
 }
 FIELDS = {"vocab_size": 97, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "num_labels": 3}
+FAST = {"qwen3", "gpt2"}
+"""With and without rotation; the others are slow."""
 LENGTHS = (20, 7, 1)
 OP_SETS = ["ort", *(pytest.param(ops, marks=pytest.mark.slow) for ops in ("standard", "portable"))]
 
@@ -34,7 +36,9 @@ def tokens():
 
 
 @pytest.mark.parametrize("head", ["Sequence", "Token"])
-@pytest.mark.parametrize("model_type", [*MODELS])
+@pytest.mark.parametrize(
+    "model_type", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in MODELS]
+)
 @pytest.mark.parametrize(
     "ops", ["ort", *(pytest.param(ops, marks=pytest.mark.slow) for ops in ("standard", "portable"))]
 )

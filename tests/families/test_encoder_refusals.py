@@ -393,7 +393,12 @@ def test_what_transformers_5_makes_of_it_means_the_same(name):
     assert read_model_config(rewritten(REAL[name]))[1] == read_model_config(REAL[name])[1]
 
 
-@pytest.mark.parametrize("family", ENCODERS)
+FAST = {"bert", "modernbert", "deberta-v2"}
+
+
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in ENCODERS]
+)
 def test_a_field_that_is_absent_or_null_means_what_it_means_to_transformers(family):
     """Leave out, or set to null, each field of the family's models: it is refused, or read as transformers does."""
     compared = set()

@@ -5,8 +5,8 @@ once, in pieces, and in batches of unequal lengths, padded on the right and, wit
 Error: max |Δ| / max |expected|. Other runtimes are in `test_op_set_runtimes.py`.
 
 What covers what: every model is computed in every op set, and each of these graphs is valid ONNX of its version. On
-CUDA's tables of kernels every model is audited in every op set in float16 (`test_cuda_graphs.py`), and in float32 and
-bfloat16 the families whose graphs differ, and every kind of block: a variant has the same ops of the same types.
+CUDA's tables of kernels (`test_cuda_graphs.py`) the families whose graphs differ, and every kind of block, are audited:
+a variant has the same ops of the same types.
 """
 
 import functools

@@ -1,7 +1,8 @@
 """Every family: random models of transformers' own class, exported, verified, and run by plain onnxruntime.
 
 By default the first model of each family with a graph of its own is run, in float32, and the Llamas that other tests
-need or that have kernels of their own; the others, and float16 but for a few families, are `slow`.
+need or that have kernels of their own; the others, and float16 but for a few families, are `slow`. In float16 a variant
+has the same ops of the same types as the family that it is a variant of, so those of `WITH_ALL_OPS` are run.
 The oracle is transformers' eager module over the same checkpoint, in float32; the runner is `plain_onnxruntime.py`,
 which imports neither edgeformer nor torch. Error: max |Δlogit| / max |logit|. The models are in `rows.py`.
 """
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from rows import DISTINCT, FAMILIES, VOCABULARY, fields_of
+from rows import DISTINCT, FAMILIES, VOCABULARY, WITH_ALL_OPS, fields_of
 
 from edgeformer.checkpoints.weights import parameter_shapes
 from edgeformer.export import export_model, verify
@@ -99,8 +100,8 @@ def run_family(family, slow, make_model, work):
 
 
 def precisions(family, name):
-    first = next(iter(FAMILIES[family].models))
-    return ["fp32", "fp16"] if name in (first, "sharded-bf16") else ["fp32"]
+    in_half = family in WITH_ALL_OPS and name == next(iter(FAMILIES[family].models))
+    return ["fp32", "fp16"] if in_half or name == "sharded-bf16" else ["fp32"]
 
 
 def oracle(folder, tokens):

@@ -260,7 +260,13 @@ def test_what_transformers_5_makes_of_it_means_the_same(name):
     assert read_model_config(rewritten(data))[1] == read_model_config(data)[1]
 
 
-@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "transformer"])
+FAST = {"bart", "t5", "whisper"}
+
+
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in FAMILIES if name != "transformer"],
+)
 def test_a_field_that_is_absent_or_null_means_what_it_means_to_transformers(family):
     """A field that is left out or null is refused, or read as transformers does."""
     compared = set()

@@ -1,7 +1,8 @@
 """The transformer of 2017, trained here on two tasks with one right answer, still gives it after export.
 
 With random weights, tests show that a graph computes what PyTorch computes. The trained model shows that this is a
-transformer: positions, both attentions and padding must work to reverse a text.
+transformer: positions, both attentions and padding must work to reverse a text. By default the presets show it, which
+are trained, too (tests/test_presets.py).
 """
 
 import json
@@ -17,6 +18,8 @@ from edgeformer.export import export_model
 from edgeformer.families import read_model_config
 from edgeformer.models import build_model, model_constants
 from edgeformer.runtime import load
+
+pytestmark = pytest.mark.slow
 
 PAD, START, END, COPY, REVERSE, FIRST = 0, 1, 2, 3, 4, 5
 SYMBOLS, SHORTEST, LONGEST = 8, 2, 8

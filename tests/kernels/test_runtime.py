@@ -177,6 +177,15 @@ def test_a_package_without_its_library_is_not_used(installed, library):
     why_not("its library is missing")
 
 
+def test_a_package_that_could_not_be_built_is_said_to_have_no_library(installed, library):
+    """pip installs it all the same, and nobody is warned at every start."""
+    copy = installed(library)
+    record = copy.parent.parent / "edgeformer_kernels-9.9.dist-info" / "RECORD"
+    copy.unlink()
+    record.write_text("edgeformer_kernels/__init__.py,,\n")
+    assert choose_kernels().reason == "edgeformer-kernels 9.9 could not build its library where it was installed"
+
+
 def test_a_library_that_cannot_be_opened_is_not_used(installed, tmp_path):
     (tmp_path / "text").write_text("no library")
     installed(tmp_path / "text")

@@ -14,6 +14,8 @@ from edgeformer.manifest.accounting import cache_element_bytes
 from edgeformer.runtime import load
 from edgeformer.runtime.caches.static_cache import StaticCache
 from edgeformer.runtime.measure.benchmarking.costs import Costs
+from edgeformer.runtime.steps.decode_graph import DecodeGraph
+from edgeformer.runtime.steps.new_decoder import new_row_runner
 
 PROMPTS = [np.random.default_rng(row).integers(3, 130, length).tolist() for row, length in enumerate((23, 9, 14))]
 
@@ -94,6 +96,33 @@ def test_rows_move_and_go_back(model):
     stepped = decoder.decode_one_token([9, 9, 9])
     np.testing.assert_array_equal(stepped[1], stepped[2])
     assert np.abs(stepped[0] - stepped[1]).max() > 0.1
+
+
+def test_masks_of_steps_follow_the_lengths(model):
+    """A step that follows another one adds to its mask, unless anything else has changed a length."""
+    decoder = new_row_runner(DecodeGraph(model.session, model.manifest), 4, 100, model.provider)
+    draw = np.random.default_rng(0).integers
+    for row in range(4):
+        decoder.prefill(row, PROMPTS[row % 3])
+    for _ in range(300):
+        first = int(draw(2))
+        rows = slice(first, first + int(draw(1, 3)))
+        row, other = draw(4, size=2).tolist()
+        change = draw(6)
+        if decoder.lengths.max() > 80 or change == 0:
+            decoder.cut(int(decoder.lengths.argmax()), 5)
+        elif change == 1 and row != other:
+            decoder.move(row, other)
+        elif change == 2:
+            decoder.decode_tokens(row, [5, 6])
+            decoder.cut(row, int(decoder.lengths[row]) - 2)
+        active = draw(2, size=rows.stop - first) > 0 if draw(2) else None
+        for _ in range(3):
+            before = decoder.lengths[rows, None].copy()
+            decoder.decode_rows(first, [7] * len(before), None, active)
+            mask = decoder.memory._last.mask
+            assert mask.shape == (len(before), -(-(before.max() + 1) // 32) * 32)
+            np.testing.assert_array_equal(mask, np.arange(mask.shape[1]) <= before)
 
 
 def test_what_stands_behind_the_tokens_is_not_read(model):

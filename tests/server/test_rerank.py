@@ -5,7 +5,9 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 from running_server import running
+from safetensors.torch import save_file
 
 from edgeformer.checkpoints.source import PRESETS
 from edgeformer.export import export_model
@@ -25,8 +27,30 @@ def bundles(make_model, tmp_path_factory):
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(PRESETS / "tiny-embed" / name, folder / name)
     place = tmp_path_factory.mktemp("rerank")
-    models = {"ranker": folder, "tiny-embed": "tiny-embed"}
+    colbert = make_model("bert", 22, auto="AutoModel", **sizes)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(PRESETS / "tiny-embed" / name, colbert / name)
+    (colbert / "1_Dense").mkdir()
+    save_file({"linear.weight": torch.randn(16, 32)}, colbert / "1_Dense" / "model.safetensors")
+    activation = "torch.nn.modules.linear.Identity"
+    layer = {"in_features": 32, "out_features": 16, "bias": False, "activation_function": activation}
+    (colbert / "1_Dense" / "config.json").write_text(json.dumps(layer))
+    kinds = {"": "sentence_transformers.models.Transformer", "1_Dense": "pylate.models.Dense.Dense"}
+    (colbert / "modules.json").write_text(json.dumps([{"path": path, "type": kind} for path, kind in kinds.items()]))
+    models = {"ranker": folder, "tiny-embed": "tiny-embed", "colbert": colbert}
     return {name: export_model(model, place / name, verify=None).path for name, model in models.items()}
+
+
+def test_documents_are_ranked_by_their_tokens(server, bundles):
+    ours = load(bundles["colbert"])
+    body = {"model": "colbert", "query": QUERY, "documents": [*DOCUMENTS[:2], DOCUMENTS[3]], "top_n": 2}
+    answer = server.post("/v1/rerank", body).json()
+    expected = ours.rank(QUERY, body["documents"], top_k=2)
+    assert [each["index"] for each in answer["results"]] == [each.index for each in expected]
+    np.testing.assert_allclose([each["relevance_score"] for each in answer["results"]], [x.score for x in expected])
+    refused = server.post("/v1/embeddings", {"model": "colbert", "input": QUERY})
+    assert refused.status_code == 400
+    assert "gives no single vector of a text" in refused.json()["error"]["message"]
 
 
 @pytest.fixture(scope="module")

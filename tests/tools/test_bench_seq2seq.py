@@ -61,7 +61,7 @@ def ctranslate2(tmp_path, monkeypatch):
     return ["--ctranslate2-python", sys.executable]
 
 
-@pytest.mark.parametrize("beams", [1, 4])
+@pytest.mark.parametrize("beams", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_the_report_holds_speeds_and_ratios_of_all_three_systems(ctranslate2, tmp_path, beams):
     file = tmp_path / "report.json"
     result = run(*OPTIONS, "--batch", "2", "--beams", beams, "--json", file, *ctranslate2)
@@ -79,6 +79,7 @@ def test_the_report_holds_speeds_and_ratios_of_all_three_systems(ctranslate2, tm
     assert f"16 + 8 tokens, batch 2, beams {beams}, 1 threads" in result.stdout
 
 
+@pytest.mark.slow
 def test_ours_and_ctranslate2_run_over_int8_weights(ctranslate2, tmp_path):
     result = run(*OPTIONS, "--precision", "int8", "--json", tmp_path / "report.json", *ctranslate2)
 

@@ -281,6 +281,7 @@ def test_every_peer_has_a_worker():
     assert {peer.file.name for peer in PEERS.values()} == files
 
 
+@pytest.mark.slow
 def test_real_runtimes_generate_the_same_tokens(make_llama, tmp_path):
     """The checkpoint is written by transformers and has norms other than 1."""
     names = (OURS, "onnxruntime-genai", "transformers")

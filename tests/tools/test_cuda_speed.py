@@ -32,6 +32,7 @@ def test_runtimes_continue_the_same_prompt_alike(tiny_checkpoint, tmp_path, shor
     assert found["transformers, compiled"] == {"reason": "Unavailable: nothing is compiled in this test"}
 
 
+@pytest.mark.slow
 def test_weights_of_4_bits_are_not_compared_with_float16_of_transformers(tiny_checkpoint, tmp_path, short):
     found = cuda_speed.measure(tiny_checkpoint, tmp_path / "models", "int4", "cpu")["runtimes"]
     assert found["transformers, eager"] == {"reason": "Unavailable: transformers has no int4 weights of its own"}

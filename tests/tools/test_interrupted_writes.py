@@ -33,10 +33,14 @@ def test_what_is_not_whole_is_found(tmp_path):
     assert faults.not_whole("shards", tmp_path, leftovers=True) == ""
 
 
+CASES = range(2, 5)
+"""A full disk and two kills, one for each command; tools/reliability/faults.py runs any number of them."""
+
+
 @pytest.mark.slow
 def test_bundles_are_whole_or_not_there(library, tiny_bundle, tmp_path):
     shutil.copytree(tiny_bundle, tmp_path / "tiny-llama")
     names = ["export", "overwrite", "optimize"]
-    result = faults.run_cases(tmp_path, range(8), faults.measure(tmp_path, names), library)
+    result = faults.run_cases(tmp_path, CASES, faults.measure(tmp_path, names), library)
     assert result["faults"] == []
-    assert sum(result["counts"].values()) == 8
+    assert result["counts"] == {"optimize refused": 1, "export killed": 1, "overwrite killed": 1}

@@ -4,9 +4,9 @@ Source: transformers.js 4.3, `src/models/session.js`, `src/models/modeling_utils
 `src/utils/dtypes.js`.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import PurePosixPath
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from edgeformer.check.client_rules import transformers_js_types as types
 from edgeformer.check.client_rules.merged import merged_findings
@@ -34,6 +34,22 @@ GIVEN_TO_DECODER = ("input_ids", "attention_mask", "position_ids", "num_logits_t
 GIVEN_TO_ENCODER = ("input_ids", "attention_mask", "token_type_ids", "input_features")
 ARRAY_TYPES = ("float", "float16", "double", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 """Data types for which JavaScript has arrays, so that it can make an empty cache."""
+
+
+class EncoderTask(NamedTuple):
+    """A task of encoders: the model_types that it has classes for, and the outputs that these read."""
+
+    types: frozenset[str]
+    reads: tuple[str, ...]
+
+
+ENCODER_TASKS = {
+    "ForMaskedLM": EncoderTask(types.MASKED_LM, ("logits",)),
+    "ForSequenceClassification": EncoderTask(types.CLASSIFICATION, ("logits",)),
+    "ForTokenClassification": EncoderTask(types.TOKEN_CLASSIFICATION, ("logits",)),
+    "ForQuestionAnswering": EncoderTask(types.QUESTION_ANSWERING, ("start_logits", "end_logits")),
+}
+"""Tasks by the ends of the names of transformers' classes."""
 
 
 def node_findings(folder: Folder) -> Iterator[Finding]:
@@ -64,6 +80,8 @@ def _findings(folder: Folder, device: Device) -> Iterator[Finding]:
             yield from merged_findings(graph)
         elif not graph.pasts:
             yield from _given(graph, GIVEN_TO_ENCODER)
+            task = _encoder_task(config) if folder.kind == "encoder" else None
+            yield from _lacking(graph, ENCODER_TASKS[task].reads if task else ())
         if graph.pasts:
             yield from _caches(graph, config)
         if name == "model" and graph.pasts:
@@ -74,16 +92,15 @@ def _findings(folder: Folder, device: Device) -> Iterator[Finding]:
 
 def _type(folder: Folder, config: dict[str, Any]) -> Iterator[Finding]:
     """Yield an error if it has no class for the model_type and the kind of model."""
-    model_type, architecture = config.get("model_type"), str((config.get("architectures") or [""])[0])
+    model_type, architecture = config.get("model_type"), _architecture(config)
     what, known = "decoders", types.CAUSAL_LM
     if folder.kind == "encoder-decoder":
         what, known = "encoder-decoders", types.SEQ2SEQ_LM
     elif folder.kind == "encoder":
-        tasks = {"ForMaskedLM": types.MASKED_LM, "ForSequenceClassification": types.CLASSIFICATION}
-        suffix = next((suffix for suffix in tasks if architecture.endswith(suffix)), None)
-        if suffix is None:
+        task = _encoder_task(config)
+        if task is None:
             return  # it computes states with an encoder of any type
-        what, known = f"models {suffix}", tasks[suffix]
+        what, known = f"models {task}", ENCODER_TASKS[task].types
     if model_type not in known:
         more = " feature-extraction loads it as an encoder of no type." if folder.kind == "encoder" else ""
         yield error(f"It has no model_type {model_type!r} among its {what} (in {types.VERSION}).{more}")
@@ -93,6 +110,15 @@ def _type(folder: Folder, config: dict[str, Any]) -> Iterator[Finding]:
         yield error(f"It reads a {model_type} from several graphs, with the embedding in one of its own.")
     elif model_type in types.OTHER_CACHES and folder.kind == "decoder":
         yield unknown(f"It makes other kinds of caches for a {model_type}, which are not checked here.")
+
+
+def _architecture(config: dict[str, Any]) -> str:
+    return str((config.get("architectures") or [""])[0])
+
+
+def _encoder_task(config: dict[str, Any]) -> str | None:
+    """Return the task that the class in config.json has in its name; None for a model that only computes states."""
+    return next((task for task in ENCODER_TASKS if _architecture(config).endswith(task)), None)
 
 
 def _tokenizer(folder: Folder) -> Iterator[Finding]:
@@ -178,9 +204,14 @@ def _given(graph: GraphFacts, names: tuple[str, ...]) -> Iterator[Finding]:
         yield error(f"{graph.name} requires {', '.join(odd)} in another data type than int64.")
     if graph.pasts:
         presents = [tensor.present for tensor in graph.cache.tensors()]
-        lacks = [name for name in ("logits", *presents) if name not in graph.outputs]
-        if lacks:
-            yield error(f"{graph.name} does not return {', '.join(lacks)}.")
+        yield from _lacking(graph, ("logits", *presents))
+
+
+def _lacking(graph: GraphFacts, names: Sequence[str]) -> Iterator[Finding]:
+    """Yield an error if a graph does not return outputs that it reads."""
+    lacks = [name for name in names if name not in graph.outputs]
+    if lacks:
+        yield error(f"{graph.name} does not return {', '.join(lacks)}.")
 
 
 def _caches(graph: GraphFacts, config: dict[str, Any]) -> Iterator[Finding]:

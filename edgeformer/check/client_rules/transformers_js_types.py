@@ -47,6 +47,22 @@ CLASSIFICATION = _types(
 )
 """Text classifiers."""
 
+TOKEN_CLASSIFICATION = _types(
+    """
+    bert camembert convbert deberta deberta-v2 distilbert electra esm eurobert modernbert mpnet neobert
+    openai_privacy_filter roberta roformer xlm xlm-roberta
+    """
+)
+"""Classifiers of tokens."""
+
+QUESTION_ANSWERING = _types(
+    """
+    albert bert camembert convbert deberta deberta-v2 distilbert electra mobilebert mpnet neobert roberta roformer
+    squeezebert xlm xlm-roberta
+    """
+)
+"""Models that find answers in texts."""
+
 _BY_KEY = {
     "decoder_layers": "bart blenderbot blenderbot-small lite-whisper m2m_100 marian mbart speecht5 whisper",
     "decoder_num_hidden_layers": "moonshine",

@@ -1,12 +1,14 @@
-"""The route that ranks documents by a cross-encoder: /v1/rerank, as Jina, Cohere and vLLM speak it."""
+"""The route that ranks documents by pairs or by their tokens: /v1/rerank, as Jina, Cohere and vLLM speak it."""
 
 import functools
 import uuid
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from edgeformer.errors import RequestError
+from edgeformer.runtime import Encoder
 from edgeformer.runtime.tasks.cross_encoder import best_documents
 from edgeformer.server.endpoints.texts import MAX_TEXTS, all_of
 from edgeformer.server.schema.api_errors import ApiError
@@ -26,6 +28,10 @@ async def rerank(request: Request) -> Response:
     if not 1 <= len(texts) <= MAX_TEXTS:
         message = f"documents has {len(texts)} texts; 1 to {MAX_TEXTS} are allowed."
         raise ApiError(400, message, param="documents")
+    if not model.scores_pairs:
+        if body.instruction is not None:
+            raise ApiError(400, "this model reads no instruction. Leave it out.", param="instruction")
+        return await _by_tokens(request, served.name, model, body, texts)
     pairs = [(body.query, text) for text in texts]
     try:
         encoded = await state.in_thread(lambda: [model.encode_pair(pair, prompt=body.instruction) for pair in pairs])
@@ -37,10 +43,28 @@ async def rerank(request: Request) -> Response:
     record.prompt_tokens = sum(len(ids) for ids, _ in encoded)
     submit = functools.partial(served.engine.submit_pairs, pairs, prompt=body.instruction)
     scores = await unless_gone(request, all_of(await state.in_thread(submit)))
+    return _answer(body, served.name, texts, scores, record.prompt_tokens)
+
+
+async def _by_tokens(request: Request, name: str, model: Encoder, body: RerankBody, texts: list[str]) -> Response:
+    """Rank documents by the vectors of their tokens, which are computed beside the engine."""
+    state, record = state_of(request), record_of(request)
+    read = [body.query, *texts]
+    try:
+        tokens = await state.in_thread(lambda: sum(len(model.encode_text(text, True)[0]) for text in read))
+        scores = await unless_gone(request, state.in_thread(model.max_sim, body.query, texts))
+    except RequestError as error:
+        raise ApiError(400, str(error), param="documents") from None
+    record.model, record.prompt_tokens = name, tokens
+    return _answer(body, name, texts, scores, tokens)
+
+
+def _answer(body: RerankBody, name: str, texts: list[str], scores: Any, tokens: int) -> Response:
+    """Return the answer with the documents in the order of their scores."""
     results = [
         {"index": each.index, "relevance_score": each.score}
         | ({} if body.return_documents is False else {"document": {"text": each.text}})
         for each in best_documents(texts, scores, body.top_n or len(texts))
     ]
-    usage = {"prompt_tokens": record.prompt_tokens, "total_tokens": record.prompt_tokens}
-    return JSONResponse({"id": f"rerank-{uuid.uuid4().hex}", "model": served.name, "results": results, "usage": usage})
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return JSONResponse({"id": f"rerank-{uuid.uuid4().hex}", "model": name, "results": results, "usage": usage})

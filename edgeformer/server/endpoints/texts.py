@@ -40,7 +40,12 @@ async def embeddings(request: Request) -> Response:
     state, record = state_of(request), record_of(request)
     body = await body_of(request, EmbeddingBody)
     served = await state.models.use(body.model, record_of(request))
-    prompted = served.require(Encoder).with_prompt(body.input)
+    model = served.require(Encoder)
+    try:
+        model.require_vectors()
+    except RequestError as error:
+        raise ApiError(400, str(error), code="wrong_model", param="model") from None
+    prompted = model.with_prompt(body.input)
     tokens = await state.in_thread(text_prompts, served, prompted, "input", MAX_TEXTS, body.truncate_prompt_tokens)
     for each in tokens:
         check_length(served, each, state.options.max_prompt_tokens, "input")

@@ -108,7 +108,7 @@ class ServedModel:
         return self.model
 
     def require_ranking(self) -> Encoder:
-        """Return the model. Raises ApiError unless it is a cross-encoder that gives one score to a pair of texts."""
+        """Return the model. Raises ApiError unless it scores documents: by pairs, or by their tokens."""
         model = self.require(Encoder)
         if not model.ranks:
             raise self._wrong_route()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from edgeformer.config import EncoderConfig, MaskedLMHead
+from edgeformer.config import EncoderConfig
 from edgeformer.export.graph.tensors import to_numpy
 from edgeformer.export.parity.feeding import Side
 from edgeformer.export.parity.figures import worst_of
@@ -33,6 +33,11 @@ class EncoderTrial(Trial):
         assert isinstance(setup.model_spec.config, EncoderConfig)
         self.config = setup.model_spec.config
         self.outputs = setup.model_spec.graphs[0].outputs
+        heads = self.config.head_outputs
+        self.gives = {output.name: output.gives for output in heads}
+        self.per_token = {"last_hidden_state", *(output.name for output in heads if output.per_token)}
+        # A text's numbers, one for each of its tokens, are one vector.
+        self.joined = {output.name: int(output.axes == ("tokens",)) for output in heads} | {"last_hidden_state": 0}
 
     def run(self) -> None:
         """Run every check of the extent."""
@@ -41,7 +46,7 @@ class EncoderTrial(Trial):
         for index, length in enumerate(lengths):
             self.setup.progress("computing the float64 reference", 0.6 * index / len(lengths))
             rows += self._rows(length, [index])
-        if len(self.outputs) > 1 and not isinstance(self.config.head, MaskedLMHead):
+        if len(self.outputs) > 1 and "words" not in self.gives.values():
             short = min(SHORT, self.config.context_length)
             more = self._rows(short, list(range(len(rows), len(rows) + MORE_TEXTS)))
         self._worst = {
@@ -79,15 +84,15 @@ class EncoderTrial(Trial):
         self._judge(name, f"{len(rows)} texts of {', '.join(sizes)} tokens, {side}-padded", batch, rows)
         for output in self.outputs:
             pairs = [(row[output], solo[output]) for row, solo in zip(batch, alone, strict=True)]
-            eager = np.concatenate([row.eager.vectors[output] for row in rows])
-            expected = np.concatenate([row.expected.vectors[output] for row in rows])
+            eager = np.concatenate([row.eager.vectors[output] for row in rows], self.joined[output])
+            expected = np.concatenate([row.expected.vectors[output] for row in rows], self.joined[output])
             self.judge.agreement(f"{name} against solo: {output}", pairs, eager, expected)
 
     def _judge(self, run: str, what: str, found: list[dict[str, Array]], rows: list[Row]) -> None:
         for output in self.outputs:
             pieces = (row.piece(each[output], output=output) for each, row in zip(found, rows, strict=True))
             name, worst = f"{run}, {output}", self._worst[output]
-            if output == "logits" and isinstance(self.config.head, MaskedLMHead):
+            if self.gives.get(output) == "words":
                 self.judge.eager_worst = worst
                 self.judge.logits(name, what, pieces)
             else:
@@ -124,7 +129,7 @@ class EncoderTrial(Trial):
         arrays = dict(zip(self.outputs, self.graphs[0].session.run(list(self.outputs), feeds), strict=True))
         return [
             {
-                name: np.atleast_2d(array[index][start:][: len(row.tokens)] if array.ndim == 3 else array[index])
+                name: np.atleast_2d(array[index][start:][: len(row.tokens)] if name in self.per_token else array[index])
                 for name, array in arrays.items()
             }
             for index, (row, start) in enumerate(zip(rows, starts, strict=True))

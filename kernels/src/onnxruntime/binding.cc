@@ -10,7 +10,42 @@ namespace {
 constexpr std::int64_t kMostOfASize = 1 << 28;
 
 [[noreturn]] void refuse_by_name(const char* op, const std::string& reason) {
-  throw Ort::Exception(std::string("edgeformer::") + op + ": " + reason, ORT_INVALID_ARGUMENT);
+  throw std::runtime_error(std::string("edgeformer::") + op + ": " + reason);
+}
+
+// The sizes and the type of a tensor, as long as they are looked at.
+class TensorInfo {
+ public:
+  explicit TensorInfo(const onnxruntime::Value& value) {
+    onnxruntime::check(onnxruntime::GetTensorTypeAndShape(&value, &info_));
+  }
+  ~TensorInfo() { onnxruntime::ReleaseTensorTypeAndShapeInfo(info_); }
+  TensorInfo(const TensorInfo&) = delete;
+  TensorInfo& operator=(const TensorInfo&) = delete;
+
+  std::size_t elements() const {
+    std::size_t count = 0;
+    onnxruntime::check(onnxruntime::GetTensorShapeElementCount(info_, &count));
+    return count;
+  }
+
+  std::vector<std::int64_t> shape() const {
+    std::size_t count = 0;
+    onnxruntime::check(onnxruntime::GetDimensionsCount(info_, &count));
+    std::vector<std::int64_t> sizes(count);
+    onnxruntime::check(onnxruntime::GetDimensions(info_, sizes.data(), count));
+    return sizes;
+  }
+
+ private:
+  onnxruntime::TensorTypeAndShapeInfo* info_ = nullptr;
+};
+
+// Null where an optional input is missing.
+const onnxruntime::Value* value_of(const onnxruntime::KernelContext* context, std::size_t index) {
+  const onnxruntime::Value* value = nullptr;
+  onnxruntime::check(onnxruntime::KernelContext_GetInput(context, index, &value));
+  return value;
 }
 
 }  // namespace
@@ -21,8 +56,16 @@ int SessionThreads::threads() const { return static_cast<int>(std::max(1u, std::
 void SessionThreads::run(std::size_t chunks, Task task) {
   if (chunks < 2) return Serial().run(chunks, task);
   const auto call = [](void* object, std::size_t chunk) { (*static_cast<const Task*>(object))(chunk); };
-  Ort::KernelContext(context_).ParallelFor(call, chunks, 0, &task);
+  onnxruntime::check(onnxruntime::KernelContext_ParallelFor(context_, call, chunks, 0, &task));
 }
+
+const void* numbers_of(const onnxruntime::Value& value) {
+  void* numbers = nullptr;
+  onnxruntime::check(onnxruntime::GetTensorMutableData(const_cast<onnxruntime::Value*>(&value), &numbers));
+  return numbers;
+}
+
+std::size_t elements_of(const onnxruntime::Value& value) { return TensorInfo(value).elements(); }
 
 void Node::refuse(const std::string& reason) const { refuse_by_name(op_, reason); }
 
@@ -32,14 +75,64 @@ int Node::positive(const char* attribute) const {
   return static_cast<int>(value);
 }
 
+std::size_t Node::inputs() const {
+  std::size_t count = 0;
+  onnxruntime::check(onnxruntime::KernelInfo_GetInputCount(info_, &count));
+  return count;
+}
+
+std::string Node::input_name(std::size_t index) const {
+  return onnxruntime::text_of(
+      [&](char* to, std::size_t* size) { return onnxruntime::KernelInfo_GetInputName(info_, index, to, size); });
+}
+
+std::int64_t Node::integer(const char* attribute) const {
+  std::int64_t value = 0;
+  onnxruntime::check(onnxruntime::KernelInfoGetAttribute_int64(info_, attribute, &value));
+  return value;
+}
+
+float Node::number(const char* attribute) const {
+  float value = 0;
+  onnxruntime::check(onnxruntime::KernelInfoGetAttribute_float(info_, attribute, &value));
+  return value;
+}
+
+std::string Node::text(const char* attribute) const {
+  return onnxruntime::text_of([&](char* to, std::size_t* size) {
+    return onnxruntime::KernelInfoGetAttribute_string(info_, attribute, to, size);
+  });
+}
+
+const onnxruntime::Value& Node::constant_value(std::size_t index, const std::string& name) const {
+  int is_constant = 0;
+  const onnxruntime::Value* value = nullptr;
+  onnxruntime::check(onnxruntime::KernelInfoGetConstantInput_tensor(info_, index, &is_constant, &value));
+  if (!is_constant) refuse(name + " must be a constant");
+  return *value;
+}
+
+std::span<const std::uint8_t> Node::constant_bytes(std::size_t index) const {
+  const onnxruntime::Value& value = constant_value(index, name_of(index));
+  return {static_cast<const std::uint8_t*>(numbers_of(value)), elements_of(value)};
+}
+
 void Call::refuse(const std::string& reason) const { refuse_by_name(op_, reason); }
 
 bool Call::has_input(std::size_t index) const {
-  return index < context_.GetInputCount() && static_cast<const OrtValue*>(context_.GetInput(index)) != nullptr;
+  std::size_t count = 0;
+  onnxruntime::check(onnxruntime::KernelContext_GetInputCount(context_, &count));
+  return index < count && value_of(context_, index) != nullptr;
 }
 
-std::vector<std::int64_t> Call::shape(std::size_t index) const {
-  return context_.GetInput(index).GetTensorTypeAndShapeInfo().GetShape();
+const onnxruntime::Value& Call::input_value(std::size_t index) const { return *value_of(context_, index); }
+
+std::vector<std::int64_t> Call::shape(std::size_t index) const { return TensorInfo(input_value(index)).shape(); }
+
+void* Call::output_numbers(std::size_t index, const std::vector<std::int64_t>& shape) const {
+  onnxruntime::Value* value = nullptr;
+  onnxruntime::check(onnxruntime::KernelContext_GetOutput(context_, index, shape.data(), shape.size(), &value));
+  return const_cast<void*>(numbers_of(*value));
 }
 
 }  // namespace edgeformer

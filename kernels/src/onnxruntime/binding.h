@@ -1,24 +1,17 @@
 // What the ops have in common: reading attributes and constants of nodes, threads, and errors as onnxruntime wants them.
 //
-// Files of this folder are the only ones that know onnxruntime's types.
+// Files of this folder are the only ones that know onnxruntime's types (abi.h).
 #pragma once
-
-// Functions of onnxruntime 1.23 are enough: quantized bundles do not load in older ones. Headers of a newer one must not
-// ask for more (see registration.cc).
-#include <onnxruntime_c_api.h>
-#undef ORT_API_VERSION
-#define ORT_API_VERSION 23
-#define ORT_API_MANUAL_INIT
-#include <onnxruntime_cxx_api.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <memory>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "abi.h"
 #include "level.h"
 #include "parallel.h"
 #include "team.h"
@@ -34,20 +27,25 @@ struct Settings {
 // The threads of a session, during one call of a kernel.
 class SessionThreads final : public Parallel {
  public:
-  explicit SessionThreads(OrtKernelContext* context) : context_(context) {}
+  explicit SessionThreads(onnxruntime::KernelContext* context) : context_(context) {}
   int threads() const override;
   void run(std::size_t chunks, Task task) override;
 
  private:
-  OrtKernelContext* context_;
+  onnxruntime::KernelContext* context_;
 };
 
 struct StoredForm;
 
-// The node whose kernel is being made: its attributes and constants. What is wrong with them throws Ort::Exception.
+// The numbers of a tensor, and how many it has.
+const void* numbers_of(const onnxruntime::Value& value);
+std::size_t elements_of(const onnxruntime::Value& value);
+
+// The node whose kernel is being made: its attributes and constants. What is wrong with them throws std::runtime_error.
 class Node {
  public:
-  Node(const char* op, const OrtKernelInfo* info, const Settings& settings) : op_(op), info_(info), settings_(settings) {}
+  Node(const char* op, const onnxruntime::KernelInfo* info, const Settings& settings)
+      : op_(op), info_(info), settings_(settings) {}
 
   [[noreturn]] void refuse(const std::string& reason) const;
 
@@ -56,8 +54,9 @@ class Node {
   // The team of the session; null where its kernels run on the session's threads.
   Team* team() const { return settings_.team; }
 
-  std::size_t inputs() const { return info_.GetInputCount(); }
-  bool has_input(std::size_t index) const { return index < inputs() && !info_.GetInputName(index).empty(); }
+  std::size_t inputs() const;
+  bool has_input(std::size_t index) const { return index < inputs() && !input_name(index).empty(); }
+
   // The same node, whose kernel notes the stored form of its weights (panels_of.h).
   Node to_be_stored(StoredForm& form) const {
     Node node = *this;
@@ -67,39 +66,35 @@ class Node {
   StoredForm* stored_form() const { return stored_form_; }  // null: nobody asks
   // What the graph calls an input, for errors.
   std::string name_of(std::size_t index) const {
-    return has_input(index) ? info_.GetInputName(index) : "input " + std::to_string(index);
+    return has_input(index) ? input_name(index) : "input " + std::to_string(index);
   }
-  std::int64_t integer(const char* attribute) const { return info_.GetAttribute<std::int64_t>(attribute); }
-  std::string text(const char* attribute) const { return info_.GetAttribute<std::string>(attribute); }
-  float number(const char* attribute) const { return info_.GetAttribute<float>(attribute); }
+  std::int64_t integer(const char* attribute) const;
+  std::string text(const char* attribute) const;
+  float number(const char* attribute) const;
   // An attribute that counts something.
   int positive(const char* attribute) const;
 
   // A constant input, which must have `size` elements.
   template <class T>
   const T* constant(std::size_t index, const char* name, std::size_t size) const {
-    int is_constant = 0;
-    const Ort::ConstValue value = info_.GetTensorConstantInput(index, &is_constant);
-    if (!is_constant) refuse(std::string(name) + " must be a constant");
-    const std::size_t found = value.GetTensorTypeAndShapeInfo().GetElementCount();
+    const onnxruntime::Value& value = constant_value(index, name);
+    const std::size_t found = elements_of(value);
     if (found != size) {
       refuse(std::string(name) + " has " + std::to_string(found) + " elements; these attributes want " +
              std::to_string(size));
     }
-    return value.GetTensorData<T>();
+    return static_cast<const T*>(numbers_of(value));
   }
 
   // A constant input of bytes, of any size.
-  std::span<const std::uint8_t> constant_bytes(std::size_t index) const {
-    int is_constant = 0;
-    const Ort::ConstValue value = info_.GetTensorConstantInput(index, &is_constant);
-    if (!is_constant) refuse(name_of(index) + " must be a constant");
-    return {value.GetTensorData<std::uint8_t>(), value.GetTensorTypeAndShapeInfo().GetElementCount()};
-  }
+  std::span<const std::uint8_t> constant_bytes(std::size_t index) const;
 
  private:
+  std::string input_name(std::size_t index) const;
+  const onnxruntime::Value& constant_value(std::size_t index, const std::string& name) const;
+
   const char* op_;
-  Ort::ConstKernelInfo info_;
+  const onnxruntime::KernelInfo* info_;
   const Settings& settings_;
   StoredForm* stored_form_ = nullptr;
 };
@@ -107,7 +102,7 @@ class Node {
 // One call of a kernel.
 class Call {
  public:
-  Call(const char* op, OrtKernelContext* context) : op_(op), context_(context), of_session_(context) {}
+  Call(const char* op, onnxruntime::KernelContext* context) : op_(op), context_(context), of_session_(context) {}
 
   [[noreturn]] void refuse(const std::string& reason) const;
 
@@ -115,32 +110,35 @@ class Call {
   std::vector<std::int64_t> shape(std::size_t index) const;
   template <class T>
   const T* input(std::size_t index) const {
-    return context_.GetInput(index).GetTensorData<T>();
+    return static_cast<const T*>(numbers_of(input_value(index)));
   }
   template <class T>
   T* output(std::size_t index, const std::vector<std::int64_t>& shape) const {
-    return context_.GetOutput(index, shape).GetTensorMutableData<T>();
+    return static_cast<T*>(output_numbers(index, shape));
   }
   // The team, or the session's threads where it is null.
   Parallel& threads(Team* team) { return team != nullptr ? static_cast<Parallel&>(*team) : of_session_; }
 
  private:
+  const onnxruntime::Value& input_value(std::size_t index) const;
+  void* output_numbers(std::size_t index, const std::vector<std::int64_t>& shape) const;
+
   const char* op_;
-  Ort::KernelContext context_;
+  onnxruntime::KernelContext* context_;
   SessionThreads of_session_;
 };
 
 // An input or output of an op.
 struct Formal {
-  ONNXTensorElementDataType type;
-  OrtCustomOpInputOutputCharacteristic presence = INPUT_OUTPUT_REQUIRED;
+  onnxruntime::ElementType type;
+  onnxruntime::Presence presence = onnxruntime::Presence::kRequired;
 };
 
-inline constexpr Formal kFloats{ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT};
-inline constexpr Formal kInt64s{ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64};
-inline constexpr Formal kInt32s{ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32};
-inline constexpr Formal kBytes{ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8};
-inline constexpr Formal kSignedBytes{ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8};
+inline constexpr Formal kFloats{onnxruntime::ElementType::kFloat};
+inline constexpr Formal kInt64s{onnxruntime::ElementType::kInt64};
+inline constexpr Formal kInt32s{onnxruntime::ElementType::kInt32};
+inline constexpr Formal kBytes{onnxruntime::ElementType::kUint8};
+inline constexpr Formal kSignedBytes{onnxruntime::ElementType::kInt8};
 
 template <std::size_t kCount>
 constexpr std::array<Formal, kCount> floats() {
@@ -156,7 +154,7 @@ constexpr std::array<Formal, kCount> first_of(const std::array<Formal, kAll>& al
   return first;
 }
 
-constexpr Formal optional(Formal formal) { return {formal.type, INPUT_OUTPUT_OPTIONAL}; }
+constexpr Formal optional(Formal formal) { return {formal.type, onnxruntime::Presence::kOptional}; }
 
 // What onnxruntime keeps of a node: its kernel, and the threads of its session.
 template <class Kernel>
@@ -164,43 +162,43 @@ struct NodeState {
   Kernel kernel;
   Team* team;  // null: the session's threads
 
-  OrtStatusPtr ComputeV2(OrtKernelContext* context) {
-    try {
-      Call call(Kernel::kName, context);
-      kernel.run(call, call.threads(team));
-      return nullptr;
-    } catch (const std::exception& error) {
-      return Ort::Status(error).release();
-    }
-  }
 };
 
 // An op. Kernel has kName, kInputs, kOutputs (arrays of Formal), a constructor that reads a Node, and
 // run(Call&, Parallel&), which throws where an input is wrong.
 template <class Kernel>
-class Op : public Ort::CustomOpBase<Op<Kernel>, NodeState<Kernel>, true> {
+class Op : public onnxruntime::CustomOp {
+  using Self = const onnxruntime::CustomOp*;
+  using State = NodeState<Kernel>;
+
  public:
-  explicit Op(const Settings& settings) : settings_(settings) {}
-
-  OrtStatusPtr CreateKernelV2(const OrtApi&, const OrtKernelInfo* info, void** kernel) const {
-    try {
-      *kernel = new NodeState<Kernel>{Kernel(Node(Kernel::kName, info, settings_)), settings_.team};
-      return nullptr;
-    } catch (const std::exception& error) {
-      return Ort::Status(error).release();
-    }
-  }
-
-  const char* GetName() const { return Kernel::kName; }
-  std::size_t GetInputTypeCount() const { return std::size(Kernel::kInputs); }
-  ONNXTensorElementDataType GetInputType(std::size_t index) const { return Kernel::kInputs[index].type; }
-  OrtCustomOpInputOutputCharacteristic GetInputCharacteristic(std::size_t index) const {
-    return Kernel::kInputs[index].presence;
-  }
-  std::size_t GetOutputTypeCount() const { return std::size(Kernel::kOutputs); }
-  ONNXTensorElementDataType GetOutputType(std::size_t index) const { return Kernel::kOutputs[index].type; }
-  OrtCustomOpInputOutputCharacteristic GetOutputCharacteristic(std::size_t index) const {
-    return Kernel::kOutputs[index].presence;
+  explicit Op(const Settings& settings) : CustomOp{}, settings_(settings) {
+    version = onnxruntime::kApiVersion;
+    GetName = [](Self) { return static_cast<const char*>(Kernel::kName); };
+    GetExecutionProviderType = [](Self) -> const char* { return nullptr; };  // the CPU's
+    GetInputTypeCount = [](Self) { return std::size(Kernel::kInputs); };
+    GetInputType = [](Self, std::size_t index) { return Kernel::kInputs[index].type; };
+    GetInputCharacteristic = [](Self, std::size_t index) { return Kernel::kInputs[index].presence; };
+    GetInputMemoryType = [](Self, std::size_t) { return onnxruntime::MemoryType::kDefault; };
+    GetOutputTypeCount = [](Self) { return std::size(Kernel::kOutputs); };
+    GetOutputType = [](Self, std::size_t index) { return Kernel::kOutputs[index].type; };
+    GetOutputCharacteristic = [](Self, std::size_t index) { return Kernel::kOutputs[index].presence; };
+    GetStartVersion = [](Self) { return 1; };
+    GetEndVersion = [](Self) { return std::numeric_limits<int>::max(); };
+    CreateKernelV2 = [](Self self, const onnxruntime::Api*, const onnxruntime::KernelInfo* info, void** kernel) {
+      return onnxruntime::status_of([&] {
+        const Settings& settings = static_cast<const Op*>(self)->settings_;
+        *kernel = new State{Kernel(Node(Kernel::kName, info, settings)), settings.team};
+      });
+    };
+    KernelComputeV2 = [](void* kernel, onnxruntime::KernelContext* context) {
+      return onnxruntime::status_of([&] {
+        const State& state = *static_cast<const State*>(kernel);
+        Call call(Kernel::kName, context);
+        state.kernel.run(call, call.threads(state.team));
+      });
+    };
+    KernelDestroy = [](void* kernel) { delete static_cast<State*>(kernel); };
   }
 
  private:

@@ -49,7 +49,7 @@ EDGEFORMER_EXPORT const char* edgeformer_kernels_describe() {
   using namespace edgeformer;
   static const std::string text =
       R"({"version": ")" EDGEFORMER_KERNELS_VERSION R"(", "contract": )" + std::to_string(kContract) +
-      R"(, "onnxruntime": "1.)" + std::to_string(ORT_API_VERSION) + R"(", "ops": )" + names_of(AllKernels()) +
+      R"(, "onnxruntime": "1.)" + std::to_string(onnxruntime::kApiVersion) + R"(", "ops": )" + names_of(AllKernels()) +
       R"(, "levels": )" + names_of_levels() + R"(, "level": )" + quoted(best_level().name) +
       R"(, "panels": )" + formats_of_panels() + "}";
   return text.c_str();

@@ -8,7 +8,6 @@
 
 #include <cstddef>
 #include <cstdlib>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -35,15 +34,16 @@ struct OpsOf;
 template <class... Kernels>
 struct OpsOf<KernelList<Kernels...>> {
   std::tuple<Op<Kernels>...> ops;
-  Ort::CustomOpDomain domain{kDomain};
+  onnxruntime::CustomOpDomain* domain = nullptr;
 
   explicit OpsOf(const Settings& settings) : ops(Op<Kernels>(settings)...) {
-    std::apply([this](auto&... op) { (domain.Add(&op), ...); }, ops);
+    onnxruntime::check(onnxruntime::CreateCustomOpDomain(kDomain, &domain));
+    std::apply([this](auto&... op) { (onnxruntime::check(onnxruntime::CustomOpDomain_Add(domain, &op)), ...); }, ops);
   }
 };
 
 // They live as long as the process: sessions refer to them.
-OrtCustomOpDomain* ops_for(int threads, const Level& level) {
+onnxruntime::CustomOpDomain* ops_for(int threads, const Level& level) {
   using Ops = OpsOf<AllKernels>;
   static std::mutex mutex;
   static auto& all = *new std::map<std::pair<int, const Level*>, std::unique_ptr<Ops>>;
@@ -54,22 +54,33 @@ OrtCustomOpDomain* ops_for(int threads, const Level& level) {
 }
 
 [[noreturn]] void refuse(const std::string& name, const std::string& wanted, const std::string& value) {
-  throw Ort::Exception(name + " must be " + wanted + ", not " + value, ORT_INVALID_ARGUMENT);
+  throw std::runtime_error(name + " must be " + wanted + ", not " + value);
 }
 
-int threads_of(Ort::UnownedSessionOptions options) {
-  const std::string threads = options.GetConfigEntryOrDefault(kThreads, "0");
+bool has_entry(const onnxruntime::SessionOptions* options, const char* key) {
+  int has = 0;
+  onnxruntime::check(onnxruntime::HasSessionConfigEntry(options, key, &has));
+  return has != 0;
+}
+
+std::string entry(const onnxruntime::SessionOptions* options, const char* key) {
+  return onnxruntime::text_of(
+      [&](char* to, std::size_t* size) { return onnxruntime::GetSessionConfigEntry(options, key, to, size); });
+}
+
+int threads_of(const onnxruntime::SessionOptions* options) {
+  const std::string threads = has_entry(options, kThreads) ? entry(options, kThreads) : "0";
   const bool is_number = threads.size() < 6 && threads.find_first_not_of("0123456789") == threads.npos;
   const int count = is_number && !threads.empty() ? std::stoi(threads) : -1;
   if (count < 0 || count > kMostThreads) refuse(kThreads, "a number up to " + std::to_string(kMostThreads), threads);
   return count;
 }
 
-const Level& level_of(Ort::UnownedSessionOptions options) {
+const Level& level_of(const onnxruntime::SessionOptions* options) {
   const char* variable = std::getenv(kLevelVariable);
-  const bool by_option = options.HasConfigEntry(kLevel);
+  const bool by_option = has_entry(options, kLevel);
   if (!by_option && variable == nullptr) return best_level();
-  const std::string name = by_option ? options.GetConfigEntry(kLevel) : variable;
+  const std::string name = by_option ? entry(options, kLevel) : variable;
   if (const Level* level = find_level(name)) return *level;
   std::string names;
   for (const Level* level : levels()) {
@@ -78,34 +89,22 @@ const Level& level_of(Ort::UnownedSessionOptions options) {
   refuse(by_option ? kLevel : kLevelVariable, "one of " + names, name);
 }
 
-// The functions of the oldest onnxruntime that is supported. Newer ones are null, so that a call of one fails in every
-// onnxruntime, and in our tests, instead of in old ones only.
-const OrtApi* oldest_api(const OrtApi& api) {
-  static const OrtApi oldest = [&api] {
-    constexpr std::size_t kFirstNewer = offsetof(OrtApi, TensorTypeAndShape_HasShape);  // of onnxruntime 1.24
-    OrtApi of_it{};
-    std::memcpy(static_cast<void*>(&of_it), &api, kFirstNewer);
-    return of_it;
-  }();
-  return &oldest;
-}
-
 }  // namespace
 }  // namespace edgeformer
 
-EDGEFORMER_EXPORT OrtStatus* ORT_API_CALL RegisterCustomOps(OrtSessionOptions* options, const OrtApiBase* base) {
+EDGEFORMER_EXPORT edgeformer::onnxruntime::Status* RegisterCustomOps(edgeformer::onnxruntime::SessionOptions* options,
+                                                                     const edgeformer::onnxruntime::ApiBase* base) {
   using namespace edgeformer;
-  const OrtApi* api = base->GetApi(ORT_API_VERSION);
+  const onnxruntime::Api* api = base->GetApi(onnxruntime::kApiVersion);
   if (api == nullptr) {
-    const std::string message = "edgeformer-kernels need onnxruntime 1." + std::to_string(ORT_API_VERSION) +
+    const std::string message = "edgeformer-kernels need onnxruntime 1." + std::to_string(onnxruntime::kApiVersion) +
                                 " or newer, and this is " + base->GetVersionString();
-    return base->GetApi(1)->CreateStatus(ORT_INVALID_ARGUMENT, message.c_str());
+    // The first version of the table has this function, too.
+    const auto create_status = onnxruntime::CreateStatus.in(*base->GetApi(1));
+    return create_status(onnxruntime::ErrorCode::kInvalidArgument, message.c_str());
   }
-  Ort::InitApi(oldest_api(*api));
-  try {
-    const Ort::UnownedSessionOptions of_session(options);
-    return api->AddCustomOpDomain(options, ops_for(threads_of(of_session), level_of(of_session)));
-  } catch (const std::exception& error) {
-    return Ort::Status(error).release();
-  }
+  onnxruntime::registered_api = api;
+  return onnxruntime::status_of([&] {
+    onnxruntime::check(onnxruntime::AddCustomOpDomain(options, ops_for(threads_of(options), level_of(options))));
+  });
 }

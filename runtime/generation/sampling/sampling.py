@@ -12,6 +12,9 @@ from edgeformer.runtime.generation.sampling.sampling_filters import cut_epsilon,
 
 Logits = NDArray[np.float32]
 
+TINY_TEMPERATURE = 1e-200
+"""A number of float32 over a temperature of less may be beyond those of float64."""
+
 
 class Sampling(SamplingOptions):
     """The options of sampling."""
@@ -42,15 +45,18 @@ class Sampler:
         # Inverse of the cumulative distribution; the last token with any probability guards against rounding.
         cumulative = np.cumsum(probabilities)
         drawn = np.searchsorted(cumulative, self._random.random() * cumulative[-1], side="right")
-        return int(min(drawn, np.flatnonzero(probabilities)[-1]))
+        return int(drawn) if drawn < len(cumulative) else int(np.flatnonzero(probabilities)[-1])
 
 
 def distribution(logits: Logits, sampling: Sampling) -> NDArray[np.float64]:
     """Return probabilities [V] after temperature and the filters, in float64; tokens filtered out have 0."""
     scaled = logits.astype(np.float64)
-    with np.errstate(over="ignore"):
-        if np.isinf(scaled.max() / sampling.temperature):  # as with 1e-320; the largest becomes 0, and others −∞
-            scaled -= scaled.max()
+    if sampling.temperature < TINY_TEMPERATURE:
+        with np.errstate(over="ignore"):
+            if np.isinf(scaled.max() / sampling.temperature):  # the largest becomes 0, and others −∞
+                scaled -= scaled.max()
+            scaled /= sampling.temperature
+    else:
         scaled /= sampling.temperature
     if sampling.top_h:
         filter_top_h(scaled, sampling.top_h)

@@ -25,7 +25,7 @@ from edgeformer.runtime.generation.scheduling.statistics import EngineStatistics
 from edgeformer.runtime.generation.scheduling.waiting import EngineBusyError, WaitingRequests
 from edgeformer.runtime.generation.speculation.row_drafts import RowDrafts
 from edgeformer.runtime.steps.decode_graph import Logits
-from edgeformer.runtime.steps.memory import Candidates
+from edgeformer.runtime.steps.memory import Candidates, Mask
 
 
 class Scheduler:
@@ -64,7 +64,8 @@ class Scheduler:
         self._filling: ScheduledRequest | None = None  # the one whose prompt is being run
         self._look_for_cancelled = False
         self._look_for_ended = False
-        self._any_ended = False  # whether a request that has ended is left among the running ones
+        self._stepping: list[tuple[int, ScheduledRequest]] = []  # those of the running ones that have not ended
+        self._active: Mask | None = None  # which of the running ones these are, where any has ended
         self._any_drafts = False  # whether a running request drafts
         self._few: int | None = None  # how many candidates the running rows need
         self._pending: ScheduledRequest | None = None  # the one that drafts had last, which may have pending tokens
@@ -220,27 +221,20 @@ class Scheduler:
         The weights of a step evict this code from the processor's caches, so every Python call here is a slow one.
         """
         started = time.perf_counter()
-        running, mask = self._running, None
+        running, stepping = self._running, self._stepping
         tokens = [request.row.tokens[-1] for request in running]
-        if self._any_ended:
-            mask = np.array([not request.ended for request in running])
         try:
-            if mask is None:
-                logits: Any = self._decoder.decode_rows(running[0].place, tokens, self._few)
-            else:
-                logits = self._decoder.decode_rows(running[0].place, tokens, self._few, mask)
-                running = [request for request in running if not request.ended]
-                logits = [logits[place] for place in np.flatnonzero(mask)]
+            logits: Any = self._decoder.decode_rows(running[0].place, tokens, self._few, self._active)
         except Exception as error:  # of onnxruntime, which has no base class of its own
-            for request in self._running:
+            for request in running:
                 self._end(request, error)
             return
         self._counts["steps"] += 1
-        self._counts["generated_tokens"] += len(running)  # before their ends: whoever sees one finds them counted
-        for request, row_logits in zip(running, logits, strict=True):
+        self._counts["generated_tokens"] += len(stepping)  # before their ends: whoever sees one finds them counted
+        for place, request in stepping:
             row = request.row
             try:
-                piece = row.advance(row_logits)
+                piece = row.advance(logits[place])
                 if request.push is not None:
                     request.push(piece)
             except Exception as error:  # of a logits processor or a listener: the caller's own code ends its own row
@@ -249,11 +243,11 @@ class Scheduler:
                 if row.finish_reason is not None:
                     self._end(request)
         if self._look_for_ended:
-            for request in running:
+            for _, request in stepping:
                 if request.ended:
                     self._keep_row(request)
         elapsed = time.perf_counter() - started
-        for request in running:
+        for _, request in stepping:
             request.row.decode_seconds += elapsed
 
     def _advance(self, request: ScheduledRequest, logits: Logits | Candidates) -> None:
@@ -276,29 +270,29 @@ class Scheduler:
         """
         self._look_for_ended = False
         running = self._running
-        active = sum(not request.ended for request in running)
-        self._any_ended = active < len(running)
-        if not self._any_ended or active > self._leave_out_at * len(running):
-            return
-        while running and running[0].ended:
-            self._leave(running.pop(0))
-        for index in reversed(range(len(running))):
-            if running[index].ended:
-                ended, last = running[index], running.pop()
-                self._leave(ended)
-                if last is not ended:
-                    self._beginnings.move(last, ended.place)
-                    running[index] = last
-        self._any_ended = False
+        if sum(not request.ended for request in running) <= self._leave_out_at * len(running):
+            while running and running[0].ended:
+                self._leave(running.pop(0))
+            for index in reversed(range(len(running))):
+                if running[index].ended:
+                    ended, last = running[index], running.pop()
+                    self._leave(ended)
+                    if last is not ended:
+                        self._beginnings.move(last, ended.place)
+                        running[index] = last
         self._look_at_rows()
 
     def _look_at_rows(self) -> None:
-        """Take account of other running rows: how many candidates decide about their tokens, and whether any drafts."""
+        """Take account of other running rows: which step, how many candidates decide, and whether any drafts."""
+        running = self._running
         if self._pending is not None and self._pending.ended:
             self._pending = None
-        self._any_drafts = any(request.drafts is not None for request in self._running)
+        self._stepping = [(place, request) for place, request in enumerate(running) if not request.ended]
+        some_ended = len(self._stepping) < len(running)
+        self._active = np.array([not request.ended for request in running]) if some_ended else None
+        self._any_drafts = any(request.drafts is not None for request in running)
         if self._decoder.chooses_candidates:
-            self._few = candidate_count([request.row for request in self._running])
+            self._few = candidate_count([request.row for request in running])
 
     def _run_prompts(self) -> None:
         """Run pieces of prompts while there is room for them; where a prompt ends, its row joins the others."""

@@ -81,9 +81,9 @@ class RowDrafts:
     def _follow(self, drafter: Drafter) -> bool:
         """Let the drafter read what is new in the text; return whether it has all of it."""
         row = self._row
-        text, begun = [*row.prompt, *row.tokens], 0
-        if self._known >= len(row.prompt):
-            text, begun = row.tokens, len(row.prompt)
+        text, begun = row.tokens, len(row.prompt)
+        if self._known < begun:
+            text, begun = [*row.prompt, *row.tokens], 0
         missing = text[self._known - begun :]
         if len(missing) <= CATCHING_UP:
             for token in missing:

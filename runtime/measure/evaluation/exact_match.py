@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.config import ClassificationHead, MaskedLMHead, QuestionAnsweringHead
 from edgeformer.errors import RequestError
 from edgeformer.runtime.generation.row import Generation
 from edgeformer.runtime.measure.evaluation.perplexity import Progress, silent, surprise
@@ -183,7 +182,7 @@ class _Seq2SeqAnswers(_GeneratedAnswers):
 
 def _pick(model: Encoder, asked: list[Question], questions: Sequence[Question], batch_size: int) -> list[Answer]:
     """Pick the answer nearest to each prompt among all answers of its skill, also to questions that are not asked."""
-    if isinstance(model.config.head, ClassificationHead | MaskedLMHead | QuestionAnsweringHead):
+    if model.gives and "vector" not in model.gives:
         raise RequestError(
             "this encoder labels texts, fills masks or finds answers in them, and questions are for models that "
             "generate or embed: it has no such score."

@@ -113,9 +113,9 @@ def watch_rows(engine):
     """Count the rows with content before each step."""
     counts, decode = [0], engine._service.decoder.decode_rows
 
-    def counted(first, tokens, candidates=None):
+    def counted(first, tokens, *rest):
         counts.append(rows_written(engine))
-        return decode(first, tokens, candidates)
+        return decode(first, tokens, *rest)
 
     engine._service.decoder.decode_rows = counted
     return counts
@@ -230,8 +230,8 @@ def released_rows(engine):
 def sizes_of_steps(engine):
     """List how many rows each step has."""
     sizes, decode = [], engine._service.decoder.decode_rows
-    engine._service.decoder.decode_rows = lambda first, tokens, few=None: (
-        sizes.append(len(tokens)) or decode(first, tokens, few)
+    engine._service.decoder.decode_rows = lambda first, tokens, *rest: (
+        sizes.append(len(tokens)) or decode(first, tokens, *rest)
     )
     return sizes
 

@@ -1,0 +1,73 @@
+"""The head that makes one vector of a text."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from edgeformer.config.feed_forward import Activation
+from edgeformer.config.heads.head import Head, HeadOutput, Sizes
+from edgeformer.documents.schema import check
+
+Pooling = Literal["first", "last", "max", "mean", "mean_sqrt", "weighted_mean"]
+"""How the states of a text's n tokens become one vector: one of them, the largest value of each channel, their sum over
+n, their sum over the square root of n, or their mean weighted by 1, 2, …, n."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolingLayer:
+    """A layer behind the pooling: activation(linear(x)), and x added to it with `residual`.
+
+    Attributes:
+        size: outputs of the linear layer. Where it is not the number of inputs, `residual` adds a projection of x.
+        bias: whether the linear layer has one; the projection has none.
+    """
+
+    size: int
+    activation: Activation
+    bias: bool = True
+    residual: bool = False
+
+    def __post_init__(self) -> None:
+        check(self.size > 0, self, "size", "positive")
+
+    def weights(self, width: int) -> int:
+        """Return the number of parameters of a layer whose input has `width` numbers."""
+        return self.size * (width * (1 + (self.residual and width != self.size)) + self.bias)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolingHead(Head):
+    """Sentence embedding [B, D] of the states [B, S, E].
+
+    Attributes:
+        pooling: how states become a vector, or several ways whose vectors are concatenated in that order.
+        layers: what the vector runs through.
+        normalize: whether the result has L2 norm 1.
+    """
+
+    words: ClassVar[str] = "sentence embedding"
+    kind: Literal["pooling"] = "pooling"
+    pooling: Pooling | tuple[Pooling, ...]
+    layers: tuple[PoolingLayer, ...] = ()
+    normalize: bool
+
+    def __post_init__(self) -> None:
+        check(len(self.poolings) > 0, self, "pooling", "at least one")
+
+    @property
+    def poolings(self) -> tuple[Pooling, ...]:
+        """Return all ways of pooling."""
+        return (self.pooling,) if isinstance(self.pooling, str) else self.pooling
+
+    def widths(self, hidden_size: int) -> tuple[int, ...]:
+        """Return the size of the pooled vector, and that of every layer's output; the last is the embedding's."""
+        return (hidden_size * len(self.poolings), *(layer.size for layer in self.layers))
+
+    @property
+    def outputs(self) -> tuple[HeadOutput, ...]:
+        """Return the vector of a text."""
+        return (HeadOutput(name="sentence_embedding", gives="vector", axes=("numbers",)),)
+
+    def weights(self, sizes: Sizes) -> int:
+        """Return the number of parameters of the layers."""
+        widths = self.widths(sizes.hidden)
+        return sum(layer.weights(width) for layer, width in zip(self.layers, widths, strict=False))
