@@ -1,5 +1,6 @@
 """Bundles whose template has marks of thinking, and a script that their model says."""
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -46,6 +47,7 @@ def with_template(bundle: Path, folder: Path, template: str = TEMPLATE, special:
     manifest["tokens"]["eos"] = [2]  # <|im_end|> alone
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
-        manifest["files"][name]["bytes"] = len(text.encode())
+        content = text.encode()
+        manifest["files"][name] |= {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     (folder / "edgeformer.json").write_text(json.dumps(manifest))
     return folder

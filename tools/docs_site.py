@@ -14,6 +14,7 @@ import os
 import posixpath
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ from typing import Any
 import click
 
 from edgeformer.documents.option import Option, options_of
+
+sys.path.insert(0, str(Path(__file__).parent))  # mkdocs loads this file by its path, and takes its own path back
+from fields_of_servers import FIELDS_OF_SERVERS, SOURCES
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "build" / "docs-source"
@@ -192,18 +196,35 @@ def server_bodies() -> str:
 
 def server_fields() -> str:
     """Return a table of all fields of requests, beside those of other servers: what is done with each, and why."""
+
     from edgeformer.server.schema.fields import FIELDS, MESSAGE_FIELDS, PARTS, SERVERS
+
+    def routes(server: str, name: str) -> str:
+        """Return the routes that have a field, without `/v1/` and what follows the first word."""
+        had = [route for route, fields in FIELDS_OF_SERVERS.get(server, {}).items() if name in fields]
+        return ", ".join(route.removeprefix("/v1/").strip("/").split("/")[0] for route in had)
+
+    def other(letter: str, name: str, field: Any) -> str:
+        """Return what another server has: routes, where its source was read, else whether it has or had the field."""
+        server = SERVERS[letter]
+        return routes(server, name) or ("" if letter not in field.servers else "older" if server in SOURCES else "yes")
 
     tables = {"": FIELDS | MESSAGE_FIELDS} | {f"{part}: ": fields for part, fields in PARTS.items() if fields}
     head = f"| field | here | {' | '.join(SERVERS.values())} | note |\n{'|---' * (len(SERVERS) + 3)}|"
     rows = []
     for place, fields in tables.items():
         for name, field in fields.items():
-            others = " | ".join("yes" if letter in field.servers else "" for letter in SERVERS)
+            part = place != ""
+            cells = ["yes" if part and letter in field.servers else "" if part else other(letter, name, field)
+                     for letter in SERVERS]  # fmt: skip
             values = ", ".join(f"`{json.dumps(value)}`" for value in field.neutral)
             note = field.note + (f" (passes: {values})" if values else "")
-            rows.append(f"| {place}`{name}` | {field.status} | {others} | {note} |")
-    return "\n".join([head, *rows])
+            rows.append(f"| {place}`{name}` | {field.status} | {' | '.join(cells)} | {note} |")
+    read = "\n".join(f"- {server}: {source}" for server, source in SOURCES.items())
+    about = (
+        "Routes of llama-server and vLLM are as their sources had them (*older*: of earlier versions, or of others):"
+    )
+    return "\n".join([about, "", read, "", head, *rows])
 
 
 def server_tool_formats() -> str:

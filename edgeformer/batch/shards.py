@@ -20,6 +20,8 @@ def output_fields(verb: Verb, prefix: str) -> list[pa.Field]:
     """Return the new columns of a verb, with the prefix of the job before their names."""
     kinds = {"embed": pa.list_(pa.float32()), "perplexity": pa.float64()}
     fields = {"output": kinds.get(verb, pa.string())}
+    if verb == "chat":
+        fields["reasoning_content"] = pa.string()
     if verb in ("generate", "chat", "translate"):
         fields |= {"finish_reason": pa.string(), "prompt_tokens": pa.int64(), "completion_tokens": pa.int64()}
     else:

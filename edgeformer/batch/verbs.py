@@ -16,8 +16,10 @@ from edgeformer.batch.options import ENGINE_MEMORY, BatchOptions, Verb
 from edgeformer.errors import EdgeformerError, RequestError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime import CausalLM, Encoder, Generation, GenerationStream, OfflineEngine, Seq2SeqLM
+from edgeformer.runtime.generation.chat_stream import divided
 from edgeformer.runtime.measure.evaluation import score_text
 from edgeformer.runtime.tasks.encoder import Encoded
+from edgeformer.runtime.text.thinking.reader import new_thinking
 
 BATCH = 32
 """Texts of an encoder that run together."""
@@ -32,11 +34,12 @@ TEXT_VERBS: tuple[Verb, ...] = ("generate", "chat", "translate")
 class Result:
     """The result of a row.
 
-    output: a text, a vector, a label, or a number; None with an error. scores: of all labels, or of the tokens for a
-    mask, as (label, probability).
+    output: a text, a vector, a label, or a number; None with an error. reasoning_content: what the model thought before
+    the text, of a chat. scores: of all labels, or of the tokens for a mask, as (label, probability).
     """
 
     output: Any = None
+    reasoning_content: str | None = None
     finish_reason: str | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -114,10 +117,19 @@ class Runner:
                 results[place] = _failed(error)
         for place, stream in streams.items():
             try:
-                results[place] = _generated(stream.finish())
+                results[place] = _generated(self._answer(stream.finish(), encoded[place]))
             except Exception as error:  # of onnxruntime, which has no base class of its own; it is this row's alone
                 results[place] = _failed(error)
         return results
+
+    def _answer(self, result: Generation, prompt: Any) -> Generation:
+        """Return a result; of a chat with a model that thinks, what it thought is apart from its answer."""
+        model = self._model
+        if self._verb != "chat" or model.require_tokenizer().thinking_format is None:
+            return result
+        stop = self._generation.get("stop") or ()
+        thinking = new_thinking(model.require_tokenizer(), prompt, (stop,) if isinstance(stop, str) else stop)
+        return divided(result, thinking, model.manifest.tokens.eos)
 
     def _encode(self, prompt: Any) -> Any:
         """Return what the engine is given: token ids of a decoder, the text itself of an encoder-decoder."""
@@ -274,6 +286,7 @@ def _text(prompt: Any) -> str:
 def _generated(result: Generation) -> Result:
     return Result(
         output=result.text,
+        reasoning_content=result.reasoning,
         finish_reason=result.finish_reason,
         prompt_tokens=result.prompt_tokens,
         completion_tokens=len(result.token_ids),
@@ -291,6 +304,8 @@ def as_columns(result: Result, verb: Verb) -> dict[str, Any]:
     if verb in ("classify", "fill-mask"):
         columns["scores"] = None if scores is None else [{"label": label, "score": score} for label, score in scores]
     columns["error"] = error
+    if verb != "chat":
+        del columns["reasoning_content"]
     if verb not in TEXT_VERBS:
         del columns["finish_reason"], columns["completion_tokens"]
     return columns

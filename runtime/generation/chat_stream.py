@@ -1,6 +1,6 @@
 """The stream of a chat with a model that thinks: what it thinks comes apart from its answer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from edgeformer.runtime.generation.row import Generation, TokenEvent
@@ -21,10 +21,7 @@ class ChatStream(GenerationStream):
 
     def finish(self) -> Generation:
         """Generate the rest and return the whole result. Raises the error of the request."""
-        result, thinking = super().finish(), self._new_thinking()
-        pieces = [thinking.push(token) for token in result.token_ids if token not in self._row.eos]
-        reasoning, text = ("".join(each) for each in zip(*pieces, thinking.finish(), strict=True))
-        return replace(result, text=text, reasoning=reasoning or None)
+        return divided(super().finish(), self._new_thinking(), self._row.eos)
 
     def _next_token(self) -> TokenEvent:
         place, row = self._read, self._row
@@ -35,3 +32,10 @@ class ChatStream(GenerationStream):
             rest = self._thinking.finish()
             new = Divided(new.reasoning + rest.reasoning, new.text + rest.text)
         return TokenEvent(token, new.text, row.logprobs[place] if row.logprobs else None, new.reasoning)
+
+
+def divided(result: Generation, thinking: ThinkingStream, eos: Collection[int]) -> Generation:
+    """Return a result with what the model thought apart from its answer."""
+    pieces = [thinking.push(token) for token in result.token_ids if token not in eos]
+    reasoning, text = ("".join(each) for each in zip(*pieces, thinking.finish(), strict=True))
+    return replace(result, text=text, reasoning=reasoning or None)

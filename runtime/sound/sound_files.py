@@ -24,6 +24,9 @@ is not believed, and a few megabytes of FLAC hold days of silence."""
 _BLOCK = 1 << 20
 """Samples of all channels that are decoded at a time: 4 MiB."""
 
+_UNKNOWN_FRAMES = 1 << 62
+"""Samples that libsndfile states, or more, for a file that does not say how many it has."""
+
 _STARTS = {
     b"RIFF": "WAV", b"RIFX": "WAV", b"RF64": "WAV", b"riff": "WAV", b"fLaC": "FLAC", b"OggS": "OGG", b"ID3": "MP3",
     b"FORM": "AIFF",
@@ -113,18 +116,24 @@ def _decoded(soundfile: Any, content: bytes, name: str, most_samples: int) -> tu
     with soundfile.SoundFile(_Content(content)) as file:
         # Resampling makes a file of a lower rate longer.
         most = most_samples if file.samplerate >= SAMPLE_RATE else most_samples * file.samplerate // SAMPLE_RATE
+        if most < file.frames < _UNKNOWN_FRAMES:
+            raise _too_long(name, most, file.samplerate)
         step = max(_BLOCK // file.channels, 1)
         while len(block := file.read(step, dtype="float32", always_2d=True)):
             read += len(block)
             if read > most:
-                length = f"{most:,} samples ({most / file.samplerate / 3600:.2g} hours at {file.samplerate} Hz)"
-                raise RequestError(f"{name} holds more than {length}. Split it into shorter recordings.")
+                raise _too_long(name, most, file.samplerate)
             blocks.append(block.mean(axis=1))
         rate: int = file.samplerate
     samples: NDArray[np.float32] = np.concatenate(blocks) if blocks else np.empty(0, np.float32)
     if not np.isfinite(samples).all():
         raise RequestError(f"{name} holds samples that are NaN or infinite.")
     return samples, rate
+
+
+def _too_long(name: str, most: int, rate: int) -> RequestError:
+    length = f"{most:,} samples ({most / rate / 3600:.2g} hours at {rate} Hz)"
+    return RequestError(f"{name} holds more than {length}. Split it into shorter recordings.")
 
 
 def _plain_wav(content: bytes) -> tuple[Samples, int] | None:

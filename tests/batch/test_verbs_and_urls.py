@@ -11,6 +11,7 @@ import pytest
 import speech_model
 import tokenizers
 from rows_of_jobs import read_parquet, run, write_jsonl
+from thinking_bundles import Script, with_template
 
 from edgeformer.batch.pieces import read_rows, scan
 from edgeformer.batch.storage import Folder
@@ -18,7 +19,7 @@ from edgeformer.batch.verbs import choose_verb
 from edgeformer.errors import RequestError
 from edgeformer.export import export_model
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.runtime import load
+from edgeformer.runtime import OfflineEngine, load
 from edgeformer.runtime.measure.evaluation import score_text
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -164,3 +165,24 @@ def test_a_parquet_file_that_changes_under_a_job_is_refused(tmp_path, shard_rows
     path.write_bytes(b"no Parquet at all")
     with pytest.raises(RequestError, match="rows.parquet has changed since the job began"):
         read_rows(others[1])
+
+
+@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+def test_what_a_model_thinks_is_a_column_of_its_own(tiny_llama_bundle, tmp_path, monkeypatch, form):
+    bundle = with_template(tiny_llama_bundle, tmp_path / "thinks", special=True)
+    submit = OfflineEngine.submit
+
+    def scripted(engine, prompt, **options):
+        said = Script(load(bundle, "cpu", 1).tokenizer, "<think>\nI add.\n</think>\n\nIt is 7.")
+        return submit(engine, prompt, logits_processors=[said], **options)
+
+    monkeypatch.setattr(OfflineEngine, "submit", scripted)
+    (tmp_path / "chats.jsonl").write_text(json.dumps({"prompt": "What is 3 + 4?"}) + "\n")
+    run(bundle, tmp_path / "chats.jsonl", tmp_path / "out", verb="chat", format=form)
+    if form == "parquet":
+        [row] = read_parquet(tmp_path / "out")
+    else:
+        row = json.loads(next((tmp_path / "out").glob("part-*")).read_text())
+    assert (row["output"], row["reasoning_content"], row["finish_reason"]) == ("It is 7.", "I add.", "eos")
+    plain = run(tiny_llama_bundle, tmp_path / "chats.jsonl", tmp_path / "plain", verb="chat", format=form)[1]
+    assert plain[0].errors == 0

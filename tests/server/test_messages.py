@@ -128,8 +128,42 @@ def test_calls_are_blocks_whether_forced_or_free(server, says):
     events = events_of(post(server, tools=[TOOL], stream=True))
     starts = [data["content_block"]["type"] for name, data in events if name == "content_block_start"]
     assert starts == ["text", "tool_use"]
-    [json_delta] = [data["delta"] for _, data in events if data.get("delta", {}).get("type") == "input_json_delta"]
-    assert json.loads(json_delta["partial_json"]) == {"city": "Rome"}
+    deltas = [data["delta"] for _, data in events if data.get("delta", {}).get("type") == "input_json_delta"]
+    assert json.loads("".join(each["partial_json"] for each in deltas)) == {"city": "Rome"} and len(deltas) > 2
+
+
+CLAUDE = {
+    "thinking": {"type": "enabled", "budget_tokens": 1024, "display": "summarized"}, "speed": "standard",
+    "output_config": {"effort": "high"}, "metadata": {"user_id": "x"}, "service_tier": "auto",
+}  # fmt: skip
+
+
+def test_requests_as_clients_of_anthropic_send_them_to_any_model(server):
+    """LiteLLM names a length of 128,000 tokens, and others ask for thinking, whatever the model is."""
+    answer = post(server, max_tokens=128_000, **CLAUDE)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["content"] == [{"type": "text", "text": "345 + 278 = 623"}]
+    said = answer.headers["x-edgeformer-warning"]
+    assert "'tiny-llama' does not think" in said and "effort is left out" in said and "lowered to 10" in said
+    counted = post(server, "/v1/messages/count_tokens", max_tokens=None, **CLAUDE).json()
+    assert counted == post(server, "/v1/messages/count_tokens").json()
+
+
+def test_an_answer_follows_the_schema_of_output_config(server):
+    schema = {"type": "object", "properties": {"x": {"enum": [1, 2]}}, "required": ["x"]}
+    answer = post(server, output_config={"format": {"type": "json_schema", "schema": schema}}).json()
+    assert json.loads(answer["content"][0]["text"])["x"] in (1, 2)
+    error = post(server, output_config={"format": {"type": "regex"}}).json()["error"]
+    assert error["param"] == "output_config.format.type"
+
+
+def test_a_client_is_told_that_it_has_to_send_the_whole_conversation(server):
+    """Anthropic's own client goes on without a thread where the error has this form."""
+    answer = post(server, thread={"type": "create"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["details"] == {
+        "error_code": "thread_unsupported_request", "unsupported": ["thread"]
+    }  # fmt: skip
 
 
 def test_errors_have_the_form_that_anthropics_clients_read(server):

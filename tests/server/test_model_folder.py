@@ -70,7 +70,7 @@ def test_a_model_is_loaded_once_when_it_is_asked_for(folder, loads):
         assert [(each["id"], each["loaded"], each["task"]) for each in listed] == [
             (n, False, "causal-lm") for n in NAMES
         ]
-        assert server.get("/ready").json()["models"] == list(NAMES) and loads == []
+        assert [each["id"] for each in server.get("/v1/models").json()["data"]] == list(NAMES) and loads == []
         answers: list[str] = []
 
         def answer():

@@ -5,6 +5,7 @@ import math
 
 import httpx2
 import pytest
+from fields_of_servers import FIELDS_OF_SERVERS
 from pydantic import ValidationError
 from running_server import running
 
@@ -19,7 +20,7 @@ from edgeformer.server.schema.bodies import (
     TokenizeBody,
     read_body,
 )
-from edgeformer.server.schema.fields import FIELDS, PARTS
+from edgeformer.server.schema.fields import FIELDS, MESSAGE_FIELDS, PARTS
 from edgeformer.server.schema.response_bodies import ResponseBody
 
 USER = {"role": "user", "content": "What is 345 + 278?"}
@@ -157,6 +158,22 @@ def test_tools_of_other_types_are_refused_by_their_names(kind):
         read(ResponseBody, input="hi", include=["message.output_text.logprobs"])
 
 
+@pytest.mark.parametrize("server_name", FIELDS_OF_SERVERS)
+def test_no_field_of_another_server_is_unknown(server_name):
+    """Every one is done, or ignored or refused with a reason; and what passes for no field passes."""
+    fields = {name for route in FIELDS_OF_SERVERS[server_name].values() for name in route}
+    assert fields - (FIELDS | MESSAGE_FIELDS).keys() == set()
+    chat(**dict.fromkeys(fields - {"messages"}))
+    for name in fields:
+        for value in FIELDS[name].neutral if name in FIELDS and FIELDS[name].status == "refused" else ():
+            chat(**{name: value})
+
+
+def test_budgets_of_thinking_have_the_names_of_other_servers():
+    for name in ("thinking_token_budget", "reasoning_budget_tokens"):
+        assert chat(**{name: 5}).thinking_budget == 5 and chat(**{name: -1}).thinking_budget is None
+
+
 def test_every_field_is_in_the_table():
     bodies = (ChatBody, CompletionBody, ResponseBody, EmbeddingBody, RerankBody, TokenizeBody, DetokenizeBody)
     names = {field.alias or name for kind in bodies for name, field in kind.model_fields.items()}
@@ -217,6 +234,17 @@ def test_an_evaluation_harness_finds_scores_of_the_prompt_before_those_of_the_an
     assert '"token_logprobs":[null,' in stream.text and stream.text.endswith("data: [DONE]\n\n")
     answer = server.post("/v1/completions", {"prompt": "a", "max_tokens": 0})
     assert "it needs echo to be true" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("temperature", [1e-320, 5e-324, 1e-9, 1e308, 1.7e308])
+def test_temperatures_beyond_all_measure_are_greedy_or_even(server, temperature, capfd):
+    """The coldest is greedy; at the hottest, every token that the filters leave is as likely as the others."""
+    plain = complete(server, prompt="Once upon a time", max_tokens=8)[0]["text"]
+    [drawn] = complete(server, prompt="Once upon a time", max_tokens=8, temperature=temperature, seed=1)
+    assert (drawn["text"] == plain) == (temperature < 1)
+    [first] = complete(server, prompt="Once upon a time", max_tokens=8, temperature=temperature, top_k=1, seed=2)
+    assert first["text"] == plain
+    assert "Warning" not in capfd.readouterr().err
 
 
 def test_a_stop_that_is_a_special_token_stops_at_its_id(server, solo):

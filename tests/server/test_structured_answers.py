@@ -15,6 +15,7 @@ import openai
 import pytest
 from running_server import running, with_tools
 from test_tool_calls import ODD
+from thinking_bundles import Script
 
 from edgeformer.errors import RequestError
 from edgeformer.server.service.options import ServerOptions
@@ -113,14 +114,22 @@ def test_a_call_that_must_come_follows_the_schema(create, choice, stream):
     if stream:
         chunks = [chunk.choices[0] for chunk in answer]
         assert "".join(chunk.delta.content or "" for chunk in chunks) == ""
-        [call] = [call for chunk in chunks for call in chunk.delta.tool_calls or []]
-        reason = chunks[-1].finish_reason
+        (name, arguments), reason = called(chunks), chunks[-1].finish_reason
     else:
         assert answer.choices[0].message.content is None
         [call], reason = answer.choices[0].message.tool_calls, answer.choices[0].finish_reason
+        name, arguments = call.function.name, call.function.arguments
     assert reason == "tool_calls"
-    assert call.function.name in ({"weather", "time"} if choice == "required" else {"time"})
-    jsonschema.validate(json.loads(call.function.arguments), PARAMETERS)
+    assert name in ({"weather", "time"} if choice == "required" else {"time"})
+    jsonschema.validate(json.loads(arguments), PARAMETERS)
+
+
+def called(chunks):
+    """Return the name and the arguments of the one call of a stream, which comes in pieces."""
+    pieces = [call for chunk in chunks for call in chunk.delta.tool_calls or []]
+    assert {piece.index for piece in pieces} == {0} and len(pieces) > 3
+    assert pieces[0].id and all(piece.id is None and piece.function.name is None for piece in pieces[1:])
+    return pieces[0].function.name, "".join(piece.function.arguments for piece in pieces)
 
 
 def test_a_call_that_comes_by_itself_is_read_and_its_answer_goes_back(create, says):
@@ -130,8 +139,7 @@ def test_a_call_that_comes_by_itself_is_read_and_its_answer_goes_back(create, sa
     assert json.loads(message.tool_calls[0].function.arguments) == {"city": "Rome", "days": 2}
     chunks = [chunk.choices[0] for chunk in create(tools=TOOLS, stream=True)]
     assert "".join(chunk.delta.content or "" for chunk in chunks) == "Look: "
-    [call] = [call for chunk in chunks for call in chunk.delta.tool_calls or []]
-    assert (call.index, call.function.name, chunks[-1].finish_reason) == (0, "weather", "tool_calls")
+    assert called(chunks) == ("weather", '{"city": "Rome", "days": 2}') and chunks[-1].finish_reason == "tool_calls"
     plain = create(tools=TOOLS, tool_choice="none").choices[0].message
     assert plain.tool_calls is None and plain.content == CALL
     back = [*ASK, message, {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "Sunny."}]
@@ -260,3 +268,58 @@ def test_a_format_of_tool_calls_can_be_named(tiny_llama_bundle, tmp_path):
         assert answer["message"].get("tool_calls") or answer["finish_reason"] == "length"
     with pytest.raises(RequestError, match="tool_format is 'latin'; it must be one of gpt-oss, "):
         ServerOptions(tool_format="latin")
+
+
+def test_marks_that_are_special_tokens_are_read_over_http(tiny_llama_bundle, tmp_path):
+    """Both marks of Hermes are special tokens, which no text has: every route finds calls, whole and streamed."""
+    folder = with_tools(tiny_llama_bundle, tmp_path / "special")
+    manifest = json.loads((folder / "edgeformer.json").read_text())
+    manifest["tokens"]["eos"] = [2]
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        text = (
+            (folder / name).read_text().replace("<|endoftext|>", "<tool_call>").replace("<|im_start|>", "</tool_call>")
+        )
+        (folder / name).write_text(text)
+        manifest["files"][name]["bytes"] = len(text.encode())
+    (folder / "edgeformer.json").write_text(json.dumps(manifest))
+    two = f"{CALL}\n{CALL.removeprefix('Look: ')}"
+    with running([folder]) as server:
+        served = server.models.find(None)
+        original = served.engine.submit
+        assert served.special_marks.keys() == {"<tool_call>", "</tool_call>"}
+        served.engine.submit = lambda prompt, **options: original(
+            prompt, logits_processors=[Script(served.tokenizer, two)], **options
+        )
+        chat = {"messages": ASK, "tools": TOOLS, "max_tokens": 200}
+        message = server.post("/v1/chat/completions", chat).json()["choices"][0]["message"]
+        assert message["content"] == "Look: " and len(message["tool_calls"]) == 2
+        with server.openai() as client:
+            with client.chat.completions.stream(model="special", messages=ASK, tools=TOOLS) as stream:
+                said = stream.get_final_completion().choices[0].message
+            flat = [{"type": "function"} | tool["function"] for tool in TOOLS]
+            items = client.responses.create(model="special", input="How is the weather?", tools=flat).output
+            *_, last = client.responses.create(model="special", input="Hm?", tools=flat, stream=True)
+        assert [json.loads(call.function.arguments)["city"] for call in said.tool_calls] == ["Rome", "Rome"]
+        for each in (items, last.response.output):
+            assert [item.type for item in each] == ["message", "function_call", "function_call"]
+            assert all(json.loads(item.arguments) == {"city": "Rome", "days": 2} for item in each[1:])
+        tools = [{"name": "weather", "input_schema": PARAMETERS}]
+        blocks = server.post("/v1/messages", {"messages": ASK, "tools": tools, "max_tokens": 200}).json()["content"]
+        assert [block["type"] for block in blocks] == ["text", "tool_use", "tool_use"]
+
+
+def test_a_call_that_breaks_off_is_never_json_in_a_stream(create, says):
+    says(CALL)
+    length, begun = create(tools=TOOLS).usage.completion_tokens, 0
+    for cut in range(length - 16, length - 2, 2):
+        chunks = [chunk.choices[0] for chunk in create(tools=TOOLS, stream=True, max_tokens=cut)]
+        pieces = [call for chunk in chunks for call in chunk.delta.tool_calls or []]
+        if not pieces or chunks[-1].finish_reason == "tool_calls":  # before the arguments, or behind them
+            continue
+        begun += 1
+        assert chunks[-1].finish_reason == "length" and pieces[0].function.name == "weather"
+        with pytest.raises(ValueError, match="Expecting|Unterminated"):
+            json.loads("".join(piece.function.arguments for piece in pieces))
+        whole = create(tools=TOOLS, max_tokens=cut).choices[0].message
+        assert whole.tool_calls is None and "<tool_call>" in whole.content
+    assert begun

@@ -129,6 +129,29 @@ def test_messages_have_a_block_of_what_was_thought(server, says):
     assert count(thinking={"type": "disabled"}) > count() == count(thinking={"type": "adaptive"})
 
 
+@pytest.mark.parametrize("name", ["thinks", "spells"])
+def test_a_budget_of_anthropics_is_kept(server, says, name):
+    says(name, "<think>one two three four five six seven eight nine</think>done")
+    body = {"model": name, "max_tokens": 99, "messages": ASK}
+    held = {"thinking": {"type": "enabled", "budget_tokens": 4}}
+    free, short = (server.post("/v1/messages", body | each).json() for each in ({}, held))
+    assert free["content"][1] == {"type": "text", "text": "done"}
+    thought = short["content"][0]["thinking"]
+    assert free["content"][0]["thinking"].startswith(thought) and thought.count(" ") < 5
+    assert [block["type"] for block in short["content"]] == ["thinking", "text"]
+    lines = server.post("/v1/messages", body | held | {"stream": True}).text.splitlines()
+    deltas = [json.loads(line[6:])["delta"] for line in lines if '"type":"thinking_delta"' in line]
+    assert "".join(each["thinking"] for each in deltas) == thought
+
+
+def test_a_model_that_always_thinks_may_be_asked_to(says):
+    """It reads no switch, and thinks: that is what was asked for. What it cannot do, leave it, is refused."""
+    create = says("tools", "<think>Hm.</think>done")
+    assert create(extra_body={"thinking": {"type": "enabled"}}).choices[0].message.content == "done"
+    with pytest.raises(openai.BadRequestError, match="does not read"):
+        create(extra_body={"thinking": {"type": "disabled"}})
+
+
 def test_special_tokens_of_an_answer_are_shown_where_the_request_wants_them(says):
     create = says("spells", "<think>I add.</think>It is <|im_start|>623.")
     plain = create().choices[0].message

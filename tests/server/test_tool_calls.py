@@ -26,13 +26,51 @@ ROME = {"city": "Rome", "days": 2}
 
 
 def read(format, text, size=1000, functions=(*F, WEATHER)):
-    reader, texts, calls = ToolCallReader(FORMATS[format], functions), [], []
+    reader, texts, calls, pieces = ToolCallReader(FORMATS[format], functions, in_pieces=True), [], [], []
     for start in range(0, len(text), size):
         piece, found = reader.push(text[start : start + size])
         texts.append(piece)
         calls += found
+        pieces += reader.take_pieces()
     rest, found = reader.finish()
-    return "".join(texts) + rest, [(call.name, json.loads(call.arguments)) for call in calls + found]
+    calls += found
+    check_pieces([*pieces, *reader.take_pieces()], calls)
+    return "".join(texts) + rest, [(call.name, json.loads(call.arguments)) for call in calls]
+
+
+def check_pieces(pieces, calls):
+    """Check that the pieces of calls are the calls, one behind the other, and that others are never JSON."""
+    written = {}
+    for piece in pieces:
+        assert piece.begins == (piece.place not in written) and piece.place >= max(written, default=0)
+        written.setdefault(piece.place, []).append(piece)
+    ended = {place: each for place, each in written.items() if each[-1].ends}
+    told = [(each[0].id, each[0].name, json.loads("".join(p.arguments for p in each))) for each in ended.values()]
+    assert sorted(told, key=str) == sorted(((c.id, c.name, json.loads(c.arguments)) for c in calls), key=str)
+    for place in written.keys() - ended.keys():
+        with pytest.raises(ValueError):
+            json.loads("".join(piece.arguments for piece in written[place]))
+
+
+LONG = {"city": 'Rome, where all the roads lead to, é \n and "quoted"', "days": 20}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_arguments_come_while_they_are_written(format):
+    """Text by text as JSON, by whole values in the other notations; a call that breaks off is never JSON."""
+    text = FORMATS[format].begin + write(FORMATS[format], "weather", LONG) + FORMATS[format].end
+    reader, pieces = ToolCallReader(FORMATS[format], [WEATHER], in_pieces=True), []
+    for letter in text:
+        _, calls = reader.push(letter)
+        pieces += reader.take_pieces()
+        if calls:
+            break
+    _, last = reader.finish()
+    check_pieces([*pieces, *reader.take_pieces()], calls + last)
+    is_json = isinstance(FORMATS[format], Harmony | JsonObjects | Mistral | DeepSeek | NameAndJson)
+    assert len(pieces) > (40 if is_json else 1)
+    for end in range(0, len(text), 5):
+        read(format, text[:end], 3)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])

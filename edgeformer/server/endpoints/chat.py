@@ -25,17 +25,18 @@ from edgeformer.server.service.prompts import ChatPrompt, chat_prompt, check_len
 from edgeformer.server.service.records import Record
 from edgeformer.server.service.served import ServedModel
 from edgeformer.server.service.state import body_of, record_of, state_of
-from edgeformer.server.tool_calls.format import Call
+from edgeformer.server.tool_calls.format import Call, CallPiece
 from edgeformer.server.tool_calls.reader import ToolCallReader
 
 
 @dataclass(frozen=True)
 class Delta:
-    """New parts of an answer: text that the model thinks, text that it says, and calls that are complete."""
+    """New parts of an answer: text that the model thinks, text that it says, calls that are complete, and pieces."""
 
     reasoning: str = ""
     text: str = ""
     calls: Sequence[Call] = ()
+    pieces: Sequence[CallPiece] = ()
 
 
 @dataclass
@@ -88,7 +89,11 @@ class Choice:
         if progress.result is not None:
             rest, more = self.reader.finish()
             text, calls = text + rest, calls + more
-        return Delta(reasoning, text, calls[: 1 - len(self.calls)] if self.one_call else calls)
+        written = self.reader.take_pieces()
+        if self.one_call:
+            calls = calls[: 1 - len(self.calls)]
+            written = [piece for piece in written if piece.place == 0]
+        return Delta(reasoning, text, calls, written)
 
     @property
     def reasoning_tokens(self) -> int:
@@ -148,17 +153,15 @@ class Chat:
         for index in range(len(self.choices)):
             yield self._chunk(index, {"role": "assistant", "content": ""})
         async for progress, delta in self.changes():
-            choice = self.choices[progress.choice]
             logprobs = chat_logprobs(self.served, progress.tokens) if self.body.logprobs else None
             if delta.reasoning:
                 yield self._chunk(progress.choice, {"reasoning_content": delta.reasoning})
             if delta.text or (logprobs and progress.tokens):
                 yield self._chunk(progress.choice, {"content": delta.text}, logprobs)
-            first = len(choice.calls) - len(delta.calls)
-            for place, call in enumerate(delta.calls, first):
-                yield self._chunk(progress.choice, {"tool_calls": [{"index": place} | call.as_json()]})
+            for piece in delta.pieces:
+                yield self._chunk(progress.choice, {"tool_calls": [piece.as_json()]})
             if progress.result is not None:
-                yield self._chunk(progress.choice, {}, finish_reason=choice.finish_reason)
+                yield self._chunk(progress.choice, {}, finish_reason=self.choices[progress.choice].finish_reason)
         if self._includes_usage:
             yield self._envelope("chat.completion.chunk") | {"choices": [], "usage": usage(self.record)}
 
@@ -192,12 +195,19 @@ async def chat_tokens(request: Request, body: ChatBody, param: str) -> list[int]
     return (await _prompt(request, body, param))[1].tokens
 
 
-async def begin_chat(request: Request, body: ChatBody, param: str) -> Chat:
-    """Submit a conversation to its model. param: the field that has it, for errors."""
+async def begin_chat(request: Request, body: ChatBody, param: str, *, cut: bool = False) -> Chat:
+    """Submit a conversation to its model. param: the field that has it, for errors.
+
+    cut: lower the length of the answer to what the context leaves, where the request names more.
+    """
     state, record = state_of(request), record_of(request)
     served, prompt = await _prompt(request, body, param)
     body = body.model_copy(update={"thinking_budget": thinking_budget(body)})
     check_length(served, prompt.tokens, state.options.max_prompt_tokens, param)
+    room = max(1, served.context_length - len(prompt.tokens))
+    if cut and (body.max_completion_tokens or 0) > room:
+        body = body.model_copy(update={"max_completion_tokens": room})
+        record.warnings.append(f"max_tokens is lowered to {room}, which the context leaves")
     wanted = configs(served, body, state.options, len(prompt.tokens), prompt.grammar)
     record.warnings += warnings_of(body)
     keep_text(state, record, "prompt", [message.model_dump(exclude_none=True) for message in body.messages])
@@ -220,7 +230,7 @@ def _choice(served: ServedModel, body: ChatBody, prompt: ChatPrompt, stop: Seque
         marks = {id: text for id, text in tokenizer.special_tokens.items() if id not in ends} | marks
     is_open = prompt.is_thinking
     stream = ThinkingStream(tokenizer, tokenizer.thinking_format, is_open=is_open, stop=stop, spelled=marks)
-    reader = None if format is None else ToolCallReader(format, prompt.functions)
+    reader = None if format is None else ToolCallReader(format, prompt.functions, in_pieces=body.stream is True)
     return Choice(stream, reader, one_call)
 
 

@@ -9,12 +9,15 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from edgeformer.runtime import CausalLM
+from edgeformer.runtime.text.thinking.switches import EFFORT
 from edgeformer.server.endpoints.chat import Chat, begin_chat, chat_tokens
+from edgeformer.server.schema.bodies import ChatBody
 from edgeformer.server.schema.message_bodies import MessagesBody
 from edgeformer.server.service.answers import unless_gone
 from edgeformer.server.service.generating import EventStream, keep_text
 from edgeformer.server.service.state import body_of, record_of, state_of
-from edgeformer.server.tool_calls.format import Call
+from edgeformer.server.tool_calls.format import CallPiece
 
 Event = dict[str, Any]
 
@@ -27,7 +30,8 @@ class Blocks:
     """The blocks of an answer so far. Its methods yield an event for each change."""
 
     blocks: list[dict[str, Any]] = field(default_factory=list)
-    _open: str = ""  # the type of the last block, if it is one that grows
+    _open: str = ""  # the type of the last block, if it still grows
+    _arguments: str = ""  # of the last call
 
     def add_thinking(self, piece: str) -> Iterator[Event]:
         """Append text to what the model thinks, or begin it. There is no signature, as nobody checks it."""
@@ -48,16 +52,21 @@ class Blocks:
             self._open = block["type"]
             yield self._begin(block)
 
-    def add_call(self, call: Call) -> Iterator[Event]:
-        """Append a call, which is whole."""
-        yield from self.end()
-        yield self._begin({"type": "tool_use", "id": call.id, "name": call.name, "input": {}})
-        self.blocks[-1]["input"] = json.loads(call.arguments)
-        yield self._change({"type": "input_json_delta", "partial_json": call.arguments})
-        yield self._stop()
+    def add_piece(self, piece: CallPiece) -> Iterator[Event]:
+        """Append a part of a call, or begin one."""
+        if piece.begins:
+            yield from self.end()
+            self._open = "tool_use"
+            self._arguments = ""
+            yield self._begin({"type": "tool_use", "id": piece.id, "name": piece.name, "input": {}})
+        self._arguments += piece.arguments
+        yield self._change({"type": "input_json_delta", "partial_json": piece.arguments})
+        if piece.ends:
+            self.blocks[-1]["input"] = json.loads(self._arguments)
+            yield from self.end()
 
     def end(self) -> Iterator[Event]:
-        """End the text that is being written, or what is being thought, if there is one."""
+        """End the block that is being written, if there is one."""
         if self._open:
             self._open = ""
             yield self._stop()
@@ -90,8 +99,8 @@ class AnsweringMessage:
                 yield event
             for event in self.blocks.add_text(delta.text) if delta.text else ():
                 yield event
-            for call in delta.calls:
-                for event in self.blocks.add_call(call):
+            for piece in delta.pieces:
+                for event in self.blocks.add_piece(piece):
                     yield event
         for event in self.blocks.end():
             yield event
@@ -137,10 +146,29 @@ class AnsweringMessage:
         }
 
 
+async def _as_chat(request: Request, body: MessagesBody) -> ChatBody:
+    """Return a request as a chat, without what clients ask of every model, and this one cannot do.
+
+    They have to say how long an answer may become, and name what their own models could write.
+    """
+    state, record = state_of(request), record_of(request)
+    served = await state.models.use(body.model, record)
+    served.require(CausalLM)
+    chat, left_out = body.as_chat(), {}
+    if served.tokenizer.thinking_format is None and body.thinking is not None:
+        left_out = {"thinking": None}
+        if body.thinking.type != "disabled":
+            record.warnings.append(f"thinking is left out: {served.name!r} does not think")
+    if chat.reasoning_effort is not None and EFFORT not in served.tokenizer.template_variables(bool(chat.tools)):
+        left_out |= {"reasoning_effort": None}
+        record.warnings.append("output_config.effort is left out: the chat template does not read it")
+    return chat.model_copy(update=left_out)
+
+
 async def messages(request: Request) -> Response:
     """Answer a conversation (Anthropic's API)."""
     body = await body_of(request, MessagesBody)
-    answering = AnsweringMessage(body, await begin_chat(request, body.as_chat(), "messages"))
+    answering = AnsweringMessage(body, await begin_chat(request, await _as_chat(request, body), "messages", cut=True))
     answers = answering.chat.answers
     if body.stream:
         return EventStream(request, answers, answering.events(), named=True, nested_errors=True)
@@ -153,4 +181,4 @@ async def messages(request: Request) -> Response:
 async def count_tokens(request: Request) -> Response:
     """Return how many tokens a conversation has (Anthropic's API)."""
     body = await body_of(request, MessagesBody)
-    return JSONResponse({"input_tokens": len(await chat_tokens(request, body.as_chat(), "messages"))})
+    return JSONResponse({"input_tokens": len(await chat_tokens(request, await _as_chat(request, body), "messages"))})

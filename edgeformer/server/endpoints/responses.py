@@ -17,7 +17,7 @@ from edgeformer.server.schema.response_bodies import OPTION_NAMES, ResponseBody
 from edgeformer.server.service.answers import unless_gone
 from edgeformer.server.service.generating import EventStream, keep_text
 from edgeformer.server.service.state import body_of, record_of, state_of
-from edgeformer.server.tool_calls.format import Call
+from edgeformer.server.tool_calls.format import CallPiece
 
 Event = dict[str, Any]
 
@@ -46,26 +46,34 @@ class Output:
         """Begin an item with one part of text, unless it is open already."""
         if self._open == kind:
             return
-        yield from self.end_text("completed")
+        yield from self.end_item("incomplete" if self._open == "function_call" else "completed")
         self._open = kind
         id = f"{'msg' if kind == 'message' else 'rs'}_{secrets.token_hex(12)}"
         yield self._begin({"type": kind, "id": id, "content": []} | fields)
         self.items[-1]["content"] = [part]
         yield self._change("content_part.added", content_index=0, part=dict(part))
 
-    def add_call(self, call: Call) -> Iterator[Event]:
-        """Append a call, which is whole."""
-        yield from self.end_text("completed")
-        item = {"type": "function_call", "id": f"fc_{secrets.token_hex(12)}", "call_id": call.id, "name": call.name}
-        yield self._begin(item | {"arguments": ""})
-        self.items[-1]["arguments"] = call.arguments
-        yield self._change("function_call_arguments.delta", delta=call.arguments)
-        yield self._change("function_call_arguments.done", arguments=call.arguments)
-        yield self._end("completed")
+    def add_piece(self, piece: CallPiece) -> Iterator[Event]:
+        """Append a part of a call, or begin one."""
+        if piece.begins:
+            yield from self.end_item("completed")
+            self._open = "function_call"
+            item = {"type": "function_call", "id": f"fc_{secrets.token_hex(12)}", "call_id": piece.id}
+            yield self._begin(item | {"name": piece.name, "arguments": ""})
+        self.items[-1]["arguments"] += piece.arguments
+        yield self._change("function_call_arguments.delta", delta=piece.arguments)
+        if piece.ends:
+            yield from self.end_item("completed")
 
-    def end_text(self, status: str) -> Iterator[Event]:
-        """End the message that is being written, or what is being thought, if there is one."""
+    def end_item(self, status: str) -> Iterator[Event]:
+        """End the item that is being written, if there is one; a call that is ended by another item is incomplete."""
         if not self._open:
+            return
+        if self._open == "function_call":
+            self._open = ""
+            arguments = self.items[-1]["arguments"]
+            yield self._change("function_call_arguments.done", arguments=arguments)
+            yield self._end(status)
             return
         logprobs: dict[str, Any] = {"logprobs": []} if self._open == "message" else {}
         self._open = ""
@@ -113,11 +121,11 @@ class Responding:
                 yield event
             for event in self.output.add_text(delta.text) if delta.text else ():
                 yield event
-            for call in delta.calls:
-                for event in self.output.add_call(call):
+            for piece in delta.pieces:
+                for event in self.output.add_piece(piece):
                     yield event
         status = "incomplete" if self.chat.choices[0].finish_reason == "length" else "completed"
-        for event in self.output.end_text(status):
+        for event in self.output.end_item(status):
             yield event
         yield {"type": f"response.{status}", "response": self.response(status)}
 

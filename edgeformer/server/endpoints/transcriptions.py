@@ -1,5 +1,6 @@
 """The routes /v1/audio/transcriptions and /v1/audio/translations: a recording, sent as a form, becomes its text."""
 
+import asyncio
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast, get_args
 
@@ -77,7 +78,9 @@ async def _answer(request: Request, task: str) -> Response:
     body = await _read_form(request)
     served = await state.models.use(body.model, record_of(request))
     served.require_speech()
-    samples = await state.in_thread(_samples_of, body, SAMPLES_PER_BYTE * state.options.max_body_bytes)
+    most = SAMPLES_PER_BYTE * state.options.max_body_bytes
+    decoding = asyncio.get_running_loop().run_in_executor(state.decoder, _samples_of, body, most)
+    samples = await unless_gone(request, _result_of(decoding))  # one that has not begun is not decoded any more then
     transcript = await _transcribe(request, served, samples, body, task)
     keep_text(state, record, "answer", transcript.text)
     return _response(transcript, body)
@@ -112,6 +115,10 @@ async def _transcribe(
         if isinstance(step, Transcript):
             return step
         result = await _generated(request, served, step)
+
+
+async def _result_of(decoding: "asyncio.Future[NDArray[np.float32]]") -> NDArray[np.float32]:
+    return await decoding
 
 
 def _next(runs: Any, result: Generation | None) -> Window | Transcript:

@@ -63,6 +63,7 @@ def create_app(models: ServedModels, options: ServerOptions) -> Starlette:
                 allow_origins=list(options.cors_origins),
                 allow_methods=["GET", "POST"],
                 allow_headers=["*"],
+                allow_private_network=True,
                 expose_headers=["x-request-id", "retry-after"],
             )
         )

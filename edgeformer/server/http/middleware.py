@@ -97,7 +97,10 @@ class Guard:
                 LOG.exception("a request failed", extra={"fields": {"request_id": record.request_id}})
             if not record.status:  # a status that was sent cannot be taken back
                 await body.read_rest()
-                await failure.response()(scope, receive, send)
+                response = failure.response()
+                if not body.arrived:  # whatever else comes of it would keep the connection
+                    response.headers["connection"] = "close"
+                await response(scope, receive, send)
 
     def _check(self, headers: Headers, scope: Scope) -> None:
         """Raise ApiError for a request that may not come in."""
@@ -127,7 +130,10 @@ class Guard:
 
 
 class BoundedBody:
-    """The receiver of a request, which stops reading a body that is too long or comes too slowly."""
+    """The receiver of a request, which stops reading a body that is too long or comes too slowly.
+
+    arrived: whether all of the body has come.
+    """
 
     def __init__(self, receive: Receive, options: ServerOptions):
         self._receive = receive
@@ -135,6 +141,7 @@ class BoundedBody:
         self._until = time.monotonic() + options.body_seconds
         self._bytes = 0
         self._complete = False
+        self.arrived = False
 
     async def __call__(self) -> Message:
         """Return the next message. Raises ApiError beyond a limit, ClientGone where the body ends before its end."""
@@ -149,7 +156,7 @@ class BoundedBody:
         if message["type"] == "http.disconnect":
             raise ClientGone
         self._bytes += len(message.get("body", b""))
-        self._complete = not message.get("more_body", False)
+        self._complete = self.arrived = not message.get("more_body", False)
         if self._bytes > self._options.max_body_bytes:
             raise _too_large(self._options)
         return message
@@ -162,7 +169,7 @@ class BoundedBody:
                 while left > 0 and not self._complete:
                     message = await self._receive()
                     left -= len(message.get("body", b""))
-                    self._complete = not message.get("more_body", False)
+                    self._complete = self.arrived = not message.get("more_body", False)
 
 
 def _too_large(options: ServerOptions) -> ApiError:

@@ -6,12 +6,14 @@ import signal
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import uvicorn
 
 from edgeformer.errors import RequestError
 from edgeformer.server.http.app import create_app
+from edgeformer.server.http.connections import bounded_connection
 from edgeformer.server.service.model_folder import ModelFolder
 from edgeformer.server.service.options import ServerOptions
 from edgeformer.server.service.records import LOG, log_to_stderr
@@ -84,14 +86,23 @@ class DrainingServer(uvicorn.Server):
         # Without a lifespan, nothing of the application runs before or after its requests.
         config = uvicorn.Config(
             app, log_config=None, access_log=False, server_header=False, date_header=False, lifespan="off", ws="none",
-            timeout_graceful_shutdown=int(options.drain_seconds) + LAST_SECONDS,
+            http=bounded_connection(options), timeout_graceful_shutdown=int(options.drain_seconds) + LAST_SECONDS,
         )  # fmt: skip
         super().__init__(config)
         self._state: State = app.state.edgeformer
+        self._loop: asyncio.AbstractEventLoop | None = None  # once it is to stop
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop at a signal. A second one cancels what runs, so that it ends with an event that says so."""
+        if not self.should_exit:
+            super().handle_exit(sig, frame)
+        elif self._loop is not None:
+            self._loop.call_soon_threadsafe(self._state.cancel_running)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting, wait for running requests, then cancel them."""
         self._state.draining = True
+        self._loop = asyncio.get_running_loop()
         LOG.info("draining", extra={"fields": {"running": len(self._state.running)}})
         timer = asyncio.get_running_loop().call_later(self._state.options.drain_seconds, self._state.cancel_running)
         try:

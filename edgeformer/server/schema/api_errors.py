@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.responses import Response
@@ -29,7 +30,7 @@ class ApiError(EdgeformerError):
     """A request that is answered with an error.
 
     status: of HTTP. code: a word for programs, such as `model_not_found`. param: the field of the request that is
-    wrong. retry_after: seconds after which the client should try again.
+    wrong. retry_after: seconds after which the client should try again. details: what clients of Anthropic read.
     """
 
     def __init__(
@@ -40,18 +41,21 @@ class ApiError(EdgeformerError):
         code: str | None = None,
         param: str | None = None,
         retry_after: float | None = None,
+        details: Mapping[str, Any] | None = None,
     ):
         super().__init__(message)
         self.status = status
         self.code = code
         self.param = param
         self.retry_after = retry_after
+        self.details = details
 
     @property
     def body(self) -> dict[str, Any]:
         """The JSON object of the answer."""
         kind = KINDS.get(self.status, "invalid_request_error")
-        return {"type": "error", "error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+        error = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
+        return {"type": "error", "error": error if self.details is None else error | {"details": self.details}}
 
     def response(self) -> Response:
         """Return the answer; its headers say how to log in, and when to try again."""

@@ -228,8 +228,11 @@ else:
     OptionsBody = with_options()
 
 
-ALIASES = {"n_predict": "max_tokens", "repeat_penalty": "repetition_penalty"}
-"""Fields of llama.cpp's server that are ours by other names."""
+ALIASES = {
+    "n_predict": "max_tokens", "repeat_penalty": "repetition_penalty", "reasoning_budget_tokens": "thinking_budget",
+    "thinking_token_budget": "thinking_budget",
+}  # fmt: skip
+"""Fields of llama.cpp's server and of vLLM that are ours by other names."""
 
 ALL_TOKENS = 2**31 - 1
 """`max_tokens` of a request for all that the context leaves."""
@@ -259,6 +262,8 @@ class GenerationBody(OptionsBody):
             fields["max_tokens"] = ALL_TOKENS
         if fields.get("top_k") == -1:
             fields["top_k"] = 0
+        if fields.get("thinking_budget") == -1:
+            del fields["thinking_budget"]
         guided = {name: fields.pop(f"guided_{name}") for name in ("regex", "choice") if f"guided_{name}" in fields}
         if any(value is not None for value in guided.values()):
             fields.setdefault("structured_outputs", guided)

@@ -24,7 +24,8 @@ class ApiField:
     """The treatment of a field.
 
     servers: letters of those that have it. note: why it is ignored or refused, or what is done. neutral: values of a
-    refused field that change nothing. equals: the name of another field; a value equal to it changes nothing.
+    refused field that change nothing. equals: the name of another field; a value equal to it changes nothing. details:
+    what the error has for a client that goes on without the field.
     """
 
     status: Status
@@ -32,6 +33,7 @@ class ApiField:
     note: str = ""
     neutral: tuple[Any, ...] = ()
     equals: str = ""
+    details: Mapping[str, Any] | None = None
 
     def changes(self, value: Any, body: Mapping[str, Any]) -> bool:
         """Return whether a value of the field would change the answer to a request."""
@@ -92,6 +94,12 @@ FIELDS: dict[str, ApiField] = {
     "mirostat_eta": _ignored("L", "it does nothing without mirostat"),
     "min_keep": _refused("L", "filters keep one token at least", 0, 1),
     "tfs_z": _refused("L", "there is no such filter; use typical_p", 1),
+    "top_n_sigma": _refused("L", "there is no such filter; use min_p", -1),
+    "adaptive_target": _refused("L", "there is no such sampler; use top_p", -1),
+    "adaptive_decay": _ignored("L", "it does nothing without adaptive_target"),
+    "backend_sampling": _ignored("L", "where tokens are chosen changes none of them"),
+    "watermarking": _refused("V", "texts carry no marks", False),
+    "repetition_detection": _refused("V", "no answer is cut for it; use dry_multiplier", {}),
     "samplers": _refused("L", "filters run in one order", []),
     "allowed_token_ids": _refused("V", "use structured output", []),
     "bad_words": _refused("V", "logit_bias bans tokens", []),
@@ -111,6 +119,9 @@ FIELDS: dict[str, ApiField] = {
     "logprobs": _done("OLV"),
     "top_logprobs": _done("OLV", "of chats"),
     "n_probs": _refused("L", "logprobs asks for them", 0),
+    "logprob_token_ids": _refused("V", "the likeliest tokens have log-probabilities; use top_logprobs"),
+    "return_token_offsets": _refused("V", "`text_offset` of completions' logprobs has them", False),
+    "return_prompt_text": _refused("V", "/tokenize and /detokenize have it", False),
     "prompt_logprobs": _refused("V", "use echo and logprobs of /v1/completions", 0),
     "post_sampling_probs": _refused("L", "log-probabilities are of the model's own distribution", False),
     "return_tokens_as_token_ids": _refused("V", "tokens are texts", False),
@@ -125,6 +136,8 @@ FIELDS: dict[str, ApiField] = {
     "guided_choice": _done("V"),
     "structured_outputs": _done("V", "its `json`, `regex` and `choice`"),
     "grammar": _refused("L", "grammars of GBNF are not read; use response_format or guided_regex", ""),
+    "grammar_lazy": _refused("L", "grammars of GBNF are not read; use tools", False),
+    "grammar_triggers": _refused("L", "grammars of GBNF are not read; use tools", []),
     "guided_grammar": _refused("V", "use response_format or guided_regex", ""),
     "structural_tag": _refused("V", "use response_format or tools"),
     "guided_decoding_backend": _ignored("V", "llguidance is the only one"),
@@ -145,6 +158,9 @@ FIELDS: dict[str, ApiField] = {
     "function_call": _refused("O", "deprecated by OpenAI; use tool_choice", "none", "auto"),
     "max_tool_calls": _refused("O", "no tool runs on the server"),
     "web_search_options": _refused("O", "nothing is searched"),
+    "chat_format": _refused("L", "the chat template says how an answer is read; see --tool-format"),
+    "chat_parser": _refused("L", "the chat template says how an answer is read; see --tool-format", ""),
+    "preserved_tokens": _refused("L", "skip_special_tokens false shows special tokens", []),
     "parse_tool_calls": _refused("L", "calls are always read where there are tools", True),
     # the prompt
     "add_generation_prompt": _refused("LV", "use continue_final_message to go on with the last message", True),
@@ -154,6 +170,9 @@ FIELDS: dict[str, ApiField] = {
     "truncate_prompt_tokens": _done(
         "V", "of completions their last tokens, of embeddings their first; -1 is all that fit"
     ),
+    "truncation_side": _refused("V", "completions lose their first tokens, embeddings their last"),
+    "padding": _refused("V", "no prompt is padded", "do_not_pad"),
+    "prompt_embeds": _refused("V", "prompts are texts or token ids"),
     "truncation": _ignored("O", "a conversation that does not fit is refused"),
     "context_management": _refused("O", "a conversation is answered as it is", []),
     "input_prefix": _done("L", "of /infill"),
@@ -162,9 +181,17 @@ FIELDS: dict[str, ApiField] = {
     # thinking
     "chat_template_kwargs": _done("LV", "variables of the chat template; those that it does not read are refused"),
     "enable_thinking": _done("", "of Qwen; where the chat template can switch thinking"),
-    "thinking": _done("A", "of chats its `type` and `budget_tokens`; of /v1/messages `disabled` alone"),
+    "thinking": _done("A", "its `type` and `budget_tokens`"),
     "reasoning": _done("O", "its `effort`, and OpenRouter's `enabled` and `max_tokens`"),
     "reasoning_effort": _done("OLV", "where the chat template reads it; none switches thinking off"),
+    "thinking_token_budget": _done("V", "thinking_budget by another name"),
+    "reasoning_budget_tokens": _done("L", "thinking_budget by another name"),
+    "reasoning_budget_start_tag": _refused("L", "the marks are those of the model", ""),
+    "reasoning_budget_end_tag": _refused("L", "the marks are those of the model", ""),
+    "reasoning_budget_message": _refused("L", "thinking ends with its mark alone", ""),
+    "reasoning_budget_arm_immediately": _ignored("L", "thinking is counted from its mark on"),
+    "reasoning_control": _refused("L", "thinking is limited by a budget", False),
+    "thinking_forced_open": _refused("L", "the chat template says where thinking begins", False),
     "reasoning_format": _ignored("L", "what a model thinks comes as `reasoning_content`"),
     "include_reasoning": _ignored("V", "what a model thinks comes as `reasoning_content`"),
     # bookkeeping
@@ -184,7 +211,18 @@ FIELDS: dict[str, ApiField] = {
     "cache_prompt": _ignored("L", "prefixes are kept while there is room"),
     "cache_salt": _ignored("V", "a prefix that is kept changes no answer"),
     "cache_control": _ignored("A", "a hint; prefixes are kept while there is room"),
+    "session_id": _ignored("V", "prefixes are found by their tokens"),
+    "speculative.n_min": _ignored("L", "drafts change no answer; see prompt_lookup_num_tokens"),
+    "speculative.n_max": _ignored("L", "drafts change no answer; see prompt_lookup_num_tokens"),
+    "speculative.p_min": _ignored("L", "drafts change no answer; see prompt_lookup_num_tokens"),
+    "speculative.type": _ignored("L", "drafts change no answer; see prompt_lookup_num_tokens"),
+    "speculative.ngram_size_n": _ignored("L", "drafts change no answer; see prompt_lookup_num_tokens"),
+    "speculative.ngram_size_m": _ignored("L", "drafts change no answer; see prompt_lookup_num_tokens"),
+    "speculative.ngram_m_hits": _ignored("L", "drafts change no answer; see prompt_lookup_num_tokens"),
+    "stream_interval": _ignored("V", "a stream has an event for each token"),
+    "sse_ping_interval": _ignored("L", "a stream is not silent for long"),
     "id_slot": _ignored("L", "the engine chooses a row"),
+    "n_discard": _ignored("L", "a prompt is never shifted out of the context"),
     "n_keep": _ignored("L", "a prompt is never shifted out of the context"),
     "n_cache_reuse": _ignored("L", "prefixes are found by their tokens"),
     "timings_per_token": _ignored("L", "durations are in /metrics and in the log"),
@@ -193,10 +231,20 @@ FIELDS: dict[str, ApiField] = {
     "ttl": _ignored("", "of LM Studio; see --models-dir"),
     "lora": _refused("L", "name the adapter in model, as FOLDER:ADAPTER", []),
     "kv_transfer_params": _refused("V", "caches stay in the process"),
+    "ec_transfer_params": _refused("V", "caches stay in the process"),
+    "routed_experts_prompt_start": _ignored("V", "answers do not say which experts computed them"),
+    "return_mm_kwargs": _ignored("V", "models read text"),
+    "media_io_kwargs": _refused("V", "models read text", {}),
+    "use_activation": _refused("V", "scores and vectors are as the model's own configuration says", True),
+    "embed_dtype": _refused("V", "vectors are float32", "float32"),
+    "endianness": _refused("V", "base64 is of little-endian numbers", "native", "little"),
     "vllm_xargs": _refused("V", "there are no others", {}),
     "background": _refused("O", "an answer belongs to its request", False),
     "conversation": _refused("O", NOT_STORED),
     "previous_response_id": _refused("O", f"{NOT_STORED} as input"),
+    "previous_response": _refused("V", f"{NOT_STORED} as input"),
+    "previous_input_messages": _refused("V", f"{NOT_STORED} as input"),
+    "enable_response_messages": _refused("V", "an answer has its items alone", False),
     "include": _done("O", "of /v1/responses; what an answer never has is left out"),
     "moderation": _refused("O", "there is no moderation"),
 }
@@ -210,8 +258,16 @@ MESSAGE_FIELDS: dict[str, ApiField] = {
     "container": _refused("A", "the server runs no tools of its own"),
     "context_management": _refused("A", "a conversation is answered as it is", {}),
     "mcp_servers": _refused("A", "the server runs no tools of its own", []),
-    "output_config": _refused("A", "use tools, or response_format of /v1/chat/completions", {}),
+    "output_config": _done("AV", "`format`, and `effort` where the chat template reads it"),
     "inference_geo": _ignored("A", "the server is where it is"),
+    "speed": _ignored("A", "there is one speed"),
+    "diagnostics": _ignored("A", "what was found in a cache is in `usage`"),
+    "user_profile_id": _ignored("A", "names the end user; nobody is told"),
+    "thread": ApiField(
+        "refused", "A", NOT_STORED, details={"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    ),
+    "compaction": _refused("A", "a conversation is answered as it is"),
+    "fallbacks": _refused("A", "the model that is named answers", []),
 }
 """Fields of /v1/messages that no other route has."""
 
@@ -260,6 +316,7 @@ PARTS: dict[str, dict[str, ApiField]] = {
     },
     "response_format": {},
     "text": {"verbosity": FIELDS["verbosity"]},
+    "thinking": {"display": _ignored("A", "what a model thinks comes as it is")},
     "stream_options": {
         "continuous_usage_stats": _refused("V", "the usage is in the last event", False),
         "include_obfuscation": _ignored("O", "streams are not padded against listeners on the wire"),
@@ -292,6 +349,8 @@ def keep_known(data: Mapping[str, Any], known: frozenset[str], table: Mapping[st
             raise PydanticCustomError("unknown_parameter", "is no field of this request", {"field": shown})
         if field.changes(value, data):
             raise PydanticCustomError(
-                "unsupported_parameter", "is not supported: {note}. Leave it out", {"field": name, "note": field.note}
+                "unsupported_parameter",
+                "is not supported: {note}. Leave it out",
+                {"field": name, "note": field.note, "details": field.details},
             )
     return kept

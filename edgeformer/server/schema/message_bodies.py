@@ -11,9 +11,11 @@ from edgeformer.server.schema.bodies import (
     ChatBody,
     ChatMessage,
     Function,
+    JsonSchema,
     ModelBody,
     NamedFunction,
     NamedTool,
+    ResponseFormat,
     ToolCall,
     ToolDefinition,
     ToolName,
@@ -75,6 +77,20 @@ class AnthropicToolChoice(Body):
     disable_parallel_tool_use: bool | None = None
 
 
+class OutputFormat(Body):
+    """The schema that an answer has to follow."""
+
+    type: Literal["json_schema"]
+    schema_: Schema = Field(alias="schema")
+
+
+class OutputConfig(Body):
+    """The form of an answer, and how much the model is to think, where its template has degrees."""
+
+    format: OutputFormat | None = None
+    effort: str | None = Field(None, max_length=32)
+
+
 OPTION_NAMES = ("temperature", "top_p", "top_k")
 """Options of generation that /v1/messages has, by the same names."""
 
@@ -97,9 +113,11 @@ class MessagesBody(OptionsBody):
     tools: list[AnthropicTool] | None = Field(None, max_length=128)
     tool_choice: AnthropicToolChoice | None = None
     thinking: ThinkingOptions | None = None
+    output_config: OutputConfig | None = None
 
     def as_chat(self) -> ChatBody:
         """Return the same request as one of /v1/chat/completions. Raises ApiError for blocks that lack a field."""
+        wanted = self.output_config or OutputConfig(effort=None)
         messages = [] if self.system is None else [ChatMessage(role="system", content=_text(self.system, "system"))]
         for place, message in enumerate(self.messages):
             messages += _messages(message, f"messages.{place}")
@@ -114,10 +132,16 @@ class MessagesBody(OptionsBody):
             "tools": [_tool(tool) for tool in self.tools or ()],
             "tool_choice": None if choice is None else _tool_choice(choice),
             "parallel_tool_calls": False if choice is not None and choice.disable_parallel_tool_use else None,
+            "thinking": self.thinking,
+            "reasoning_effort": wanted.effort,
+            "response_format": None if wanted.format is None else _response_format(wanted.format),
         }
-        if self.thinking is not None and self.thinking.type == "disabled":
-            fields["enable_thinking"] = False  # clients ask for it without knowing whether the model can
         return ChatBody(**fields | {name: getattr(self, name) for name in OPTION_NAMES})
+
+
+def _response_format(wanted: OutputFormat) -> ResponseFormat:
+    schema = JsonSchema(schema=wanted.schema_, strict=True)
+    return ResponseFormat(type="json_schema", json_schema=schema)
 
 
 def _tool(tool: AnthropicTool) -> ToolDefinition:

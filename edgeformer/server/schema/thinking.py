@@ -9,6 +9,7 @@ from edgeformer.errors import RequestError
 from edgeformer.runtime.text.tokenizer import Tokenizer
 from edgeformer.server.schema.api_errors import ApiError
 from edgeformer.server.schema.body import Body
+from edgeformer.server.schema.fields import PARTS
 
 _Value = TypeVar("_Value")
 
@@ -25,6 +26,8 @@ class ReasoningOptions(Body):
 
 class ThinkingOptions(Body):
     """Thinking as Anthropic, DeepSeek and GLM have it."""
+
+    FIELDS = PARTS["thinking"]
 
     type: Literal["enabled", "disabled", "adaptive", "auto"]
     budget_tokens: int | None = Field(None, ge=0)

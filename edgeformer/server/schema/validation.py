@@ -46,7 +46,7 @@ def error_of(error: ValidationError, data: Mapping[str, Any]) -> ApiError:
     else:
         message = f"{param or 'the body'}: {first['msg'].removeprefix('Value error, ')}."
     code = first["type"] if first["type"] in CODES else "invalid_type"
-    return ApiError(400, message, code=code, param=param)
+    return ApiError(400, message, code=code, param=param, details=first.get("ctx", {}).get("details"))
 
 
 OWN = ("wrong_type", "wrong_name", "never_included", "missing_schema")

@@ -31,6 +31,10 @@ class ServerOptions:
         max_prompt_tokens: tokens of a prompt at most; None for what the model's context has room for.
         default_max_tokens: new tokens of a request that names no limit; None for that of the runtime.
         max_choices: the largest `n` of a request, and the most prompts in one.
+        max_connections: open connections at most, within the files that the process may open; more get status 503.
+        max_connections_per_address: of one address at most. A proxy before the server is one address.
+        max_header_bytes: bytes of a request's headers at most; more is answered with status 431.
+        header_seconds: time that a connection has to send the headers of a request; after that it is closed.
         body_seconds: time that a client has to send a request; after that the status is 408.
         stall_seconds: time that a client may leave a stream unread; after that its request is cancelled.
         drain_seconds: time that running requests have after SIGTERM; after that they are cancelled.
@@ -50,6 +54,10 @@ class ServerOptions:
     max_prompt_tokens: int | None = None
     default_max_tokens: int | None = None
     max_choices: int = 16
+    max_connections: int = 1000
+    max_connections_per_address: int = 500
+    max_header_bytes: int = 64 << 10
+    header_seconds: float = 10.0
     body_seconds: float = 30.0
     stall_seconds: float = 60.0
     drain_seconds: float = 30.0
@@ -59,11 +67,14 @@ class ServerOptions:
     tool_format: str | None = None
 
     def __post_init__(self) -> None:
-        at_least_one = ("max_body_bytes", "max_prompt_tokens", "default_max_tokens", "max_choices", "models_memory")
+        at_least_one = (
+            "max_body_bytes", "max_prompt_tokens", "default_max_tokens", "max_choices", "models_memory",
+            "max_connections", "max_connections_per_address", "max_header_bytes",
+        )  # fmt: skip
         for name in at_least_one:
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise RequestError(f"{name} is {getattr(self, name)}; it must be at least 1.")
-        for name in ("body_seconds", "stall_seconds", "drain_seconds", "idle_seconds"):
+        for name in ("header_seconds", "body_seconds", "stall_seconds", "drain_seconds", "idle_seconds"):
             if getattr(self, name) < 0:
                 raise RequestError(f"{name} is {getattr(self, name)}; it must be 0 or more.")
         if not self.host:

@@ -27,7 +27,8 @@ TEXT_THREADS = 4
 class State:
     """The state of a server. draining: no more requests are taken. running: answers that are being generated.
 
-    scoring: held by the one request whose prompt is scored, beside the engine of its model.
+    scoring: held by the one request whose prompt is scored, beside the engine of its model. decoder: decodes
+    recordings, one at a time, as a small file may hold an hour.
     """
 
     models: ServedModels
@@ -38,6 +39,7 @@ class State:
     wakes: Wakes = field(default_factory=Wakes)
     scoring: asyncio.Lock = field(default_factory=asyncio.Lock)
     threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(TEXT_THREADS, "edgeformer-text"))
+    decoder: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "edgeformer-sound"))
 
     def cancel_running(self) -> None:
         """Cancel all answers that are being generated."""
@@ -46,7 +48,8 @@ class State:
 
     def close(self) -> None:
         """Let the threads end."""
-        self.threads.shutdown(wait=False, cancel_futures=True)
+        for each in (self.threads, self.decoder):
+            each.shutdown(wait=False, cancel_futures=True)
 
     async def in_thread(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
         """Return the result of a function that runs beside the loop, as tokenizing does."""

@@ -1,32 +1,19 @@
 """A format of tool calls: its marks, how a call is read, and how a grammar writes one."""
 
 import json
-import re
-import secrets
-import string
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from edgeformer.server.tool_calls.lark import Lark
-from edgeformer.server.tool_calls.source import NotACall, Reading, Source, decode
-
-ID = re.compile(r"[A-Za-z0-9]{9}")
-ID_LETTERS = string.ascii_letters + string.digits
-ID_LENGTH = 9
-"""Letters and digits of a call's id: the templates of Mistral refuse any other length."""
+from edgeformer.server.tool_calls.source import NotACall, Reading, Source, decode, id_of, make_id
 
 Tools = Mapping[str, Mapping[str, Any]]
 """The JSON schemas of the parameters of all functions, by their names."""
 
 THINK, END_THINK = "<think>", "</think>"
 """Marks around what a model thinks, as most models write them, and as clients get them."""
-
-
-def make_id() -> str:
-    """Return the id of a new call."""
-    return "".join(secrets.choice(ID_LETTERS) for _ in range(ID_LENGTH))
 
 
 @dataclass(frozen=True)
@@ -42,6 +29,29 @@ class Call:
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
 
 
+@dataclass(frozen=True)
+class CallPiece:
+    """A part of a call as it is written.
+
+    place: of the call among those of the answer. arguments: new text of the JSON object. begins: whether it is the
+    first part. ends: whether it is the last one, which a call that breaks off does not have.
+    """
+
+    place: int
+    id: str
+    name: str
+    arguments: str
+    begins: bool
+    ends: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as streams of OpenAI's API have it."""
+        if not self.begins:
+            return {"index": self.place, "function": {"arguments": self.arguments}}
+        function = {"name": self.name, "arguments": self.arguments}
+        return {"index": self.place, "id": self.id, "type": "function", "function": function}
+
+
 def call(name: Any, arguments: Any, id: Any = None) -> Call:
     """Return a call with arguments as a model wrote them: an object, JSON text of one, or nothing.
 
@@ -52,10 +62,15 @@ def call(name: Any, arguments: Any, id: Any = None) -> Call:
     arguments = {} if arguments in (None, "", []) or isinstance(arguments, str) else arguments
     if not isinstance(name, str) or not isinstance(arguments, dict):
         raise NotACall
-    text = json.dumps(arguments, ensure_ascii=False)
+    return Call(name, json_text(arguments), id_of(id))
+
+
+def json_text(value: Any) -> str:
+    """Return a value as JSON, in which half of a character, which UTF-8 does not have, is escaped."""
+    text = json.dumps(value, ensure_ascii=False)
     if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
-        text = json.dumps(arguments)  # half of a character, which UTF-8 does not have, is escaped
-    return Call(name, text, id) if isinstance(id, str) and ID.fullmatch(id) else Call(name, text)
+        return json.dumps(value)
+    return text
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edgeformer.server.tool_calls.format import Block, ToolFormat, Tools, call
+from edgeformer.server.tool_calls.format import Block, ToolFormat, Tools, call, json_text
 from edgeformer.server.tool_calls.lark import Lark, part_of, properties_of, resolved, types_of
-from edgeformer.server.tool_calls.source import MAX_DEPTH, NotACall, Reading, Source, decode
+from edgeformer.server.tool_calls.source import MAX_DEPTH, BegunCall, NotACall, Reading, Source, decode
 
 KEY = re.compile(r"[^:,{}\[\]\"]*")
 SCALAR = re.compile(r"[^,{}\[\]]*")
@@ -38,14 +38,14 @@ class Gemma(ToolFormat):
         yield from source.skip_space()
         yield from source.expect("call:")
         name = yield from source.name()
-        arguments = yield from self._entries(source, 1)
+        arguments = yield from self._entries(source, 1, source.begin(name))
         end = source.at
         yield from source.skip_space()
         if not (yield from source.take(self.closing)):
             source.at = end
         return Block([call(name, arguments)])
 
-    def _entries(self, source: Source, depth: int) -> Reading[dict[str, Any]]:
+    def _entries(self, source: Source, depth: int, begun: BegunCall | None = None) -> Reading[dict[str, Any]]:
         yield from source.expect("{")
         entries: dict[str, Any] = {}
         while True:
@@ -61,6 +61,8 @@ class Gemma(ToolFormat):
             yield from source.skip_space()
             yield from source.expect(":")
             entries[key] = yield from self._value(source, depth + 1)
+            if begun is not None:
+                begun.add(key, json_text(entries[key]))
             yield from source.skip_space()
             if (yield from source.expect(",", "}")) == "}":
                 return entries

@@ -38,7 +38,7 @@ class Harmony(ToolFormat):
             return Block(thinks_until=END if f"{CHANNEL}analysis" in header else "")
         yield from source.skip_space()
         if (yield from source.peek()) == "{":
-            arguments = yield from source.json()
+            arguments = yield from source.json(begins=source.begin(recipient[1]))
         elif (yield from source.take(CALL)) or not (yield from source.peek()):
             arguments = {}
         else:

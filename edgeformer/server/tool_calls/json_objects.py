@@ -16,11 +16,7 @@ from typing import Any
 
 from edgeformer.server.tool_calls.format import Block, Call, ToolFormat, Tools, call
 from edgeformer.server.tool_calls.lark import Lark, any_schema, part_of
-from edgeformer.server.tool_calls.source import NotACall, Reading, Source
-
-NAMES = ("name", "tool_name", "function")
-ARGUMENTS = ("arguments", "parameters")
-IDS = ("id", "call_id", "tool_call_id")
+from edgeformer.server.tool_calls.source import ARGUMENTS, IDS, NAMES, NotACall, Reading, Source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +51,7 @@ class JsonObjects(ToolFormat):
             yield from source.skip_space()
             yield from source.take("```json")
             yield from source.skip_space()
-        value = yield from source.json()
+        value = yield from source.json(is_call=True)
         calls = [call_of(each) for each in (value if isinstance(value, list) else [value])]
         while True:
             end = source.at
@@ -65,7 +61,7 @@ class JsonObjects(ToolFormat):
             if (yield from source.peek()) != "{":
                 source.at = end
                 break
-            calls.append(call_of((yield from source.json())))
+            calls.append(call_of((yield from source.json(is_call=True))))
         yield from source.skip_space()
         yield from source.take("```")
         yield from source.skip_space()

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edgeformer.server.tool_calls.format import ID_LENGTH, ID_LETTERS, Block, Call, ToolFormat, Tools, call
+from edgeformer.server.tool_calls.format import Block, Call, ToolFormat, Tools, call
 from edgeformer.server.tool_calls.json_objects import call_of
 from edgeformer.server.tool_calls.lark import Lark
-from edgeformer.server.tool_calls.source import NotACall, Reading, Source
+from edgeformer.server.tool_calls.source import ID_LENGTH, ID_LETTERS, NotACall, Reading, Source
 
 TOOL_CALLS, CALL_ID, ARGS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 
@@ -36,14 +36,14 @@ class Mistral(ToolFormat):
         yield from source.expect(TOOL_CALLS)
         yield from source.skip_space()
         if (yield from source.peek()) in ("[", "{"):
-            value = yield from source.json()
+            value = yield from source.json(is_call=True)
             return Block([call_of(each) for each in (value if isinstance(value, list) else [value])])
         name, id = (yield from source.name()), None
         if (yield from source.take(CALL_ID)):
             id = yield from source.name()
         yield from source.take(ARGS)
         yield from source.skip_space()
-        return Block([call(name, (yield from source.json()), id)])
+        return Block([call(name, (yield from source.json(begins=source.begin(name, id))), id)])
 
     def call_rule(self, lark: Lark, name: str, parameters: Mapping[str, Any]) -> str:
         """Return the expression of a call."""
@@ -86,7 +86,7 @@ class DeepSeek(ToolFormat):
             yield from source.skip_space()
         yield from source.take("```json")
         yield from source.skip_space()
-        arguments = yield from source.json()
+        arguments = yield from source.json(begins=source.begin(name))
         end = source.at
         yield from source.skip_space()
         yield from source.take("```")
@@ -120,7 +120,7 @@ class NameAndJson(ToolFormat):
             try:
                 name = yield from source.name()
                 yield from source.expect("\n")
-                calls.append(call(name, (yield from source.json())))
+                calls.append(call(name, (yield from source.json(begins=source.begin(name)))))
             except NotACall:
                 if not calls:
                     raise

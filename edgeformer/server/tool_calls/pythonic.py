@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edgeformer.server.tool_calls.format import Block, Call, ToolFormat, Tools, call
+from edgeformer.server.tool_calls.format import Block, Call, ToolFormat, Tools, call, json_text
 from edgeformer.server.tool_calls.json_objects import call_of
 from edgeformer.server.tool_calls.lark import Lark, part_of, properties_of
 from edgeformer.server.tool_calls.source import MAX_DEPTH, NotACall, Reading, Source, decode
@@ -61,7 +61,7 @@ class Pythonic(ToolFormat):
             yield from source.skip_space()
             following = yield from source.peek()
             if following == "{":  # as some templates write calls of earlier turns
-                calls.append(call_of((yield from source.json())))
+                calls.append(call_of((yield from source.json(is_call=True))))
             elif following and (following.isalpha() or following == "_"):
                 calls.append((yield from _call(source)))
             else:
@@ -96,6 +96,7 @@ def _call(source: Source) -> Reading[Call]:
     name = yield from source.name()
     yield from source.skip_space()
     yield from source.expect("(")
+    begun = source.begin(name)
     arguments: dict[str, Any] = {}
     while True:
         yield from source.skip_space()
@@ -105,6 +106,8 @@ def _call(source: Source) -> Reading[Call]:
         yield from source.skip_space()
         yield from source.expect("=")
         arguments[key] = yield from _value(source, 1)
+        if begun is not None:
+            begun.add(key, json_text(arguments[key]))
         yield from source.skip_space()
         if (yield from source.expect(",", ")")) == ")":
             return call(name, arguments)

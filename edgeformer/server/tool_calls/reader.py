@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
-from edgeformer.server.tool_calls.format import END_THINK, THINK, Block, Call, ToolFormat
-from edgeformer.server.tool_calls.source import NotACall, Reading, Source
+from edgeformer.server.tool_calls.format import END_THINK, THINK, Block, Call, CallPiece, ToolFormat
+from edgeformer.server.tool_calls.source import BegunCall, NotACall, Reading, Source
 
 
 class ToolCallReader:
@@ -15,16 +17,18 @@ class ToolCallReader:
     wrote. What stands between `<think>` and `</think>` is text, even if it is a call. White space around calls is left
     out.
 
-    functions: that may be called, each with `name` and `parameters`.
+    functions: that may be called, each with `name` and `parameters`. in_pieces: tell of calls while they are written,
+    by `take_pieces`. Of one that breaks off, or turns out to be none, the last brace is never told, and its text is
+    text.
     """
 
-    def __init__(self, format: ToolFormat, functions: Sequence[Mapping[str, Any]] = ()):
+    def __init__(self, format: ToolFormat, functions: Sequence[Mapping[str, Any]] = (), *, in_pieces: bool = False):
         self._format = format
         self._tools = {each["name"]: each.get("parameters") or {} for each in functions}
         self._starts = tuple(format.starts(self._tools))
         self._marks = (*format.openings, *format.thinking, *format.silent)
         self._mark = re.compile("|".join(map(re.escape, sorted(self._marks, key=len, reverse=True))))
-        self._source = Source()
+        self._source = Source(names=tuple(self._tools) if in_pieces else ())
         self._thinks_until = ""  # the mark that ends thinking, within it
         self._reading: Reading[Block] | None = None
         self._opening = ""  # the mark that the block which is read begins with, and where
@@ -34,6 +38,8 @@ class ToolCallReader:
         self._has_calls = False
         self._text: list[str] = []
         self._calls: list[Call] = []
+        self._pieces: list[CallPiece] = []
+        self._places = 0  # calls that were told of
 
     def push(self, piece: str) -> tuple[str, list[Call]]:
         """Add text; return the text and the calls that are complete now."""
@@ -52,6 +58,25 @@ class ToolCallReader:
         if self._space and not self._has_calls:
             text, self._space = text + self._space, None
         return text, calls
+
+    def take_pieces(self) -> list[CallPiece]:
+        """Return the pieces of calls that have come, in their order."""
+        self._tell()
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+    def _tell(self) -> None:
+        """Make pieces of what is new of calls that are being written. One that another one follows has ended."""
+        for each, following in zip_longest(self._source.begun, self._source.begun[1:]):
+            self._tell_of(each, each.whole if following is not None else each.arguments, ends=following is not None)
+
+    def _tell_of(self, each: BegunCall, text: str, *, ends: bool) -> None:
+        if each.ended or (len(text) == each.told and not ends):
+            return
+        if each.place is None:
+            each.place, self._places = self._places, self._places + 1
+        self._pieces.append(CallPiece(each.place, each.id, each.name, text[each.told :], each.told == 0, ends))
+        each.told, each.ended = len(text), ends
 
     def _taken(self) -> tuple[str, list[Call]]:
         text, calls = "".join(self._text), self._calls
@@ -76,16 +101,33 @@ class ToolCallReader:
             block: Block = stop.value
             if all(each.name in self._tools for each in block.calls):
                 self._reading = None
-                self._take(block)
+                self._take(replace(block, calls=self._as_told(block.calls)))
                 return True
         except NotACall:
             pass
         else:
             return False
         self._reading = None
+        self._tell()
+        self._source.begun = []
         self._source.at = self._opened_at + len(self._opening)
         self._write(self._opening)
         return True
+
+    def _as_told(self, calls: Sequence[Call]) -> list[Call]:
+        """Return calls of a block with the ids that were told of, and make pieces of what was not told of them."""
+        begun, self._source.begun = self._source.begun, []
+        ended = []
+        for call in calls:
+            each = next((each for each in begun if each.is_of(call.name, call.arguments)), None)
+            if each is None:  # its name came behind its arguments
+                self._tell_of(BegunCall(call.name, call.id), call.arguments, ends=True)
+            else:
+                begun.remove(each)
+                self._tell_of(each, each.whole, ends=True)
+                call = replace(call, id=each.id)
+            ended.append(call)
+        return ended
 
     def _take(self, block: Block) -> None:
         self._calls += block.calls

@@ -1,13 +1,17 @@
 """The text of an answer as readers of calls see it: it comes in pieces, and a reader waits where it needs more.
 
 A reader is a generator. It yields where the text that has come does not decide how to go on, and is resumed when more
-has come, so that every division of an answer into pieces is read alike, and no character twice.
+has come, so that every division of an answer into pieces is read alike, and no character twice. Of calls that a stream
+wants while they are written, a reader says when one begins, and the text of its arguments is kept as strict JSON.
 """
 
 import json
 import math
 import re
-from collections.abc import Generator, Sequence
+import secrets
+import string
+from collections.abc import Callable, Collection, Generator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
 _Result = TypeVar("_Result")
@@ -23,18 +27,200 @@ NAME = re.compile(r"[\w.:/-]*")
 BRACKETS = re.compile(r'["{}\[\]]')
 STRING_END = re.compile(r'["\\]')
 
+ID = re.compile(r"[A-Za-z0-9]{9}")
+ID_LETTERS = string.ascii_letters + string.digits
+ID_LENGTH = 9
+"""Letters and digits of a call's id: the templates of Mistral refuse any other length."""
+
+NAMES = ("name", "tool_name", "function")
+ARGUMENTS = ("arguments", "parameters")
+IDS = ("id", "call_id", "tool_call_id")
+"""Keys of the objects that calls are, of which the first one is taken that an object has."""
+
+BLANKS = " \t\r\n"
+WRITTEN = {":": ": ", ",": ", "}
+"""Marks of JSON that white space follows, as `json.dumps` writes them."""
+
 
 class NotACall(Exception):
     """The text is not a call in the format."""
 
 
-class Source:
-    """The text of an answer so far. at: where the reader is. ended: whether no more text comes."""
+def make_id() -> str:
+    """Return the id of a new call."""
+    return "".join(secrets.choice(ID_LETTERS) for _ in range(ID_LENGTH))
 
-    def __init__(self, text: str = "", *, ended: bool = False):
+
+def id_of(given: object) -> str:
+    """Return the id that a model gave a call, if it has the length that templates want, or a new one."""
+    return given if isinstance(given, str) and ID.fullmatch(given) else make_id()
+
+
+@dataclass
+class BegunCall:
+    """A call whose name is known.
+
+    arguments: their text so far, without the last brace: a call that breaks off is never JSON. told: letters of it that
+    were passed on. place: of the call among those of the answer, once it was told of. ended: whether all was told.
+    """
+
+    name: str
+    id: str = field(default_factory=make_id)
+    arguments: str = ""
+    told: int = 0
+    place: int | None = None
+    ended: bool = False
+
+    @property
+    def whole(self) -> str:
+        """The text of the arguments, if nothing more comes."""
+        return (self.arguments or "{") + "}"
+
+    def add(self, key: str, value: str) -> None:
+        """Add an argument, whose value is JSON."""
+        self.arguments += f"{', ' if self.arguments else '{'}{json.dumps(key, ensure_ascii=False)}: {value}"
+
+    def is_of(self, name: str, arguments: str) -> bool:
+        """Return whether it has become a call of this name with these arguments."""
+        try:
+            return self.name == name and json.loads(self.whole) == json.loads(arguments)
+        except ValueError:
+            return False
+
+
+class JsonPieces:
+    """The text of a JSON value, piece by piece, as strict JSON.
+
+    White space between values is that of `json.dumps`, and control characters within strings are escaped. A number, a
+    word or an escape is passed on once it is complete. The last brace is left out.
+    """
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._in_string = False
+        self._held = ""  # of an escape, or of a number or a word
+        self.ended = False
+
+    def push(self, letter: str) -> str:
+        """Add a letter; return text that is certain now."""
+        return self._in_text(letter) if self._in_string else self._outside(letter)
+
+    def _in_text(self, letter: str) -> str:
+        if self._held:
+            self._held += letter
+            if self._held[1] == "u" and len(self._held) < 6:
+                return ""
+            escape, self._held = self._held, ""
+            return escape
+        if letter == "\\":
+            self._held = letter
+            return ""
+        if letter == '"':
+            self._in_string = False
+        return json.dumps(letter)[1:-1] if letter < " " else letter
+
+    def _outside(self, letter: str) -> str:
+        if letter not in '"{}[],:' and letter not in BLANKS:
+            self._held += letter
+            return ""
+        word, self._held = self._held, ""
+        if letter in BLANKS:
+            return word
+        self._in_string = letter == '"'
+        self._depth += (letter in "{[") - (letter in "}]")
+        self.ended = self._depth == 0 and letter in "}]"
+        return word if self.ended else word + WRITTEN.get(letter, letter)
+
+
+class CallObjects:
+    """Reads names and arguments from objects that are calls, or a list of them, while they are written.
+
+    It takes calls whose name comes before their arguments, and leaves all others to the end. names: of the functions.
+    begun: to which calls are added.
+    """
+
+    def __init__(self, names: Collection[str], begun: list[BegunCall]):
+        self._names = names
+        self._begun = begun
+        self._depth = 0
+        self._calls_at = 0  # depth within an object that is a call
+        self._string: list[str] | None = None
+        self._escaped = False
+        self._key = ""  # whose value comes
+        self._last = ""  # the string that was read last
+        self._fields: dict[str, str] = {}
+        self._pieces: JsonPieces | None = None
+
+    def push(self, text: str) -> None:
+        """Add text."""
+        for letter in text:
+            if self._pieces is not None:
+                self._begun[-1].arguments += self._pieces.push(letter)
+                if self._pieces.ended:
+                    self._pieces = None
+            elif self._string is not None:
+                self._in_string(letter)
+            else:
+                self._outside(letter)
+
+    def _in_string(self, letter: str) -> None:
+        assert self._string is not None
+        if letter == '"' and not self._escaped:
+            self._last, self._string = "".join(self._string), None
+            if self._key and self._depth == self._calls_at:
+                self._fields[self._key] = self._last
+                self._key = ""
+            return
+        self._escaped = letter == "\\" and not self._escaped
+        self._string.append(letter)
+
+    def _outside(self, letter: str) -> None:
+        if letter == '"':
+            self._string, self._escaped = [], False
+        elif letter == ":" and self._depth == self._calls_at:
+            self._key = self._last
+        elif letter == "," and self._depth == self._calls_at:
+            self._key = ""
+        elif letter in "{[":
+            self._open(letter)
+        elif letter in "}]":
+            self._depth -= 1
+
+    def _open(self, letter: str) -> None:
+        begins = letter == "{" and self._depth == self._calls_at and self._key in ARGUMENTS
+        name = next((self._fields[key] for key in NAMES if key in self._fields), "")
+        if begins and name in self._names:
+            given = next((self._fields[key] for key in IDS if key in self._fields), None)
+            self._begun.append(BegunCall(name, id_of(given)))
+            self._pieces, self._key = JsonPieces(), ""
+            self._fields = {}
+            self._begun[-1].arguments += self._pieces.push(letter)
+            return
+        self._depth += 1
+        if letter == "{" and (self._calls_at == 0 or self._depth == self._calls_at):
+            self._calls_at, self._fields, self._key = self._depth, {}, ""
+
+
+class Source:
+    """The text of an answer so far.
+
+    at: where the reader is. ended: whether no more text comes. names: functions whose calls are wanted while they are
+    written, and begun: those of the block that is read.
+    """
+
+    def __init__(self, text: str = "", *, ended: bool = False, names: Collection[str] = ()):
         self.text = text
         self.at = 0
         self.ended = ended
+        self.names = names
+        self.begun: list[BegunCall] = []
+
+    def begin(self, name: str, id: object = None) -> BegunCall | None:
+        """Return a call that begins, if it is wanted while it is written."""
+        if name not in self.names:
+            return None
+        self.begun.append(BegunCall(name, id_of(id)))
+        return self.begun[-1]
 
     def peek(self, length: int = 1) -> Reading[str]:
         """Return the next characters; fewer, where the text ends."""
@@ -103,11 +289,16 @@ class Source:
                 return self.text[start:found]
             place = found + 1
 
-    def json(self) -> Reading[Any]:
-        """Return the JSON object or list that stands here. Its end is found by decoding, not by a mark behind it."""
-        start = place = self.at
-        if (yield from self.peek()) not in ("{", "["):
+    def json(self, *, is_call: bool = False, begins: BegunCall | None = None) -> Reading[Any]:
+        """Return the JSON object or list that stands here. Its end is found by decoding, not by a mark behind it.
+
+        is_call: whether it is a call, or a list of calls. begins: the call whose arguments it is.
+        """
+        start = place = seen = self.at
+        first = yield from self.peek()
+        if first not in ("{", "["):
             raise NotACall
+        watch = self._watch(is_call, begins if first == "{" else None)
         depth, in_string = 0, False
         while True:
             match = (STRING_END if in_string else BRACKETS).search(self.text, place)
@@ -115,6 +306,8 @@ class Source:
                 place = match.start() if match else len(self.text)
                 if self.ended:
                     raise NotACall
+                watch(self.text[seen:])
+                seen = len(self.text)
                 yield
                 continue
             place = match.end() + (match.group() == "\\")  # what follows a backslash ends no string
@@ -124,7 +317,20 @@ class Source:
                 raise NotACall
             if depth == 0 and not in_string:
                 self.at = place
-                return decode(self.text[start:place])
+                value = decode(self.text[start:place])
+                watch(self.text[seen:place])
+                return value
+
+    def _watch(self, is_call: bool, begins: BegunCall | None) -> Callable[[str], None]:
+        """Return what text of a JSON value is shown to while it comes."""
+        if begins is not None:
+            pieces = JsonPieces()
+
+            def add(text: str) -> None:
+                begins.arguments += "".join(map(pieces.push, text))
+
+            return add
+        return CallObjects(self.names, self.begun).push if is_call and self.names else lambda _: None
 
 
 def decode(text: str) -> Any:

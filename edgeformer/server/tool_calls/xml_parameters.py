@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edgeformer.server.tool_calls.format import Block, ToolFormat, Tools, call
+from edgeformer.server.tool_calls.format import Block, ToolFormat, Tools, call, json_text
 from edgeformer.server.tool_calls.lark import Lark, part_of, properties_of, resolved, types_of
-from edgeformer.server.tool_calls.source import NotACall, Reading, Source, decode
+from edgeformer.server.tool_calls.source import BegunCall, NotACall, Reading, Source, decode
 
 WORDS = {"True": True, "False": False, "None": None}
 """Values as templates write them that were made for Python."""
@@ -58,7 +58,8 @@ class XmlParameters(ToolFormat):
             yield from source.expect(behind)
         if name not in tools:
             raise NotACall
-        arguments = yield from self._arguments(source, tools[name])
+        begun = source.begin(name)
+        arguments = yield from self._arguments(source, tools[name], begun)
         yield from source.expect(*self.closings)
         while True:
             end = source.at
@@ -67,7 +68,7 @@ class XmlParameters(ToolFormat):
                 source.at = end
                 return Block([call(name, arguments)])
 
-    def _arguments(self, source: Source, schema: Mapping[str, Any]) -> Reading[dict[str, Any]]:
+    def _arguments(self, source: Source, schema: Mapping[str, Any], begun: BegunCall | None) -> Reading[dict[str, Any]]:
         """Read parameters and the white space behind them."""
         properties, *_ = properties_of(schema)
         arguments: dict[str, Any] = {}
@@ -82,6 +83,8 @@ class XmlParameters(ToolFormat):
             if self.lines:
                 text = text.removeprefix("\n").removesuffix("\n")
             arguments[key] = value_of(text, properties.get(key), schema)
+            if begun is not None:
+                begun.add(key, json_text(arguments[key]))
             yield from source.skip_space()
         return arguments
 

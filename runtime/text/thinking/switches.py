@@ -17,7 +17,7 @@ def thinking_variables(
     """Return variables of a chat template that switch thinking, and say how much of it there is to be.
 
     names: the variables that the template reads. thinks: whether the model has marks of thinking. Raises RequestError
-    for what the template does not read, but to switch off what is not there changes nothing.
+    for what the template does not read, but to switch off what is not there changes nothing, nor on what always is.
     """
     variables: dict[str, str | bool] = {}
     if reasoning_effort is not None:
@@ -29,9 +29,10 @@ def thinking_variables(
             raise _unread("reasoning_effort", (EFFORT,), names)
     if enable_thinking is not None and (enable_thinking or thinks or names & set(SWITCHES)):
         switch = next((name for name in SWITCHES if name in names), None)
-        if switch is None:
+        if switch is not None:
+            variables[switch] = enable_thinking
+        elif not enable_thinking or not thinks:
             raise _unread("enable_thinking", SWITCHES, names)
-        variables[switch] = enable_thinking
     return variables
 
 
