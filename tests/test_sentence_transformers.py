@@ -93,7 +93,7 @@ REFUSALS = [
         "lists Transformer, Dense, Pooling, Normalize, and" + INSTEAD,
     ),
     (["Transformer", "Normalize"], None, "lists Transformer, Normalize, and edgeformer has Transformer, Pooling, any"),
-    (["Transformer", "LogitScore"], None, "lists Transformer, LogitScore, and edgeformer has"),
+    (["Transformer", "WordWeights"], None, "lists Transformer, WordWeights, and edgeformer has"),
     (["StaticEmbedding"], None, "lists StaticEmbedding, and edgeformer has"),
     (["Transformer", "Pooling"], None, r"there is no .*1_Pooling/config\.json, which modules\.json lists"),
     (["Transformer", "Pooling"], {"pooling_mode": "min"}, "has the pooling 'min'; edgeformer has cls, max" + INSTEAD),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from edgeformer.config import Activation, Pooling, PoolingHead, PoolingLayer
+from edgeformer.config import Activation, ClassificationHead, Pooling, PoolingHead, PoolingLayer
 from edgeformer.config.heads import EncoderHead
 from edgeformer.config.tokenizer_limits import token_limit
 from edgeformer.documents.json_document import is_inside, read_document, read_object
@@ -138,6 +138,49 @@ def read_pooling(folder: Path) -> PooledStates | None:
     return PooledStates(
         head=lambda _: head, layers={f"pooler.layers.{index}": layer for index, layer in enumerate(layers)}
     )
+
+
+def read_answer_head(folder: Path) -> ClassificationHead | None:
+    """Return the head of a causal model that a folder of sentence-transformers makes a cross-encoder; None for others.
+
+    Its modules are Transformer and LogitScore, which names the tokens of the answers. Raises ConfigError for options
+    that a ClassificationHead cannot describe.
+    """
+    modules = [module for module in listed_modules(folder) if module[0] != "Dropout"]
+    if [kind for kind, _ in modules] != ["Transformer", "LogitScore"]:
+        return None
+    path = folder / modules[1][1] / "config.json"
+    options = read_options(path)
+    known = {"true_token_id", "false_token_id", "module_input_name"}
+    if unknown := options.keys() - known:
+        raise ConfigError(f"{path} has options that edgeformer does not know: {', '.join(sorted(unknown))}.")
+    tokens: list[Any] = [options.get(name) for name in ("true_token_id", "false_token_id")]
+    if tokens[1] is None:
+        tokens.pop()
+    if not all(type(token) is int and token >= 0 for token in tokens):
+        raise ConfigError(f"{path} has the tokens {shown(tokens)}; true_token_id and false_token_id must be token ids.")
+    return ClassificationHead(
+        labels=("LABEL_0",), pooling="last", bias=False, tokens=tuple(tokens), messages=_read_messages(folder, modules)
+    )
+
+
+def _read_messages(folder: Path, modules: list[tuple[str, str]]) -> Literal["closed", "open"] | None:
+    """Return how a pair of texts goes through the chat template. modules: those of the folder."""
+    path, options = _text_options(folder / modules[0][1])
+    modalities = options.get("modality_config")
+    if not isinstance(modalities, dict) or "message" not in modalities:
+        return None
+    processing = options.get("processing_kwargs") or {}
+    variables = processing.get("chat_template") if isinstance(processing, dict) else None
+    variables = dict(variables or {})
+    variables.pop("restore_suffix", None)
+    opens = variables.pop("add_generation_prompt", False)
+    if variables:
+        raise ConfigError(
+            f"{path} gives the chat template {', '.join(map(str, variables))} (processing_kwargs.chat_template), and "
+            "edgeformer gives it messages and add_generation_prompt. Set the variables within chat_template.jinja."
+        )
+    return "open" if opens else "closed"
 
 
 def listed_modules(folder: Path) -> list[tuple[str, str]]:

@@ -10,13 +10,14 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from edgeformer.checkpoints.picture_processor import read_picture_processor
 from edgeformer.checkpoints.sentence_transformers import (
     PooledStates,
     check_modality,
     choose_pooling,
+    read_answer_head,
     read_max_length,
     read_score,
     transformer_folder,
@@ -46,9 +47,12 @@ GENERATION_CONFIG = "generation_config.json"
 
 PRESETS = Path(__file__).parents[1] / "presets"
 
+TOKENIZER_MODELS = ("tokenizer.model", "spiece.model", "spm.model", "sentencepiece*.model", "tiktoken.model")
+"""Files of SentencePiece and tiktoken; `original/tokenizer.model` of Llama 3 is one more copy, and needed by nobody."""
+
 # Patterns of the files that are downloaded from a hub repository: configs first, weights when they are needed. A star
 # also matches slashes, so that 1_Pooling/config.json is downloaded.
-HUB_CONFIGS = ["*.json", "*.jinja", "artifact.metadata"]
+HUB_CONFIGS = ["*.json", "*.jinja", "artifact.metadata", "*.spm", "*vocab.txt", "*merges.txt", *TOKENIZER_MODELS]
 HUB_WEIGHTS = ["*.safetensors"]
 HUB_PICKLES = ["*pytorch_model*.bin", "*_linear.pt"]
 
@@ -160,7 +164,8 @@ class ModelSource(FoundModel):
 
     merged: the adapter that is merged into the weights when they are read (`edgeformer.lora.merged_adapter`).
     head_layers: folders or files with the weights of layers of the head, by the beginnings of their names.
-    pictures: the processor of a model that reads pictures.
+    pictures: the processor of a model that reads pictures. causal: config of the causal model whose next token is the
+    score, and answers: the tokens that count (`ClassificationHead.tokens`).
     """
 
     family: Family
@@ -168,6 +173,8 @@ class ModelSource(FoundModel):
     merged: "MergedAdapter | None" = None
     head_layers: Mapping[str, Path] = field(default_factory=dict)
     pictures: PictureProcessor | None = None
+    causal: DecoderConfig | None = None
+    answers: tuple[int, ...] = ()
 
     @property
     def weight_folders(self) -> tuple[Path, ...]:
@@ -189,9 +196,14 @@ class ModelSource(FoundModel):
         if self.random_weights is not None:
             return RandomWeights(self.config, self.random_weights)
         self.fetch_weights()
-        return CheckpointWeights(
-            self.folder, self.family, self.config, self.merged, self.head_layers, self.allow_pickle
+        weights = CheckpointWeights(
+            self.folder, self.family, self.causal or self.config, self.merged, self.head_layers, self.allow_pickle
         )
+        if self.causal is None:
+            return weights
+        from edgeformer.checkpoints.answer_weights import AnswerWeights
+
+        return AnswerWeights(weights, self.causal, self.config, self.answers)
 
 
 def preset_names() -> list[str]:
@@ -221,6 +233,8 @@ def open_source(
         WeightsError: the hub does not provide it.
     """
     found = find_text_model(model if isinstance(model, FoundModel) else find_model(model))
+    if pooling is None and (answers := read_answer_head(found.modules)) is not None:
+        return _open_answers(found, answers, context_length)
     pooled = _read_head(found, pooling, normalize)
     if pooled is None:
         family, config = read_model_config(found.hf_config, context_length)
@@ -271,6 +285,25 @@ def _read_head(found: FoundModel, pooling: Pooling | None, normalize: bool | Non
         if head is not None and (found.allow_pickle or all(path.is_dir() for path in head.layers.values())):
             return head
     return choose_pooling(found.modules, pooling, normalize)
+
+
+def _open_answers(found: FoundModel, head: ClassificationHead, context_length: int | None) -> ModelSource:
+    """Return a causal model that scores pairs of texts by its next token. Raises ConfigError where it cannot."""
+    family, read = read_model_config(found.hf_config, context_length)
+    if read.task != "causal-lm":
+        raise ConfigError(f"{found.origin} scores texts by its next token (LogitScore), and it is no causal model.")
+    causal = cast(DecoderConfig, read)
+    if causal.logit_softcap is not None or causal.head_bias:
+        raise ConfigError(
+            f"{found.origin} scores texts by the logits of its next token, which have a bias or a soft cap; edgeformer "
+            "computes plain ones. Remove modules.json from its folder to export what config.json describes."
+        )
+    outside = [token for token in head.tokens or () if token >= causal.vocab_size]
+    if outside:
+        raise ConfigError(f"{found.origin} scores texts by token {outside[0]}; it has 0 to {causal.vocab_size - 1}.")
+    family = replace(family, nested=found.text_model_of is not None)
+    config = _with_score(found, EncoderConfig.of_decoder(causal, head))
+    return ModelSource(**vars(found), family=family, config=config, causal=causal, answers=head.tokens or ())
 
 
 def _with_score(found: FoundModel, config: ModelConfig) -> ModelConfig:

@@ -15,6 +15,8 @@ from edgeformer.cli._output import print_json, print_table
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("query")
 @click.argument("documents", nargs=-1)
+@option("--prompt-name", metavar="NAME", help="Search by this instruction of the model.")
+@option("--prompt", metavar="TEXT", help="Search by this instruction, for models that read one.")
 @option("--top-k", **COUNT, help="Print the best N only.")
 @execution_options
 @json_option
@@ -22,6 +24,8 @@ def rank_command(
     bundle: Path,
     query: str,
     documents: tuple[str, ...],
+    prompt_name: str | None,
+    prompt: str | None,
     top_k: int | None,
     provider: Any,
     threads: int | None,
@@ -34,7 +38,7 @@ def rank_command(
     Without DOCUMENTS, every line of standard input is one. Prints the score of each, the best first.
     """
     model = open_encoder(bundle, provider, threads, "scores")
-    found = model.rank(query, read_texts(documents, "document"), top_k=top_k)
+    found = model.rank(query, read_texts(documents, "document"), top_k=top_k, prompt=prompt, prompt_name=prompt_name)
     if as_json:
         print_json([asdict(each) for each in found])
     else:

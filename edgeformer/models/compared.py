@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from edgeformer.config import EncoderConfig, Seq2SeqConfig, VisionConfig
+from edgeformer.config import ClassificationHead, EncoderConfig, Seq2SeqConfig, VisionConfig
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,10 @@ def _encoder_ours(module: Any, config: EncoderConfig, inputs: list[Tensor], cach
 
 def _encoder_theirs(model: Any, config: EncoderConfig, inputs: list[Tensor]) -> list[Tensor]:
     outputs = model(input_ids=inputs[0], return_dict=True)
+    if isinstance(config.head, ClassificationHead) and config.head.tokens is not None:
+        first, *second = config.head.tokens
+        logits = outputs.logits[:, -1]
+        return [logits[:, [first]] - sum((logits[:, [token]] for token in second), torch.zeros(1, 1))]
     return [getattr(outputs, name) for name in _compared(config) or ["last_hidden_state"]]
 
 

@@ -14,6 +14,7 @@ from edgeformer.config import EncoderConfig, PoolingHead
 from edgeformer.errors import ConfigError
 from edgeformer.export.importers.checkpoint_warnings import checkpoint_warnings
 from edgeformer.export.importers.opened_model import OpenedAdapter, OpenedModel, Origin
+from edgeformer.export.importers.tokenizer_files import TokenizerFiles
 from edgeformer.export.progress import Progress, no_progress
 from edgeformer.lora.adapter_tensors import open_adapter
 from edgeformer.manifest.parts import Provenance, TextModelOf
@@ -43,6 +44,7 @@ def open_checkpoint(
         progress("comparing with transformers", 0)
         comparison = compare_modules(compared, weights if compared is source else compared.weights())
     left_out = weights.left_out if isinstance(weights, CheckpointWeights) else ()
+    tokenizer = TokenizerFiles(source.folder)
     whole, tokens, is_decoder = source.text_model_of, source.special_tokens(), source.config.task == "causal-lm"
     return OpenedModel(
         model_spec=model_spec_of(source.config),
@@ -50,6 +52,7 @@ def open_checkpoint(
         comparison=comparison,
         warnings=checkpoint_warnings(
             source,
+            tokenizer,
             source.config.task,
             tokens,
             source.config.vocab_size,
@@ -66,7 +69,8 @@ def open_checkpoint(
                 text_model_of=None if whole is None else TextModelOf(model_type=whole, left_out=left_out),
             ),
             tokens=tokens,
-            folder=source.folder,
+            folder=tokenizer.folder,
+            tokenizer=tokenizer,
             hf_config=_client_config(source),
             generation=source.generation_defaults(applied=not is_decoder),
             prompts=read_prompts(source.modules),
@@ -90,7 +94,13 @@ def _open_adapter(name: str, folder: Path, weights: Mapping[str, Tensor]) -> Ope
 
 
 def _client_config(source: ModelSource) -> dict[str, Any]:
-    """Return config.json for clients, which may not go past the positions that the graph has."""
+    """Return config.json for clients, which may not go past the positions that the graph has.
+
+    A causal model that scores texts by its next token is a classifier to them.
+    """
+    if source.causal is not None:
+        names = [name.replace("ForCausalLM", "ForSequenceClassification") for name in source.hf_config["architectures"]]
+        return source.hf_config | {"architectures": names, "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
     if source.config.task != "causal-lm":
         return source.hf_config
     limits = {name: source.config.context_length for name in CONTEXT_FIELDS if name in source.hf_config}

@@ -13,6 +13,7 @@ from edgeformer.checkpoints.vector_heads import M3_HEADS
 from edgeformer.config import Task
 from edgeformer.documents.json_document import read_object
 from edgeformer.errors import BundleError, RequestError, shown
+from edgeformer.export.importers.tokenizer_files import TokenizerFiles
 from edgeformer.manifest.parts import SpecialTokens
 from edgeformer.options.generation_fields import requested_fields
 from edgeformer.runtime.text.tokenizer import Tokenizer
@@ -29,18 +30,24 @@ LISTED = 3
 
 
 def checkpoint_warnings(
-    found: FoundModel, task: Task, tokens: SpecialTokens, vocab_size: int, compared: bool = False
+    found: FoundModel,
+    tokenizer: TokenizerFiles,
+    task: Task,
+    tokens: SpecialTokens,
+    vocab_size: int,
+    compared: bool = False,
 ) -> tuple[str, ...]:
     """Return all that people should know of a model's files.
 
-    vocab_size: rows of the embedding. compared: whether transformers reads the tokenizer, too.
+    tokenizer: the model's. vocab_size: rows of the embedding. compared: whether transformers reads the tokenizer, too.
     """
     generates = task in ("causal-lm", "seq2seq-lm")
     return (
         *(decoder_warnings(found.generation_config()) if task == "causal-lm" else ()),
         *(end_warnings(tokens, vocab_size) if generates else ()),
+        *tokenizer.warnings,
         *head_warnings(found),
-        *tokenizer_warnings(found.folder, tokens if generates else None, vocab_size),
+        *tokenizer_warnings(tokenizer.folder, tokens if generates else None, vocab_size),
         *(other_reader_warnings(found.folder) if compared else ()),
     )
 

@@ -14,6 +14,7 @@ from edgeformer.client_files.transformers_js import without_transformers_js_conf
 from edgeformer.errors import BundleError, ConfigError
 from edgeformer.export.importers.checkpoint_warnings import checkpoint_warnings
 from edgeformer.export.importers.opened_model import Comparison, OpenedModel, Origin
+from edgeformer.export.importers.tokenizer_files import TokenizerFiles
 from edgeformer.export.importers.transformers_proof import prove
 from edgeformer.export.progress import Progress
 from edgeformer.manifest.manifest import Manifest
@@ -88,18 +89,21 @@ def open_with_transformers(found: FoundModel, context_length: int | None, progre
     found.fetch_weights()
     progress("comparing with transformers", 0)
     weights, comparison = patched.open_weights(found.folder, found.allow_pickle)
-    tokens = found.special_tokens()
+    tokens, tokenizer = found.special_tokens(), TokenizerFiles(found.folder)
     origin = Origin(
         name=found.name,
         provenance=Provenance(source=found.origin, backend="transformers", pickled_weights=found.pickled_weights()),
         tokens=tokens,
-        folder=found.folder,
+        folder=tokenizer.folder,
+        tokenizer=tokenizer,
         hf_config=_limited(found.hf_config, patched.model_spec.context_length),
     )
     notes = tuple(patched.plan.notes)
     return OpenedModel(
         model_spec=patched.model_spec, weights=weights, origin=origin, notes=notes, comparison=comparison,
-        warnings=checkpoint_warnings(found, "causal-lm", tokens, patched.model_spec.vocab_size, compared=True),
+        warnings=checkpoint_warnings(
+            found, tokenizer, "causal-lm", tokens, patched.model_spec.vocab_size, compared=True
+        ),
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from edgeformer.export.importers.tokenizer_files import TokenizerFiles
 from edgeformer.lora.adapter_tensors import Update
 from edgeformer.manifest.parts import AdapterOrigin, Provenance, SpecialTokens, TextPrompts
 from edgeformer.manifest.pictures import PictureProcessor
@@ -22,6 +23,7 @@ class Origin:
         provenance: what the manifest says.
         tokens: ids that generation needs.
         folder: whose tokenizer and generation files are copied.
+        tokenizer: keeps that folder on disk where it is temporary.
         hf_config: what clients find as config.json.
         generation: fields of generation_config.json that an encoder-decoder generates with.
         prompts: of a sentence encoder.
@@ -33,6 +35,7 @@ class Origin:
     provenance: Provenance
     tokens: SpecialTokens
     folder: Path | None = None
+    tokenizer: TokenizerFiles | None = None
     hf_config: dict[str, Any] | None = None
     generation: dict[str, Any] = field(default_factory=dict)
     prompts: TextPrompts | None = None

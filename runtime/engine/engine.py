@@ -3,6 +3,7 @@
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
+from functools import partial
 from threading import Condition
 from types import TracebackType
 from typing import Any, Self
@@ -135,7 +136,9 @@ class Engine:
             raise RequestError(f"texts is {shown(texts)}; it must be a list of texts.")
         return self._add([WaitingText(encoder.encode_text(text, truncate)) for text in texts])
 
-    def submit_pairs(self, pairs: Sequence[Pair], *, truncate: bool = True) -> "list[Future[NDArray[np.float32]]]":
+    def submit_pairs(
+        self, pairs: Sequence[Pair], *, truncate: bool = True, prompt: str | None = None, prompt_name: str | None = None
+    ) -> "list[Future[NDArray[np.float32]]]":
         """Put pairs of texts into the queue of a cross-encoder; return a future of each score at once.
 
         Scores and errors are those of `Encoder.score`; a pair whose future is cancelled before it has begun is not run.
@@ -145,7 +148,8 @@ class Engine:
         if not is_list(pairs):
             raise RequestError(f"pairs is {shown(pairs)}; it must be a list of pairs of texts.")
         encoder.require_scores()
-        return self._add([WaitingText(encoder.encode_pair(pair, truncate), is_pair=True) for pair in pairs])
+        encode = partial(encoder.encode_pair, truncate=truncate, prompt=prompt, prompt_name=prompt_name)
+        return self._add([WaitingText(encode(pair), is_pair=True) for pair in pairs])
 
     def _add(self, waiting: list[WaitingText]) -> "list[Future[NDArray[np.float32]]]":
         self._worker.add(waiting)

@@ -14,7 +14,7 @@ from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime.caches.encoder_outputs import check_length, pad_right
 from edgeformer.runtime.request_values import count, flag, is_list, naming_entry, shown, text_or_ids
 from edgeformer.runtime.sessions.session import SessionSettings, check_tensors
-from edgeformer.runtime.tasks.cross_encoder import Ranked, best_documents, score_of
+from edgeformer.runtime.tasks.cross_encoder import Ranked, best_documents, encode_messages, score_of
 from edgeformer.runtime.tasks.embeddings.forms import (
     FORMS,
     Embedding,
@@ -337,23 +337,51 @@ class Encoder(Model):
         return found if self.is_list(texts) else found[0]
 
     def score(
-        self, pairs: Pair | Sequence[Pair], *, batch_size: int = BATCH, truncate: bool = True
+        self,
+        pairs: Pair | Sequence[Pair],
+        *,
+        batch_size: int = BATCH,
+        truncate: bool = True,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
     ) -> NDArray[np.float32]:
         """Return the scores that a cross-encoder gives to pairs of texts: float32 [N], or a number for one pair.
 
         A model of several labels gives one score for each: [N, labels]. They are those of sentence-transformers'
-        CrossEncoder. truncate: cut long pairs to what the tokenizer allows, the longer text first. Raises RequestError
-        for a model without classes of texts, and for what is no pair.
+        CrossEncoder; a causal model that answers yes or no gives the probability of yes. truncate: cut long pairs to
+        what the tokenizer allows, the longer text first. prompt: the instruction of a model that has one in its chat
+        template; prompt_name: the name of one of its own; neither: its default. Raises RequestError for a model without
+        classes of texts, for what is no pair, and for a prompt that the model does not read.
         """
         self.require_scores()
-        for pair in pairs if self.is_list(pairs) else [pairs]:
-            _check_pair(pair)
-        return self._by_length(pairs, batch_size, self.score_encoded, truncate, self._longest_pair)
+        flag("truncate", truncate)
+        many = self.is_list(pairs)
+        given: list[Any] = list(pairs) if many else [pairs]
+        laid_out = [self._laid_out(pair, truncate, prompt, prompt_name) for pair in given]
+        return self._by_length(
+            laid_out if many else laid_out[0], batch_size, self.score_encoded, truncate, self._longest_pair
+        )
 
-    def encode_pair(self, pair: Pair, truncate: bool = True) -> Encoded:
+    def encode_pair(
+        self, pair: Pair, truncate: bool = True, *, prompt: str | None = None, prompt_name: str | None = None
+    ) -> Encoded:
         """Return the token ids and types of a pair, as `score` runs it. Raises RequestError as it does."""
-        _check_pair(pair)
-        return self.encode_text(pair, truncate, self._longest_pair)
+        return self.encode_text(self._laid_out(pair, truncate, prompt, prompt_name), truncate, self._longest_pair)
+
+    def _laid_out(self, pair: Any, truncate: bool, prompt: str | None, prompt_name: str | None) -> Pair | list[int]:
+        """Return a pair as it is encoded, or its token ids by the chat template, where the model wants that."""
+        if not _is_pair(pair):
+            raise RequestError(f"{shown(pair)} is no pair; give a tuple of two texts, or a list of such.")
+        form = self.require_scores().messages
+        if form is not None:
+            chosen = choose_prompt(self.manifest.prompts, prompt, prompt_name)
+            for part in pair:
+                text_or_ids("text", part)
+            most = self._longest_pair if truncate else None
+            return encode_messages(self.require_tokenizer(), pair, chosen, form == "open", most)
+        if prompt is not None or prompt_name is not None:
+            raise RequestError("this model reads two texts and no instruction. Leave prompt and prompt_name out.")
+        return pair
 
     def score_encoded(self, encoded: list[Encoded]) -> NDArray[np.float32]:
         """Return the scores of pairs from `encode_pair`, run as one batch, as `score` returns them."""
@@ -382,12 +410,19 @@ class Encoder(Model):
         return min(self.config.context_length, self.require_tokenizer().max_length)
 
     def rank(
-        self, query: str, documents: Sequence[str], *, top_k: int | None = None, batch_size: int = BATCH
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        top_k: int | None = None,
+        batch_size: int = BATCH,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
     ) -> list[Ranked]:
         """Return documents by their scores as answers to a query, the best first, as CrossEncoder.rank does.
 
-        A model that makes a vector of every token scores them by MaxSim. top_k: how many, None for all. Raises
-        RequestError for a model that ranks nothing.
+        A model that makes a vector of every token scores them by MaxSim. top_k: how many, None for all. prompt,
+        prompt_name: as in `score`. Raises RequestError for a model that ranks nothing.
         """
         if not self.ranks:
             raise RequestError(f"this model ranks nothing, since it does not give one score. {self._abilities()}")
@@ -395,7 +430,10 @@ class Encoder(Model):
             raise RequestError(f"documents is {shown(documents)}; it must be a list of texts.")
         most = len(documents) if top_k is None else count("top_k", top_k)
         if self.scores_pairs:
-            scores = self.score([(query, document) for document in documents], batch_size=batch_size)
+            pairs = [(query, document) for document in documents]
+            scores = self.score(pairs, batch_size=batch_size, prompt=prompt, prompt_name=prompt_name)
+        elif prompt is not None or prompt_name is not None:
+            raise RequestError("this model reads two texts and no instruction. Leave prompt and prompt_name out.")
         else:
             scores = self.max_sim(query, documents, batch_size=batch_size)
         return best_documents(documents, scores, most)
@@ -562,11 +600,6 @@ def first_dimensions(vectors: NDArray[np.float32], dimensions: int) -> NDArray[n
 
 def _is_pair(text: Any) -> bool:
     return isinstance(text, tuple) and len(text) == 2 and all(isinstance(part, str) for part in text)
-
-
-def _check_pair(pair: Any) -> None:
-    if not _is_pair(pair):
-        raise RequestError(f"{shown(pair)} is no pair; give a tuple of two texts, or a list of such.")
 
 
 def batches(lengths: Sequence[int], most_rows: int) -> Iterator[range]:

@@ -79,37 +79,39 @@ def _whole(parts: Sequence[Mapping[str, Any]], pattern: re.Pattern[str]) -> Sequ
     return parts if all(count <= apart for count in spelled) else [{"type": "text", "text": "".join(texts)}]
 
 
-def encode_hidden(backend: tokenizers.Tokenizer, rendered: str, hidden: HiddenTokens) -> list[int]:
-    """Return the token ids of a rendered conversation, in which only what the template wrote is a special token."""
-    special = special_tokens(backend)
-    ids = _encode(backend, rendered, hidden, special, split=False)
-    written = len(_pattern(list(special)).findall(rendered))
-    found = {backend.token_to_id(content) for content in special}
-    # A Unigram model has its special tokens among its pieces: what spells one is divided, then.
-    return ids if sum(id in found for id in ids) == written else _encode(backend, rendered, hidden, special, split=True)
+class MarkedTokenizer:
+    """A copy of a tokenizer that takes marks for the special tokens of a template, and spelled ones for plain text.
 
+    It is made once for a tokenizer, which takes as long as reading its file. Nobody sees its marks.
+    """
 
-def _encode(
-    backend: tokenizers.Tokenizer,
-    rendered: str,
-    hidden: HiddenTokens,
-    special: Mapping[str, tokenizers.AddedToken],
-    *,
-    split: bool,
-) -> list[int]:
-    """Encode with a mark for every special token of the template. split: divide what spells one after a character."""
-    copy = tokenizers.Tokenizer.from_str(backend.to_str())
-    copy.encode_special_tokens = True
-    gap, marks = _mark(), {content: _mark() for content in special}
-    copy.add_tokens([_plain_token(marks[content], like=token) for content, token in special.items()])
-    copy.add_tokens([tokenizers.AddedToken(gap, normalized=False)])
-    text = _pattern(list(special)).sub(lambda match: marks[match.group()], rendered)
-    divided = {mark: spelled[:1] + gap + spelled[1:] for mark, spelled in hidden.texts.items()}
-    text = replace(hidden, texts=divided if split else hidden.texts).shown(text)
-    meant: dict[int | None, int | None] = {copy.token_to_id(gap): None}
-    meant |= {copy.token_to_id(mark): backend.token_to_id(content) for content, mark in marks.items()}
-    ids = [meant.get(id, id) for id in long_texts.encode_ids(copy, text, add_special_tokens=False)]
-    return [id for id in ids if id is not None]
+    def __init__(self, backend: tokenizers.Tokenizer):
+        special = special_tokens(backend)
+        self._copy = tokenizers.Tokenizer.from_str(backend.to_str())
+        self._copy.encode_special_tokens = True
+        self._gap, self._marks = _mark(), {content: _mark() for content in special}
+        self._copy.add_tokens([_plain_token(self._marks[content], like=token) for content, token in special.items()])
+        self._copy.add_tokens([tokenizers.AddedToken(self._gap, normalized=False)])
+        self._special = _pattern(list(special))
+        self._special_ids = {backend.token_to_id(content) for content in special}
+        self._meant: dict[int | None, int | None] = {self._copy.token_to_id(self._gap): None}
+        self._meant |= {self._copy.token_to_id(mark): backend.token_to_id(each) for each, mark in self._marks.items()}
+
+    def encode(self, rendered: str, hidden: HiddenTokens) -> list[int]:
+        """Return the token ids of a rendered conversation, in which only what the template wrote is a special token."""
+        ids = self._encode(rendered, hidden, split=False)
+        written = len(self._special.findall(rendered))
+        # A Unigram model has its special tokens among its pieces: what spells one is divided, then.
+        found = sum(id in self._special_ids for id in ids)
+        return ids if found == written else self._encode(rendered, hidden, split=True)
+
+    def _encode(self, rendered: str, hidden: HiddenTokens, *, split: bool) -> list[int]:
+        """Encode with a mark for every special token of the template; split: divide spelled ones after a character."""
+        text = self._special.sub(lambda match: self._marks[match.group()], rendered)
+        divided = {mark: spelled[:1] + self._gap + spelled[1:] for mark, spelled in hidden.texts.items()}
+        text = replace(hidden, texts=divided if split else hidden.texts).shown(text)
+        ids = [self._meant.get(id, id) for id in long_texts.encode_ids(self._copy, text, add_special_tokens=False)]
+        return [id for id in ids if id is not None]
 
 
 def _plain_token(mark: str, like: tokenizers.AddedToken) -> tokenizers.AddedToken:

@@ -71,4 +71,4 @@ def fill_in_prompt(
         return tokenizer.encode(rendered, most_tokens=most_tokens, what="prompt")
     if most_tokens is not None:
         long_texts.check_length(tokenizer.backend, hidden.shown(rendered), most_tokens, "prompt")
-    return [*tokenizer.encode("")[:1], *chat_text.encode_hidden(tokenizer.backend, rendered, hidden)]
+    return [*tokenizer.encode("")[:1], *tokenizer.marked.encode(rendered, hidden)]

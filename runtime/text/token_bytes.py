@@ -7,6 +7,7 @@ WordPiece      dog, ##s       a word begins with a space, and ## goes on (BERT)
 
 import json
 import re
+from typing import Any
 
 import tokenizers
 
@@ -15,7 +16,9 @@ BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 def vocabulary_bytes(backend: tokenizers.Tokenizer) -> list[bytes]:
     """Return the bytes of each token id, special tokens spelled as their names; b"" for an id without a token."""
-    decoder = _decoder(backend)
+    parts = _decoder(backend)
+    decoder = {part["type"] for part in parts}
+    replaced = [(text, part["content"]) for part in parts if (text := part.get("pattern", {}).get("String"))]
     byte_level = {character: byte for byte, character in _byte_level_characters().items()}
     added = backend.get_added_tokens_decoder()
 
@@ -29,17 +32,19 @@ def vocabulary_bytes(backend: tokenizers.Tokenizer) -> list[bytes]:
             return bytes.fromhex(match[1])
         if "WordPiece" in decoder:
             return (name[2:] if name.startswith("##") else f" {name}").encode()
+        for text, content in replaced:
+            name = name.replace(text, content)
         return name.replace("▁", " ").encode()
 
     return [to_bytes(id) for id in range(backend.get_vocab_size(with_added_tokens=True))]
 
 
-def _decoder(backend: tokenizers.Tokenizer) -> set[str]:
-    """Return the types of the decoder and of its parts."""
+def _decoder(backend: tokenizers.Tokenizer) -> list[dict[str, Any]]:
+    """Return the parts of the decoder, or the decoder itself."""
     if backend.decoder is None:
-        return set()
+        return []
     state = json.loads(backend.decoder.__getstate__())
-    return {state["type"], *(part["type"] for part in state.get("decoders", ()))}
+    return state.get("decoders", [state])
 
 
 def _byte_level_characters() -> dict[int, str]:

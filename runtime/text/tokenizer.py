@@ -284,7 +284,12 @@ class Tokenizer:
             long_texts.check_length(self.backend, hidden.shown(rendered), most_tokens, "conversation")
         if not hidden.texts:
             return self.encode(rendered, add_special_tokens=False)
-        return chat_text.encode_hidden(self.backend, rendered, hidden)
+        return self.marked.encode(rendered, hidden)
+
+    @cached_property
+    def marked(self) -> chat_text.MarkedTokenizer:
+        """The copy of the tokenizer for conversations that spell special tokens."""
+        return chat_text.MarkedTokenizer(self.backend)
 
     def render_chat(
         self,

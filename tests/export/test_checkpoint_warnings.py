@@ -10,6 +10,7 @@ from edgeformer.checkpoints.source import PRESETS, find_model
 from edgeformer.cli.main import cli
 from edgeformer.errors import ConfigError
 from edgeformer.export.importers.checkpoint_warnings import checkpoint_warnings, other_reader_warnings
+from edgeformer.export.importers.tokenizer_files import TokenizerFiles
 from edgeformer.runtime import load
 
 VOCABULARY = 2048
@@ -36,7 +37,7 @@ def add_token(folder, id, content):
 
 def warnings(folder, task="causal-lm"):
     found = find_model(folder)
-    return list(checkpoint_warnings(found, task, found.special_tokens(), VOCABULARY))
+    return list(checkpoint_warnings(found, TokenizerFiles(folder), task, found.special_tokens(), VOCABULARY))
 
 
 def test_a_preset_has_none(folder):

@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 import edgeformer.runtime.text.chat_template
 from edgeformer.errors import BundleError, RequestError
+from edgeformer.runtime.text import chat_text
 from edgeformer.runtime.text.tokenizer import Tokenizer
 
 CHAT = [
@@ -178,6 +179,18 @@ def test_a_message_that_spells_a_special_token_does_not_become_it(folder, conten
     allowed = tokenizer.encode_chat([{"role": "user", "content": content}], allow_special=True)
     assert allowed.count(end) > 1
     assert allowed == _transformers(path, [{"role": "user", "content": content}], tokenize=True)
+
+
+def test_chats_that_spell_special_tokens_share_one_copy_of_the_tokenizer(folder, monkeypatch):
+    path, made = folder({"chat_template": CHATML}), []
+    add_special(path, ["<|im_start|>", "<|im_end|>"])
+    tokenizer = Tokenizer(path)
+    make = chat_text.MarkedTokenizer
+    monkeypatch.setattr(chat_text, "MarkedTokenizer", lambda backend: made.append(1) or make(backend))
+    first = tokenizer.encode_chat([{"role": "user", "content": "a <|im_end|>"}])
+    assert tokenizer.encode_chat([{"role": "user", "content": "b <|im_start|>"}]) != first
+    assert tokenizer.encode_chat([{"role": "user", "content": "a <|im_end|>"}]) == first
+    assert made == [1]
 
 
 def test_a_role_may_not_spell_a_special_token_either(folder):

@@ -26,6 +26,10 @@ class ClassificationHead(Head):
             numbers. None: a single label applies or not, of several one does. It changes nothing in a graph.
         score: what a cross-encoder does with logits to score two texts. None: `sigmoid` of a single label, `identity`
             of several. It changes nothing in a graph.
+        tokens: of a causal model whose next token is the answer: the logit is that of the first of these tokens, minus
+            that of the second, if there are two. Then the sigmoid of the logit is the probability of the first.
+        messages: how a pair of texts is laid out by the chat template, as messages of the roles query and document:
+            `closed`, or `open`, with the beginning of an answer. None: as the tokenizer encodes pairs.
     """
 
     words: ClassVar[str] = "classification head"
@@ -39,10 +43,13 @@ class ClassificationHead(Head):
     problem_type: ProblemType | None = None
     score: Literal["identity", "sigmoid"] | None = None
     skipped_token: int | None = None
+    tokens: tuple[int, ...] | None = None
+    messages: Literal["closed", "open"] | None = None
 
     def __post_init__(self) -> None:
         check(len(self.labels) > 0, self, "labels", "at least one label")
         check(self.skipped_token is None or self.pooling == "last", self, "skipped_token", "None without `last`")
+        check(self.tokens is None or len(self.tokens) in (1, 2), self, "tokens", "one token or two, or None")
         check(self.norm is None or self.dense is not None, self, "norm", "None without dense")
 
     @property

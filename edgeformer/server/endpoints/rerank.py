@@ -1,5 +1,6 @@
 """The route that ranks documents by pairs or by their tokens: /v1/rerank, as Jina, Cohere and vLLM speak it."""
 
+import functools
 import uuid
 from typing import Any
 
@@ -28,17 +29,20 @@ async def rerank(request: Request) -> Response:
         message = f"documents has {len(texts)} texts; 1 to {MAX_TEXTS} are allowed."
         raise ApiError(400, message, param="documents")
     if not model.scores_pairs:
+        if body.instruction is not None:
+            raise ApiError(400, "this model reads no instruction. Leave it out.", param="instruction")
         return await _by_tokens(request, served.name, model, body, texts)
     pairs = [(body.query, text) for text in texts]
     try:
-        encoded = await state.in_thread(lambda: [model.encode_pair(pair) for pair in pairs])
+        encoded = await state.in_thread(lambda: [model.encode_pair(pair, prompt=body.instruction) for pair in pairs])
     except RequestError as error:
         raise ApiError(400, str(error), param="documents") from None
     for ids, _ in encoded:
         check_length(served, ids, state.options.max_prompt_tokens, "documents")
     record.model = served.name
     record.prompt_tokens = sum(len(ids) for ids, _ in encoded)
-    scores = await unless_gone(request, all_of(await state.in_thread(served.engine.submit_pairs, pairs)))
+    submit = functools.partial(served.engine.submit_pairs, pairs, prompt=body.instruction)
+    scores = await unless_gone(request, all_of(await state.in_thread(submit)))
     return _answer(body, served.name, texts, scores, record.prompt_tokens)
 
 

@@ -341,12 +341,16 @@ class Document(Body):
 
 
 class RerankBody(ModelBody):
-    """The request of /v1/rerank. top_n: how many documents the answer has at most. None: all of them."""
+    """The request of /v1/rerank. top_n: how many documents the answer has at most. None: all of them.
+
+    instruction: what the documents are searched for, for models that read one. None: the model's own.
+    """
 
     query: str
     documents: list[str | Document]
     top_n: int | None = Field(None, ge=1)
     return_documents: bool | None = None
+    instruction: str | None = None
 
 
 class TokenizeBody(ModelBody):

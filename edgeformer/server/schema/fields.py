@@ -66,6 +66,7 @@ FIELDS: dict[str, ApiField] = {
     "instructions": _done("OLV"),
     "documents": _done("V", "of /v1/rerank"),
     "query": _done("LV"),
+    "instruction": _done("", "of /v1/rerank, for models whose template reads one"),
     "top_n": _done("LV"),
     "return_documents": _done("V"),
     "tokens": _done("LV"),

@@ -1,5 +1,6 @@
 """Prompts of requests: conversations and texts as token ids, and what kind of answer the conversation asks for."""
 
+import functools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from edgeformer.server.schema.api_errors import ApiError, as_api_error
 from edgeformer.server.schema.bodies import ChatBody, ChatMessage, NamedTool, Prompt
 from edgeformer.server.schema.json_values import problem_of
 from edgeformer.server.schema.thinking import template_variables
+from edgeformer.server.service.records import LOG
 from edgeformer.server.service.served import ServedModel
 from edgeformer.server.tool_calls.format import ToolFormat
 from edgeformer.server.tool_calls.lark import arguments_schema, resolved
@@ -149,9 +151,22 @@ def text_prompts(
         if truncate is not None:
             most = served.context_length if truncate == -1 else truncate
             items = [_truncated(served, item, min(most, served.context_length)) for item in items]
-        return [served.model.encode(item, what) for item in items]
+        prompts = [served.model.encode(item, what) for item in items]
     except RequestError as error:
         raise as_api_error(error, what) from None
+    bos = served.model.manifest.tokens.bos
+    texts = [tokens for item, tokens in zip(items, prompts, strict=True) if isinstance(item, str)]
+    if bos is not None and any(tokens[:2] == [bos, bos] for tokens in texts):
+        _log_once(
+            f"{served.name}: a prompt begins with the text of the first token, which the tokenizer adds as well, so "
+            "the model reads it twice, as with transformers. Leave it out, or send the token ids."
+        )
+    return prompts
+
+
+@functools.cache
+def _log_once(message: str) -> None:
+    LOG.warning(message)
 
 
 def _truncated(served: ServedModel, item: str | list[int], most: int) -> list[int]:
