@@ -35,6 +35,7 @@ PLANTED = {
     ("export", "test_verify_recurrent", "WRONG_CONFIGS"): ("test_wrong_recurrent_layers_are_not",),
     ("check", "test_faults", "FAULTS"): ("test_a_fault_is_found",),
     ("check", "test_states", "FAULTS"): ("test_a_fault_in_a_state_is_found",),
+    ("kernels", "test_abi", "FAULTS"): ("test_another_declaration_does_not_compile",),
     ("kernels", "test_cpp_faults", "FAULTS"): ("test_faults_are_found",),
     ("kernels", "test_arm", "FAULTS"): ("test_faults_of_matrices_are_found",),
 }
