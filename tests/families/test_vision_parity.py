@@ -166,6 +166,20 @@ def test_a_bundle_computes_what_transformers_does(models, tmp_path, family, name
         assert max(errors) <= LIMITS[precision]
 
 
+IN_OTHER_OP_SETS = [
+    pytest.param(family, name, op_set, marks=() if (family, name) == ("vit", "labels") else pytest.mark.slow)
+    for family, name in EXPORTED_ALWAYS
+    for op_set in ("standard", "portable")
+]
+
+
+@pytest.mark.parametrize(("family", "name", "op_set"), IN_OTHER_OP_SETS)
+def test_every_op_set_computes_what_transformers_does(models, tmp_path, family, name, op_set):
+    model = models(family, name)
+    ours = load(export_model(model.folder, tmp_path / "bundle", ops=op_set, verify="quick").path)
+    assert worst(ours.run(model.pictures), model) <= LIMITS["fp32"]
+
+
 def test_every_family_of_towers_has_at_least_three_models_here():
     returned = {name: get_type_hints(load_family(name).read_config)["return"] for name in family_names()}
     towers = {name for name, config in returned.items() if config is VisionConfig}

@@ -197,7 +197,7 @@ def test_degrees_go_to_a_template_that_reads_them(client):
     [
         ({"enable_thinking": True, "thinking": False}, "thinking", "enable_thinking and thinking say different things"),
         ({"thinking": {"type": "on"}}, "thinking.type", "Input should be"),
-        ({"thinking_budget": -1}, "thinking_budget", "it must be at least 0"),
+        ({"thinking_budget": -2}, "thinking_budget", "it must be at least 0"),
     ],
 )
 def test_what_thinking_cannot_be_is_refused(client, fields, param, message):
