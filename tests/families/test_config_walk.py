@@ -14,10 +14,12 @@ from edgeformer.families._neutral import NEUTRAL, TOOLS, WITHOUT_EFFECT
 
 FEW = ["bart", "bert", "gemma3_text", "gemma4_text", "llama", "mixtral", "phi3", "qwen3", "t5"]
 INCOMPLETE = {
+    "clip": {"architectures": ["CLIPVisionModelWithProjection"]},
     "deepseek_v2": {"num_experts_per_tok": 2},
     "dots1": {"n_shared_experts": 1, "num_experts_per_tok": 6},
     "glm4_moe": {"head_dim": 128},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 16},
+    "siglip": {"architectures": ["SiglipVisionModel"]},
     "qwen3_5_moe_text": {"intermediate_size": 512},
 }
 """Fields that the default config of a class lacks, and without which there is no such model."""
@@ -62,7 +64,7 @@ def walk(model_type):
     for name in config.keys() - {"model_type"}:
         refused = refusal({**config, name: None})
         # transformers gives null a meaning of its own in a few fields, or refuses it; there it is refused here by name.
-        needed = (f"has no {name}; ", "has sliding layers", "Mamba heads", "rotary_dim is")
+        needed = (f"has no {name}; ", "has sliding layers", "Mamba heads", "rotary_dim is", "has architectures = ")
         assert refused is None or any(said in refused for said in needed), (name, refused)
 
 
