@@ -300,7 +300,10 @@ def _open_answers(found: FoundModel, head: ClassificationHead, context_length: i
         )
     outside = [token for token in head.tokens or () if token >= causal.vocab_size]
     if outside:
-        raise ConfigError(f"{found.origin} scores texts by token {outside[0]}; it has 0 to {causal.vocab_size - 1}.")
+        raise ConfigError(
+            f"{found.origin} takes token {outside[0]} for an answer, and its tokens are 0 to "
+            f"{causal.vocab_size - 1}. Correct the tokens in the config of its LogitScore module."
+        )
     family = replace(family, nested=found.text_model_of is not None)
     config = _with_score(found, EncoderConfig.of_decoder(causal, head))
     return ModelSource(**vars(found), family=family, config=config, causal=causal, answers=head.tokens or ())

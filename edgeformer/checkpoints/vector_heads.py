@@ -10,7 +10,7 @@ FlagEmbedding/finetune/embedder/encoder_only/m3/modeling.py.
 import os
 import string
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from edgeformer.checkpoints.sentence_transformers import (
     PooledStates,
@@ -47,6 +47,10 @@ M3_HEADS = ("sparse_linear.pt", "colbert_linear.pt")
 
 M3_SKIPPED = ("cls_token", "eos_token", "pad_token", "unk_token")
 """Tokens that have no weight in BGE-M3."""
+
+
+SCORES: dict[str, Literal["sum", "mean"]] = {"maxsim": "sum", "meanmaxsim": "mean"}
+"""How the scores of a query's tokens become one, by similarity_fn_name in lower case."""
 
 
 def read_vector_head(folder: Path, transformer: Path, hf_config: dict[str, Any]) -> PooledStates | None:
@@ -89,10 +93,9 @@ def _read_splade(path: Path, kinds: list[str]) -> PooledStates:
 def _read_m3(folder: Path, transformer: Path, hf_config: dict[str, Any]) -> PooledStates:
     tokens = _Tokens(transformer)
     dense = read_pooling(folder)
-    first = tokens.id_of("cls_token")
     vectors = PoolingLayer(size=hf_config.get("hidden_size", 0), activation="identity")
-    read = Reading(skipped_tokens=() if first is None else (first,))
-    skipped = tuple(token for name in M3_SKIPPED if (token := tokens.id_of(name)) is not None)
+    read = Reading(skipped_tokens=(tokens.require("cls_token"),))
+    skipped = tuple(map(tokens.require, M3_SKIPPED))
     head = CombinedHead(
         heads=(
             PoolingHead(pooling="first", normalize=True) if dense is None else dense.pooling,
@@ -111,6 +114,11 @@ def _read_m3(folder: Path, transformer: Path, hf_config: dict[str, Any]) -> Pool
 def _read_stanford(transformer: Path) -> PooledStates:
     path = transformer / METADATA
     said = read_object(path) if os.path.isfile(path) else {}
+    if said.get("similarity", "cosine") != "cosine":
+        raise ConfigError(
+            f"{METADATA} has similarity = {shown(said['similarity'])}; edgeformer has cosine, the products of vectors "
+            "of length 1. A model that was trained for another one ranks otherwise, so nothing was exported."
+        )
     tokens = _Tokens(transformer)
     skipped = tokens.known(string.punctuation) if said.get("mask_punctuation", True) else ()
     length = said.get("query_maxlen") or QUERY_LENGTH
@@ -172,13 +180,19 @@ def _read_late_interaction(folder: Path, transformer: Path, modules: list[tuple[
             expansion=expansion if role == "query" else None,
             skipped_tokens=skipped if role in roles else (),
         )
+    similarity = str(said.get("similarity_fn_name") or "maxsim").lower()
+    if similarity not in SCORES:
+        raise ConfigError(
+            f"{config_path.name} has similarity_fn_name = {shown(similarity)}; edgeformer has {', '.join(SCORES)} for "
+            "vectors of tokens."
+        )
     layers = {f"token_vectors.layers.{index}": folder / place for index, (_, place) in enumerate(dense)}
     head = TokenVectorsHead(
         layers=tuple(read_layer(path / "config.json", "token_embeddings") for path in layers.values()),
         normalize=True,  # as MultiVectorEncoder.encode does, whatever the modules are
         query=readings["query"],
         document=readings["document"],
-        score="mean" if said.get("similarity_fn_name") == "meanmaxsim" else "sum",
+        score=SCORES[similarity],
     )
     return PooledStates(head=lambda _: head, layers=layers)
 
@@ -221,7 +235,12 @@ class _Tokens:
 
     def __init__(self, folder: Path):
         path, names = folder / "tokenizer.json", folder / "tokenizer_config.json"
-        data = read_object(path) if os.path.isfile(path) else {}
+        if not os.path.isfile(path):
+            raise ConfigError(
+                f"{folder} has no tokenizer.json, which says what tokens stand before texts and which are skipped. "
+                "Write one: AutoTokenizer.from_pretrained(folder).save_pretrained(folder) of transformers."
+            )
+        data = read_object(path)
         model = data.get("model") or {}
         vocabulary = model.get("vocab") or {}
         if isinstance(vocabulary, list):  # of Unigram: pairs of a token and its score
@@ -243,7 +262,10 @@ class _Tokens:
         """Return the id of a special token. Raises ConfigError without one."""
         found = self.id_of(name)
         if found is None:
-            raise ConfigError(f"the tokenizer in {self.folder} names no {name}, which stands behind queries.")
+            raise ConfigError(
+                f"the tokenizer in {self.folder} names no {name}, which this kind of embedder needs. Put the tokenizer "
+                "that it was trained with beside its config.json."
+            )
         return found
 
     def known(self, words: Any) -> tuple[int, ...]:

@@ -35,6 +35,13 @@ SPARSE = Example(
     call='["A cat sleeps."]',
 )
 
+CLASSES = Example(
+    command='edgeformer run {name} "Once upon a time, there was a little girl"',
+    python='print(model.classify("I like it."))',
+    task="text-classification",
+    call='"I like it."',
+)
+
 EXAMPLES: dict[Gives, Example] = {
     "words": Example(
         command='edgeformer run {name} "The capital of France is {mask}."',
@@ -42,18 +49,8 @@ EXAMPLES: dict[Gives, Example] = {
         task="fill-mask",
         call='"The capital of France is {mask}."',
     ),
-    "classes": Example(
-        command='edgeformer run {name} "Once upon a time, there was a little girl"',
-        python='print(model.classify("I like it."))',
-        task="text-classification",
-        call='"I like it."',
-    ),
-    "token classes": Example(
-        command='edgeformer run {name} "Once upon a time, there was a little girl"',
-        python='print(model.classify("I like it."))',
-        task="token-classification",
-        call='"I like it."',
-    ),
+    "classes": CLASSES,
+    "token classes": CLASSES._replace(task="token-classification"),
     "answers": Example(
         command='edgeformer run {name} "A cat sleeps." --question "Who sleeps?"',
         python='print(model.answer("Who sleeps?", "A cat sleeps."))',

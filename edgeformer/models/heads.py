@@ -95,16 +95,32 @@ class AnswerSpan(nn.Linear):
         return start, end
 
 
-class Pooler(nn.Module):
-    """The head that `PoolingHead` describes."""
+class Layered(nn.Module):
+    """The base class of heads that end with layers, and perhaps with a norm of 1."""
 
-    def __init__(self, config: PoolingHead, hidden_size: int, embedding: nn.Embedding, dtype: torch.dtype):
+    def __init__(
+        self, config: PoolingHead | TokenVectorsHead, hidden_size: int, embedding: nn.Embedding, dtype: torch.dtype
+    ):
         super().__init__()
-        self.config = config
+        self.normalize = config.normalize
         sizes = pairwise(config.widths(hidden_size))
         self.layers = nn.ModuleList(
             PooledLayer(layer, width, dtype) for layer, (width, _) in zip(config.layers, sizes, strict=True)
         )
+
+    def layered(self, x: Tensor) -> Tensor:
+        """Return vectors [..., D] of the last layer for vectors [..., E]."""
+        for layer in self.layers:
+            x = layer(x)
+        return normalized(x) if self.normalize else x
+
+
+class Pooler(Layered):
+    """The head that `PoolingHead` describes."""
+
+    def __init__(self, config: PoolingHead, hidden_size: int, embedding: nn.Embedding, dtype: torch.dtype):
+        super().__init__(config, hidden_size, embedding, dtype)
+        self.config = config
 
     def read(self, states: Tensor, inputs: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, ...]:
         """Return the embedding of every text."""
@@ -114,32 +130,15 @@ class Pooler(nn.Module):
     def forward(self, states: Tensor, attention_mask: Tensor) -> Tensor:
         """Return the embedding [B, D] of states [B, S, E]; attention_mask: int64 [B, S] with 0 for padding."""
         pooled = [pool(states, attention_mask, pooling) for pooling in self.config.poolings]
-        x = torch.cat(pooled, -1) if len(pooled) > 1 else pooled[0]
-        for layer in self.layers:
-            x = layer(x)
-        return normalized(x) if self.config.normalize else x
+        return self.layered(torch.cat(pooled, -1) if len(pooled) > 1 else pooled[0])
 
 
-class TokenVectors(nn.Module):
+class TokenVectors(Layered):
     """The head that `TokenVectorsHead` describes."""
-
-    def __init__(self, config: TokenVectorsHead, hidden_size: int, embedding: nn.Embedding, dtype: torch.dtype):
-        super().__init__()
-        self.config = config
-        sizes = pairwise(config.widths(hidden_size))
-        self.layers = nn.ModuleList(
-            PooledLayer(layer, width, dtype) for layer, (width, _) in zip(config.layers, sizes, strict=True)
-        )
 
     def read(self, states: Tensor, inputs: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, ...]:
         """Return the vector of every token."""
-        return (self(states),)
-
-    def forward(self, states: Tensor) -> Tensor:
-        """Return the vectors [B, S, D] of states [B, S, E]."""
-        for layer in self.layers:
-            states = layer(states)
-        return normalized(states) if self.config.normalize else states
+        return (self.layered(states),)
 
 
 class TokenWeights(nn.Module):

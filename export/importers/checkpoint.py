@@ -14,6 +14,7 @@ from edgeformer.config import EncoderConfig, PoolingHead
 from edgeformer.errors import ConfigError
 from edgeformer.export.importers.checkpoint_warnings import checkpoint_warnings
 from edgeformer.export.importers.opened_model import OpenedAdapter, OpenedModel, Origin
+from edgeformer.export.importers.picture_comparison import compare_pictures
 from edgeformer.export.importers.tokenizer_files import TokenizerFiles
 from edgeformer.export.progress import Progress, no_progress
 from edgeformer.lora.adapter_tensors import open_adapter
@@ -44,19 +45,21 @@ def open_checkpoint(
         progress("comparing with transformers", 0)
         comparison = compare_modules(compared, weights if compared is source else compared.weights())
     left_out = weights.left_out if isinstance(weights, CheckpointWeights) else ()
+    compares = comparison is not None and comparison.library is not None
+    warnings: tuple[str, ...] = ()
+    if source.pictures is not None and compares:
+        warnings = compare_pictures(source.folder, source.pictures)
     tokenizer = TokenizerFiles(source.folder)
     whole, tokens, is_decoder = source.text_model_of, source.special_tokens(), source.config.task == "causal-lm"
     return OpenedModel(
         model_spec=model_spec_of(source.config),
         weights=weights,
         comparison=comparison,
-        warnings=checkpoint_warnings(
-            source,
-            tokenizer,
-            source.config.task,
-            tokens,
-            source.config.vocab_size,
-            compared=comparison is not None and comparison.library is not None,
+        warnings=(
+            *checkpoint_warnings(
+                source, tokenizer, source.config.task, tokens, source.config.vocab_size, compared=compares
+            ),
+            *warnings,
         ),
         adapters=tuple(_open_adapter(name, Path(folder), weights) for name, folder in adapters.items()),
         origin=Origin(

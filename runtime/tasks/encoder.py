@@ -45,6 +45,8 @@ BATCH_TOKENS = 16_384
 """
 
 
+NO_INSTRUCTION = "this model ranks texts without an instruction. Leave prompt and prompt_name out."
+
 ABILITIES: dict[Gives, str] = {
     "words": "It fills masks: fill_mask.",
     "classes": "It classifies: classify.",
@@ -380,7 +382,7 @@ class Encoder(Model):
             most = self._longest_pair if truncate else None
             return encode_messages(self.require_tokenizer(), pair, chosen, form == "open", most)
         if prompt is not None or prompt_name is not None:
-            raise RequestError("this model reads two texts and no instruction. Leave prompt and prompt_name out.")
+            raise RequestError(NO_INSTRUCTION)
         return pair
 
     def score_encoded(self, encoded: list[Encoded]) -> NDArray[np.float32]:
@@ -433,7 +435,7 @@ class Encoder(Model):
             pairs = [(query, document) for document in documents]
             scores = self.score(pairs, batch_size=batch_size, prompt=prompt, prompt_name=prompt_name)
         elif prompt is not None or prompt_name is not None:
-            raise RequestError("this model reads two texts and no instruction. Leave prompt and prompt_name out.")
+            raise RequestError(NO_INSTRUCTION)
         else:
             scores = self.max_sim(query, documents, batch_size=batch_size)
         return best_documents(documents, scores, most)

@@ -20,8 +20,10 @@ from vision_rows import TOWERS
 
 from edgeformer.checkpoints.source import open_source
 from edgeformer.config import FeedForwardConfig, Grid, VisionConfig
-from edgeformer.errors import ConfigError, WeightsError
+from edgeformer.errors import ConfigError, ExportError, WeightsError
 from edgeformer.export import export_model
+from edgeformer.export.importers.checkpoint import open_checkpoint
+from edgeformer.export.importers.picture_comparison import compare_pictures
 from edgeformer.export.reference.reference import Reference
 from edgeformer.families import family_names, load_family
 from edgeformer.models.model_spec import model_spec_of
@@ -178,6 +180,38 @@ def test_every_op_set_computes_what_transformers_does(models, tmp_path, family, 
     model = models(family, name)
     ours = load(export_model(model.folder, tmp_path / "bundle", ops=op_set, verify="quick").path)
     assert worst(ours.run(model.pictures), model) <= LIMITS["fp32"]
+
+
+MISREAD = {
+    "mean and std swapped": lambda read: replace(read, mean=read.std, std=read.mean),
+    "another filter": lambda read: replace(read, resize=replace(read.resize, resample="nearest")),
+    "height and width swapped": lambda read: replace(
+        read, resize=replace(read.resize, size=replace(read.resize.size, height=40, width=24))
+    ),
+    "no scale": lambda read: replace(read, scale=1.0),
+    "colours turned round": lambda read: replace(read, mean=read.mean[::-1]),
+}
+
+
+@pytest.mark.parametrize("fault", MISREAD)
+def test_a_processor_that_is_read_wrong_is_refused(models, tmp_path, fault):
+    """The graph is right from pixel values on: transformers' own processor is the other reader."""
+    model = models("vit", "wide")
+    means = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.25, 0.3]}
+    folder = changed(model, tmp_path / "model", "preprocessor_config.json", **means)
+    source = open_source(folder)
+    assert compare_pictures(folder, source.pictures) == ()
+    wrong = replace(source, pictures=MISREAD[fault](source.pictures))
+    with pytest.raises(ExportError, match="edgeformer does not make of a picture what ViTImageProcessorPil"):
+        open_checkpoint(wrong, compared=wrong)
+
+
+def test_a_processor_that_transformers_cannot_read_is_said(models, tmp_path):
+    folder = changed(models("vit", "labels"), tmp_path / "model", "preprocessor_config.json")
+    source = open_source(folder)
+    (folder / "preprocessor_config.json").write_text("{")
+    [warning] = compare_pictures(folder, source.pictures)
+    assert warning.startswith("transformers cannot read the image processor, so its pixel values were not compared")
 
 
 def test_every_family_of_towers_has_at_least_three_models_here():

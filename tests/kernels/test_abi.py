@@ -1,4 +1,4 @@
-"""What kernels/ declares of onnxruntime's ABI is what onnxruntime's header has: kernels/tests/test_abi.cc says it."""
+"""The ABI of onnxruntime that kernels/ declares is that of its header: kernels/tests/test_abi.cc compares them."""
 
 import re
 import subprocess

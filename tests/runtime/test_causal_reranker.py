@@ -155,7 +155,7 @@ def test_one_token_of_an_untied_head_and_plain_pairs(make, tmp_path):
     ours = load(export_model(folder, tmp_path / "bundle", verify=None).path)
     expected = theirs.predict(PAIRS)
     assert np.abs(ours.score(PAIRS) - expected).max() < 1e-5 * np.abs(expected).max()
-    with pytest.raises(RequestError, match="no instruction"):
+    with pytest.raises(RequestError, match="without an instruction"):
         ours.score(PAIRS, prompt="Find poems")
 
 
@@ -170,7 +170,7 @@ def test_what_cannot_be_scored_so_is_refused(folder, tmp_path):
 
     with pytest.raises(ConfigError, match="true_token_id and false_token_id must be token ids"):
         open_source(changed("text", true_token_id="yes"))
-    with pytest.raises(ConfigError, match="scores texts by token 4000; it has 0 to 2047"):
+    with pytest.raises(ConfigError, match="takes token 4000 for an answer, and its tokens are 0 to 2047"):
         open_source(changed("outside", true_token_id=4000))
     with pytest.raises(ConfigError, match="options that edgeformer does not know: other"):
         open_source(changed("unknown", other=1))

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 from test_encoder import SIZES, write_tokenizer
 
+from edgeformer.checkpoints.source import open_source
 from edgeformer.cli.main import cli
 from edgeformer.errors import ConfigError, RequestError
 from edgeformer.export import export_model
@@ -272,3 +273,25 @@ def test_what_cannot_be_exported_is_refused(tmp_path):
     splade(tmp_path, pooling_strategy="mean")
     with pytest.raises(ConfigError, match="pooling_strategy = 'mean'"):
         export_model(tmp_path, tmp_path / "bundle", verify=None)
+
+
+@pytest.mark.parametrize(
+    ("write", "file", "change", "said"),
+    [
+        (stanford, "artifact.metadata", {"similarity": "l2"}, "artifact.metadata has similarity = 'l2'"),
+        (pylate, "config_sentence_transformers.json", {"similarity_fn_name": "xtr"}, "similarity_fn_name = 'xtr'"),
+        (pylate, "tokenizer.json", None, "has no tokenizer.json, which says what tokens stand before texts"),
+    ],
+)
+def test_what_would_be_read_otherwise_is_refused(tmp_path, write, file, change, said):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    write(folder)
+    open_source(folder)
+    path = folder / file
+    if change is None:
+        path.unlink()
+    else:
+        path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ConfigError, match=said):
+        open_source(folder)

@@ -1,4 +1,4 @@
-"""Budgets of thinking: after so many tokens, the mark behind it is forced, token by token."""
+"""A budget of thinking ends it: after so many tokens, the tokens of the mark that ends it are forced one by one."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -27,7 +27,7 @@ class SparseVector:
     values: NDArray[np.float32]
 
     def as_dict(self) -> dict[int, float]:
-        """Return the numbers by token id."""
+        """Return a dict from token ids to their numbers."""
         return dict(zip(self.indices.tolist(), self.values.tolist(), strict=True))
 
     def dot(self, other: "SparseVector") -> float:

@@ -1,0 +1,48 @@
+"""Compare the pixel values of a bundle with those of transformers' own image processor, before a model is exported.
+
+The graph is verified from pixel values on, so that a field of preprocessor_config.json that is read wrong would pass
+every check. transformers' `from_pretrained` is the other reader of that file.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from edgeformer.errors import ExportError, shown
+from edgeformer.manifest.pictures import PictureProcessor
+from edgeformer.runtime.media.pictures.processor import FixedSize
+
+SHAPES = ((61, 97, 3), (97, 61, 3))
+"""Height, width and channels of the pictures: a wide and a tall one, so that swapped sides show."""
+
+LEVELS = 2
+"""Levels of 255 that values may differ by. They are the same bits with Pillow 13; earlier versions differ by one."""
+
+
+def compare_pictures(folder: Path, processor: PictureProcessor) -> tuple[str, ...]:
+    """Return why nothing was compared, as a warning; nothing where both processors agree.
+
+    folder: of the checkpoint. processor: what edgeformer read there. Raises ExportError where pixel values differ.
+    """
+    from transformers import AutoImageProcessor
+
+    try:
+        theirs = AutoImageProcessor.from_pretrained(folder, backend="pil", local_files_only=True)
+    except Exception as error:  # of any class: what an image processor lacks shows anywhere in its constructor
+        reason = shown(str(error), 200)
+        return (f"transformers cannot read the image processor, so its pixel values were not compared: {reason}.",)
+    ours, rng = FixedSize(processor), np.random.default_rng(0)
+    level = (1.0 if processor.scale is None else processor.scale) / min(processor.std or (1.0,))
+    for shape in SHAPES:
+        picture = rng.integers(0, 256, shape, np.uint8)
+        mine = ours.pixel_values(picture)
+        expected = np.asarray(theirs(images=[picture], return_tensors="np")["pixel_values"][0])
+        difference = np.inf if mine.shape != expected.shape else float(np.abs(mine - expected).max())
+        if not difference <= LEVELS * level:
+            raise ExportError(
+                f"edgeformer does not make of a picture what {type(theirs).__name__} of transformers makes of it by "
+                f"the same files: values [channels, height, width] {mine.shape} and {expected.shape} differ by "
+                f"{difference:.1e}, and one level of a pixel is {level:.1e}. Nothing was exported: please report it "
+                "with the model's preprocessor_config.json."
+            )
+    return ()
