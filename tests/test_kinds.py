@@ -35,7 +35,7 @@ MOST_QUESTIONS = 15
 """Lines that may ask for the class of a config: to make one of another kind, or to tell a type checker."""
 FILES_OF_A_KIND = {
     "edgeformer/client_files/model_card.py",
-    "edgeformer/config/model.py",
+    "edgeformer/config/models/stack.py",
     "edgeformer/models/kinds.py",
     "edgeformer/server/service/served.py",
     "export/parity/trials/kinds.py",

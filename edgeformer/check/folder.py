@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from edgeformer.check.graph_facts import GraphFacts, read_graph
-from edgeformer.config.model import Form
+from edgeformer.config.models import Form
 from edgeformer.documents.json_document import read_object
 from edgeformer.errors import BundleError
 from edgeformer.manifest.graph_forms import DECODER_GRAPH, ENCODER_GRAPH, GRAPH, MERGED_GRAPH

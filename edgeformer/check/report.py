@@ -11,7 +11,7 @@ from edgeformer.check.cuda import ProviderAudit, audit_cuda
 from edgeformer.check.finding import Finding, Verdict, error, verdict
 from edgeformer.check.folder import Folder, read_folder
 from edgeformer.check.kernel_rules import kernel_functions, kernel_sentences
-from edgeformer.config.model import Form
+from edgeformer.config.models import Form
 from edgeformer.errors import RequestError
 from edgeformer.manifest.providers import ProviderName, find_provider
 

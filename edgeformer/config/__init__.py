@@ -29,7 +29,7 @@ from edgeformer.config.heads import (
 )
 from edgeformer.config.latent import LatentConfig
 from edgeformer.config.layer_input import LayerInputConfig, PerLayerEmbedding
-from edgeformer.config.model import (
+from edgeformer.config.models import (
     NO_CACHE,
     AudioStem,
     DecoderConfig,

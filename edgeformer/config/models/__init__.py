@@ -1,0 +1,23 @@
+"""Configs of whole models, a file for each kind: decoders, encoders, encoder-decoders, towers of pictures.
+
+What differs between the kinds of models is asked of their configs:
+
+- `task` is the key of the tables that other layers have.
+- `form` is what clients call the kind, and `reads` is what they call its input.
+- `steps` says whether its time goes to steps of single tokens.
+- `stacks` are the parts of which parameters, constants and costs are counted.
+- A property that a kind lacks, such as the cache of an encoder, has its neutral value.
+"""
+
+from edgeformer.config.models.decoder import DecoderConfig
+from edgeformer.config.models.encoder import EncoderConfig
+from edgeformer.config.models.seq2seq import Seq2SeqConfig
+from edgeformer.config.models.stack import NO_CACHE, AudioStem, Form, StackConfig, Task, TokenProjection
+from edgeformer.config.models.vision_encoder import VisionConfig
+
+ModelConfig = DecoderConfig | EncoderConfig | Seq2SeqConfig | VisionConfig
+
+__all__ = [
+    "NO_CACHE", "AudioStem", "DecoderConfig", "EncoderConfig", "Form", "ModelConfig", "Seq2SeqConfig", "StackConfig",
+    "Task", "TokenProjection", "VisionConfig",
+]  # fmt: skip

@@ -1,0 +1,74 @@
+"""The config of encoder-decoders."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+from edgeformer.config.models.decoder import DecoderConfig
+from edgeformer.config.models.encoder import EncoderConfig
+from edgeformer.config.models.stack import Form, Task
+from edgeformer.documents.schema import check
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seq2SeqConfig:
+    """An encoder-decoder: an encoder, and a decoder with cross-attention to it.
+
+    Attributes:
+        shared_embedding: both have one table of token embeddings.
+    """
+
+    task: ClassVar[Task] = "seq2seq-lm"
+    form: ClassVar[Form] = "encoder-decoder"
+    reads: ClassVar[str] = "source"
+    steps: ClassVar[bool] = False
+    kind: Literal["seq2seq"] = "seq2seq"
+    encoder: EncoderConfig
+    decoder: DecoderConfig
+    shared_embedding: bool
+
+    def __post_init__(self) -> None:
+        check(self.encoder.head is None, self, "encoder", "without a head")
+        check(not any(attention.causal for attention in self.encoder.attentions), self, "encoder", "not causal")
+        check(self.decoder.cross_geometry is not None, self, "decoder", "with cross-attention in its blocks")
+        if self.shared_embedding:
+            sizes = [(half.vocab_size, half.embedding_width) for half in (self.encoder, self.decoder)]
+            check(sizes[0] == sizes[1], self, "shared_embedding", "False where vocabularies or widths differ")
+
+    @property
+    def stacks(self) -> "Mapping[str, EncoderConfig | DecoderConfig]":
+        """Return the stacks by the names of their modules, in the order in which they run."""
+        return {"encoder": self.encoder, "decoder": self.decoder}
+
+    @property
+    def input_stack(self) -> EncoderConfig:
+        """Return the stack that reads the model's input: the encoder."""
+        return self.encoder
+
+    @property
+    def output_stack(self) -> DecoderConfig:
+        """Return the stack that computes the model's outputs: the decoder."""
+        return self.decoder
+
+    @property
+    def is_speech(self) -> bool:
+        """Whether the model reads recordings."""
+        return self.encoder.is_speech
+
+    def with_context_length(self, context_length: int) -> "Seq2SeqConfig":
+        """Return the config of a model whose decoder has positions for so many tokens."""
+        return replace(self, decoder=self.decoder.with_context_length(context_length))
+
+    def with_picture_size(self, height: int, width: int) -> "Seq2SeqConfig":
+        """Return the config of a model for pictures of another size: itself, for it reads none."""
+        return self
+
+    @property
+    def vocab_size(self) -> int:
+        """Return the number of tokens that the decoder can generate."""
+        return self.decoder.vocab_size
+
+    @property
+    def context_length(self) -> int:
+        """Return the number of positions of the decoder."""
+        return self.decoder.context_length
