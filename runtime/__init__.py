@@ -26,15 +26,15 @@ from edgeformer.runtime.generation.speculation import SpeculationStatistics
 from edgeformer.runtime.sessions.kernel_report import KernelReport
 from edgeformer.runtime.sessions.providers.cuda_options import CudaOptions
 from edgeformer.runtime.tasks.causal_lm import CausalLM
-from edgeformer.runtime.tasks.cross_encoder import Ranked
-from edgeformer.runtime.tasks.embeddings.forms import Embedding, SparseVector
-from edgeformer.runtime.tasks.encoder import Encoder
+from edgeformer.runtime.tasks.encoders.cross_encoder import Ranked
+from edgeformer.runtime.tasks.encoders.embeddings.forms import Embedding, SparseVector
+from edgeformer.runtime.tasks.encoders.encoder import Encoder
+from edgeformer.runtime.tasks.encoders.question_answering import Answer
+from edgeformer.runtime.tasks.encoders.token_spans import Span
 from edgeformer.runtime.tasks.labels import Class, Filling
 from edgeformer.runtime.tasks.loading import load, load_causal_lm, load_encoder, load_seq2seq, load_vision_encoder
-from edgeformer.runtime.tasks.question_answering import Answer
 from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
 from edgeformer.runtime.tasks.speech import Segment, SpeechConfig, Transcript, Word
-from edgeformer.runtime.tasks.token_spans import Span
 from edgeformer.runtime.tasks.vision.vision_encoder import VisionEncoder
 from edgeformer.runtime.text.tokenizer import Message
 

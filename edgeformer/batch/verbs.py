@@ -18,7 +18,7 @@ from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime import CausalLM, Encoder, Generation, GenerationStream, OfflineEngine, Seq2SeqLM, VisionEncoder
 from edgeformer.runtime.generation.chat_stream import divided
 from edgeformer.runtime.measure.evaluation import score_text
-from edgeformer.runtime.tasks.encoder import Encoded
+from edgeformer.runtime.tasks.encoders.text_encoder import Encoded
 from edgeformer.runtime.text.thinking.reader import new_thinking
 
 BATCH = 32

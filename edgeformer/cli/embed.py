@@ -62,7 +62,7 @@ def embed_command(
     import numpy as np
 
     from edgeformer.runtime import VisionEncoder
-    from edgeformer.runtime.tasks.encoder import first_dimensions
+    from edgeformer.runtime.tasks.encoders.encoder import first_dimensions
 
     model = open_embedder(bundle, provider, threads)
     if isinstance(model, VisionEncoder):

@@ -22,8 +22,9 @@ from edgeformer.runtime.generation.sampling.logits_processors import LogitsProce
 from edgeformer.runtime.generation.scheduling import EngineStatistics, Scheduler
 from edgeformer.runtime.request_values import count, flag, is_list, seconds, shown
 from edgeformer.runtime.tasks.causal_lm import CausalLM
-from edgeformer.runtime.tasks.encoder import Encoder, Pair
 from edgeformer.runtime.tasks.encoder_decoder import Source
+from edgeformer.runtime.tasks.encoders.encoder import Encoder
+from edgeformer.runtime.tasks.encoders.text_encoder import Pair
 from edgeformer.runtime.tasks.model import Text
 from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
 

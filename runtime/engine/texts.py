@@ -7,7 +7,8 @@ from typing import Any
 
 from edgeformer.runtime.generation.scheduling.statistics import EngineStatistics
 from edgeformer.runtime.generation.scheduling.waiting import EngineBusyError
-from edgeformer.runtime.tasks.encoder import BATCH, Encoded, Encoder, batches
+from edgeformer.runtime.tasks.encoders.encoder import Encoder
+from edgeformer.runtime.tasks.encoders.text_encoder import BATCH, Encoded, batches
 
 MOST_PADDING = 2
 """Texts run together with the one that waits longest if neither is more than this many times as long as the other."""

@@ -32,7 +32,7 @@ from edgeformer.runtime.sessions.session import (
 )
 from edgeformer.runtime.steps.runner import StepRunner
 from edgeformer.runtime.tasks.causal_lm import CausalLM
-from edgeformer.runtime.tasks.encoder import Encoder
+from edgeformer.runtime.tasks.encoders.encoder import Encoder
 from edgeformer.runtime.tasks.loading import load
 from edgeformer.runtime.tasks.model import Model
 from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM

@@ -7,7 +7,7 @@ from typing import Any
 
 from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import MODELS, Manifest
-from edgeformer.runtime.request_values import flag, is_list, text_or_ids
+from edgeformer.runtime.request_values import flag, is_list, shown, text_or_ids
 from edgeformer.runtime.sessions.kernel_report import KernelReport, report_kernels
 from edgeformer.runtime.sessions.kernels import choose_kernels
 from edgeformer.runtime.sessions.prepacked.prepacked_graphs import open_graph
@@ -94,6 +94,21 @@ class Model:
                 "tokenizer.json beside its config.json and export again."
             )
         return self.tokenizer
+
+
+def output_names(session: Any, outputs: Any) -> list[str]:
+    """Return the names of outputs of a graph that a call asks for, None for all. Raises RequestError for others."""
+    known = [output.name for output in session.get_outputs()]
+    if outputs is None:
+        return known
+    if not is_list(outputs):
+        raise RequestError(f"outputs is {shown(outputs)}; it must be a list of names, or None for all.")
+    if len(outputs) == 0:
+        raise RequestError(f"outputs is empty; name at least one of {', '.join(known)}, or give None for all.")
+    unknown = [name for name in outputs if not isinstance(name, str) or name not in known]
+    if unknown:
+        raise RequestError(f"there is no output {unknown[0]!r}; there are {', '.join(known)}.")
+    return list(outputs)
 
 
 def is_batch(texts: Any) -> bool:

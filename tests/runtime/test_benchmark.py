@@ -38,7 +38,7 @@ from edgeformer.runtime.measure.benchmarking.workloads import Request, plan, run
 from edgeformer.runtime.sessions.session import profiled, session_options
 from edgeformer.runtime.steps import new_decoder as new_decoders
 from edgeformer.runtime.steps.runner import StepRunner
-from edgeformer.runtime.tasks.encoder import Encoder
+from edgeformer.runtime.tasks.encoders.encoder import Encoder
 
 TABLES = {"fp32": "c = MatMul (a, b)", "int8": "c = com.microsoft.DynamicQuantizeMatMul (a, b, s)"}
 BERT = {

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from edgeformer.errors import RequestError
 from edgeformer.export import export_model
 from edgeformer.runtime import Encoder, load
-from edgeformer.runtime.tasks import encoder
-from edgeformer.runtime.tasks.encoder import BATCH_TOKENS, batches
+from edgeformer.runtime.tasks.encoders import text_encoder
+from edgeformer.runtime.tasks.encoders.text_encoder import BATCH_TOKENS, batches
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PAD, MASK = 0, 4
@@ -154,7 +154,7 @@ def test_a_run_has_few_rows_and_few_tokens(lengths, most_rows):
 def test_texts_run_in_batches_of_few_tokens(models, monkeypatch):
     ours = models["masked"].ours
     whole = ours.embed(TEXTS)
-    monkeypatch.setattr(encoder, "BATCH_TOKENS", 12)
+    monkeypatch.setattr(text_encoder, "BATCH_TOKENS", 12)
     session, sizes = ours.session, []
 
     def run(names, feeds):

@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 
 from edgeformer.errors import RequestError
 from edgeformer.runtime import Encoder
-from edgeformer.runtime.tasks.cross_encoder import best_documents
+from edgeformer.runtime.tasks.encoders.cross_encoder import best_documents
 from edgeformer.server.endpoints.texts import MAX_TEXTS, all_of
 from edgeformer.server.schema.api_errors import ApiError
 from edgeformer.server.schema.bodies import RerankBody

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from edgeformer.errors import RequestError
 from edgeformer.runtime import Encoder
-from edgeformer.runtime.tasks.encoder import first_dimensions
+from edgeformer.runtime.tasks.encoders.encoder import first_dimensions
 from edgeformer.server.schema.api_errors import ApiError, as_api_error
 from edgeformer.server.schema.bodies import DetokenizeBody, EmbeddingBody, TokenizeBody
 from edgeformer.server.service.answers import unless_gone

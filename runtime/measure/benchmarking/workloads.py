@@ -21,7 +21,7 @@ from edgeformer.runtime.media.sound.audio import SAMPLE_RATE
 from edgeformer.runtime.steps.decode_graph import Logits
 from edgeformer.runtime.steps.runner import StepRunner
 from edgeformer.runtime.tasks.causal_lm import CausalLM
-from edgeformer.runtime.tasks.encoder import Encoder
+from edgeformer.runtime.tasks.encoders.encoder import Encoder
 from edgeformer.runtime.tasks.model import Model
 from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
 from edgeformer.runtime.tasks.speech.prompt import window_seconds

@@ -17,7 +17,7 @@ from edgeformer.runtime.measure.evaluation.questions import Question, choose
 from edgeformer.runtime.measure.evaluation.scores import Answer, Evaluation
 from edgeformer.runtime.steps.decode_graph import Logits
 from edgeformer.runtime.tasks.causal_lm import CausalLM
-from edgeformer.runtime.tasks.encoder import Encoder
+from edgeformer.runtime.tasks.encoders.encoder import Encoder
 from edgeformer.runtime.tasks.model import Model
 from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
 from edgeformer.runtime.text.languages import plan_translation

@@ -13,7 +13,7 @@ from edgeformer.runtime.media.pictures.picture_files import Picture, is_picture
 from edgeformer.runtime.media.pictures.processor import FixedSize
 from edgeformer.runtime.request_values import count, is_list, shown
 from edgeformer.runtime.tasks.labels import Class, label_probabilities
-from edgeformer.runtime.tasks.model import Model
+from edgeformer.runtime.tasks.model import Model, output_names
 
 PICTURES = 4
 """Pictures per run, unless the call says otherwise. More are no faster on a CPU, and take more memory."""
@@ -62,12 +62,7 @@ class VisionEncoder(Model):
 
     def run_values(self, pixel_values: Features, outputs: Sequence[str] | None = None) -> dict[str, Features]:
         """Run pixel values, float32 [B, 3, height, width], as `run` runs pictures."""
-        known = [output.name for output in self.session.get_outputs()]
-        names = known if outputs is None else list(outputs)
-        unknown = [name for name in names if name not in known]
-        if unknown or not names:
-            wrong = f"there is no output {unknown[0]!r}" if unknown else "outputs is empty"
-            raise RequestError(f"{wrong}; there are {', '.join(known)}.")
+        names = output_names(self.session, outputs)
         return dict(zip(names, self.session.run(names, {"pixel_values": pixel_values}), strict=True))
 
     def embed(self, pictures: Picture | Sequence[Picture], *, batch_size: int = PICTURES) -> Features:

@@ -1,21 +1,18 @@
 """Embed texts, classify them, and fill masks with an encoder."""
 
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, TypeGuard, overload
+from collections.abc import Sequence
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.config import ClassificationHead, EncoderConfig, PoolingHead, QuestionAnsweringHead
-from edgeformer.config.heads import Gives, Head, HeadOutput, Reading, TokenVectorsHead, TokenWeightsHead
+from edgeformer.config import ClassificationHead, PoolingHead, QuestionAnsweringHead
+from edgeformer.config.heads import Gives, HeadOutput, Reading, TokenVectorsHead, TokenWeightsHead
 from edgeformer.errors import RequestError
-from edgeformer.manifest.manifest import Manifest
-from edgeformer.runtime.caches.encoder_outputs import check_length, pad_right
-from edgeformer.runtime.request_values import count, flag, is_list, naming_entry, shown, text_or_ids
-from edgeformer.runtime.sessions.session import SessionSettings, check_tensors
-from edgeformer.runtime.tasks.cross_encoder import Ranked, best_documents, encode_messages, score_of
-from edgeformer.runtime.tasks.embeddings.forms import (
+from edgeformer.runtime.caches.encoder_outputs import check_length
+from edgeformer.runtime.request_values import count, flag, is_list, shown, text_or_ids
+from edgeformer.runtime.tasks.encoders.cross_encoder import Ranked, best_documents, encode_messages, score_of
+from edgeformer.runtime.tasks.encoders.embeddings.forms import (
     FORMS,
     Embedding,
     Form,
@@ -23,27 +20,19 @@ from edgeformer.runtime.tasks.embeddings.forms import (
     sparse_of_tokens,
     sparse_of_vocabulary,
 )
-from edgeformer.runtime.tasks.embeddings.late_interaction import as_read, max_sim
+from edgeformer.runtime.tasks.encoders.embeddings.late_interaction import as_read, max_sim
+from edgeformer.runtime.tasks.encoders.question_answering import (
+    ANSWER_TOKENS,
+    Answer,
+    best_answers,
+    no_answer,
+    read_windows,
+)
+from edgeformer.runtime.tasks.encoders.text_encoder import BATCH, Encoded, Pair, TextEncoder, batches, is_pair
+from edgeformer.runtime.tasks.encoders.token_spans import AGGREGATIONS, Aggregation, Span, find_spans
 from edgeformer.runtime.tasks.labels import Class, Filling, label_probabilities, softmax
-from edgeformer.runtime.tasks.model import Model, Text, is_batch
-from edgeformer.runtime.tasks.question_answering import ANSWER_TOKENS, Answer, best_answers, no_answer, read_windows
-from edgeformer.runtime.tasks.token_spans import AGGREGATIONS, Aggregation, Span, find_spans
+from edgeformer.runtime.tasks.model import Text
 from edgeformer.runtime.text.text_prompts import choose_prompt
-
-Pair = tuple[str, str]
-"""Two texts that are encoded together: a question and its paragraph, a premise and a hypothesis."""
-
-Encoded = tuple[list[int], list[int]]
-"""Token ids and token types (0 or 1) of a text or a pair."""
-
-BATCH = 32
-"""Texts per run, unless the call says otherwise."""
-
-BATCH_TOKENS = 16_384
-"""Tokens per run, padding included: 32 texts of 512. Memory grows with them, and beyond 1,024 speed no longer does
-(tiny-embed, one core of an AMD Zen 4). A longer text runs alone.
-"""
-
 
 NO_INSTRUCTION = "this model ranks texts without an instruction. Leave prompt and prompt_name out."
 
@@ -60,57 +49,8 @@ ABILITIES: dict[Gives, str] = {
 """The call for what a model gives, in words."""
 
 
-class Encoder(Model):
+class Encoder(TextEncoder):
     """An encoder. `embed` always works; `classify`, `answer` and `fill_mask` need a model with that head."""
-
-    def __init__(self, folder: Path, manifest: Manifest, settings: SessionSettings):
-        super().__init__(folder, manifest, settings)
-        outputs = ["last_hidden_state", *(output.name for output in self.config.head_outputs)]
-        check_tensors(self.session, manifest.step_graphs[-1], ["input_ids", "attention_mask"], outputs)
-
-    @property
-    def gives(self) -> list[Gives]:
-        """All that the model says of a text, beside the states of its tokens."""
-        return list(dict.fromkeys(output.gives for output in self.config.head_outputs))
-
-    @property
-    def config(self) -> EncoderConfig:
-        """The config of the model."""
-        config = self.manifest.model
-        assert isinstance(config, EncoderConfig)
-        return config
-
-    def run(self, texts: Sequence[Text | Pair], outputs: Sequence[str] | None = None) -> dict[str, NDArray[np.float32]]:
-        """Run texts as one batch, padded on the right; return the graph's outputs by name.
-
-        texts: texts, token ids, or pairs of texts. outputs: names of the outputs to return, None for all.
-        last_hidden_state is float32 [B, longest, E]; its values at padding mean nothing. Raises RequestError for an
-        unknown output and for texts beyond the model's context.
-        """
-        if not self.is_list(texts):
-            raise RequestError("run takes a list of texts. Give it one, of at least one text.")
-        return self._run([self.encode_text(text) for text in texts], outputs)
-
-    def _run(
-        self, encoded: Sequence[Encoded], outputs: Sequence[str] | None, attended: Sequence[int] | None = None
-    ) -> dict[str, NDArray[np.float32]]:
-        """Run texts as one batch. attended: the tokens of each that attention sees, None for all."""
-        known = [output.name for output in self.session.get_outputs()]
-        if outputs is not None and not is_list(outputs):
-            raise RequestError(f"outputs is {shown(outputs)}; it must be a list of names, or None for all.")
-        names = known if outputs is None else list(outputs)
-        if not names:
-            raise RequestError(f"outputs is empty; name at least one of {', '.join(known)}, or give None for all.")
-        unknown = [name for name in names if not isinstance(name, str) or name not in known]
-        if unknown:
-            raise RequestError(f"there is no output {unknown[0]!r}; there are {', '.join(known)}.")
-        ids, mask = pad_right([ids for ids, _ in encoded], self.manifest.tokens.pad or 0)
-        for row, length in enumerate(attended or ()):
-            mask[row, length:] = 0
-        feeds = {"input_ids": ids, "attention_mask": mask}
-        if self.config.token_types > 1:
-            feeds["token_type_ids"] = pad_right([types for _, types in encoded], 0)[0]
-        return dict(zip(names, self.session.run(names, feeds), strict=True))
 
     def embed(
         self,
@@ -136,25 +76,8 @@ class Encoder(Model):
         if dimensions is not None:
             count("dimensions", dimensions, most=self._width())
         prompted = self.with_prompt(texts, prompt, prompt_name)
-        vectors = self._by_length(prompted, batch_size, self.embed_encoded, truncate)
+        vectors = self.by_length(prompted, batch_size, self.embed_encoded, truncate)
         return vectors if dimensions is None else first_dimensions(vectors, dimensions)
-
-    def with_prompt(self, texts: Any, prompt: str | None = None, prompt_name: str | None = None) -> Any:
-        """Return texts with a prompt before each of them, as sentence-transformers embeds them.
-
-        prompt: that text. prompt_name: the name of one of the model's own prompts. Neither: the model's default prompt,
-        if it has one; pairs and token ids stay as they are then. Raises RequestError for an unknown name, for both at
-        once, and for a prompt before anything but a text.
-        """
-        chosen = choose_prompt(self.manifest.prompts, prompt, prompt_name)
-        if not chosen:
-            return texts
-        given = list(texts) if self.is_list(texts) else [texts]
-        requested = prompt is not None or prompt_name is not None
-        if requested and not all(isinstance(text, str) for text in given):
-            raise RequestError("a prompt goes before texts, and not before pairs or token ids.")
-        prompted = [f"{chosen}{text}" if isinstance(text, str) else text for text in given]
-        return prompted if self.is_list(texts) else prompted[0]
 
     def embed_encoded(self, encoded: list[Encoded]) -> NDArray[np.float32]:
         """Return the vectors of texts from `encode_text`, run as one batch: float32 [N, E].
@@ -235,27 +158,22 @@ class Encoder(Model):
             attended = [
                 len(ids) if reading.expansion is None or reading.expansion.attended else seen for (ids, _), seen in read
             ]
-            arrays = self._run([each for each, _ in read], [output.name for output in outputs], attended)
+            arrays = self.run_encoded([each for each, _ in read], [output.name for output in outputs], attended)
             return [
                 self._embedding(outputs, {name: array[row] for name, array in arrays.items()}, ids, reading)
                 for row, ((ids, _), _) in enumerate(read)
             ]
 
-        found: Any = self._by_length(prompted, batch_size, run, truncate, longest - prefixed)
+        found: Any = self.by_length(prompted, batch_size, run, truncate, longest - prefixed)
         return found if not self.is_list(texts) else list(found)
 
     def _reading(self, query: bool) -> Reading:
         """Return how texts of a role are read."""
         flag("query", query)
-        head = self._part("token vectors")
+        head = self.part("token vectors")
         if not isinstance(head, TokenVectorsHead):
             return Reading()
         return head.query if query else head.document
-
-    def _part(self, gives: Gives) -> Head | None:
-        """Return the head that gives something; None without one."""
-        parts = () if self.config.head is None else self.config.head.parts
-        return next((part for part in parts if any(output.gives == gives for output in part.outputs)), None)
 
     def _embedding(
         self, outputs: list[HeadOutput], arrays: dict[str, NDArray[np.float32]], ids: list[int], reading: Reading
@@ -270,7 +188,7 @@ class Encoder(Model):
                 case "sparse vector":
                     found["sparse"] = sparse_of_vocabulary(array)
                 case "token weights":
-                    head = self._part("token weights")
+                    head = self.part("token weights")
                     skipped = head.skipped_tokens if isinstance(head, TokenWeightsHead) else ()
                     found["sparse"] = sparse_of_tokens(array[: len(ids)], ids, skipped)
                 case "token vectors":
@@ -305,7 +223,7 @@ class Encoder(Model):
         head = self.config.head
         if not isinstance(head, ClassificationHead):
             raise RequestError(f"this model has no classes. {self._abilities()}")
-        logits = self._by_length(texts, batch_size, self._token_logits if head.pooling is None else self._logits)
+        logits = self.by_length(texts, batch_size, self._token_logits if head.pooling is None else self._logits)
         rows = [logits] if not self.is_list(texts) else list(logits)
         if head.pooling is None:
             found = [[label_probabilities(head.labels, token)[0] for token in row] for row in rows]
@@ -330,7 +248,7 @@ class Encoder(Model):
         given = [text_or_ids("text", text) for text in (texts if self.is_list(texts) else [texts])]
         if not all(isinstance(text, str) for text in given):
             raise RequestError("spans are parts of texts, and not of token ids. Give texts.")
-        logits = self._by_length(given, batch_size, self._token_logits)
+        logits = self.by_length(given, batch_size, self._token_logits)
         tokenizer = self.require_tokenizer()
         found = [
             find_spans(tokenizer, str(text), softmax(rows), head.labels, aggregation)
@@ -360,7 +278,7 @@ class Encoder(Model):
         many = self.is_list(pairs)
         given: list[Any] = list(pairs) if many else [pairs]
         laid_out = [self._laid_out(pair, truncate, prompt, prompt_name) for pair in given]
-        return self._by_length(
+        return self.by_length(
             laid_out if many else laid_out[0], batch_size, self.score_encoded, truncate, self._longest_pair
         )
 
@@ -372,7 +290,7 @@ class Encoder(Model):
 
     def _laid_out(self, pair: Any, truncate: bool, prompt: str | None, prompt_name: str | None) -> Pair | list[int]:
         """Return a pair as it is encoded, or its token ids by the chat template, where the model wants that."""
-        if not _is_pair(pair):
+        if not is_pair(pair):
             raise RequestError(f"{shown(pair)} is no pair; give a tuple of two texts, or a list of such.")
         form = self.require_scores().messages
         if form is not None:
@@ -451,7 +369,7 @@ class Encoder(Model):
             raise RequestError(f"this model makes no vectors of tokens for documents. {self._abilities()}")
         asked = self.embeddings(query, forms=["tokens"], query=True).tokens
         found = self.embeddings(list(documents), forms=["tokens"], batch_size=batch_size) if len(documents) else []
-        head = self._part("token vectors")
+        head = self.part("token vectors")
         assert asked is not None and isinstance(head, TokenVectorsHead)
         divisor = max(len(asked), 1) if head.score == "mean" else 1
         scores = [max_sim(asked, each.tokens) / divisor for each in found if each.tokens is not None]
@@ -517,78 +435,28 @@ class Encoder(Model):
             for token in best
         ]
 
-    def encode_text(self, text: Text | Pair, truncate: bool = False, max_length: int | None = None) -> Encoded:
-        """Return the token ids and types of a text or a pair, as `embed` runs it. Raises RequestError as it does.
-
-        max_length: tokens to cut to, by default all that the model has positions for.
-        """
-        if _is_pair(text):
-            for part in text:
-                text_or_ids("text", part)
-        if truncate and (isinstance(text, str) or _is_pair(text)):
-            parts = [text_or_ids("text", text)] if isinstance(text, str) else text
-            ids, types = self.require_tokenizer().encode_truncated(parts, max_length or self.config.context_length)
-            self.encode(ids, "text")
-        elif _is_pair(text):
-            ids, types = self.require_tokenizer().encode_pair(*text)
-        else:
-            ids = self.encode(text, "text")  # type: ignore[arg-type]
-            types = [0] * len(ids)
-        check_length(len(ids), self.config.context_length, "the text")
-        return ids, types
-
-    @staticmethod
-    def is_list(texts: Text | Pair | Sequence[Text | Pair]) -> TypeGuard[Sequence[Text | Pair]]:
-        """Return whether the argument is several texts, and not one text or a pair."""
-        return is_batch(texts) and not _is_pair(texts)
-
-    def _by_length(
-        self,
-        texts: Any,
-        batch_size: int,
-        run: Callable[[list[Encoded]], Any],
-        truncate: bool = False,
-        max_length: int | None = None,
-    ) -> Any:
-        """Run texts in batches of similar lengths, so that little is padded; return results in the order of texts."""
-        count("batch_size", batch_size)
-        flag("truncate", truncate)
-        if not self.is_list(texts):
-            return run([self.encode_text(texts, truncate, max_length)])[0]
-        encoded = []
-        for row, text in enumerate(texts):
-            with naming_entry("text", row, text, of=len(texts)):
-                encoded.append(self.encode_text(text, truncate, max_length))
-        order = sorted(range(len(encoded)), key=lambda index: len(encoded[index][0]))
-        results: list[Any] = [None] * len(encoded)
-        for places in batches([len(encoded[index][0]) for index in order], batch_size):
-            batch = [order[place] for place in places]
-            for index, result in zip(batch, run([encoded[index] for index in batch]), strict=True):
-                results[index] = result
-        return np.stack(results) if len({np.shape(result) for result in results}) == 1 else results
-
     def _pooled(self, encoded: list[Encoded]) -> NDArray[np.float32]:
-        return self._run(encoded, ["sentence_embedding"])["sentence_embedding"]
+        return self.run_encoded(encoded, ["sentence_embedding"])["sentence_embedding"]
 
     def _mean(self, encoded: list[Encoded]) -> NDArray[np.float32]:
-        states = self._run(encoded, ["last_hidden_state"])["last_hidden_state"]
+        states = self.run_encoded(encoded, ["last_hidden_state"])["last_hidden_state"]
         return np.stack([row[: len(ids)].mean(0) for row, (ids, _) in zip(states, encoded, strict=True)])
 
     def _logits(self, encoded: list[Encoded]) -> NDArray[np.float32]:
-        return self._run(encoded, ["logits"])["logits"]
+        return self.run_encoded(encoded, ["logits"])["logits"]
 
     def _token_logits(self, encoded: list[Encoded]) -> list[NDArray[np.float32]]:
         return [row[: len(ids)] for row, (ids, _) in zip(self._logits(encoded), encoded, strict=True)]
 
     def _answer_logits(self, encoded: list[Encoded]) -> list[NDArray[np.float32]]:
         """Return, for each text, the logits of its tokens as the first and as the last one of the answer: [S, 2]."""
-        columns = self._run(encoded, ["start_logits", "end_logits"])
+        columns = self.run_encoded(encoded, ["start_logits", "end_logits"])
         rows = np.stack([columns["start_logits"], columns["end_logits"]], -1)
         return [row[: len(ids)] for row, (ids, _) in zip(rows, encoded, strict=True)]
 
     def _width(self) -> int:
         """Return the number of numbers in a vector of `embed`."""
-        head, size = self._part("vector"), self.config.hidden_size
+        head, size = self.part("vector"), self.config.hidden_size
         return head.widths(size)[-1] if isinstance(head, PoolingHead) else size
 
     def _abilities(self) -> str:
@@ -598,19 +466,3 @@ class Encoder(Model):
 def first_dimensions(vectors: NDArray[np.float32], dimensions: int) -> NDArray[np.float32]:
     """Return the first numbers of vectors [N, E] or [E]. Raises RequestError for more than there are."""
     return vectors[..., : count("dimensions", dimensions, most=vectors.shape[-1])]
-
-
-def _is_pair(text: Any) -> bool:
-    return isinstance(text, tuple) and len(text) == 2 and all(isinstance(part, str) for part in text)
-
-
-def batches(lengths: Sequence[int], most_rows: int) -> Iterator[range]:
-    """Yield the places of adjacent texts that run together, of BATCH_TOKENS with their padding at most."""
-    start = longest = 0
-    for place, length in enumerate(lengths):
-        longest = max(longest, length)
-        if place > start and (place - start == most_rows or (place + 1 - start) * longest > BATCH_TOKENS):
-            yield range(start, place)
-            start, longest = place, length
-    if start < len(lengths):
-        yield range(start, len(lengths))
