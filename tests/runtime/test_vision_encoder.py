@@ -105,7 +105,7 @@ def test_vectors_are_projections_or_the_first_states(bundles, files):
         (lambda model, files: model.embed(files, batch_size=0), "batch_size is 0"),
         (lambda model, files: model.run(files, ["logits"]), "there is no output 'logits'; there are last_hidden_state"),
         (lambda model, files: model.run(files, []), "outputs is empty"),
-        (lambda model, files: model.run(files, "logits"), "outputs is 'logits'; it must be a list of names"),
+        (lambda model, files: model.run(files, "logits"), r"outputs is 'logits' \(str\); it must be a list"),
         (lambda model, files: model.run(files[0]), "run takes a list of pictures"),
         (lambda model, files: Engine(model), "this model reads pictures. Call its classify or embed"),
     ],
