@@ -86,6 +86,17 @@ def test_a_path_that_the_user_names_is_no_escape(tmp_path, named, kind):
     assert found.kind == kind
 
 
+def test_a_module_that_a_case_imports_first_is_no_escape(tmp_path, monkeypatch):
+    """Python would write its bytecode beside it, outside of the case's folder."""
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library" / "not_yet_compiled.py").write_text("found = 1\n")
+    monkeypatch.syspath_prepend(tmp_path / "library")
+    monkeypatch.setattr("sys.dont_write_bytecode", False)
+    (tmp_path / "case").mkdir()
+    [found] = run_cases([0], lambda case: (tmp_path / "case", lambda: __import__("not_yet_compiled")))
+    assert (found.kind, found.detail) == ("ok", "")
+
+
 def test_a_crash_prints_no_stack_into_the_run(tmp_path):
     """pytest's faulthandler would, to its own copy of the error output."""
     (verdict,) = run_cases([0], lambda case: (tmp_path, lambda: _raise(KeyError(faulthandler.is_enabled()))))

@@ -226,6 +226,7 @@ class _Touched:
         self._folder: str | None = None
         self._named: tuple[str, ...] = ()
         self._found: list[str] = []
+        self._compiles = sys.dont_write_bytecode
         paths = {*sys.path, *sysconfig.get_paths().values(), sys.prefix, sys.base_prefix, str(ROOT)}
         # Whoever names a hub id has its library read the token, whatever the files say.
         paths.add(os.path.expanduser("~/.cache/huggingface"))
@@ -233,11 +234,13 @@ class _Touched:
 
     def start(self, folder: Path, named: Sequence[str] = ()) -> None:
         """Watch from now on. named: paths that the user names; they and what is directly in them may be touched."""
+        # A module that is imported here first would be compiled to its `__pycache__`, which no input asked for.
+        self._compiles, sys.dont_write_bytecode = sys.dont_write_bytecode, True
         self._folder, self._named, self._found = os.path.realpath(folder), tuple(map(os.path.realpath, named)), []
 
     def stop(self) -> str:
         """Return what was touched; empty if nothing was."""
-        self._folder = None
+        self._folder, sys.dont_write_bytecode = None, self._compiles
         return "; ".join(self._found)
 
     def see(self, event: str, arguments: tuple[Any, ...]) -> None:
