@@ -98,7 +98,7 @@ def test_the_server_needs_its_extra_and_the_runtime_alone():
     assert all(name.startswith("edgeformer.runtime.Engine") for name in engine), "the facade, not its parts"
 
 
-def test_jobs_need_their_extra_and_nothing_but_the_cli_imports_them():
+def test_jobs_need_their_extra_and_only_the_cli_imports_them():
     packages = {name.split(".")[0] for file in files("edgeformer/batch*") for name in imports(file)}
     assert packages - sys.stdlib_module_names == {"edgeformer", "fsspec", "jinja2", "pyarrow", "ray", "tokenizers"}
     engine = {name for file in files("edgeformer/batch*") for name in imports(file) if ".engine" in name}

@@ -110,3 +110,19 @@ def test_a_file_of_tests_has_a_name_of_its_own():
     """pytest imports files of tests by their names alone."""
     names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
     assert sorted(names) == sorted(set(names))
+
+
+LONGEST_TEST_NAME = 60
+"""Characters. A name says in a short sentence what holds, and is found by a search for it."""
+
+
+def test_names_of_tests_are_short_sentences():
+    found = [
+        f"{path.relative_to(ROOT)}: {node.name}"
+        for path in (ROOT / "tests").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.startswith("test_")
+        and len(node.name) > LONGEST_TEST_NAME
+    ]
+    assert found == []

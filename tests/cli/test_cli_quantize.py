@@ -79,7 +79,7 @@ def test_info_counts_the_bytes_that_there_are(exported):
     assert re.search(rf"^bytes in int4 +{size:,}$", run("info", place).stdout, re.MULTILINE)
 
 
-def test_the_report_keeps_the_error_of_the_graph_and_the_loss_apart(exported):
+def test_the_report_separates_graph_error_from_loss(exported):
     place, checkpoint, _ = exported
     report = json.loads(run("verify", place, "--against", checkpoint, "--quick", "--json").stdout)
     assert report["passed"]

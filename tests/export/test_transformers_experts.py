@@ -136,7 +136,7 @@ def test_every_tensor_has_the_value_that_transformers_loads(make_model, model_ty
         assert torch.equal(weights[name], value), name
 
 
-def test_a_stored_buffer_that_transformers_would_load_and_we_compute_must_be_equal(make_model, tmp_path):
+def test_a_stored_buffer_that_we_compute_must_be_equal(make_model, tmp_path):
     model = build(plan_patches(sizes("qwen3_moe"), CONTEXT).config, torch.float32, "eager")
     model.model.register_buffer("order", torch.arange(3))
     tensors = load_file(make_model(**sizes("qwen3_moe")) / "model.safetensors")

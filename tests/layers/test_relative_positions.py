@@ -149,7 +149,7 @@ def test_random_blocks_are_earlier_ones_and_always_the_same():
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_query_temperature_is_the_formula_of_llama_4_and_ministral_3(first):
+def test_query_temperature_is_llama_4s_and_ministral_3s(first):
     table = temperature_table(QueryTemperature(floor_scale=8, scale=0.1, first=first), 40)
     other = temperature_table(QueryTemperature(floor_scale=8, scale=0.1, first=1 - first), 40)
     assert [row for row in range(40) if table[row] != other[row]] == [7, 15, 23, 31, 39]

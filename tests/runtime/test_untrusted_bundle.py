@@ -120,7 +120,7 @@ def test_an_index_of_another_form_is_refused(tmp_path, index, message):
         ("input", "past_key_values.2.key", r"has no input past_key_values\.2\.key"),
     ],
 )
-def test_a_graph_without_what_the_manifest_implies_is_refused_when_it_is_loaded(bundle, holder, name, message):
+def test_a_graph_without_what_the_manifest_implies_is_refused(bundle, holder, name, message):
     def rename(model):
         for node in model.graph.node:
             for names in (node.input, node.output):

@@ -39,7 +39,7 @@ def outcomes(server, cases, numbers=range(25)):
     return asyncio.run(all_of_them())
 
 
-def test_a_wrong_answer_a_hang_and_an_answer_that_does_not_come_are_faults(server, monkeypatch):
+def test_wrong_hanging_and_missing_answers_are_faults(server, monkeypatch):
     wrong = Cases([Case({"prompt": "Once", "max_tokens": 2}, "a text that no model writes")], [])
     results = {outcome.result for outcome in outcomes(server, wrong) if outcome.kind in ("answer", "stream", "slow")}
     assert results == {"wrong"}

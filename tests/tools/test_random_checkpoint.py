@@ -47,7 +47,7 @@ def test_the_seed_changes_the_weights(tiny_checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-def test_half_precision_is_stored_as_such_and_named_in_the_config(tmp_path, dtype):
+def test_half_precision_is_stored_and_named_in_the_config(tmp_path, dtype):
     assert run("tiny", "--output", tmp_path / "half", "--dtype", dtype).exit_code == 0
     expected = random_checkpoint.DTYPES[dtype]
     assert {weight.dtype for weight in open_source(tmp_path / "half").weights().values()} == {expected}
@@ -120,7 +120,7 @@ def test_a_folder_that_exists_is_left_alone(tiny_checkpoint):
     assert "exists; give --output a new folder" in result.output
 
 
-def test_a_config_of_ones_own_is_written_as_transformers_stores_it(tmp_path):
+def test_an_own_config_is_written_as_transformers_stores_it(tmp_path):
     from transformers import Lfm2Config, Lfm2ForCausalLM
 
     config = tmp_path / "config.json"
