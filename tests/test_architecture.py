@@ -109,7 +109,7 @@ def test_jobs_need_their_extra_and_only_the_cli_imports_them():
         for file in files(folder)
         if any(name.startswith("edgeformer.batch") for name in imports(file)) and "batch" not in file.parent.name
     }
-    assert importers == {"edgeformer/cli/batch.py"}
+    assert importers == {"edgeformer/cli/run/batch.py"}
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -224,7 +224,7 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 
 def test_the_reader_of_imports_sees_lazy_ones():
-    assert "edgeformer.export.export_model" in imports(ROOT / "edgeformer/cli/export.py")
+    assert "edgeformer.export.export_model" in imports(ROOT / "edgeformer/cli/make/export.py")
     assert not any(name.startswith("torch") for name in imports(ROOT / "edgeformer/checkpoints/source.py"))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeformer.checkpoints.source import PRESETS, preset_names
+from edgeformer.checkpoints.found_model import PRESETS, preset_names
 from edgeformer.export import export_model
 from edgeformer.runtime import load
 from edgeformer.runtime.measure.evaluation.exact_match import evaluate

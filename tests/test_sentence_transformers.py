@@ -12,8 +12,9 @@ import torch
 import transformers
 from huggingface_hub.utils import filter_repo_objects
 
+from edgeformer.checkpoints.found_model import HUB_CONFIGS
 from edgeformer.checkpoints.sentence_transformers import lowers_case, read_pooling
-from edgeformer.checkpoints.source import HUB_CONFIGS, open_source
+from edgeformer.checkpoints.source import open_source
 from edgeformer.config import MaskedLMHead, PoolingHead
 from edgeformer.errors import ConfigError
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from edgeformer.checkpoints.source import find_model, open_source, preset_names
+from edgeformer.checkpoints.found_model import find_model, preset_names
+from edgeformer.checkpoints.source import open_source
 from edgeformer.config import Seq2SeqConfig
 from edgeformer.errors import ConfigError
 

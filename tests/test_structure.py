@@ -18,6 +18,11 @@ MOST_FLOORS = 10
 HOUSES = {"edgeformer.runtime": ROOT / "runtime", "edgeformer.server": ROOT / "edgeformer" / "server"}
 PRODUCT = ("edgeformer", "export", "runtime")
 
+MOST_MODULES = 13
+"""Modules in a folder of the product or of tools, beside its `__init__`."""
+TABLES = {"edgeformer/families": "a file per model_type", "edgeformer/ops": "a file per op"}
+"""Folders of any number of files, since each file is an entry of one kind under a name that is known elsewhere."""
+
 CONFIGS = r"(?:DecoderConfig|EncoderConfig|Seq2SeqConfig)\b"
 FEW = {
     "asks for the kind of a config": (rf"isinstance\(.*{CONFIGS}|case {CONFIGS}", 15),
@@ -65,6 +70,16 @@ def test_a_room_has_few_files(house):
     folders = [HOUSES[house], *(path for path in HOUSES[house].rglob("*") if path.is_dir())]
     crowded = {str(folder.relative_to(ROOT)): len(list(folder.glob("*.py"))) for folder in folders}
     assert {name: count for name, count in crowded.items() if count > MOST_FILES} == {}
+
+
+@pytest.mark.parametrize("top", [*PRODUCT, "tools"])
+def test_a_folder_has_few_modules(top):
+    folders = [ROOT / top, *(path for path in (ROOT / top).rglob("*") if path.is_dir())]
+    counts = {
+        folder.relative_to(ROOT).as_posix(): len({*folder.glob("[!_]*.py"), *folder.glob("_[!_]*.py")})
+        for folder in folders
+    }
+    assert {name: count for name, count in counts.items() if count > MOST_MODULES and name not in TABLES} == {}
 
 
 @pytest.mark.parametrize("house", HOUSES)

@@ -21,8 +21,8 @@ from edgeformer.export import export_model
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
-from verification.cuda_kernels import merged, table_of, text_of
-from verification.simulated_cuda.session import SimulatedCuda
+from verification.cuda.cuda_kernels import merged, table_of, text_of
+from verification.cuda.simulated_cuda.session import SimulatedCuda
 
 WHEEL = os.environ.get("EDGEFORMER_ONNXRUNTIME_GPU")
 needs_the_wheel = pytest.mark.skipif(

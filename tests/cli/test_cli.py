@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import edgeformer.checkpoints.source
-from edgeformer.cli._explain import summarised
+import edgeformer.checkpoints.found_model
 from edgeformer.cli.main import COMMANDS, cli
+from edgeformer.cli.make._explain import summarised
 from edgeformer.contract.tensors import CacheGeometry, KeyValueState
 from edgeformer.export.parity import find_checkpoint, open_subject
 from edgeformer.manifest.manifest import FILE_NAME, Manifest
@@ -41,14 +41,14 @@ def test_export_says_what_it_made_and_what_to_do_next(tmp_path):
 
 
 def test_random_weights_are_said_wherever_they_are_used(tmp_path, llama_folder, monkeypatch):
-    trained, presets = edgeformer.checkpoints.source.PRESETS / "tiny-llama", tmp_path / "presets"
+    trained, presets = edgeformer.checkpoints.found_model.PRESETS / "tiny-llama", tmp_path / "presets"
     (presets / "noise").mkdir(parents=True)
     shutil.copyfile(trained / "tokenizer.json", presets / "noise" / "tokenizer.json")
     tokens = json.loads((trained / "config.json").read_text())["vocab_size"]
     config = json.loads((llama_folder / "config.json").read_text()) | {"vocab_size": tokens}
     (presets / "noise" / "config.json").write_text(json.dumps(config))
     (presets / "noise" / "preset.json").write_text('{"description": "to try the tools", "random_weights": 7}')
-    monkeypatch.setattr(edgeformer.checkpoints.source, "PRESETS", presets)
+    monkeypatch.setattr(edgeformer.checkpoints.found_model, "PRESETS", presets)
     assert json.loads(run("models", "--json").stdout)["presets"] == {"noise": "to try the tools"}
     result = run("export", "--model", "noise", "-o", tmp_path / "b", "--no-verify")
     assert "note: the weights of noise are random, not trained. Its text will be noise." in result.stderr

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from edgeformer.checkpoints.source import find_model
+from edgeformer.checkpoints.found_model import find_model
 from edgeformer.cli.main import cli
 from edgeformer.export import verify
 from edgeformer.manifest.manifest import Manifest

@@ -6,7 +6,7 @@ import shutil
 import pytest
 from click.testing import CliRunner
 
-from edgeformer.checkpoints.source import PRESETS, find_model
+from edgeformer.checkpoints.found_model import PRESETS, find_model
 from edgeformer.cli.main import cli
 from edgeformer.errors import ConfigError
 from edgeformer.export.importers.checkpoint_warnings import checkpoint_warnings, other_reader_warnings

@@ -11,7 +11,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgeformer.checkpoints.source import find_model, open_source
+from edgeformer.checkpoints.found_model import find_model
+from edgeformer.checkpoints.source import open_source
 from edgeformer.client_files.transformers_js import with_transformers_js_config
 from edgeformer.errors import BundleError, ExportError, RequestError
 from edgeformer.export import ExportOptions, export_model

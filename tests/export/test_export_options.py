@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from edgeformer.cli.export import OVERRIDES, PARTS
 from edgeformer.cli.main import cli
+from edgeformer.cli.make.export import OVERRIDES, PARTS
 from edgeformer.documents.option import options_of
 from edgeformer.errors import ConfigError, ExportError
 from edgeformer.export import ExportOptions, QuantizationOverrides, export_model, export_module, verify

@@ -26,7 +26,7 @@ from edgeformer.errors import BundleError
 from edgeformer.export.bundle.writer import GraphWriter
 from edgeformer.export.graph import function_bodies as bodies
 from edgeformer.export.lower import GraphJob
-from edgeformer.export.lower.ort import attention as lower_ort
+from edgeformer.export.lower.ort.attention import attention as lower_ort
 from edgeformer.export.parity.locate import cut_graph
 from edgeformer.export.parity.locate import locator as locate_module
 from edgeformer.export.parity.locate.locator import FLOOR, Locator, describe, locate

@@ -20,7 +20,7 @@ from edgeformer.export.capture.trace import capture
 from edgeformer.export.graph.editing import streamed
 from edgeformer.export.graph.function_bodies import decompose_all
 from edgeformer.export.lower import LoweringOptions, lower
-from edgeformer.export.lower.ort.attention import lower_attention
+from edgeformer.export.lower.ort.attention.attention import lower_attention
 from edgeformer.export.passes import (
     fold_rotary,
     fuse_skip_norm,

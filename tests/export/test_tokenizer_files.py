@@ -13,7 +13,7 @@ import pytest
 import sentencepiece
 from transformers import AutoTokenizer
 
-from edgeformer.checkpoints.source import PRESETS
+from edgeformer.checkpoints.found_model import PRESETS
 from edgeformer.export import export_model
 from edgeformer.export.importers.piece_tokenizer import MARK
 from edgeformer.export.importers.tokenizer_files import TokenizerFiles

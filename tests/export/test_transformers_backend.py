@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
 from checkpoints.tiny_transformers import CONTEXT, WINDOW, tiny_config
 
-import edgeformer.checkpoints.source
+import edgeformer.checkpoints.found_model
 from edgeformer.cli.main import cli
 from edgeformer.errors import ConfigError, ExportError, MissingDependencyError, WeightsError
 from edgeformer.export import export_model, verify
@@ -36,13 +36,13 @@ from edgeformer.export.importers.from_transformers import plan_patches
 from edgeformer.export.importers.transformers_proof import prove
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.transformers_backend import transformers_shim
-from edgeformer.transformers_backend.attention import AttentionPatch
 from edgeformer.transformers_backend.hf_module import build
-from edgeformer.transformers_backend.norms import rms_norm_form
 from edgeformer.transformers_backend.patch_plan import PatchPlan
+from edgeformer.transformers_backend.patches.attention import AttentionPatch
+from edgeformer.transformers_backend.patches.norms import rms_norm_form
+from edgeformer.transformers_backend.patches.rotary import Rotation
 from edgeformer.transformers_backend.planning import READS_VALUES, window_of
-from edgeformer.transformers_backend.rotary import Rotation
-from edgeformer.transformers_backend.weights import checkpoint_tensors
+from edgeformer.transformers_backend.tensors.weights import checkpoint_tensors
 
 PROMPT, STEPS, LENGTHS, GREEDY = 24, 24, (24, 9, 1), 32
 LIMIT = 1e-5
@@ -484,9 +484,9 @@ def test_tensors_that_do_not_fit_are_reported_together(folders, tmp_path):
 def test_a_preset_without_checkpoint_is_refused(tmp_path, monkeypatch):
     noise = tmp_path / "presets" / "noise"
     noise.mkdir(parents=True)
-    shutil.copyfile(edgeformer.checkpoints.source.PRESETS / "tiny-llama" / "config.json", noise / "config.json")
+    shutil.copyfile(edgeformer.checkpoints.found_model.PRESETS / "tiny-llama" / "config.json", noise / "config.json")
     (noise / "preset.json").write_text('{"description": "to try the tools", "random_weights": 7}')
-    monkeypatch.setattr(edgeformer.checkpoints.source, "PRESETS", noise.parent)
+    monkeypatch.setattr(edgeformer.checkpoints.found_model, "PRESETS", noise.parent)
     with pytest.raises(ConfigError, match="preset noise has no checkpoint"):
         export_model("noise", tmp_path / "bundle", backend="transformers")
 

@@ -23,9 +23,9 @@ from edgeformer.errors import ExportError, WeightsError
 from edgeformer.export import export_model
 from edgeformer.export.importers.from_transformers import plan_patches
 from edgeformer.export.importers.transformers_proof import prove
-from edgeformer.transformers_backend.experts import StackReader
 from edgeformer.transformers_backend.hf_module import build
-from edgeformer.transformers_backend.weights import checkpoint_tensors, patched_tensors
+from edgeformer.transformers_backend.patches.experts import StackReader
+from edgeformer.transformers_backend.tensors.weights import checkpoint_tensors, patched_tensors
 
 LAYERS = 2
 SWIGLU = FeedForwardConfig(intermediate_size=32, activation="silu", bias=False)

@@ -10,7 +10,8 @@ import transformers
 from encoder_rows import ENCODERS
 from huggingface_hub.errors import StrictDataclassFieldValidationError
 
-from edgeformer.checkpoints.source import FoundModel, lacks_family
+from edgeformer.checkpoints.found_model import FoundModel
+from edgeformer.checkpoints.source import lacks_family
 from edgeformer.checkpoints.weights import parameter_shapes
 from edgeformer.config import ClassificationHead, MaskedLMHead
 from edgeformer.errors import ConfigError

@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 
-from edgeformer.checkpoints.source import PRESETS, open_source
+from edgeformer.checkpoints.found_model import PRESETS
+from edgeformer.checkpoints.source import open_source
 from edgeformer.config import EncoderConfig, Seq2SeqConfig
 from edgeformer.errors import WeightsError
 from edgeformer.export import export_model

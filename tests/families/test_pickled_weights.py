@@ -11,7 +11,8 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file
 
-from edgeformer.checkpoints.source import PRESETS, find_model, open_source
+from edgeformer.checkpoints.found_model import PRESETS, find_model
+from edgeformer.checkpoints.source import open_source
 from edgeformer.checkpoints.tensor_files import open_tensors
 from edgeformer.cli.main import cli
 from edgeformer.errors import WeightsError

@@ -11,8 +11,8 @@ from onnx.numpy_helper import from_array
 from edgeformer.export import export_model, verify
 from edgeformer.export.graph.outlining import inline_functions
 from edgeformer.export.lower import ort as op_set
-from edgeformer.export.lower.ort.kernel_functions import call_kernels
-from edgeformer.export.lower.ort.per_token_functions import call_per_token_kernels
+from edgeformer.export.lower.ort.kernels.kernel_functions import call_kernels
+from edgeformer.export.lower.ort.kernels.per_token_functions import call_per_token_kernels
 from edgeformer.manifest.graph_forms import ENCODER_GRAPH, GRAPH
 from edgeformer.manifest.quantization import QuantizationOverrides, make_quantization
 from edgeformer.runtime.sessions import kernels

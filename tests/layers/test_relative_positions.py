@@ -19,7 +19,7 @@ from edgeformer.config import (
     TransformerXLConfig,
 )
 from edgeformer.layers import Attention, Context
-from edgeformer.layers.attention_bias import (
+from edgeformer.layers.attention.attention_bias import (
     AlibiBias,
     T5Bias,
     Visibility,
@@ -28,8 +28,8 @@ from edgeformer.layers.attention_bias import (
     random_blocks,
     t5_buckets,
 )
+from edgeformer.layers.attention.relation import relation_rows
 from edgeformer.layers.position import sinusoidal_table, temperature_table
-from edgeformer.layers.relation import relation_rows
 
 D64 = torch.float64
 POSITIONS = torch.arange(20)

@@ -11,7 +11,8 @@ from sentence_transformers import CrossEncoder
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.cross_encoder.modules import LogitScore
 
-from edgeformer.checkpoints.source import PRESETS, open_source
+from edgeformer.checkpoints.found_model import PRESETS
+from edgeformer.checkpoints.source import open_source
 from edgeformer.cli.main import cli
 from edgeformer.errors import ConfigError, RequestError
 from edgeformer.export import export_model

@@ -12,7 +12,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from edgeformer.cli import info
+from edgeformer.cli.measure import info
 from edgeformer.errors import RequestError
 from edgeformer.export import export_model
 from edgeformer.manifest.manifest import Manifest

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 import pytest
 import transformers
 
-from edgeformer.checkpoints.source import find_model
+from edgeformer.checkpoints.found_model import find_model
 from edgeformer.errors import BundleError, ConfigError, RequestError
 from edgeformer.options.generation_fields import (
     GENERATION_FIELDS,

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from edgeformer.checkpoints.source import PRESETS
+from edgeformer.checkpoints.found_model import PRESETS
 from edgeformer.errors import PromptLengthError
 from edgeformer.runtime.text import long_texts
 from edgeformer.runtime.text.tokenizer import Tokenizer

@@ -17,7 +17,7 @@ import tokenizers
 import torch
 import transformers
 
-from edgeformer.checkpoints.source import find_model
+from edgeformer.checkpoints.found_model import find_model
 from edgeformer.contract.tensors import CacheGeometry, past_names, present_names
 from edgeformer.errors import RequestError
 from edgeformer.export import export_model

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from edgeformer.check import check
-from edgeformer.checkpoints.source import PRESETS
+from edgeformer.checkpoints.found_model import PRESETS
 from edgeformer.checkpoints.tensor_files import open_tensors
 from edgeformer.errors import BundleError, RequestError, WeightsError
 from edgeformer.manifest.manifest import FILE_NAME

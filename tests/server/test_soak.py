@@ -5,11 +5,11 @@ import random
 from collections import Counter
 
 import pytest
-from reliability import soak as soaking
-from reliability import soak_requests
-from reliability.leak import growth
-from reliability.soak import Result, Soak, percentile, soak
-from reliability.soak_requests import Case, Cases, run_request
+from reliability.soaking import soak as soaking
+from reliability.soaking import soak_requests
+from reliability.soaking.leak import growth
+from reliability.soaking.soak import Result, Soak, percentile, soak
+from reliability.soaking.soak_requests import Case, Cases, run_request
 from running_server import running
 
 SEED = 1  # its first requests are of all kinds

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from benchmarks import bench_decode
+from benchmarks.decoding import bench_decode
 from click.testing import CliRunner
 
 OPTIONS = ["--prompt", "8", "--new", "8", "--rounds", "1", "--threads", "1"]

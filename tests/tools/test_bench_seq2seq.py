@@ -4,7 +4,8 @@ import json
 import sys
 
 import pytest
-from benchmarks import bench_seq2seq, interleave
+from benchmarks import interleave
+from benchmarks.encoders import bench_seq2seq
 from click.testing import CliRunner
 
 OPTIONS = ["--geometry", "tiny", "--source", "16", "--new", "8", "--rounds", "1", "--threads", "1"]

@@ -2,7 +2,7 @@
 
 import json
 
-from benchmarks import bench_server
+from benchmarks.serving import bench_server
 from checkpoints.byte_tokenizer import byte_tokenizer
 from click.testing import CliRunner
 

@@ -2,7 +2,7 @@
 
 import json
 
-from benchmarks import bench_speculation
+from benchmarks.decoding import bench_speculation
 from click.testing import CliRunner
 
 from edgeformer.runtime import load

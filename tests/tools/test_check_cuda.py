@@ -5,7 +5,8 @@ import json
 import onnxruntime
 import pytest
 from click.testing import CliRunner
-from verification import check_cuda, cuda_runs
+from verification import check_cuda
+from verification.cuda import cuda_runs
 
 from edgeformer.runtime.sessions.providers.cuda_machine import Driver
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 from matplotlib.image import imread
-from verification import cuda_report, cuda_speed
+from verification.cuda import cuda_report, cuda_speed
 
 MOST = {"bytes_per_second": 1e12, "flops_per_second": 1e15}
 

@@ -96,7 +96,7 @@ def test_every_expert_is_a_tensor_of_its_own(tmp_path, monkeypatch):
 
 
 def test_a_tokenizer_is_copied(tmp_path, monkeypatch):
-    from edgeformer.checkpoints.source import PRESETS
+    from edgeformer.checkpoints.found_model import PRESETS
 
     vocabulary = json.loads((PRESETS / "tiny-llama/config.json").read_text())["vocab_size"]
     monkeypatch.setitem(random_checkpoint.GEOMETRIES["tiny"], "vocab_size", vocabulary)
@@ -105,7 +105,7 @@ def test_a_tokenizer_is_copied(tmp_path, monkeypatch):
 
 
 def test_a_tokenizer_with_more_tokens_than_embeddings_is_refused(tmp_path, monkeypatch):
-    from edgeformer.checkpoints.source import PRESETS
+    from edgeformer.checkpoints.found_model import PRESETS
 
     monkeypatch.setitem(random_checkpoint.GEOMETRIES["tiny"], "vocab_size", 100)
     result = run("tiny", "--output", tmp_path / "text", "--tokenizer", PRESETS / "tiny-llama")

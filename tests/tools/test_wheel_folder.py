@@ -9,8 +9,9 @@ from zipfile import ZipFile
 
 import pytest
 from click.testing import CliRunner
-from verification import check_cuda, wheel_folder
-from verification.wheel_folder import WheelError, install, wheels_in
+from verification import check_cuda
+from verification.cuda import wheel_folder
+from verification.cuda.wheel_folder import WheelError, install, wheels_in
 
 
 def wheel(folder: Path, name: str, modules: dict[str, str]) -> Path:
