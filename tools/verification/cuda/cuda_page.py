@@ -29,7 +29,7 @@ from verification.op_set_tables.blocks import BLOCKS, Block
 from verification.op_set_tables.lowering import lowered
 from verification.op_set_tables.page import with_part
 
-TOOL = "cuda_page.py"
+TOOL = "cuda/cuda_page.py"
 
 COLUMNS: dict[str, tuple[Precision, LoweringOptions]] = {
     "`ort` fp16": ("fp16", LoweringOptions(provider="cuda")),
