@@ -17,7 +17,7 @@ from verification.op_set_tables.table import Footnotes, block_table, expanded
 from edgeformer.errors import ExportError
 from edgeformer.export.graph.canonical import canonical_inputs
 from edgeformer.export.lower import LoweringOptions, ort, portable, standard
-from edgeformer.export.lower.ort import attention
+from edgeformer.export.lower.ort.attention import attention
 from edgeformer.export.lower.standard import norms
 
 KEYS = ["softcap", "sinks"]
