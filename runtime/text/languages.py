@@ -25,8 +25,11 @@ from edgeformer.runtime.text.tokenizer import Tokenizer
 class Translation:
     """How a source is encoded, and how the decoder starts, for a pair of languages.
 
-    before, after: tokens around those of the source; None for those that the tokenizer adds. words: a prefix of the
-    source's text. first: the first new token, forced. start: the decoder's prompt; None for the model's start token.
+    Attributes:
+        before, after: tokens around those of the source; None for those that the tokenizer adds.
+        words: a prefix of the source's text.
+        first: the first new token, forced.
+        start: the decoder's prompt; None for the model's start token.
     """
 
     before: Sequence[int] | None = None

@@ -14,7 +14,6 @@ Prints the generated tokens per second (median and range over the rounds), and w
 clock and by the processor time of all threads.
 """
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -32,8 +31,9 @@ from edgeformer.runtime.sessions.session import cache_dtype, usable_cores
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the folders of tools/ are packages
 
+from benchmarks.command import measurement, publish
 from benchmarks.environment import environment
-from benchmarks.interleave import cell, compare, report_console, run_interleaved
+from benchmarks.interleave import cell, compare, run_interleaved
 
 LENGTHS = (20, 60)
 """Shortest and longest prompt in tokens: short questions."""
@@ -106,11 +106,7 @@ def measure(model: CausalLM, rows: int, new: int, rounds: int) -> dict[str, list
 @click.argument("bundle", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--rows", type=click.IntRange(min=1), default=64, show_default=True, help="Streams at once.")
 @click.option("--new", type=click.IntRange(min=1), default=64, show_default=True, help="Tokens of each answer.")
-@click.option("--rounds", type=click.IntRange(min=1), default=9, show_default=True)
-@click.option("--threads", type=click.IntRange(min=1), help="Threads. [default: all usable cores]")
-@click.option(
-    "--json", "file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the figures to this file."
-)
+@measurement(rounds=9)
 def main(bundle: Path, rows: int, new: int, rounds: int, threads: int | None, file: Path | None) -> None:
     """Measure one bundle."""
     threads = threads or usable_cores()
@@ -136,12 +132,10 @@ def main(bundle: Path, rows: int, new: int, rounds: int, threads: int | None, fi
         "systems": figures,
         "environment": environment(),
     }
-    if file:
-        file.write_text(json.dumps(data, indent=1) + "\n")
-    print_report(data)
+    print_report(data, file)
 
 
-def print_report(data: dict[str, Any]) -> None:
+def print_report(data: dict[str, Any], file: Path | None) -> None:
     """Print a table: for each system, its speed, and its part of the batch's by both clocks."""
     title = "{model}, {precision}, {rows} rows, {new} new tokens, {threads} threads, median (range) of {rounds}"
     table = Table(title=title.format(**data), title_justify="left")
@@ -151,9 +145,7 @@ def print_report(data: dict[str, Any]) -> None:
         wall, processor = figures["wall"], figures["processor"]
         parts = (cell(each["of_batch"], 3) for each in (wall, processor))
         table.add_row(name, cell(wall["tokens_per_second"], 0), *parts)
-    console = report_console()
-    console.print(table)
-    console.print(", ".join(f"{name} {value}" for name, value in data["environment"].items()))
+    publish(data, file, table)
 
 
 if __name__ == "__main__":
