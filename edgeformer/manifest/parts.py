@@ -17,8 +17,6 @@ PrefillChoice = Literal["int8", "none"]
 CachePrecision = Literal["int8", "fp8"]
 """Data type of keys and values in a quantized cache; fp8 is float8e4m3fn."""
 OpSet = Literal["ort", "standard", "portable"]
-DeploymentName = Literal["server", "desktop", "web", "mobile"]
-"""Where a bundle can be made to run; `edgeformer.manifest.deployment` says what each implies."""
 Backend = Literal["transformers"]
 """Libraries whose own modules can be exported by module patching."""
 

@@ -16,12 +16,11 @@ from typing import Any, ClassVar, Literal, TypedDict, get_args
 from edgeformer.config import Pooling
 from edgeformer.documents.option import Option, check_options, option, options_of
 from edgeformer.errors import ExportError, shown
-from edgeformer.manifest.deployment import DEPLOYMENTS
+from edgeformer.manifest.deployment import DEPLOYMENTS, DeploymentName
 from edgeformer.manifest.parts import (
     Arithmetic,
     Backend,
     CachePrecision,
-    DeploymentName,
     OpSet,
     Precision,
     PrefillChoice,
