@@ -133,7 +133,7 @@ class PrefixCache:
     def _find(
         self, decoder: StepRunner, prompt: Sequence[int], adapter: str
     ) -> tuple[list[tuple[_Node, int]], int, EndStates | None, int]:
-        """Return the path that a prompt begins with, how much of it starts a row, its snapshot, and where they branch."""
+        """Return the path that a prompt begins with, what of it starts a row, its snapshot, and where they branch."""
         tokens = np.asarray(prompt, np.int64)
         path = list(self._matches(tokens, adapter))
         matched = sum(count for _, count in path)

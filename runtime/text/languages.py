@@ -86,7 +86,7 @@ def plan_translation(
 def _languages(tokenizer: Tokenizer) -> dict[str, int]:
     """Return the tokens of the languages by their codes: special tokens like eng_Latn, en_XX or __en__.
 
-    A token that is not special is no language, whatever its name: `en` is a piece of words.
+    A token that is not special is not a language, whatever its name: `en` is a piece of words.
     """
     added = tokenizer.backend.get_added_tokens_decoder()
     return {

@@ -185,7 +185,7 @@ class Tokenizer:
     def special_token(self, name: str) -> str | None:
         """Return the text of a special token (`mask_token`) by tokenizer_config.json; None if it has none.
 
-        Raises RequestError for a name that is no text.
+        Raises RequestError for a name that is not a text.
         """
         request_values.text("name", name)
         token = _content(self.config.get(name))

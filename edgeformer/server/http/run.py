@@ -45,7 +45,7 @@ def serve(
     log_to_stderr()
     with listen(options) as listener:
         models = open_models(bundles, options, provider, threads, engine_options, draft, models_dir)
-        # uvicorn raises the signal again when it has drained; this exit is no failure.
+        # uvicorn raises the signal again when it has drained; this exit is not a failure.
         previous = signal.signal(signal.SIGTERM, signal.SIG_IGN)
         try:
             server = DrainingServer(models, options)
