@@ -20,9 +20,9 @@ FORBIDDEN = {
         f"edgeformer/{name}*": ("torch", "onnx", "onnxruntime", "numpy", "edgeformer.export", "edgeformer.runtime")
         for name in ("config", "contract", "documents", "errors", "manifest", "options")
     },
-    "edgeformer/families*": ("torch", "edgeformer.export", "edgeformer.runtime"),
+    "edgeformer/families*": ("torch", "onnx", "onnxruntime", "edgeformer.export", "edgeformer.runtime"),
     "edgeformer/client_files*": ("torch", "onnx", "onnxruntime", "numpy", "edgeformer.export", "edgeformer.runtime"),
-    "edgeformer/check": ("torch", "onnxruntime", "numpy", "edgeformer.export", "edgeformer.runtime"),
+    "edgeformer/check*": ("torch", "onnxruntime", "numpy", "edgeformer.export", "edgeformer.runtime"),
     "edgeformer/server*": ("torch", "onnx", "onnxruntime", "edgeformer.export", "edgeformer.cli"),
     "edgeformer/batch*": ("torch", "onnx", "onnxruntime", "edgeformer.export", "edgeformer.server", "edgeformer.cli"),
     "runtime*": (
