@@ -1,6 +1,6 @@
 """Read the weights of a bundle back: the tensors of its graphs, as parameters of the module."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx_ir as ir
@@ -32,13 +32,12 @@ def _load(path: Path) -> ir.Model:
 class StoredWeights(LazyWeights):
     """The parameters that the graphs of a bundle store, by name; each is read, and dequantized, when it is asked for.
 
-    graphs: whose weights are read, by default those of all graphs but the prefill graph. Raises BundleError for weights
-    that the manifest lists and the graphs lack.
+    Raises BundleError for weights that the manifest lists and the graphs lack.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, model_spec: ModelSpec, graphs: Sequence[str] | None = None):
+    def __init__(self, folder: Path, manifest: Manifest, model_spec: ModelSpec):
         self._shapes = model_spec.parameter_shapes()
-        opened = [_load(folder / name).graph for name in graphs or manifest.step_graphs]
+        opened = [_load(folder / name).graph for name in manifest.step_graphs]
         self._initializers = {name: value for graph in opened for name, value in graph.initializers.items()}
         # A quantized matrix is several tensors; its integers stand for all of them.
         self._place = {
