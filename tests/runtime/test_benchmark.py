@@ -132,7 +132,7 @@ def test_the_json_form_holds_every_figure(result):
     assert data["versions"].keys() >= {"python", "numpy", "onnxruntime"}
 
 
-def test_the_product_that_is_measured_is_the_first_of_a_feed_forward(manifest):
+def test_the_measured_product_is_the_first_of_a_feed_forward(manifest):
     assert measure._largest_product(manifest.model) == (256, 512)
 
 
@@ -150,7 +150,7 @@ def read_share(bundle, gathered=0):
     return size * PRODUCTS / (PRODUCTS + norms + gathered)
 
 
-def test_a_step_reads_the_weights_once_for_all_rows_and_the_cache_of_each(manifest, tiny_llama_bundle):
+def test_a_step_reads_weights_once_and_the_cache_of_each_row(manifest, tiny_llama_bundle):
     for batch_size in (1, 4):
         cost = Costs(manifest).decode(100, batch_size, 20)
         assert cost.bytes == pytest.approx(read_share(tiny_llama_bundle) / batch_size + 110 * CACHE_BYTES)
@@ -179,7 +179,7 @@ def test_bf16_weights_are_float32_once_they_are_loaded(manifest):
     assert read == 2 * stored
 
 
-def test_prompts_compute_the_last_part_for_the_last_token_alone_where_the_graph_can(manifest):
+def test_prompts_compute_the_last_part_for_the_last_token(manifest):
     whole, last = (Costs(manifest, last_logits=each).prefill(300, 1) for each in (False, True))
     behind = 256 * 256 + 3 * 256 * 512 + 2048 * 256  # the last attention: of a chunk's last token alone
     assert last.flops == pytest.approx(2 * (PRODUCTS - behind * 298 / 300) + 150.5 * ATTENTION)

@@ -131,7 +131,7 @@ def test_what_a_cancelled_request_had_run_is_kept(models):
     assert found.token_ids == model.generate([*prompt, *begun, 7], **NEW).token_ids
 
 
-def test_weights_that_round_by_the_run_keep_prefixes_unless_told_not_to(bundles):
+def test_weights_that_round_by_the_run_keep_prefixes(bundles):
     """By default prefixes are kept of every bundle; without them, no text depends on what came before."""
     model, prompts = load(bundles("llama", precision="int8")), prompts_of()
     with Engine(model, max_rows=1) as engine:
