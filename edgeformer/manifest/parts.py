@@ -167,6 +167,14 @@ class BundledAdapter:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Similarity:
+    """The learned numbers with which a dual encoder compares a text and a picture: scale · cosine + bias."""
+
+    scale: float
+    bias: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class TextPrompts:
     """Texts that a sentence encoder was trained to find before others, such as `query: `.
 

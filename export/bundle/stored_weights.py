@@ -1,5 +1,6 @@
 """Read the weights of a bundle back: the tensors of its graphs, as parameters of the module."""
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -29,6 +30,14 @@ def _load(path: Path) -> ir.Model:
     return ir.from_proto(load_onnx(path)) if path.suffix == SUFFIX else ir.load(path)
 
 
+def _similarity(manifest: Manifest) -> dict[str, Tensor]:
+    """Return the parameters of a dual encoder's similarity, which its manifest has instead of the graphs it runs."""
+    if manifest.similarity is None:
+        return {}
+    numbers = {"scale": math.log(manifest.similarity.scale), "bias": manifest.similarity.bias}
+    return {f"similarity.{name}": torch.tensor([value], dtype=torch.float64) for name, value in numbers.items()}
+
+
 class StoredWeights(LazyWeights):
     """The parameters that the graphs of a bundle store, by name; each is read, and dequantized, when it is asked for.
 
@@ -47,7 +56,8 @@ class StoredWeights(LazyWeights):
             for parameter in stored.parameters
             if parameter in self._shapes and stored.part in (None, "integers") and name in self._initializers
         }
-        lost = sorted(self._shapes.keys() - self._place.keys())
+        self._numbers = _similarity(manifest)
+        lost = sorted(self._shapes.keys() - self._place.keys() - self._numbers.keys())
         if lost:
             raise BundleError(f"the graph of {folder} lacks weights that its manifest lists ({', '.join(lost[:5])}).")
 
@@ -61,6 +71,8 @@ class StoredWeights(LazyWeights):
         }
 
     def __getitem__(self, parameter: str) -> Tensor:
+        if parameter in self._numbers:
+            return self._numbers[parameter]
         name, stored = self._place[parameter]
         if len(self._shapes[parameter]) == 3 and stored.quantized is not None:
             return torch.stack([self.read_expert(parameter, expert) for expert in range(self._shapes[parameter][0])])

@@ -10,9 +10,10 @@ from torch import Tensor
 from edgeformer.checkpoints.sentence_transformers import lowers_case, read_prompts
 from edgeformer.checkpoints.source import CONTEXT_FIELDS, ModelSource
 from edgeformer.checkpoints.weights import CheckpointWeights
-from edgeformer.config import EncoderConfig, PoolingHead
+from edgeformer.config import DualEncoderConfig, EncoderConfig, PoolingHead
 from edgeformer.errors import ConfigError
 from edgeformer.export.importers.checkpoint_warnings import checkpoint_warnings
+from edgeformer.export.importers.dual_texts import compare_texts, read_similarity, with_padding_token
 from edgeformer.export.importers.opened_model import OpenedAdapter, OpenedModel, Origin
 from edgeformer.export.importers.picture_comparison import compare_pictures
 from edgeformer.export.importers.tokenizer_files import TokenizerFiles
@@ -51,6 +52,11 @@ def open_checkpoint(
         warnings = compare_pictures(source.folder, source.pictures)
     tokenizer = TokenizerFiles(source.folder)
     whole, tokens, is_decoder = source.text_model_of, source.special_tokens(), source.config.task == "causal-lm"
+    dual = source.config if isinstance(source.config, DualEncoderConfig) else None
+    if dual is not None:
+        tokens = with_padding_token(tokens, dual, tokenizer.folder)
+        if compares:
+            warnings += compare_texts(source.folder, tokenizer.folder, dual, tokens)
     return OpenedModel(
         model_spec=model_spec_of(source.config),
         weights=weights,
@@ -78,6 +84,7 @@ def open_checkpoint(
             generation=source.generation_defaults(applied=not is_decoder),
             prompts=read_prompts(source.modules),
             pictures=source.pictures,
+            similarity=None if dual is None else read_similarity(weights),
             lower_case=_pools(source) and lowers_case(source.folder),
         ),
     )

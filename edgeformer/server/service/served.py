@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from edgeformer.config import Task
 from edgeformer.errors import RequestError
-from edgeformer.runtime import CausalLM, Encoder, Engine, Seq2SeqLM, VisionEncoder, load
+from edgeformer.runtime import CausalLM, DualEncoder, Encoder, Engine, Seq2SeqLM, VisionEncoder, load
 from edgeformer.runtime.tasks.model import Model
 from edgeformer.runtime.text.tokenizer import Tokenizer
 from edgeformer.server.schema.api_errors import ApiError
@@ -25,6 +25,7 @@ ROUTES: dict[Task, str] = {
     "seq2seq-lm": "/v1/completions",
     "encoder": "/v1/embeddings",
     "vision-encoder": "no route: models of pictures are not served yet",
+    "dual-encoder": "no route: models of pictures are not served yet",
 }
 """Where requests to a model of each task go, for errors."""
 
@@ -218,7 +219,7 @@ def load_model(
 ) -> list[ServedModel]:
     """Open a bundle and start its engine; return its model, and one for each of its adapters, as `load_models`."""
     model, options = load(folder, provider, threads, draft=draft), dict(engine_options or {})
-    if isinstance(model, VisionEncoder):
+    if isinstance(model, VisionEncoder | DualEncoder):
         raise RequestError(
             f"{folder} reads pictures, and the server has no route for them. Use edgeformer.runtime.load."
         )

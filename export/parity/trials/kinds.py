@@ -2,6 +2,7 @@
 
 from edgeformer.config import Task
 from edgeformer.export.parity.trials.decoder import DecoderTrial
+from edgeformer.export.parity.trials.dual import DualTrial
 from edgeformer.export.parity.trials.encoder import EncoderTrial
 from edgeformer.export.parity.trials.encoder_decoder import EncoderDecoderTrial
 from edgeformer.export.parity.trials.protocol import Trial
@@ -12,5 +13,6 @@ TRIALS: dict[Task, type[Trial]] = {
     "encoder": EncoderTrial,
     "seq2seq-lm": EncoderDecoderTrial,
     "vision-encoder": VisionTrial,
+    "dual-encoder": DualTrial,
 }
 """The trial of the graphs of each kind."""
