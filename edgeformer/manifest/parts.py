@@ -173,6 +173,10 @@ class Similarity:
     scale: float
     bias: float
 
+    def __post_init__(self) -> None:
+        if not self.scale > 0:
+            raise ConfigError(f"the scale of the similarity is {self.scale}; it must be positive.")
+
 
 @dataclass(frozen=True, kw_only=True)
 class TextPrompts:

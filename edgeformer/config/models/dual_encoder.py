@@ -27,7 +27,7 @@ class DualEncoderConfig:
 
     task: ClassVar[Task] = "dual-encoder"
     form: ClassVar[Form] = "encoder"
-    reads: ClassVar[str] = "text or picture"
+    reads: ClassVar[str] = "picture"
     steps: ClassVar[bool] = False
     kind: Literal["dual"] = "dual"
     text: EncoderConfig
@@ -51,13 +51,13 @@ class DualEncoderConfig:
 
     @property
     def input_stack(self) -> StackConfig:
-        """Return the stack that stands for both where one is asked for: that of texts."""
-        return self.text
+        """Return the stack whose costs are those of the model where it is asked for one: that of pictures."""
+        return self.vision
 
     @property
     def output_stack(self) -> StackConfig:
-        """Return the stack that stands for both where one is asked for: that of texts."""
-        return self.text
+        """Return the stack whose costs are those of the model where it is asked for one: that of pictures."""
+        return self.vision
 
     @property
     def similarity_parameters(self) -> int:
