@@ -17,9 +17,7 @@ from edgeformer.families._rotary import read_context_length
 from edgeformer.families._vision import encoder_tensors, read_feed_forward, read_norm
 
 
-def read_text_half(
-    fields: Fields, context_length: int | None, *, causal: bool, head: TextVectorHead
-) -> EncoderConfig:
+def read_text_half(fields: Fields, context_length: int | None, *, causal: bool, head: TextVectorHead) -> EncoderConfig:
     """Read the fields that halves of texts share: the stack of a tower, over tokens."""
     fields.ignore("attention_dropout", "initializer_factor", "bos_token_id", "eos_token_id", "pad_token_id")
     hidden_size, norm = fields.take("hidden_size"), read_norm(fields)

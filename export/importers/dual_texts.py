@@ -19,7 +19,7 @@ from edgeformer.runtime.tasks.vision.text_rows import text_rows
 from edgeformer.runtime.text.tokenizer import CONFIG, Tokenizer
 
 TEXTS = (
-    "a photo of a cat", "A Photo of TWO dogs, at the sea!", "", "naïve café, 漢字, 🙂", "two  spaces and 1,234 numbers.",
+    "a photo of a cat", "A Photo of TWO dogs, at the sea!", "", "naïve café, 漢字, 🙂", "two  spaces and 1,234 words.",
     "a very long text " * 60,
 )  # fmt: skip
 """Texts that tokenizers part ways at: capitals, marks, letters beyond ASCII, spaces, no text, too long a text."""

@@ -12,8 +12,11 @@ import transformers
 from tokenizers import normalizers, pre_tokenizers, processors
 from vision_rows import CLIP, CROPPED, MLP, SIGLIP, SQUARE
 
-WORDS = "a photo of this is cat dog cats dogs two at the sea red blue text very long numbers and one".split()
-FIRST, START, END, UNKNOWN, PADDING = 3, 3, 4, 5, 6
+WORDS = (
+    "a", "photo", "of", "this", "is", "cat", "dog", "cats", "dogs", "two", "at", "the", "sea", "red", "blue", "text",
+    "very", "long", "and", "one",
+)  # fmt: skip
+START, END, UNKNOWN, PADDING = 3, 4, 5, 6
 VOCABULARY = {
     "<start>": START, "<end>": END, "<unknown>": UNKNOWN, "<padding>": PADDING,
     **{word: PADDING + 1 + number for number, word in enumerate(WORDS)},

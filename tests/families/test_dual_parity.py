@@ -96,9 +96,7 @@ NEIGHBOURS = {
         config,
         text=replace(
             config.text,
-            blocks=tuple(
-                replace(each, attention=replace(each.attention, causal=False)) for each in config.text.blocks
-            ),
+            blocks=tuple(replace(each, attention=replace(each.attention, causal=False)) for each in config.text.blocks),
         ),
     ),
     ("siglip", "both", "the first token"): text(place="end", end=2),

@@ -10,9 +10,7 @@ from edgeformer.config import DualEncoderConfig
 from edgeformer.runtime.text.tokenizer import Tokenizer
 
 
-def text_rows(
-    tokenizer: Tokenizer, texts: Sequence[str], config: DualEncoderConfig, padding: int
-) -> NDArray[np.int64]:
+def text_rows(tokenizer: Tokenizer, texts: Sequence[str], config: DualEncoderConfig, padding: int) -> NDArray[np.int64]:
     """Return the token ids of texts, int64 [N, S], cut to the context length, and padded to it where the model is.
 
     padding: the token that stands for none. tokenizer_config.json says on which side it is (padding_side).
