@@ -6,6 +6,7 @@ windowed, prefill, adapters                         are written beside them, fro
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import cast
 
 from edgeformer.config import DualEncoderConfig, Seq2SeqConfig
 from edgeformer.export.adapter_graph import write_adapter_graph
@@ -100,9 +101,7 @@ def _is_dual(job: GraphJob) -> bool:
 
 
 def _lower_joined(out: GraphFolder) -> BundledGraph:
-    config = out.job.model_spec.config
-    assert isinstance(config, DualEncoderConfig)
-    return _lower_spec(out, joined_graph(config))
+    return _lower_spec(out, joined_graph(cast(DualEncoderConfig, out.job.model_spec.config)))
 
 
 def _lower_alignment(out: GraphFolder) -> BundledGraph:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from edgeformer.config import DecoderConfig, DualEncoderConfig, EncoderConfig, ModelConfig, Seq2SeqConfig
+from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Seq2SeqConfig
 from edgeformer.documents import schema
 from edgeformer.errors import ConfigError, ContextLengthError, shown
 from edgeformer.families import _nested
@@ -116,7 +116,7 @@ def read_model_config(data: dict[str, Any], context_length: int | None = None) -
                 config = EncoderConfig.of_decoder(config, head=head)
             elif isinstance(config, EncoderConfig) and family.is_decoder:
                 family = family.without_head()
-            elif isinstance(config, DualEncoderConfig):
+            elif config.task == "dual-encoder":
                 family = family.both_halves()
             config = _checked(config)
             if alone and isinstance(config, Seq2SeqConfig):

@@ -29,9 +29,9 @@ def read_config(fields: Fields, context_length: int | None) -> VisionConfig | Du
     tower.finish()
     if wanted != "both":
         return vision
-    if context_length is not None:
-        raise ConfigError("SigLIP pads every text to all positions that the model has; leave context_length out.")
     text = inner_fields(fields, TEXT_DEFAULTS, "siglip_text_model", "text")
+    if context_length not in (None, text.take("max_position_embeddings")):
+        raise ConfigError("SigLIP pads every text to all positions that the model has; leave context_length out.")
     config = join(_read_text(text), vision, "sigmoid", biased=True, padded=True)
     text.finish()
     return config

@@ -31,7 +31,7 @@ def _load(path: Path) -> ir.Model:
 
 
 def _similarity(manifest: Manifest) -> dict[str, Tensor]:
-    """Return the parameters of a dual encoder's similarity, which its manifest has instead of the graphs it runs."""
+    """Return the parameters of a dual encoder's similarity, which the graphs of its halves do not store."""
     if manifest.similarity is None:
         return {}
     numbers = {"scale": math.log(manifest.similarity.scale), "bias": manifest.similarity.bias}
@@ -71,7 +71,7 @@ class StoredWeights(LazyWeights):
         }
 
     def __getitem__(self, parameter: str) -> Tensor:
-        if parameter in self._numbers:
+        if parameter in self._numbers and parameter not in self._place:
             return self._numbers[parameter]
         name, stored = self._place[parameter]
         if len(self._shapes[parameter]) == 3 and stored.quantized is not None:
@@ -168,7 +168,7 @@ class StoredWeights(LazyWeights):
         return parts
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._place)
+        return iter((*self._place, *(name for name in self._numbers if name not in self._place)))
 
     def __len__(self) -> int:
-        return len(self._place)
+        return len(self._place.keys() | self._numbers.keys())

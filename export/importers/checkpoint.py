@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
@@ -52,7 +52,7 @@ def open_checkpoint(
         warnings = compare_pictures(source.folder, source.pictures)
     tokenizer = TokenizerFiles(source.folder)
     whole, tokens, is_decoder = source.text_model_of, source.special_tokens(), source.config.task == "causal-lm"
-    dual = source.config if isinstance(source.config, DualEncoderConfig) else None
+    dual = cast(DualEncoderConfig, source.config) if source.config.task == "dual-encoder" else None
     if dual is not None:
         tokens = with_padding_token(tokens, dual, tokenizer.folder)
         if compares:

@@ -198,6 +198,11 @@ class StackConfig:
         return self.audio is not None
 
     @property
+    def end_token(self) -> int | None:
+        """Return None: only the heads of encoders read a token at its place in a text."""
+        return None
+
+    @property
     def sees_pictures(self) -> bool:
         """Whether the model reads pictures."""
         return self.patch_stem is not None

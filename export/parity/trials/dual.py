@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -50,8 +50,7 @@ class DualTrial(Trial):
 
     def __init__(self, setup: Setup, sessions: Sequence[Any]):
         super().__init__(setup, sessions)
-        assert isinstance(setup.model_spec.config, DualEncoderConfig)
-        self.config = setup.model_spec.config
+        self.config = cast(DualEncoderConfig, setup.model_spec.config)
         text, picture = setup.model_spec.graphs
         self.texts = Half("text", sessions[0], "input_ids", text.outputs, "encode_texts")
         self.pictures = Half("picture", sessions[1], "pixel_values", picture.outputs, "vision")

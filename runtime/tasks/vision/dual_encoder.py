@@ -132,9 +132,9 @@ class DualEncoder(PictureReader):
         query: a text; or, to find pictures like it, a picture that is no text: a Path, bytes, an image, an array.
         top_k: how many, None for all. Raises RequestError as `embed`.
         """
+        if not is_picture(query):
+            raise RequestError(f"query is {shown(query)}; it must be one text, or one picture.")
         wanted = self.embed(query) if isinstance(query, str) else self.embed(images=query)
-        if wanted.ndim != 1:
-            raise RequestError("query is a list; it must be one text, or one picture.")
         if is_picture(images):
             raise RequestError("images is one picture; it must be a list of at least one.")
         most = len(images) if top_k is None else count("top_k", top_k)
