@@ -162,7 +162,7 @@ def test_deployments(models, tmp_path, deployment):
     assert ("joined" in Manifest.read(bundle).graphs) is (deployment != "mobile")
 
 
-def test_every_family_of_dual_encoders_has_at_least_three_models_here():
+def test_every_dual_family_has_three_models_here():
     returned = {name: get_type_hints(load_family(name).read_config)["return"] for name in family_names()}
     dual = {
         name for name, config in returned.items()
@@ -289,7 +289,7 @@ def test_a_manifest_without_a_similarity_is_damaged(bundles, tmp_path):
         load(folder)
 
 
-def test_the_halves_share_their_weights_with_the_joined_graph(bundles):
+def test_all_graphs_share_one_file_of_weights(bundles):
     files = Manifest.read(bundles("clip", "end")).files
     assert [name for name in files if name.endswith("_data")] == ["onnx/model.onnx_data"]
     assert torch.finfo(torch.float32).bits // 8 * account(Manifest.read(bundles("clip", "end")).model).parameters <= (

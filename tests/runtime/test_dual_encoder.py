@@ -154,7 +154,7 @@ def test_the_command_line_takes_texts_and_pictures(bundles, files):
         assert said in " ".join(result.output.split()), (arguments, result.output)
 
 
-def test_manifest_card_info_check_and_bench_know_what_it_sees(bundles):
+def test_manifest_card_info_check_and_bench_know_it(bundles):
     folder = bundles / "clip"
     manifest = Manifest.read(folder)
     assert {name: graph.file for name, graph in manifest.graphs.items()} == {
