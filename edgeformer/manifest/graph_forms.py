@@ -170,7 +170,7 @@ FORMS: dict[str, GraphForm] = {
     "joined": GraphForm(
         file=GRAPH, what="both halves of a dual encoder and their similarity, same weights",
         written="dual encoders; where transformers.js is a client",
-        verified="trial of the model, beside its halves", read_by=(TRANSFORMERS_JS, OPTIMUM), beside=True,
+        verified="trial of the model, beside its halves", read_by=(TRANSFORMERS_JS, OPTIMUM), beside=True, twin=True,
     ),
     "prefill": GraphForm(
         file="onnx/model_prefill.onnx", what="graph for prompts, over int8 weights", written="`--prefill int8`",

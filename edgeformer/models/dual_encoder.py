@@ -17,7 +17,7 @@ class DualEncoder(nn.Module):
         self.config = config
         self.text = Encoder(config.text, dtype)
         self.vision = VisionEncoder(config.vision, dtype)
-        self.similarity = Similarity(config.biased, dtype)
+        self.similarity = ScaledCosine(config.biased, dtype)
 
     def forward(self, input_ids: Tensor, pixel_values: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return similarities [P, T], the same [T, P], and vectors of length one: of texts [T, D], of pictures [P, D].
@@ -36,7 +36,7 @@ class DualEncoder(nn.Module):
         return self.text.read(input_ids, torch.ones_like(input_ids))
 
 
-class Similarity(nn.Module):
+class ScaledCosine(nn.Module):
     """exp(scale) · cosine + bias of texts and pictures."""
 
     def __init__(self, biased: bool, dtype: torch.dtype):

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from edgeformer.config.heads import TextVectorHead
 from edgeformer.config.models.encoder import EncoderConfig
-from edgeformer.config.models.stack import Form, StackConfig, Task
+from edgeformer.config.models.stack import Form, Task
 from edgeformer.config.models.vision_encoder import VisionConfig
 from edgeformer.documents.schema import check
 
@@ -50,12 +50,12 @@ class DualEncoderConfig:
         return {"text": self.text, "vision": self.vision}
 
     @property
-    def input_stack(self) -> StackConfig:
+    def input_stack(self) -> VisionConfig:
         """Return the stack whose costs are those of the model where it is asked for one: that of pictures."""
         return self.vision
 
     @property
-    def output_stack(self) -> StackConfig:
+    def output_stack(self) -> VisionConfig:
         """Return the stack whose costs are those of the model where it is asked for one: that of pictures."""
         return self.vision
 
