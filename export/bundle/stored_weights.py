@@ -31,7 +31,7 @@ def _load(path: Path) -> ir.Model:
 
 
 def _similarity(manifest: Manifest) -> dict[str, Tensor]:
-    """Return the parameters of a dual encoder's similarity, which the graphs of its halves do not store."""
+    """Return the parameters of a dual encoder's similarity, which no graph stores but the one that joins its halves."""
     if manifest.similarity is None:
         return {}
     numbers = {"scale": math.log(manifest.similarity.scale), "bias": manifest.similarity.bias}
@@ -41,13 +41,15 @@ def _similarity(manifest: Manifest) -> dict[str, Tensor]:
 class StoredWeights(LazyWeights):
     """The parameters that the graphs of a bundle store, by name; each is read, and dequantized, when it is asked for.
 
-    graphs: whose weights are read, by default those of all graphs but the prefill graph. Raises BundleError for weights
+    graphs: whose weights are read, by default those of the graphs that run the model, and of the one that joins the halves of
+    a dual encoder. Raises BundleError for weights
     that the manifest lists and the graphs lack.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, model_spec: ModelSpec, graphs: Sequence[str] | None = None):
         self._shapes = model_spec.parameter_shapes()
-        opened = [_load(folder / name).graph for name in graphs or manifest.step_graphs]
+        joined = [manifest.graphs["joined"].file] if "joined" in manifest.graphs else []
+        opened = [_load(folder / name).graph for name in graphs or (*manifest.step_graphs, *joined)]
         self._initializers = {name: value for graph in opened for name, value in graph.initializers.items()}
         # A quantized matrix is several tensors; its integers stand for all of them.
         self._place = {
@@ -168,7 +170,7 @@ class StoredWeights(LazyWeights):
         return parts
 
     def __iter__(self) -> Iterator[str]:
-        return iter((*self._place, *(name for name in self._numbers if name not in self._place)))
+        return iter(self._place)
 
     def __len__(self) -> int:
-        return len(self._place.keys() | self._numbers.keys())
+        return len(self._place)

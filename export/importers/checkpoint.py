@@ -85,7 +85,7 @@ def open_checkpoint(
             generation=source.generation_defaults(applied=not is_decoder),
             prompts=read_prompts(source.modules),
             pictures=source.pictures,
-            similarity=None if dual is None else read_similarity(weights),
+            similarity=None if dual is None else read_similarity(weights, dual),
             lower_case=_pools(source) and lowers_case(source.folder),
         ),
     )

@@ -45,9 +45,9 @@ def with_padding_token(tokens: SpecialTokens, config: DualEncoderConfig, folder:
     return replace(tokens, pad=padding)
 
 
-def read_similarity(weights: Mapping[str, Tensor]) -> Similarity:
+def read_similarity(weights: Mapping[str, Tensor], config: DualEncoderConfig) -> Similarity:
     """Return the learned numbers of a dual encoder's similarity, by edgeformer's names of its parameters."""
-    bias = float(weights["similarity.bias"]) if "similarity.bias" in weights else 0.0
+    bias = float(weights["similarity.bias"]) if config.biased else 0.0
     return Similarity(scale=math.exp(float(weights["similarity.scale"])), bias=bias)
 
 

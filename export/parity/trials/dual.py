@@ -139,7 +139,7 @@ class DualTrial(Trial):
 
     def _judge_numbers(self) -> None:
         """Judge the numbers of the manifest, with which the runtime compares vectors."""
-        written, stored = self.setup.manifest.similarity, read_similarity(self.setup.weights)
+        written, stored = self.setup.manifest.similarity, read_similarity(self.setup.weights, self.config)
         assert written is not None
         pairs = ((written.scale, stored.scale), (written.bias, stored.bias))
         worst = max(abs(mine - other) / max(abs(other), 1.0) for mine, other in pairs)
