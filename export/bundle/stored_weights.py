@@ -41,9 +41,8 @@ def _similarity(manifest: Manifest) -> dict[str, Tensor]:
 class StoredWeights(LazyWeights):
     """The parameters that the graphs of a bundle store, by name; each is read, and dequantized, when it is asked for.
 
-    graphs: whose weights are read, by default those of the graphs that run the model, and of the one that joins the halves of
-    a dual encoder. Raises BundleError for weights
-    that the manifest lists and the graphs lack.
+    graphs: whose weights are read, by default those of the graphs that run the model, and of the one that joins the
+    halves of a dual encoder. Raises BundleError for weights that the manifest lists and the graphs lack.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, model_spec: ModelSpec, graphs: Sequence[str] | None = None):
