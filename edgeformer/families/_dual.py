@@ -12,7 +12,7 @@ from edgeformer.config import (
     VisionConfig,
 )
 from edgeformer.families._attention import multi_head
-from edgeformer.families._family import Fields
+from edgeformer.families._family import Fields, Packed
 from edgeformer.families._rotary import read_context_length
 from edgeformer.families._vision import encoder_tensors, read_feed_forward, read_norm
 
@@ -47,7 +47,7 @@ def join(
     return DualEncoderConfig(text=text, vision=vision, probability=probability, biased=biased, padded=padded)
 
 
-def dual_tensors(vision: Mapping[str, str], head: str) -> dict[str, str]:
+def dual_tensors(vision: Mapping[str, str | Packed], head: str) -> dict[str, str | Packed]:
     """Return the tensor names of a tower alone, of both halves, and of their similarity.
 
     vision: those of a tower. head: the map behind the half of texts.

@@ -155,7 +155,10 @@ class TextVector(nn.Linear):
     def _pooled(self, states: Tensor, inputs: Tensor) -> Tensor:
         if self.config.place == "last":
             return states[:, -1]
-        pooled = inputs == (inputs.amax(1, keepdim=True) if self.config.place == "largest" else self.config.end)
+        if self.config.end is None:
+            pooled = torch.eq(inputs, inputs.amax(1, keepdim=True))
+        else:
+            pooled = torch.eq(inputs, self.config.end)
         places = (pooled.to(torch.int64).cumsum(1) == 0).sum(1)  # [B]: tokens before the first one
         places = places * (places < inputs.shape[1])
         return states.gather(1, places.view(-1, 1, 1).expand(-1, -1, states.shape[-1])).squeeze(1)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor
 
@@ -11,12 +11,12 @@ from edgeformer.checkpoints.found_model import CONTEXT_FIELDS
 from edgeformer.checkpoints.sentence_transformers import lowers_case, read_prompts
 from edgeformer.checkpoints.source import ModelSource
 from edgeformer.checkpoints.weights import CheckpointWeights
-from edgeformer.config import DualEncoderConfig, EncoderConfig, PoolingHead
+from edgeformer.config import EncoderConfig, PoolingHead
 from edgeformer.errors import ConfigError
 from edgeformer.export.importers.checkpoint_warnings import checkpoint_warnings
-from edgeformer.export.importers.dual_texts import compare_texts, read_similarity, with_padding_token
 from edgeformer.export.importers.opened_model import OpenedAdapter, OpenedModel, Origin
-from edgeformer.export.importers.picture_comparison import compare_pictures
+from edgeformer.export.importers.pictures.dual_texts import open_dual
+from edgeformer.export.importers.pictures.picture_comparison import compare_pictures
 from edgeformer.export.importers.tokenizer_files import TokenizerFiles
 from edgeformer.export.progress import Progress, no_progress
 from edgeformer.lora.adapter_tensors import open_adapter
@@ -53,11 +53,10 @@ def open_checkpoint(
         warnings = compare_pictures(source.folder, source.pictures)
     tokenizer = TokenizerFiles(source.folder)
     whole, tokens, is_decoder = source.text_model_of, source.special_tokens(), source.config.task == "causal-lm"
-    dual = cast(DualEncoderConfig, source.config) if source.config.task == "dual-encoder" else None
-    if dual is not None:
-        tokens = with_padding_token(tokens, dual, tokenizer.folder)
-        if compares:
-            warnings += compare_texts(source.folder, tokenizer.folder, dual, tokens)
+    similarity = None
+    if source.config.task == "dual-encoder":
+        dual = open_dual(source, weights, tokenizer.folder, compares=compares)
+        tokens, similarity, warnings = dual.tokens, dual.similarity, (*warnings, *dual.warnings)
     return OpenedModel(
         model_spec=model_spec_of(source.config),
         weights=weights,
@@ -85,7 +84,7 @@ def open_checkpoint(
             generation=source.generation_defaults(applied=not is_decoder),
             prompts=read_prompts(source.modules),
             pictures=source.pictures,
-            similarity=None if dual is None else read_similarity(weights, dual),
+            similarity=similarity,
             lower_case=_pools(source) and lowers_case(source.folder),
         ),
     )

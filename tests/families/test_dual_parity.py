@@ -21,10 +21,10 @@ from edgeformer.checkpoints.source import open_source
 from edgeformer.config import DecoderConfig, DualEncoderConfig, Grid
 from edgeformer.errors import BundleError, ConfigError, ExportError
 from edgeformer.export import export_model, verify
-from edgeformer.export.importers import dual_texts
 from edgeformer.export.importers.checkpoint import open_checkpoint
-from edgeformer.export.importers.dual_texts import compare_texts, with_padding_token
 from edgeformer.export.importers.library_comparison import compare_modules
+from edgeformer.export.importers.pictures import dual_texts
+from edgeformer.export.importers.pictures.dual_texts import compare_texts, with_padding_token
 from edgeformer.export.reference.reference import Reference
 from edgeformer.families import family_names, load_family
 from edgeformer.manifest.accounting import account

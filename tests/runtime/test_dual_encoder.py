@@ -113,12 +113,23 @@ def test_pictures_are_ranked_by_a_text_or_a_picture(bundles, files):
         (lambda model, files: model.classify(files, ["cat"], top_k=0), "top_k is 0"),
         (lambda model, files: model.rank("a", files[0]), "images is one picture"),
         (lambda model, files: model.rank(["a"], files), r"query is \['a'\] \(list\); it must be one text"),
-        (lambda model, files: Engine(model), "this model reads pictures. Call its classify or embed"),
+        (lambda model, files: Engine(model).embed("a"), "this engine runs a model of pictures. Use submit_pictures"),
+        (lambda model, files: Engine(model).submit_texts([5]), "text"),
     ],
 )
 def test_wrong_calls_are_refused_by_name(bundles, files, call, said):
     with pytest.raises(RequestError, match=said):
         call(load(bundles / "clip"), files)
+
+
+def test_an_engine_embeds_texts_and_pictures(bundles, files):
+    texts = ["a cat", "two dogs at the sea"]
+    for family in ("clip", "siglip"):
+        model = load(bundles / family)
+        expected = [*model.embed(texts), *model.embed(images=files)]
+        with Engine(model) as engine:
+            futures = [*engine.submit_texts(texts), *engine.submit_pictures(files)]
+            np.testing.assert_allclose([each.result(60) for each in futures], expected, atol=1e-6)
 
 
 def test_other_loaders_say_which_one_it_is(bundles):
@@ -147,7 +158,6 @@ def test_the_command_line_takes_texts_and_pictures(bundles, files):
         (("embed", bundles / "clip", "a", "--query"), "--query and --form: not for a bundle of this kind"),
         (("rank", bundles / "clip", "a cat", "a dog"), "this model ranks pictures by a text"),
         (("score", bundles / "clip", "a", "b"), "reads pictures, and no texts"),
-        (("serve", bundles / "clip"), "the server has no route for them"),
     ):
         result = CliRunner().invoke(cli, list(map(str, arguments)))
         assert result.exit_code != 0

@@ -24,8 +24,8 @@ ROUTES: dict[Task, str] = {
     "causal-lm": "/v1/chat/completions, /v1/responses or /v1/completions",
     "seq2seq-lm": "/v1/completions",
     "encoder": "/v1/embeddings",
-    "vision-encoder": "no route: models of pictures are not served yet",
-    "dual-encoder": "no route: models of pictures are not served yet",
+    "vision-encoder": "/v1/embeddings",
+    "dual-encoder": "/v1/embeddings",
 }
 """Where requests to a model of each task go, for errors."""
 
@@ -44,7 +44,7 @@ class ServedModel:
     """
 
     name: str
-    model: CausalLM | Seq2SeqLM | Encoder
+    model: CausalLM | Seq2SeqLM | Encoder | VisionEncoder | DualEncoder
     engine: Engine
     adapter: str | None = None
     tool_format_name: str | None = None
@@ -219,10 +219,6 @@ def load_model(
 ) -> list[ServedModel]:
     """Open a bundle and start its engine; return its model, and one for each of its adapters, as `load_models`."""
     model, options = load(folder, provider, threads, draft=draft), dict(engine_options or {})
-    if isinstance(model, VisionEncoder | DualEncoder):
-        raise RequestError(
-            f"{folder} reads pictures, and the server has no route for them. Use edgeformer.runtime.load."
-        )
     served = ServedModel(
         folder.resolve().name,
         model,

@@ -18,7 +18,7 @@ from edgeformer.runtime.sessions.session import SessionSettings, check_tensors
 from edgeformer.runtime.tasks.labels import Class, label_probabilities
 from edgeformer.runtime.tasks.vision.picture_reader import PICTURES, Features, PictureReader
 from edgeformer.runtime.tasks.vision.similarity import similarities, unit
-from edgeformer.runtime.tasks.vision.text_rows import text_rows
+from edgeformer.runtime.tasks.vision.text_rows import padded, text_rows
 
 TEXTS = 32
 """Texts per run, unless the call says otherwise."""
@@ -142,6 +142,24 @@ class DualEncoder(PictureReader):
         order = np.argsort(-scores, kind="stable")[:most].tolist()
         return [RankedPicture(index=index, score=float(scores[index])) for index in order]
 
+    def embed_values(self, pixel_values: Sequence[Features]) -> Features:
+        """Return the vectors of pictures, of length one, of their pixel values [3, height, width]."""
+        return unit(super().embed_values(pixel_values))
+
+    def text_row(self, text: str) -> list[int]:
+        """Return the token ids of a text, cut to the positions that the model has, and padded where it reads that."""
+        [row] = text_rows(self.require_tokenizer(), _texts("texts", [text]), self.config, self._padding)
+        return list(row.tolist())
+
+    def embed_rows(self, rows: Sequence[list[int]]) -> Features:
+        """Return the vectors of texts, of length one, of their token ids from `text_row`."""
+        vectors = self.run_texts(padded(rows, self.config, self._padding, "right"))
+        return unit(vectors[self.config.text.head_outputs[-1].name])
+
+    @property
+    def _padding(self) -> int:
+        return self.manifest.tokens.pad or 0
+
     def run_texts(self, input_ids: Any) -> dict[str, Features]:
         """Run token ids, int64 [N, S], through the graph of texts; return its outputs by name."""
         names = [output.name for output in self.text_session.get_outputs()]
@@ -150,10 +168,9 @@ class DualEncoder(PictureReader):
     def _text_vectors(self, texts: Any, batch_size: int) -> Features:
         """Return the vectors of texts [N, D], also for one."""
         size, given = count("batch_size", batch_size), _texts("texts", [texts] if isinstance(texts, str) else texts)
-        tokenizer, padding = self.require_tokenizer(), self.manifest.tokens.pad or 0
-        found = []
+        tokenizer, found = self.require_tokenizer(), []
         for start in range(0, len(given), size):
-            rows = text_rows(tokenizer, given[start : start + size], self.config, padding)
+            rows = text_rows(tokenizer, given[start : start + size], self.config, self._padding)
             found.append(self.run_texts(rows)[self.config.text.head_outputs[-1].name])
         return np.concatenate(found)
 

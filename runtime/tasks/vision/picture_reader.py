@@ -66,12 +66,24 @@ class PictureReader(Model):
 
     def picture_vectors(self, pictures: Picture | Sequence[Picture], batch_size: int) -> Features:
         """Return the vectors of pictures [N, D], also for one; see `VisionEncoder.embed`."""
+        return self.pooled({self.vector: self.in_batches(pictures, self.vector, batch_size)})
+
+    def embed_values(self, pixel_values: Sequence[Features]) -> Features:
+        """Return the vectors of pictures, as `embed` does, of their pixel values [3, height, width]."""
+        return self.pooled(self.run_values(np.stack(pixel_values), [self.vector]))
+
+    @property
+    def vector(self) -> str:
+        """The output that a vector is made of."""
         known = [output.name for output in self.session.get_outputs()]
-        name = next((name for name in VECTORS if name in known), "last_hidden_state")
-        vectors = self.in_batches(pictures, name, batch_size)
-        if name == "last_hidden_state":
-            vectors = vectors[:, 0] if self.tower.prefix_tokens else vectors.mean(1)
-        return vectors
+        return next((name for name in VECTORS if name in known), "last_hidden_state")
+
+    def pooled(self, outputs: dict[str, Features]) -> Features:
+        """Return vectors [N, D] of the output that they are made of."""
+        vectors = outputs[self.vector]
+        if self.vector != "last_hidden_state":
+            return vectors
+        return vectors[:, 0] if self.tower.prefix_tokens else vectors.mean(1)
 
     def in_batches(self, pictures: Picture | Sequence[Picture], output: str, batch_size: int) -> Features:
         """Return an output of pictures [N, …], `batch_size` at once, so that memory holds the pixels of so many."""

@@ -8,10 +8,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple, cast
 
 import numpy as np
 from torch import Tensor
 
+from edgeformer.checkpoints.source import ModelSource
 from edgeformer.config import DualEncoderConfig
 from edgeformer.errors import ConfigError, ExportError, shown
 from edgeformer.manifest.parts import Similarity, SpecialTokens
@@ -23,6 +25,26 @@ TEXTS = (
     "a very long text " * 60,
 )  # fmt: skip
 """Texts that tokenizers part ways at: capitals, marks, letters beyond ASCII, spaces, no text, too long a text."""
+
+
+class OpenedDual(NamedTuple):
+    """The padding token among the special ones, the similarity, and warnings of a dual encoder."""
+
+    tokens: SpecialTokens
+    similarity: Similarity
+    warnings: tuple[str, ...]
+
+
+def open_dual(source: ModelSource, weights: Mapping[str, Tensor], folder: Path | None, *, compares: bool) -> OpenedDual:
+    """Return what a dual encoder has beside its weights. folder: of its tokenizer.
+
+    compares: whether token ids are compared with those of transformers. Raises ConfigError and ExportError as the
+    functions below.
+    """
+    config = cast(DualEncoderConfig, source.config)
+    tokens = with_padding_token(source.special_tokens(), config, folder)
+    warnings = compare_texts(source.folder, folder, config, tokens) if compares else ()
+    return OpenedDual(tokens, read_similarity(weights, config), warnings)
 
 
 def with_padding_token(tokens: SpecialTokens, config: DualEncoderConfig, folder: Path | None) -> SpecialTokens:

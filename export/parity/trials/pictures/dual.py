@@ -10,7 +10,7 @@ from torch import Tensor
 
 from edgeformer.config import DualEncoderConfig
 from edgeformer.export.graph.tensors import to_numpy
-from edgeformer.export.importers.dual_texts import read_similarity
+from edgeformer.export.importers.pictures.dual_texts import read_similarity
 from edgeformer.export.parity.figures import worst_of
 from edgeformer.export.parity.report import Check
 from edgeformer.export.parity.samples import random_tokens
@@ -176,8 +176,8 @@ class DualTrial(Trial):
     def _compared(self, ids: Array, pixels: Array) -> Array:
         """Return what the runtime computes: the similarities [P, T]."""
         assert self.setup.manifest.similarity is not None
-        vectors = [
+        pictures, texts = (
             half.session.run([half.vector], {half.input: feed})[0]
             for half, feed in ((self.pictures, pixels), (self.texts, ids))
-        ]
-        return similarities(*vectors, self.setup.manifest.similarity)
+        )
+        return similarities(pictures, texts, self.setup.manifest.similarity)
