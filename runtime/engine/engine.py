@@ -36,9 +36,9 @@ class Engine:
     """Serves many requests of one model at once; safe to call from many threads. The model is then the engine's alone.
 
     model: a `CausalLM` or a `Seq2SeqLM` with a static cache, or an encoder of texts or pictures; a `Seq2SeqLM` and
-    LoRA adapters on the CPU. max_rows: requests that run together. memory: bytes of cache that running requests may need together, half of
-    the free memory by default; a request is admitted only if all that it can come to need is left. On a GPU they are
-    allocated at once, and divided by `max_rows`. max_queue: requests that wait, at most.
+    LoRA adapters on the CPU. max_rows: requests that run together. memory: bytes of cache that running requests may
+    need together, half of the free memory by default; a request is admitted only if all that it can come to need is
+    left. On a GPU they are allocated at once, and divided by `max_rows`. max_queue: requests that wait, at most.
     prefill_graph_steps: run steps of many rows over the prefill graph of a bundle that has one; they are faster, but
     that graph has other weights, so a text then depends on how many requests run beside it. prefix_cache_bytes: what a
     decoder's prompts and answers may take that are kept, so that later prompts which begin alike are not run again; by
