@@ -158,7 +158,9 @@ def inner_fields(
     older = fields.take(f"{half}_config_dict", None)
     if older is not None:
         inner = {**inner, **defaults, **older}
-    return Fields({**inner, "model_type": model_type}, defaults)
+    read = Fields({**inner, "model_type": model_type}, defaults)
+    read.ignore("dropout", "tie_word_embeddings")  # which older versions wrote of every config
+    return read
 
 
 def vit_tensors(model: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ make of texts and pictures. Error: max |Δ| / max |expected|. The models are in 
 import functools
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import get_args, get_type_hints
 
 import numpy as np
@@ -26,7 +27,7 @@ from edgeformer.export.importers.library_comparison import compare_modules
 from edgeformer.export.importers.pictures import dual_texts
 from edgeformer.export.importers.pictures.dual_texts import compare_texts, with_padding_token
 from edgeformer.export.reference.reference import Reference
-from edgeformer.families import family_names, load_family
+from edgeformer.families import family_names, load_family, read_model_config
 from edgeformer.manifest.accounting import account
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.models.model_spec import model_spec_of
@@ -278,6 +279,24 @@ def test_an_older_copy_of_a_half_counts(tmp_path):
     (model.folder / "config.json").write_text(json.dumps(content))
     assert open_source(model.folder).config.text.head.end == END
     assert eager(model) <= EAGER
+
+
+REAL = {
+    "openai--clip-vit-base-patch32": (151_277_313, "largest", 77, False),
+    "google--siglip-base-patch16-224": (203_155_970, "last", 64, True),
+    "google--siglip2-base-patch16-224": (375_187_970, "last", 64, True),
+}
+"""Parameters as their hub pages state them, the pooled token, the length of texts, whether they are padded to it."""
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_configs_of_well_known_checkpoints_are_read(name):
+    """They were typed from memory, as `test_real_configs.py` says."""
+    content = json.loads((Path(__file__).with_name("real_dual_configs") / f"{name}.json").read_text())
+    _, config = read_model_config(content)
+    assert (account(config).parameters, config.text.head.place, config.context_length, config.padded) == REAL[name]
+    tower = "CLIPVisionModelWithProjection" if "clip" in name else "SiglipVisionModel"
+    assert read_model_config(content | {"architectures": [tower]})[1] == config.vision
 
 
 def test_a_manifest_without_a_similarity_is_damaged(bundles, tmp_path):
