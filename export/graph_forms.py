@@ -1,13 +1,14 @@
 """How each form of a graph is made: the writers of `edgeformer.manifest.graph_forms.FORMS`.
 
-encoder, model, merged, alignment     are lowered first, and written together, over weights in common
-windowed, adapters                    are written beside them, from what is there
+encoder, text, model, merged, joined, alignment     are lowered first, and written together, over weights in common
+windowed, adapters                                  are written beside them, from what is there
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import cast
 
-from edgeformer.config import Seq2SeqConfig
+from edgeformer.config import DualEncoderConfig, Seq2SeqConfig
 from edgeformer.export.adapter_graph import write_adapter_graph
 from edgeformer.export.bundle.writer import weight_files
 from edgeformer.export.graph_folder import GraphFolder
@@ -25,6 +26,7 @@ from edgeformer.manifest.graph_forms import (
     BundledGraph,
     WindowedGraph,
 )
+from edgeformer.models.graph_specs import GraphSpec, joined_graph
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def make_graphs(out: GraphFolder, names: Iterable[str] | None = None) -> None:
     out.graphs |= {name: entry for name in FORMS if (entry := made.get(name)) is not None}
 
 
-def _lower_encoder(out: GraphFolder) -> BundledGraph:
+def _lower_first(out: GraphFolder) -> BundledGraph:
     return _lower(out, 0)
 
 
@@ -72,7 +74,10 @@ def _lower_model(out: GraphFolder) -> BundledGraph:
 
 def _lower(out: GraphFolder, place: int) -> BundledGraph:
     """Lower one of the graphs that run the model."""
-    spec = out.job.model_spec.graphs[place]
+    return _lower_spec(out, out.job.model_spec.graphs[place])
+
+
+def _lower_spec(out: GraphFolder, spec: GraphSpec) -> BundledGraph:
     out.models[spec.file] = out.job.captured(spec)
     out.lowered[spec.file] = out.job.lower(out.models[spec.file], spec)
     return BundledGraph(file=spec.file)
@@ -88,6 +93,14 @@ def _merge_decoder(out: GraphFolder) -> BundledGraph:
     assert isinstance(config, Seq2SeqConfig)
     out.models[MERGED_GRAPH] = merged_decoder(out.models[ENCODER_GRAPH], out.models[DECODER_GRAPH], config)
     return BundledGraph(file=MERGED_GRAPH)
+
+
+def _is_dual(job: GraphJob) -> bool:
+    return job.model_spec.task == "dual-encoder"
+
+
+def _lower_joined(out: GraphFolder) -> BundledGraph:
+    return _lower_spec(out, joined_graph(cast(DualEncoderConfig, out.job.model_spec.config)))
 
 
 def _lower_alignment(out: GraphFolder) -> BundledGraph:
@@ -115,9 +128,11 @@ def _has_encoder(job: GraphJob) -> bool:
 
 
 WRITERS: dict[str, Writer] = {
-    "encoder": Writer(_has_encoder, _lower_encoder),
+    "encoder": Writer(_has_encoder, _lower_first),
+    "text": Writer(_is_dual, _lower_first),
     "model": Writer(lambda job: True, _lower_model),
     "merged": Writer(_has_merged_decoder, _merge_decoder),
+    "joined": Writer(lambda job: _is_dual(job) and TRANSFORMERS_JS in job.plan.place.clients, _lower_joined),
     "alignment": Writer(lambda job: job.alignment is not None, _lower_alignment),
     "adapters": Writer(lambda job: bool(job.adapted), write_adapter_graph, beside=True),
     "windowed": Writer(_has_windowed_graph, _write_windowed, beside=True),

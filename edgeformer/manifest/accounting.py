@@ -135,6 +135,7 @@ def _parts(config: ModelConfig) -> dict[str, int]:
         counts.update(_stack_parts(stack, source_size))
         source_size = stack.hidden_size
     counts["embedding"] -= _table(config.output_stack) * config.shared_embedding
+    counts["head"] += config.similarity_parameters
     return dict(counts)
 
 

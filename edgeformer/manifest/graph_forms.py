@@ -116,6 +116,8 @@ GRAPH = "onnx/model.onnx"
 ENCODER_GRAPH = "onnx/encoder_model.onnx"
 DECODER_GRAPH = "onnx/decoder_model.onnx"
 MERGED_GRAPH = "onnx/decoder_model_merged.onnx"
+TEXT_GRAPH = "onnx/text_model.onnx"
+VISION_GRAPH = "onnx/vision_model.onnx"
 
 EDGEFORMER, GENAI, TRANSFORMERS_JS, OPTIMUM = "edgeformer", "onnxruntime-genai", "transformers.js", "Optimum"
 
@@ -125,8 +127,14 @@ FORMS: dict[str, GraphForm] = {
         verified="trial of the model", read_by=(EDGEFORMER, TRANSFORMERS_JS, OPTIMUM),
         steps=True, ort=True, prepacked=True, twin=True,
     ),
+    "text": GraphForm(
+        file=TEXT_GRAPH, what="texts' half of a dual encoder", written="dual encoders",
+        verified="trial of the model", read_by=(EDGEFORMER, TRANSFORMERS_JS),
+        steps=True, ort=True, prepacked=True, twin=True,
+    ),
     "model": GraphForm(
-        file=GRAPH, what="decode graph of a decoder, or an encoder; of an encoder-decoder, `onnx/decoder_model.onnx`",
+        file=GRAPH, what="decode graph of a decoder, or an encoder; of an encoder-decoder, `onnx/decoder_model.onnx`, "
+        "and of a dual encoder its pictures' half, `onnx/vision_model.onnx`",
         written="all", verified="trial of the model", read_by=(EDGEFORMER, GENAI, TRANSFORMERS_JS, OPTIMUM),
         steps=True, weights=("merged",), ort=True, prepacked=True, twin=True,
     ),
@@ -141,6 +149,11 @@ FORMS: dict[str, GraphForm] = {
         written="encoder-decoders, `ort` on the CPU; where transformers.js is a client",
         verified="trial of the model, beside the decoder", read_by=(TRANSFORMERS_JS, OPTIMUM),
         replaces="model", beside=True,
+    ),
+    "joined": GraphForm(
+        file=GRAPH, what="both halves of a dual encoder and their similarity, same weights",
+        written="dual encoders; where transformers.js is a client",
+        verified="trial of the model, beside its halves", read_by=(TRANSFORMERS_JS, OPTIMUM), beside=True, twin=True,
     ),
     "adapters": GraphForm(
         file="onnx/model_adapters.onnx", what="decode graph that takes an adapter as inputs, same weights",

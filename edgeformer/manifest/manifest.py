@@ -29,6 +29,7 @@ from edgeformer.manifest.parts import (
     BundledAdapter,
     FileEntry,
     Provenance,
+    Similarity,
     SpecialTokens,
     StoredWeight,
     TextPrompts,
@@ -65,6 +66,7 @@ class Manifest:
         generation: defaults of generation of an encoder-decoder, with the keys of generation_config.json.
         prompts: of a sentence encoder, what it was trained to find before texts.
         pictures: what is done to a picture before a graph reads it; None for models that read none.
+        similarity: how a dual encoder compares texts and pictures; None for other models.
         adapters: the LoRA adapters of the adapter graph.
         cache_scales: scales of keys and values that are cached as int8 or fp8.
         smoothing: how the weights of all graphs were smoothed before they were quantized.
@@ -88,6 +90,7 @@ class Manifest:
     generation: dict[str, Any] = field(default_factory=dict)
     prompts: TextPrompts | None = None
     pictures: PictureProcessor | None = None
+    similarity: Similarity | None = None
     adapters: tuple[BundledAdapter, ...] = ()
     cache_scales: CacheScales | None = None
     smoothing: Smoothing | None = None
@@ -106,8 +109,10 @@ class Manifest:
         if not isinstance(self.model, MODELS[self.task]) and (self.model is not None or self.task != "causal-lm"):
             has = "there is no model" if self.model is None else "the model is one of another task"
             raise ConfigError(f"the task is {self.task}, and {has}.")
-        if self.task == "vision-encoder" and self.pictures is None:
+        if self.model is not None and self.model.sees_pictures and self.pictures is None:
             raise ConfigError(f"the task is {self.task}, and there is no processor of pictures.")
+        if self.task == "dual-encoder" and self.similarity is None:
+            raise ConfigError(f"the task is {self.task}, and there is no similarity.")
         # An encoder of recordings or pictures has no vocabulary.
         least_tokens = 0 if MODELS[self.task].form == "encoder" else 1
         for name, least in (("vocab_size", least_tokens), ("context_length", 1)):

@@ -165,6 +165,18 @@ class BundledAdapter:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Similarity:
+    """The learned numbers with which a dual encoder compares a text and a picture: scale · cosine + bias."""
+
+    scale: float
+    bias: float
+
+    def __post_init__(self) -> None:
+        if not self.scale > 0:
+            raise ConfigError(f"the scale of the similarity is {self.scale}; it must be positive.")
+
+
+@dataclass(frozen=True, kw_only=True)
 class TextPrompts:
     """Texts that a sentence encoder was trained to find before others, such as `query: `.
 

@@ -36,7 +36,8 @@ from edgeformer.runtime.tasks.encoders.encoder import Encoder
 from edgeformer.runtime.tasks.loading import load
 from edgeformer.runtime.tasks.model import Model
 from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
-from edgeformer.runtime.tasks.vision.vision_encoder import VisionEncoder
+from edgeformer.runtime.tasks.vision.dual_encoder import DualEncoder
+from edgeformer.runtime.tasks.vision.picture_reader import PictureReader
 
 TOKENS, STEPS = 24, 4
 """Tokens of the text, and decode steps after it, by which graphs are compared."""
@@ -236,8 +237,13 @@ def _states(model: Encoder, tokens: list[int]) -> list[NDArray[Any]]:
 
 
 @_outputs.register
-def _pooled(model: VisionEncoder, tokens: list[int]) -> list[NDArray[Any]]:
+def _pooled(model: PictureReader, tokens: list[int]) -> list[NDArray[Any]]:
     return list(model.run([np.zeros((8, 8, 3), np.uint8)]).values())
+
+
+@_outputs.register
+def _of_both_halves(model: DualEncoder, tokens: list[int]) -> list[NDArray[Any]]:
+    return [*_pooled(model, tokens), *model.run_texts(np.array([tokens], np.int64)).values()]
 
 
 @_outputs.register

@@ -111,7 +111,7 @@ class Locator:
                 f"wrong nodes can be located in ONNX files, and onnxruntime has fused the nodes of {manifest.graph}. "
                 "Export the model without --deployment mobile."
             )
-        files = [file for file in (manifest.encoder_graph, manifest.graph) if file is not None]
+        files = [manifest.graphs[name].file for name in ("encoder", "text", "model") if name in manifest.graphs]
         job = job_of_bundle(manifest, model_spec, weights)
         self.graphs = []
         for index, (file, spec) in enumerate(zip(files, model_spec.graphs, strict=True)):
