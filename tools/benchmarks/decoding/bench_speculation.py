@@ -11,10 +11,9 @@ marks of this repository's documentation are the tokens.
 
 Both contenders share one session and run in alternation (interleave.py). Prints decode throughput in tokens/s, the
 speedup of prompt lookup over plain decoding within a round, the counts of drafts; and how long a run of n tokens takes,
-in steps: of the decode graph, and of the prefill graph where the bundle has one.
+in steps.
 """
 
-import json
 import re
 import sys
 import time
@@ -36,13 +35,12 @@ from edgeformer.runtime.generation.row import Row
 from edgeformer.runtime.generation.sampling.sampling import Sampling
 from edgeformer.runtime.generation.speculation.row_drafts import drafts_of
 from edgeformer.runtime.sessions.session import usable_cores
-from edgeformer.runtime.steps.decode_graph import PrefillSession
-from edgeformer.runtime.steps.new_decoder import new_decoder
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the folders of tools/ are packages
 
+from benchmarks.command import measurement, publish
 from benchmarks.environment import environment
-from benchmarks.interleave import cell, compare, report_console, run_interleaved
+from benchmarks.interleave import cell, compare, run_interleaved
 
 PAGES = Path(__file__).parents[3] / "docs" / "explanation"
 
@@ -101,36 +99,27 @@ def write(model: CausalLM, task: Task, drafted: int) -> Run:
     return Run(len(row.tokens) - 1, row.decode_seconds, row.speculation)
 
 
-def time_runs(model: CausalLM, past: int, rounds: int) -> dict[str, dict[int, float]]:
-    """Return how many steps a run of n tokens takes after `past` others, by graph and n: medians over the rounds."""
+def time_runs(model: CausalLM, past: int, rounds: int) -> dict[int, float]:
+    """Return how many steps a run of n tokens takes after `past` others, by n: medians over the rounds."""
     decoder = model.new_decoder(1, past + 2 * max(RUNS))
-    runs: dict[str, Callable[[Sequence[int]], Any]] = {"decode": partial(decoder.decode_tokens, 0)}
-    decoders = [decoder]
-    if model.prefill_session is not None:
-        always = PrefillSession(model.prefill_session.session, from_tokens=1)
-        decoders.append(new_decoder(model.session, model.manifest, 1, past + 2 * max(RUNS), prefill=always))
-        runs["prefill"] = partial(decoders[1].prefill, 0)
-    for each in decoders:
-        each.prefill(0, [1] * past)
-    moments = [each.snapshot() for each in decoders]
+    decoder.prefill(0, [1] * past)
+    moment = decoder.snapshot()
 
     def timed(run: Callable[[], Any]) -> float:
         run()  # the first of its kind allocates
         start = time.perf_counter()
         run()
         taken = time.perf_counter() - start
-        for each, moment in zip(decoders, moments, strict=True):
-            each.restore(moment)
+        decoder.restore(moment)
         return taken
 
     steps: list[float] = []
-    seconds: dict[str, dict[int, list[float]]] = {name: {count: [] for count in RUNS} for name in runs}
+    seconds: dict[int, list[float]] = {count: [] for count in RUNS}
     for _ in range(rounds):
         steps.append(timed(lambda: decoder.decode_one_token([1])))
-        for name, run in runs.items():
-            for count in RUNS:
-                seconds[name][count].append(timed(partial(run, [1] * count)))
-    return {name: {count: median(all_) / median(steps) for count, all_ in of.items()} for name, of in seconds.items()}
+        for count in RUNS:
+            seconds[count].append(timed(partial(decoder.decode_tokens, 0, [1] * count)))
+    return {count: median(each) / median(steps) for count, each in seconds.items()}
 
 
 def report(runs: dict[str, dict[str, list[Run]]]) -> dict[str, Any]:
@@ -145,7 +134,7 @@ def report(runs: dict[str, dict[str, list[Run]]]) -> dict[str, Any]:
     return found
 
 
-def print_report(data: dict[str, Any]) -> None:
+def print_report(data: dict[str, Any], file: Path | None) -> None:
     """Print the report as tables."""
     title = "{bundle}, {precision}, {prompt_tokens} + {new_tokens} tokens, {threads} threads, kernels: {kernels}"
     caption = "decode throughput in tokens/s, median (range) of {rounds} rounds"
@@ -156,12 +145,8 @@ def print_report(data: dict[str, Any]) -> None:
         speeds = [cell(figures["tokens_per_second"][name], 1) for name in ("plain", "lookup")]
         counts = [str(figures["speculation"][name]) for name in ("runs", "drafted", "accepted")]
         table.add_row(task, *speeds, cell(figures["lookup_over"]["plain"], 2), *counts)
-    console = report_console()
-    console.print(table)
-    for graph, steps in data["steps_of_runs"].items():
-        costs = ", ".join(f"{count}: {taken:.2f}" for count, taken in steps.items())
-        console.print(f"steps that a run of n tokens takes in the {graph} graph: {costs}")
-    console.print(", ".join(f"{name} {value}" for name, value in data["environment"].items()))
+    costs = ", ".join(f"{count}: {taken:.2f}" for count, taken in data["steps_of_runs"].items())
+    publish(data, file, table, f"steps that a run of n tokens takes: {costs}")
 
 
 @click.command(help=(__doc__ or "").split("\n")[0])
@@ -170,11 +155,7 @@ def print_report(data: dict[str, Any]) -> None:
 @click.option("--new", type=click.IntRange(min=2), default=192, show_default=True, help="Tokens to write.")
 @click.option("--drafted", type=click.IntRange(min=1), default=10, show_default=True, help="Tokens of a draft at most.")
 @click.option("--kernels/--no-kernels", default=True, show_default=True, help="Whether to use edgeformer-kernels.")
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
-@click.option("--threads", type=click.IntRange(min=1), help="Threads of the session. [default: all usable cores]")
-@click.option(
-    "--json", "file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the figures to this file."
-)
+@measurement(rounds=5)
 def main(
     bundle: Path,
     prompt: int,
@@ -210,9 +191,7 @@ def main(
         "steps_of_runs": time_runs(model, prompt, rounds),
         "environment": environment(),
     }
-    print_report(data)
-    if file:
-        file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    print_report(data, file)
 
 
 if __name__ == "__main__":
