@@ -1,11 +1,11 @@
 """How each form of a graph is made: the writers of `edgeformer.manifest.graph_forms.FORMS`.
 
-encoder, model, merged, alignment     are lowered first, and written together, over weights in common
+encoder, model, merged, alignment, and those of pictures are lowered first, and written together, over weights in common
 windowed, prefill, adapters           are written beside them, from what is there
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edgeformer.config import Seq2SeqConfig
 from edgeformer.export.adapter_graph import write_adapter_graph
@@ -26,6 +26,7 @@ from edgeformer.manifest.graph_forms import (
     BundledGraph,
     WindowedGraph,
 )
+from edgeformer.models.graph_specs import GraphSpec
 
 
 @dataclass(frozen=True)
@@ -64,18 +65,27 @@ def make_graphs(out: GraphFolder, names: Iterable[str] | None = None) -> None:
 
 
 def _lower_encoder(out: GraphFolder) -> BundledGraph:
-    return _lower(out, 0)
+    return _lower(out, out.job.model_spec.graphs[0])
 
 
 def _lower_model(out: GraphFolder) -> BundledGraph:
-    return _lower(out, -1)
+    return _lower(out, out.job.model_spec.graphs[-1])
 
 
-def _lower(out: GraphFolder, place: int) -> BundledGraph:
+def _lower_other(name: str, *, quantized: bool = True) -> "Writer":
+    """Return the writer of a graph with which a model reads what is no text. quantized: whether its weights may be."""
+
+    def make(out: GraphFolder) -> BundledGraph:
+        return _lower(out, out.job.model_spec.other_graphs[name], quantized=quantized)
+
+    return Writer(lambda job: name in job.model_spec.other_graphs, make)
+
+
+def _lower(out: GraphFolder, spec: GraphSpec, *, quantized: bool = True) -> BundledGraph:
     """Lower one of the graphs that run the model."""
-    spec = out.job.model_spec.graphs[place]
-    out.models[spec.file] = out.job.captured(spec)
-    out.lowered[spec.file] = out.job.lower(out.models[spec.file], spec)
+    job = out.job if quantized else replace(out.job, plan=replace(out.job.plan, quantization=None), calibrated=None)
+    out.models[spec.file] = job.captured(spec)
+    out.lowered[spec.file] = job.lower(out.models[spec.file], spec)
     return BundledGraph(file=spec.file)
 
 
@@ -99,7 +109,7 @@ def _lower_alignment(out: GraphFolder) -> BundledGraph:
 
 
 def _has_windowed_graph(job: GraphJob) -> bool:
-    plan, for_our_runtime = job.plan, job.model_spec.task == "causal-lm" and job.plan.ops == "ort"
+    plan, for_our_runtime = job.plan, job.model_spec.form == "decoder" and job.plan.ops == "ort"
     return for_our_runtime and plan.place.windowed and not job.adapted and plan.prefill is None
 
 
@@ -118,6 +128,10 @@ def _has_encoder(job: GraphJob) -> bool:
 WRITERS: dict[str, Writer] = {
     "encoder": Writer(_has_encoder, _lower_encoder),
     "model": Writer(lambda job: True, _lower_model),
+    # Weights of a tower stay floats: what it makes of a picture is computed once, and its outliers cost much.
+    "vision_encoder": _lower_other("vision_encoder", quantized=False),
+    "embed_tokens": _lower_other("embed_tokens"),
+    "embedding_decoder": _lower_other("embedding_decoder"),
     "merged": Writer(_has_merged_decoder, _merge_decoder),
     "alignment": Writer(lambda job: job.alignment is not None, _lower_alignment),
     "prefill": Writer(lambda job: job.plan.prefill is not None, write_prefill_graph, beside=True),

@@ -184,6 +184,7 @@ def package(export: Export) -> Manifest:
         generation=origin.generation,
         prompts=origin.prompts,
         pictures=origin.pictures,
+        placeholder=origin.placeholder,
         adapters=export.adapters,
         cache_scales=out.job.cache_scales,
         smoothing=export.smoothing,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar, get_args
 
-from edgeformer.config import ModelConfig, Task
+from edgeformer.config import Form, ModelConfig, Task
 from edgeformer.contract.tensors import CacheGeometry
 from edgeformer.documents import schema
 from edgeformer.documents.json_document import is_contained, is_inside, read_object
@@ -35,7 +35,7 @@ from edgeformer.manifest.parts import (
     TextPrompts,
     sha256,
 )
-from edgeformer.manifest.pictures import PictureProcessor
+from edgeformer.manifest.pictures import FixedSizeProcessor, PictureProcessor, Placeholder
 from edgeformer.manifest.plan import ExportPlan
 from edgeformer.manifest.quantization import Smoothing
 
@@ -66,6 +66,7 @@ class Manifest:
         generation: defaults of generation of an encoder-decoder, with the keys of generation_config.json.
         prompts: of a sentence encoder, what it was trained to find before texts.
         pictures: what is done to a picture before a graph reads it; None for models that read none.
+        placeholder: what stands for a picture in a prompt; None for models that read none in texts.
         adapters: the LoRA adapters of the adapter graph.
         cache_scales: scales of keys and values that are cached as int8 or fp8.
         smoothing: how the weights of all graphs were smoothed before they were quantized.
@@ -89,6 +90,7 @@ class Manifest:
     generation: dict[str, Any] = field(default_factory=dict)
     prompts: TextPrompts | None = None
     pictures: PictureProcessor | None = None
+    placeholder: Placeholder | None = None
     adapters: tuple[BundledAdapter, ...] = ()
     cache_scales: CacheScales | None = None
     smoothing: Smoothing | None = None
@@ -107,8 +109,12 @@ class Manifest:
         if not isinstance(self.model, MODELS[self.task]) and (self.model is not None or self.task != "causal-lm"):
             has = "there is no model" if self.model is None else "the model is one of another task"
             raise ConfigError(f"the task is {self.task}, and {has}.")
-        if self.task == "vision-encoder" and self.pictures is None:
+        if self.task in ("vision-encoder", "image-text-to-text") and self.pictures is None:
             raise ConfigError(f"the task is {self.task}, and there is no processor of pictures.")
+        if self.task == "vision-encoder" and not isinstance(self.pictures, FixedSizeProcessor):
+            raise ConfigError(f"the task is {self.task}, and its processor makes several pictures of one.")
+        if (self.task == "image-text-to-text") != (self.placeholder is not None):
+            raise ConfigError(f"the task is {self.task}, and placeholder is {shown(self.placeholder)}.")
         # An encoder of recordings or pictures has no vocabulary.
         least_tokens = 0 if MODELS[self.task].form == "encoder" else 1
         for name, least in (("vocab_size", least_tokens), ("context_length", 1)):
@@ -149,6 +155,12 @@ class Manifest:
         """Write `edgeformer.json` into a folder."""
         text = json.dumps(schema.to_json(self), indent=1, ensure_ascii=False)
         (folder / FILE_NAME).write_text(text + "\n", encoding="utf-8")
+
+    @property
+    def form(self) -> Form:
+        """Return what clients call this kind of model."""
+        form: Form = MODELS[self.task].form
+        return form
 
     @property
     def graph(self) -> str:

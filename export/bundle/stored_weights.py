@@ -29,6 +29,12 @@ def _load(path: Path) -> ir.Model:
     return ir.from_proto(load_onnx(path)) if path.suffix == SUFFIX else ir.load(path)
 
 
+def _weight_graphs(manifest: Manifest) -> list[str]:
+    """Return the graphs that hold all weights together: those that run the model, and a tower."""
+    tower = manifest.graphs.get("vision_encoder")
+    return [*manifest.step_graphs, *([] if tower is None else [tower.file])]
+
+
 class StoredWeights(LazyWeights):
     """The parameters that the graphs of a bundle store, by name; each is read, and dequantized, when it is asked for.
 
@@ -38,7 +44,7 @@ class StoredWeights(LazyWeights):
 
     def __init__(self, folder: Path, manifest: Manifest, model_spec: ModelSpec, graphs: Sequence[str] | None = None):
         self._shapes = model_spec.parameter_shapes()
-        opened = [_load(folder / name).graph for name in graphs or manifest.step_graphs]
+        opened = [_load(folder / name).graph for name in graphs or _weight_graphs(manifest)]
         self._initializers = {name: value for graph in opened for name, value in graph.initializers.items()}
         # A quantized matrix is several tensors; its integers stand for all of them.
         self._place = {

@@ -10,11 +10,12 @@ from torch import Tensor
 from edgeformer.checkpoints.sentence_transformers import lowers_case, read_prompts
 from edgeformer.checkpoints.source import CONTEXT_FIELDS, ModelSource
 from edgeformer.checkpoints.weights import CheckpointWeights
-from edgeformer.config import EncoderConfig, PoolingHead
+from edgeformer.config import EncoderConfig, PictureTextConfig, PoolingHead
 from edgeformer.errors import ConfigError
 from edgeformer.export.importers.checkpoint_warnings import checkpoint_warnings
 from edgeformer.export.importers.opened_model import OpenedAdapter, OpenedModel, Origin
 from edgeformer.export.importers.picture_comparison import compare_pictures
+from edgeformer.export.importers.placeholders import compare_prompts, read_placeholder
 from edgeformer.export.importers.tokenizer_files import TokenizerFiles
 from edgeformer.export.progress import Progress, no_progress
 from edgeformer.lora.adapter_tensors import open_adapter
@@ -50,7 +51,12 @@ def open_checkpoint(
     if source.pictures is not None and compares:
         warnings = compare_pictures(source.folder, source.pictures)
     tokenizer = TokenizerFiles(source.folder)
-    whole, tokens, is_decoder = source.text_model_of, source.special_tokens(), source.config.task == "causal-lm"
+    placeholder = None
+    if isinstance(source.config, PictureTextConfig):
+        placeholder = read_placeholder(source, source.config, tokenizer.folder)
+        if compares:
+            warnings += compare_prompts(source, placeholder, tokenizer.folder)
+    whole, tokens, is_decoder = source.text_model_of, source.special_tokens(), source.config.form == "decoder"
     return OpenedModel(
         model_spec=model_spec_of(source.config),
         weights=weights,
@@ -78,6 +84,7 @@ def open_checkpoint(
             generation=source.generation_defaults(applied=not is_decoder),
             prompts=read_prompts(source.modules),
             pictures=source.pictures,
+            placeholder=placeholder,
             lower_case=_pools(source) and lowers_case(source.folder),
         ),
     )
@@ -104,7 +111,15 @@ def _client_config(source: ModelSource) -> dict[str, Any]:
     if source.causal is not None:
         names = [name.replace("ForCausalLM", "ForSequenceClassification") for name in source.hf_config["architectures"]]
         return source.hf_config | {"architectures": names, "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
-    if source.config.task != "causal-lm":
+    if source.config.form != "decoder":
         return source.hf_config
-    limits = {name: source.config.context_length for name in CONTEXT_FIELDS if name in source.hf_config}
-    return source.hf_config | (limits or {"max_position_embeddings": source.config.context_length})
+    if source.text_config is not None:
+        inner = source.hf_config.get("text_config") or {}
+        return source.hf_config | {"text_config": _with_limit(inner, source.config.context_length)}
+    return _with_limit(source.hf_config, source.config.context_length)
+
+
+def _with_limit(hf_config: dict[str, Any], context_length: int) -> dict[str, Any]:
+    """Return the config.json of a decoder with the positions that its graph has."""
+    limits = {name: context_length for name in CONTEXT_FIELDS if name in hf_config}
+    return hf_config | (limits or {"max_position_embeddings": context_length})

@@ -17,11 +17,12 @@ from torch import Tensor, nn
 
 from edgeformer.checkpoints.source import ModelSource
 from edgeformer.checkpoints.tensor_files import open_tensors
-from edgeformer.config import ModelConfig, StackConfig
+from edgeformer.config import ModelConfig, PictureTextConfig, StackConfig
 from edgeformer.errors import EdgeformerError, ExportError, MissingDependencyError
 from edgeformer.export.importers.opened_model import Comparison
 from edgeformer.export.reference.reference import Reference
 from edgeformer.export.reference.weight_streaming import streaming_parameters
+from edgeformer.models.compared import PLACEHOLDER
 from edgeformer.models.kinds import KINDS
 from edgeformer.models.model_spec import model_spec_of
 
@@ -193,6 +194,8 @@ def _inputs(source: ModelSource) -> list[Tensor]:
     recording = partial(_recording, config=source.config, generator=generator)
     if source.config.reads == "picture":
         return [_pictures(source.config.input_stack, generator)]
+    if isinstance(source.config, PictureTextConfig):
+        return _pictures_in_text(source.config, text(source.config), source.hf_config)
     return [text(stack) if stack.audio is None else recording(stack) for stack in source.config.stacks.values()]
 
 
@@ -201,6 +204,20 @@ def _pictures(stack: StackConfig, generator: torch.Generator) -> Tensor:
     patches = stack.patch_stem
     assert patches is not None
     return torch.randn(1, patches.channels, patches.height, patches.width, generator=generator).double()
+
+
+def _pictures_in_text(config: PictureTextConfig, text: Tensor, hf_config: Mapping[str, Any]) -> list[Tensor]:
+    """Return three pictures of noise, and a text [1, N] with them: two at its beginning and one at its end."""
+    generator, patches = torch.Generator().manual_seed(1), config.vision.patches
+    batch = (1, 3) if config.tiled else (3,)
+    pixels = torch.randn(*batch, patches.channels, patches.height, patches.width, generator=generator).double()
+    names = ("image_token_id", "image_token_index")
+    placeholder = next((hf_config[name] for name in names if isinstance(hf_config.get(name), int)), None)
+    if placeholder is None:
+        raise NotComparedError("its config.json names no token that stands for a picture")
+    text = torch.where(text == placeholder, (text + 1) % config.vocab_size, text)
+    picture = torch.full((1, config.picture_tokens), PLACEHOLDER)
+    return [pixels, torch.cat((picture, picture, text, picture), 1)]
 
 
 def _recording(stack: StackConfig, config: ModelConfig, generator: torch.Generator) -> Tensor:

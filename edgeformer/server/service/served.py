@@ -24,6 +24,7 @@ ROUTES: dict[Task, str] = {
     "causal-lm": "/v1/chat/completions, /v1/responses or /v1/completions",
     "seq2seq-lm": "/v1/completions",
     "encoder": "/v1/embeddings",
+    "image-text-to-text": "/v1/chat/completions, /v1/responses or /v1/completions, for text alone",
     "vision-encoder": "no route: models of pictures are not served yet",
 }
 """Where requests to a model of each task go, for errors."""

@@ -12,5 +12,6 @@ TRIALS: dict[Task, type[Trial]] = {
     "encoder": EncoderTrial,
     "seq2seq-lm": EncoderDecoderTrial,
     "vision-encoder": VisionTrial,
+    "image-text-to-text": DecoderTrial,
 }
 """The trial of the graphs of each kind."""
