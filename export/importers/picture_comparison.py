@@ -42,8 +42,8 @@ def compare_pictures(folder: Path, processor: PictureProcessor) -> tuple[str, ..
         if not difference <= LEVELS * level:
             raise ExportError(
                 f"edgeformer does not make of a picture what {type(theirs).__name__} of transformers makes of it by "
-                f"the same files: values [pictures, channels, height, width] {mine.shape} and {expected.shape} differ by "
-                f"{difference:.1e}, and one level of a pixel is {level:.1e}. Nothing was exported: please report it "
+                f"the same files: values [pictures, channels, height, width] {mine.shape} and {expected.shape} differ "
+                f"by {difference:.1e}, and one level of a pixel is {level:.1e}. Nothing was exported: please report it "
                 "with the model's preprocessor_config.json."
             )
     return ()

@@ -75,7 +75,7 @@ class DecodeGraph:
         self._prefill_steps = prefill_steps
 
     def input_of(self, session: Any, tokens: Tokens) -> tuple[Any, str, NDArray[Any]]:
-        """Return the session that reads tokens of one row, where it is another for pictures, and its input [1, S, …]."""
+        """Return the session that reads tokens of one row, another one for pictures, and its input [1, S, …]."""
         ids = np.asarray(tokens, np.int64)
         if self.pictures is None or not self.pictures.read(ids):
             return session, "input_ids", ids[None]

@@ -210,9 +210,9 @@ class CausalLM(Model):
         them; above 1 the result of a prompt is a list, and sample i is what seed + i gives alone. adapter: the name of
         a LoRA adapter of the bundle; None for the model alone. images: pictures for the placeholders of a prompt, in
         their order: a list, or a list for each prompt of a batch; each a path, bytes, an array uint8 [height, width, 3]
-        or an image of Pillow. logits_processors: functions that change logits before a token is chosen (see `LogitsProcessor`). options: fields of
-        `GenerationConfig`, which override those of the config. Without max_new_tokens there are 256 new tokens at most,
-        or what the context leaves.
+        or an image of Pillow. logits_processors: functions that change logits before a token is chosen (see
+        `LogitsProcessor`). options: fields of `GenerationConfig`, which override those of the config. Without
+        max_new_tokens there are 256 new tokens at most, or what the context leaves.
 
         Raises RequestError for a request that the model cannot serve, such as a prompt beyond its context.
         """
@@ -270,9 +270,9 @@ class CausalLM(Model):
         assistant thought before. tools: the functions that the model may call. allow_special: whether a message that
         spells a special token, such as `<|im_end|>`, becomes that token; otherwise it is text like any other.
         enable_thinking, reasoning_effort: whether the model thinks before it answers, and how much ("low", "medium",
-        "high"), where its chat template asks. images: the pictures of the parts {"type": "image"} of all messages, in order.
-        chat_template_kwargs: other variables that the template reads. The other
-        arguments are those of `generate`. What the messages have in common with those of earlier calls is not read
+        "high"), where its chat template asks. chat_template_kwargs: other variables that the template reads. images:
+        the pictures of the parts {"type": "image"} of all messages, in order. The other arguments are those of
+        `generate`. What the messages have in common with those of earlier calls is not read
         again (`prefix_cache`).
 
         What the model thinks is no part of the text: events and the result have it as `reasoning`. Raises RequestError

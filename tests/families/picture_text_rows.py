@@ -27,8 +27,9 @@ SENTENCES = [
     "USER: a picture. ASSISTANT:",
 ]
 TEMPLATE = (
-    "{% for m in messages %}{{ m['role'] | capitalize }}: {% for part in m['content'] %}{% if part['type'] == 'image' %}"
-    "<image>{% else %}{{ part['text'] }}{% endif %}{% endfor %}<end_of_utterance>\n{% endfor %}"
+    "{% for m in messages %}{{ m['role'] | capitalize }}: {% for part in m['content'] %}"
+    "{% if part['type'] == 'image' %}<image>{% else %}{{ part['text'] }}{% endif %}{% endfor %}"
+    "<end_of_utterance>\n{% endfor %}"
     "{% if add_generation_prompt %}Assistant:{% endif %}"
 )
 VOCABULARY = 340

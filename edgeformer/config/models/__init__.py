@@ -20,6 +20,6 @@ from edgeformer.config.models.vision_encoder import VisionConfig
 ModelConfig = DecoderConfig | EncoderConfig | Seq2SeqConfig | VisionConfig | PictureTextConfig
 
 __all__ = [
-    "NO_CACHE", "AudioStem", "DecoderConfig", "EncoderConfig", "Form", "ModelConfig", "PictureTextConfig", "Seq2SeqConfig",
-    "StackConfig", "Task", "TokenProjection", "VisionConfig",
+    "NO_CACHE", "AudioStem", "DecoderConfig", "EncoderConfig", "Form", "ModelConfig", "PictureTextConfig",
+    "Seq2SeqConfig", "StackConfig", "Task", "TokenProjection", "VisionConfig",
 ]  # fmt: skip

@@ -142,8 +142,8 @@ class PictureTextLM(CausalLM):
         given = [[images] if is_picture(images) else images] if single else images
         if not is_list(given) or len(given) != prompts:
             raise RequestError(
-                f"images must be a list of pictures{'' if single else f' for each of the {prompts} prompts'}, and it is "
-                f"{type(images).__name__ if not is_list(images) else f'a list of {len(images)}'}."
+                f"images must be a list of pictures{'' if single else f' for each of the {prompts} prompts'}, and it "
+                f"is {type(images).__name__ if not is_list(images) else f'a list of {len(images)}'}."
             )
         lists = [[each] if is_picture(each) else each for each in given]
         for each in lists:
