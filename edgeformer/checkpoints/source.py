@@ -181,10 +181,10 @@ def _open_seeing(found: FoundModel, seeing: PictureTextFamily, context_length: i
     """Return a model that reads pictures and text, with its tower."""
     text = find_text_model(found)
     family, decoder = read_model_config(text.hf_config, context_length)
-    if not isinstance(decoder, DecoderConfig):
+    if decoder.form != "decoder":
         raise ConfigError(f"the text model of {found.origin} is no decoder, and its pictures are for one. {TEXT_ONLY}")
     try:
-        family, config = with_tower(found.hf_config, family, decoder)
+        family, config = with_tower(found.hf_config, family, cast(DecoderConfig, decoder))
         pictures = read_picture_processor(found.folder)
         if pictures.kind != seeing.processor:
             raise ConfigError(f"the processor of its pictures is of kind {pictures.kind}, not {seeing.processor}.")

@@ -175,6 +175,7 @@ def _transformers_js_where(manifest: Manifest) -> str:
         or manifest.plan.cache_form == "static"
         or (manifest.cache.num_layers and not manifest.cache.elements_per_token)  # it counts tokens by keys
         or (is_seq2seq and "merged" not in manifest.graphs)
+        or manifest.task == "image-text-to-text"  # whose pipeline was not tried
     ):
         return ""
     if is_seq2seq and deployment.shared_data:

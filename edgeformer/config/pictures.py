@@ -124,7 +124,7 @@ class PictureClassifier:
 
 @dataclass(frozen=True, kw_only=True)
 class PixelShuffleProjector:
-    """What makes states of a text model of a tower's: the states of a square of patches side by side, then one matrix.
+    """The projector of Idefics3: the states of a square of patches side by side, then one matrix.
 
     Source: arXiv 2408.12637 (Idefics3), transformers' Idefics3Connector.
 
@@ -142,7 +142,7 @@ class PixelShuffleProjector:
 
 @dataclass(frozen=True, kw_only=True)
 class MlpProjector:
-    """What makes states of a text model of a tower's: two dense layers, each as wide as the text model.
+    """The projector of LLaVA: two dense layers, each as wide as the text model.
 
     Source: arXiv 2310.03744 (LLaVA-1.5), transformers' LlavaMultiModalProjector.
 

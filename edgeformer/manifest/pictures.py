@@ -141,7 +141,7 @@ PictureProcessor = FixedSizeProcessor | TilesProcessor
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatedPlaceholder:
-    """What a placeholder of a picture in a prompt becomes: the same token, once for each of the picture's states.
+    """A placeholder of a picture in a prompt that becomes the same token, once for each of the picture's states.
 
     Attributes:
         token: the placeholder.
@@ -162,7 +162,7 @@ class RepeatedPlaceholder:
 
 @dataclass(frozen=True, kw_only=True)
 class TiledPlaceholder:
-    """What a placeholder of a picture of tiles becomes: marks that say which tile follows, and its states.
+    """A placeholder that becomes marks which say which tile of a picture follows, and the states of the tile.
 
         border name(1, 1) token × count border name(1, 2) … row_end border name(2, 1) … rows_end
         border whole token × count border

@@ -15,12 +15,13 @@ from edgeformer.config import EncoderConfig, PictureTextConfig, PoolingHead
 from edgeformer.errors import ConfigError
 from edgeformer.export.importers.checkpoint_warnings import checkpoint_warnings
 from edgeformer.export.importers.opened_model import OpenedAdapter, OpenedModel, Origin
-from edgeformer.export.importers.picture_comparison import compare_pictures
-from edgeformer.export.importers.placeholders import compare_prompts, read_placeholder
+from edgeformer.export.importers.pictures.picture_comparison import compare_pictures
+from edgeformer.export.importers.pictures.placeholders import compare_prompts, read_placeholder
 from edgeformer.export.importers.tokenizer_files import TokenizerFiles
 from edgeformer.export.progress import Progress, no_progress
 from edgeformer.lora.adapter_tensors import open_adapter
 from edgeformer.manifest.parts import Provenance, TextModelOf
+from edgeformer.manifest.pictures import Placeholder
 from edgeformer.models.model_spec import model_spec_of
 
 NO_ADAPTERS: Mapping[str, str | Path] = MappingProxyType({})
@@ -48,15 +49,8 @@ def open_checkpoint(
         comparison = compare_modules(compared, weights if compared is source else compared.weights())
     left_out = weights.left_out if isinstance(weights, CheckpointWeights) else ()
     compares = comparison is not None and comparison.library is not None
-    warnings: tuple[str, ...] = ()
-    if source.pictures is not None and compares:
-        warnings = compare_pictures(source.folder, source.pictures)
     tokenizer = TokenizerFiles(source.folder)
-    placeholder = None
-    if isinstance(source.config, PictureTextConfig):
-        placeholder = read_placeholder(source, source.config, tokenizer.folder)
-        if compares:
-            warnings += compare_prompts(source, placeholder, tokenizer.folder)
+    placeholder, warnings = _read_pictures(source, tokenizer.folder, compares)
     whole, tokens, is_decoder = source.text_model_of, source.special_tokens(), source.config.form == "decoder"
     return OpenedModel(
         model_spec=model_spec_of(source.config),
@@ -89,6 +83,22 @@ def open_checkpoint(
             lower_case=_pools(source) and lowers_case(source.folder),
         ),
     )
+
+
+def _read_pictures(
+    source: ModelSource, folder: Path | None, compares: bool
+) -> tuple[Placeholder | None, tuple[str, ...]]:
+    """Return what stands for a picture in prompts, and why pictures were not compared with transformers.
+
+    folder: of the tokenizer.
+    """
+    if source.pictures is None:
+        return None, ()
+    warnings = compare_pictures(source.folder, source.pictures) if compares else ()
+    if not isinstance(source.config, PictureTextConfig):
+        return None, warnings
+    placeholder = read_placeholder(source, source.config, folder)
+    return placeholder, (*warnings, *(compare_prompts(source, placeholder, folder) if compares else ()))
 
 
 def _pools(source: ModelSource) -> bool:

@@ -8,6 +8,7 @@ import functools
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -19,11 +20,13 @@ from picture_text_rows import IMAGE, MODELS, save
 from edgeformer.checkpoints.source import open_source
 from edgeformer.errors import ConfigError, ExportError, ParityError, RequestError
 from edgeformer.export import export_model, verify
-from edgeformer.export.importers import placeholders
 from edgeformer.export.importers.library_comparison import compare_modules
-from edgeformer.export.importers.picture_comparison import compare_pictures
+from edgeformer.export.importers.pictures import placeholders
+from edgeformer.export.importers.pictures.picture_comparison import compare_pictures
 from edgeformer.export.reference.reference import CastWeights
-from edgeformer.families.picture_text import seeing_names
+from edgeformer.families import read_model_config
+from edgeformer.families.picture_text import seeing_names, with_tower
+from edgeformer.manifest.accounting import account
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.models.compared import _positions_in_float32
 from edgeformer.models.picture_text import ShuffledPatches
@@ -82,6 +85,19 @@ def error(actual, expected):
 
 def test_every_family_has_three_models():
     assert {family: len(models) >= 3 for family, models in MODELS.items()} == dict.fromkeys(seeing_names(), True)
+
+
+REAL = {
+    "HuggingFaceTB--SmolVLM-256M-Instruct": (256_484_928, 64, (12,)),
+    "llava-hf--llava-1.5-7b-hf": (7_050_828_800, 576, (23,)),
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_published_configs_are_read_whole(name):
+    data = json.loads((Path(__file__).parent / "real_configs" / f"{name}.json").read_text())
+    _, config = with_tower(data, *read_model_config(data))
+    assert (account(config).parameters, config.picture_tokens, config.feature_layers) == REAL[name]
 
 
 @pytest.mark.parametrize(("family", "name"), CASES)
@@ -196,7 +212,7 @@ def test_other_models_say_that_they_read_none(tiny_llama_bundle):
 
 def test_an_engine_writes_text(smolvlm):
     with Engine(smolvlm, max_rows=2) as engine:
-        found = engine.submit("What is left?", max_new_tokens=4, ignore_eos=True).result()
+        found = engine.submit("What is left?", max_new_tokens=4, ignore_eos=True).finish()
         with pytest.raises(RequestError, match="placeholder"):
             engine.submit("<image>", max_new_tokens=4)
     assert found.token_ids == smolvlm.generate("What is left?", max_new_tokens=4, ignore_eos=True).token_ids

@@ -23,7 +23,7 @@ from edgeformer.config import FeedForwardConfig, Grid, VisionConfig
 from edgeformer.errors import ConfigError, ExportError, WeightsError
 from edgeformer.export import export_model
 from edgeformer.export.importers.checkpoint import open_checkpoint
-from edgeformer.export.importers.picture_comparison import compare_pictures
+from edgeformer.export.importers.pictures.picture_comparison import compare_pictures
 from edgeformer.export.reference.reference import Reference
 from edgeformer.families import family_names, load_family
 from edgeformer.models.model_spec import model_spec_of

@@ -20,7 +20,7 @@ from edgeformer.families._wrappers import WRAPPERS, is_foreign
 
 @dataclass(frozen=True, kw_only=True)
 class Seeing:
-    """What a config.json says of a tower and its projector; the fields of `PictureTextConfig` beside the text model's.
+    """The tower and the projector of a config.json: fields of `PictureTextConfig` beside those of the text model.
 
     unread: patterns of tensors of the tower that nothing reads, because its config leaves them out.
     """

@@ -8,7 +8,7 @@ from torch import Tensor
 from edgeformer.export.parity.float_products import open_with_float_products
 from edgeformer.export.parity.report import Check
 from edgeformer.export.parity.trials.adapters import Updates, adapter_trials
-from edgeformer.export.parity.trials.picture_text import judge_pictures
+from edgeformer.export.parity.trials.pictures.picture_text import judge_pictures
 from edgeformer.export.parity.trials.prefill_graph import judge_prefill_graph
 from edgeformer.export.parity.trials.protocol import Setup
 from edgeformer.manifest.quantization import WeightFormat

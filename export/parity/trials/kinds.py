@@ -4,8 +4,8 @@ from edgeformer.config import Task
 from edgeformer.export.parity.trials.decoder import DecoderTrial
 from edgeformer.export.parity.trials.encoder import EncoderTrial
 from edgeformer.export.parity.trials.encoder_decoder import EncoderDecoderTrial
+from edgeformer.export.parity.trials.pictures.vision import VisionTrial
 from edgeformer.export.parity.trials.protocol import Trial
-from edgeformer.export.parity.trials.vision import VisionTrial
 
 TRIALS: dict[Task, type[Trial]] = {
     "causal-lm": DecoderTrial,

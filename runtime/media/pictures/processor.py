@@ -22,7 +22,7 @@ LONGEST_RESIZED = 1 << 16
 
 
 class Processor(ABC):
-    """What makes values of pictures by the numbers of a `PictureProcessor`."""
+    """Base of processors, which make values of pictures by the numbers of a `PictureProcessor`."""
 
     def __init__(self, config: PictureProcessor):
         self.config = config

@@ -153,7 +153,7 @@ class PictureTextLM(CausalLM):
 
 
 class FeatureCache:
-    """What a tower computed of pictures, by the digests of their pixels; the one that was used last stays longest.
+    """States that a tower computed of pictures, by the digests of their pixels; what was used last stays longest.
 
     Attributes:
         max_bytes: that are kept; 0 keeps nothing more.

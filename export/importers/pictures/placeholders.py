@@ -1,4 +1,4 @@
-"""What stands for a picture in a prompt: read of a checkpoint's tokenizer, and compared with transformers' processor.
+"""Placeholders of pictures in prompts: read of a checkpoint's tokenizer, and compared with transformers' processor.
 
 transformers' processor writes the marks around a picture into the text and encodes that. Here they are encoded once, at
 export, and a bundle puts their ids in the place of a placeholder. That is the same where every mark begins and ends

@@ -1,0 +1,1 @@
+"""Processors of pictures and prompts with pictures, compared with those of transformers."""
