@@ -64,7 +64,7 @@ _TILES = {
     "do_image_splitting": True, **STANDARD,
 }  # fmt: skip
 TILES: dict[str, Mapping[str, Any]] = {"Idefics3": _TILES, "SmolVLM": _TILES}
-"""The same of the classes that cut pictures into tiles. All their pictures have one size, which is not padded."""
+"""Defaults of the classes that cut pictures into tiles. All their pictures have one size, which is not padded."""
 TILES_WITHOUT_EFFECT = ("do_pad", "return_row_col_info", "video_sampling")
 """Fields of these that change nothing for pictures."""
 

@@ -83,7 +83,7 @@ def _in_tower(theirs: str | Packed) -> str:
 
 
 PARTS = ("stem.", "prefix.", "position_embedding", "embedding_norm", "blocks.")
-"""What is read of a tower."""
+"""Parts of a tower that are read."""
 
 TENSORS = {
     **{

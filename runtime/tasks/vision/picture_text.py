@@ -50,7 +50,7 @@ class PictureTextLM(CausalLM):
 
     @property
     def placeholder(self) -> Placeholder:
-        """What stands for a picture in a prompt; its `token` is the placeholder."""
+        """The placeholder of a picture in a prompt; its `token` is the placeholder."""
         assert self.manifest.placeholder is not None, "every manifest of this task has one"
         return self.manifest.placeholder
 
