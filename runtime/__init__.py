@@ -5,8 +5,8 @@
     for text in model.stream("Once upon a time", max_new_tokens=64):
         print(text, end="")
 
-`load` opens any bundle; `load_causal_lm`, `load_seq2seq`, `load_encoder`, `load_vision_encoder` and
-`load_picture_text` tell a type checker which model it is.
+`load` opens any bundle; `load_causal_lm`, `load_seq2seq`, `load_encoder`, `load_vision_encoder`,
+`load_dual_encoder` and `load_picture_text` tell a type checker which model it is.
 `edgeformer.runtime.measure.evaluation` scores bundles. `benchmark` and `optimize` are imported when they are first
 used.
 """
@@ -35,6 +35,7 @@ from edgeformer.runtime.tasks.labels import Class, Filling
 from edgeformer.runtime.tasks.loading import (
     load,
     load_causal_lm,
+    load_dual_encoder,
     load_encoder,
     load_picture_text,
     load_seq2seq,
@@ -42,6 +43,7 @@ from edgeformer.runtime.tasks.loading import (
 )
 from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
 from edgeformer.runtime.tasks.speech import Segment, SpeechConfig, Transcript, Word
+from edgeformer.runtime.tasks.vision.dual_encoder import DualEncoder, RankedPicture
 from edgeformer.runtime.tasks.vision.picture_text import PictureTextLM
 from edgeformer.runtime.tasks.vision.vision_encoder import VisionEncoder
 from edgeformer.runtime.text.tokenizer import Message
@@ -57,6 +59,7 @@ __all__ = [
     "CausalLM",
     "Class",
     "CudaOptions",
+    "DualEncoder",
     "EdgeformerError",
     "Embedding",
     "Encoder",
@@ -77,6 +80,7 @@ __all__ = [
     "OfflineEngine",
     "PictureTextLM",
     "Ranked",
+    "RankedPicture",
     "RequestError",
     "Segment",
     "Seq2SeqLM",
@@ -92,6 +96,7 @@ __all__ = [
     "benchmark",
     "load",
     "load_causal_lm",
+    "load_dual_encoder",
     "load_encoder",
     "load_picture_text",
     "load_seq2seq",

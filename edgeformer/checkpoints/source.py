@@ -140,7 +140,7 @@ def open_source(
         family, config = read_model_config(found.hf_config, context_length)
         family = replace(family, nested=found.text_model_of is not None)
         config = _with_score(found, _with_stored_positions(found, family, config))
-        if config.reads == "picture":
+        if config.sees_pictures:
             pictures = read_picture_processor(found.folder)
             if pictures.kind != "fixed_size":
                 raise ConfigError("the processor cuts pictures into tiles, and the model reads one picture at a time.")
@@ -156,7 +156,7 @@ def open_source(
     family, config = read_model_config(plain, context_length)
     if isinstance(config, DecoderConfig):  # as Qwen3-Embedding: the states of a causal model
         family, config = family.without_head(), EncoderConfig.of_decoder(config)
-    if config.reads == "picture":
+    if config.sees_pictures:
         raise ConfigError(
             f"{found.origin} reads pictures, and pooling is for the states of texts. Leave pooling out, and remove "
             "modules.json from its folder."

@@ -12,6 +12,7 @@ from edgeformer.client_files.encoder_examples import EMBEDDING, EXAMPLES, Exampl
 from edgeformer.client_files.genai import genai_obstacle
 from edgeformer.config import (
     DecoderConfig,
+    DualEncoderConfig,
     EncoderConfig,
     PictureTextConfig,
     PoolingHead,
@@ -141,6 +142,19 @@ def _picture_text_values(manifest: Manifest, config: PictureTextConfig, folder: 
     return {"python_use": use + 'print(model.chat([message], images=["cat.jpg"]).finish().text)'}
 
 
+def _dual_first_line(name: str, config: DualEncoderConfig, folder: Path | None) -> str:
+    return f"edgeformer run {name} --image cat.jpg --label cat --label dog"
+
+
+def _dual_values(manifest: Manifest, config: DualEncoderConfig, folder: Path | None) -> dict[str, Any]:
+    return {
+        "python_use": 'print(model.classify("cat.jpg", ["cat", "dog"]))',
+        "javascript_task": "zero-shot-image-classification",
+        "javascript_call": '"cat.jpg", ["cat", "dog"]',
+        "patches": config.vision.patches,
+    }
+
+
 class Card(NamedTuple):
     """The sentences and values of the card of one kind of model.
 
@@ -161,6 +175,7 @@ CARDS: dict[Task, Card] = {
     "encoder": Card(_encoder_first_line, _encoder_values),
     "image-text-to-text": Card(_picture_text_first_line, _picture_text_values, has_parameters=True),
     "vision-encoder": Card(_vision_first_line, _vision_values, has_parameters=True),
+    "dual-encoder": Card(_dual_first_line, _dual_values, has_parameters=True),
 }
 """The cards of all kinds of models. A decoder has no config where its module is not edgeformer's."""
 
@@ -223,9 +238,9 @@ def _sizes(manifest: Manifest) -> dict[str, object]:
         rows |= {name or "layers": _stack(stack) for name, stack in model.stacks.items()}
     if manifest.pictures is None or manifest.vocab_size:
         rows |= {"vocabulary": f"{manifest.vocab_size:,}", "context": f"{manifest.context_length:,} tokens"}
-    if manifest.pictures is not None:
+    if manifest.pictures is not None and model is not None:
         tiles = "tiles of " if manifest.pictures.kind == "tiles" else ""
-        count = manifest.context_length if manifest.placeholder is None else manifest.placeholder.count
+        count = model.input_stack.context_length if manifest.placeholder is None else manifest.placeholder.count
         rows["pictures"] = f"{tiles}{manifest.pictures.size} pixels, {count:,} tokens each"
     if cache.num_layers:
         kind = "" if manifest.cache_scales is None else f", {manifest.cache_scales.precision}"

@@ -17,10 +17,12 @@ from edgeformer.errors import ExportError
 from edgeformer.models import compared
 from edgeformer.models.compared import Comparison
 from edgeformer.models.decoder import Decoder
+from edgeformer.models.dual_encoder import DualEncoder
 from edgeformer.models.encoder import Encoder
 from edgeformer.models.graph_specs import (
     GraphSpec,
     decoder_graph,
+    dual_graphs,
     encoder_graph,
     picture_graphs,
     seq2seq_graphs,
@@ -107,6 +109,12 @@ KINDS: dict[Task, Kind] = {
         read=_read_with_decoder,
         comparison=compared.PICTURE_TEXT,
         others=picture_graphs,
+    ),
+    "dual-encoder": Kind(
+        build=DualEncoder,
+        graphs=lambda config, cache: dual_graphs(config),
+        read=_read_no_text,
+        comparison=compared.DUAL,
     ),
 }
 """All kinds of models. Modules that are not edgeformer's are decoders."""

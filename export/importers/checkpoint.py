@@ -15,6 +15,7 @@ from edgeformer.config import EncoderConfig, PictureTextConfig, PoolingHead
 from edgeformer.errors import ConfigError
 from edgeformer.export.importers.checkpoint_warnings import checkpoint_warnings
 from edgeformer.export.importers.opened_model import OpenedAdapter, OpenedModel, Origin
+from edgeformer.export.importers.pictures.dual_texts import open_dual
 from edgeformer.export.importers.pictures.picture_comparison import compare_pictures
 from edgeformer.export.importers.pictures.placeholders import compare_prompts, read_placeholder
 from edgeformer.export.importers.tokenizer_files import TokenizerFiles
@@ -52,6 +53,10 @@ def open_checkpoint(
     tokenizer = TokenizerFiles(source.folder)
     placeholder, warnings = _read_pictures(source, tokenizer.folder, compares)
     whole, tokens, is_decoder = source.text_model_of, source.special_tokens(), source.config.form == "decoder"
+    similarity = None
+    if source.config.task == "dual-encoder":
+        dual = open_dual(source, weights, tokenizer.folder, compares=compares)
+        tokens, similarity, warnings = dual.tokens, dual.similarity, (*warnings, *dual.warnings)
     return OpenedModel(
         model_spec=model_spec_of(source.config),
         weights=weights,
@@ -80,6 +85,7 @@ def open_checkpoint(
             prompts=read_prompts(source.modules),
             pictures=source.pictures,
             placeholder=placeholder,
+            similarity=similarity,
             lower_case=_pools(source) and lowers_case(source.folder),
         ),
     )

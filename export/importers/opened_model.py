@@ -9,7 +9,7 @@ from torch import Tensor
 
 from edgeformer.export.importers.tokenizer_files import TokenizerFiles
 from edgeformer.lora.adapter_tensors import Update
-from edgeformer.manifest.parts import AdapterOrigin, Provenance, SpecialTokens, TextPrompts
+from edgeformer.manifest.parts import AdapterOrigin, Provenance, Similarity, SpecialTokens, TextPrompts
 from edgeformer.manifest.pictures import PictureProcessor, Placeholder
 from edgeformer.models.model_spec import ModelSpec
 
@@ -29,6 +29,7 @@ class Origin:
         prompts: of a sentence encoder.
         pictures: the processor of a model that reads pictures.
         placeholder: what stands for a picture in a prompt.
+        similarity: of a dual encoder.
         lower_case: whether the tokenizer is to lower the case of texts, too.
     """
 
@@ -42,6 +43,7 @@ class Origin:
     prompts: TextPrompts | None = None
     pictures: PictureProcessor | None = None
     placeholder: Placeholder | None = None
+    similarity: Similarity | None = None
     lower_case: bool = False
 
 

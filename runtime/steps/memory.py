@@ -78,8 +78,8 @@ class StepMemory(ABC):
 
     def run_prompt(self, row: int, tokens: Tokens, length: int) -> Logits:
         """Append a piece of a prompt to one row, of `length` tokens then; return the logits of its last token [V]."""
-        session, *inputs = self.graph.input_of(self.graph.session_of(row, len(tokens)), tokens)
-        count = 1 if self.graph.gives_last(session) else len(tokens)
+        session, *inputs = self.graph.input_of(self.graph.session_of(row), tokens)
+        count = 1 if self.graph.takes_start(session) else len(tokens)
         logits = self._kept_logits(count)
         self._run_row(session, row, inputs, length, logits)
         return logits[count - 1]

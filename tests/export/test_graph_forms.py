@@ -91,7 +91,7 @@ def test_what_a_client_opens_follows_from_the_table():
     graphs = BundledGraphs({name: BundledGraph(file=form.file) for name, form in FORMS.items()})
     opened = {client: list(graphs.read_by(client)) for client in (EDGEFORMER, GENAI, TRANSFORMERS_JS, OPTIMUM)}
     assert opened == {
-        EDGEFORMER: ["encoder", *PICTURE_FORMS, "windowed", "prefill", "adapters", "alignment"], GENAI: ["model"],
+        EDGEFORMER: ["encoder", *PICTURE_FORMS, "windowed", "adapters", "alignment"], GENAI: ["model"],
         TRANSFORMERS_JS: ["encoder", *PICTURE_FORMS, "merged"], OPTIMUM: ["encoder", "merged"],
     }  # fmt: skip
 

@@ -54,9 +54,14 @@ class PictureTextConfig(DecoderConfig):
         return cls(**shared, **seeing)  # type: ignore[arg-type]
 
     @property
-    def stacks(self) -> Mapping[str, StackConfig]:
+    def stacks(self) -> "Mapping[str, StackConfig]":
         """Return the stacks by the names of their modules; the text model's is the whole."""
         return {"vision": self.vision, "": self}
+
+    @property
+    def sees_pictures(self) -> bool:
+        """Whether the model reads pictures."""
+        return True
 
     @property
     def picture_tokens(self) -> int:

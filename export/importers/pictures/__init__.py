@@ -1,1 +1,1 @@
-"""Processors of pictures and prompts with pictures, compared with those of transformers."""
+"""Read what models of pictures have beside their weights, and compare it with what transformers makes of it."""

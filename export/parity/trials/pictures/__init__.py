@@ -1,1 +1,1 @@
-"""The trials of graphs that read pictures."""
+"""Trials of models that read pictures."""
