@@ -8,6 +8,7 @@ return logits in float32, so that clients need no half-precision type for sampli
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -219,11 +220,10 @@ class _EmbeddingGraph(_Graph):
 
 class _EmbeddingDecoderGraph(_Graph):
     def forward(self, inputs_embeds: Tensor, attention_mask: Tensor, *caches: Tensor) -> tuple[Tensor, ...]:
-        (geometry,) = self.caches
-        x = inputs_embeds.to(self.model.embedding.weight.dtype)  # type: ignore[union-attr]
-        logits, presents = self.model.read_embeddings(x, attention_mask, geometry.by_layer(caches))  # type: ignore[operator]
-        head, embedding = self.model.head.weight, self.model.embedding  # type: ignore[union-attr]
-        row = (embedding(torch.zeros(1, dtype=torch.int64)),) if head is embedding.weight else ()  # type: ignore[operator]
+        (geometry,), model = self.caches, cast(Any, self.model)
+        x, table = inputs_embeds.to(model.embedding.weight.dtype), model.embedding
+        logits, presents = model.read_embeddings(x, attention_mask, geometry.by_layer(caches))
+        row = (table(torch.zeros(1, dtype=torch.int64)),) if model.head.weight is table.weight else ()
         return logits.float(), *_flat(presents), *row
 
 

@@ -27,9 +27,9 @@ class Tiles(Processor):
         """Return the values of the tiles, row by row, and of the whole picture, float32 [N, 3, tile, tile]."""
         config, side = self.config, self.config.tile
         if config.longest_edge is not None:
-            pixels = self._resized(pixels, longest_edge_size(*pixels.shape[:2], config.longest_edge))
+            pixels = self._resized(pixels, longest_edge_size(pixels.shape[0], pixels.shape[1], config.longest_edge))
         if config.splits:
-            pixels = self._resized(pixels, whole_tiles_size(*pixels.shape[:2], side))
+            pixels = self._resized(pixels, whole_tiles_size(pixels.shape[0], pixels.shape[1], side))
         rows, columns = (each // side for each in pixels.shape[:2])
         whole = self._resized(pixels, (side, side))
         if not config.splits or rows == columns == 1:
