@@ -180,8 +180,8 @@ def _their_processor(folder: Path) -> Any:
     import transformers
 
     config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-    name = transformers.models.auto.processing_auto.PROCESSOR_MAPPING_NAMES[config.model_type]
-    kind = getattr(transformers, name)
+    names: Any = importlib.import_module("transformers.models.auto.processing_auto")
+    kind = getattr(transformers, names.PROCESSOR_MAPPING_NAMES[config.model_type])
     pictures = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil", local_files_only=True)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
     options = read_object(folder / PROCESSOR_FILE) if (folder / PROCESSOR_FILE).is_file() else {}
