@@ -57,16 +57,12 @@ def open_checkpoint(
     if source.config.task == "dual-encoder":
         dual = open_dual(source, weights, tokenizer.folder, compares=compares)
         tokens, similarity, warnings = dual.tokens, dual.similarity, (*warnings, *dual.warnings)
+    found = checkpoint_warnings(source, tokenizer, source.config.task, tokens, source.config.vocab_size, compares)
     return OpenedModel(
         model_spec=model_spec_of(source.config),
         weights=weights,
         comparison=comparison,
-        warnings=(
-            *checkpoint_warnings(
-                source, tokenizer, source.config.task, tokens, source.config.vocab_size, compared=compares
-            ),
-            *warnings,
-        ),
+        warnings=(*found, *warnings),
         adapters=tuple(_open_adapter(name, Path(folder), weights) for name, folder in adapters.items()),
         origin=Origin(
             name=source.name,
