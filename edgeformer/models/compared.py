@@ -1,9 +1,10 @@
 """The comparison of modules of each kind with those of transformers: the class there, and the outputs compared."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -149,7 +150,11 @@ def _picture_text_ours(
 def _picture_text_theirs(model: Any, config: PictureTextConfig, inputs: list[Tensor]) -> list[Tensor]:
     pixels, text = inputs
     text = text.masked_fill(text == PLACEHOLDER, model.config.image_token_id)
-    with _positions_in_float32(model):
+    cpu = torch.device("cpu")  # Idefics3 moves states to where its parameters are, which are on the meta device
+    devices = (patch.object(kind, "device", cpu) for kind in {type(model), type(model.model)})
+    with ExitStack() as patches, _positions_in_float32(model):
+        for each in devices:
+            patches.enter_context(each)
         features = model.get_image_features(pixel_values=pixels, return_dict=True).pooler_output
         logits = model(input_ids=text, pixel_values=pixels, return_dict=True, use_cache=False).logits
     return [torch.cat([each.flatten(0, -2) for each in features]), logits]
@@ -161,14 +166,20 @@ def _positions_in_float32(model: Any) -> Iterator[None]:
 
     Where everything else is computed in float64, rounding would make other positions of them.
     """
+    before, entered = torch.get_default_dtype(), ExitStack()
+
+    def enter(*_: Any) -> None:
+        entered.enter_context(torch._C.DisableTorchFunction())  # of a mode that computes in float64
+        torch.set_default_dtype(torch.float32)
+
+    def leave(*_: Any) -> None:
+        torch.set_default_dtype(before)
+        entered.close()
+
     hooks = []
     for module in model.modules():
         if hasattr(module, "num_patches_per_side"):
-            before = torch.get_default_dtype()
-            hooks += [
-                module.register_forward_pre_hook(lambda *_: torch.set_default_dtype(torch.float32)),
-                module.register_forward_hook(lambda *_, before=before: torch.set_default_dtype(before)),
-            ]
+            hooks += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
     try:
         yield
     finally:

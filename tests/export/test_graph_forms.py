@@ -92,7 +92,8 @@ def test_what_a_client_opens_follows_from_the_table():
     opened = {client: list(graphs.read_by(client)) for client in (EDGEFORMER, GENAI, TRANSFORMERS_JS, OPTIMUM)}
     assert opened == {
         EDGEFORMER: ["encoder", "text", *PICTURE_FORMS, "windowed", "adapters", "alignment"], GENAI: ["model"],
-        TRANSFORMERS_JS: ["encoder", "text", *PICTURE_FORMS, "merged", "joined"], OPTIMUM: ["encoder", "merged", "joined"],
+        TRANSFORMERS_JS: ["encoder", "text", *PICTURE_FORMS, "merged", "joined"],
+        OPTIMUM: ["encoder", "merged", "joined"],
     }  # fmt: skip
 
 

@@ -92,7 +92,7 @@ MODELS = {
         ),
         "other sizes": Model(
             # tiles of 42 pixels over a table of 4 x 4 positions
-            processor=IDEFICS3, picture=tiles(42, 84), outer={"scale_factor": 3}, file={"image_seq_len": 4},
+            processor=IDEFICS3, picture=tiles(42, 84), outer={"scale_factor": 2}, file={"image_seq_len": 9},
         ),
         "two layers": Model(
             vision={"num_attention_heads": 2, "hidden_act": "gelu"}, text={"num_key_value_heads": 5},
