@@ -75,6 +75,9 @@ class CheckpointWeights(LazyWeights):
         self.left_out: tuple[LeftOut, ...] = ()
         if family.nested:
             self._names, others = find_tensors(family, stored)
+            if family.sees:
+                self._names |= {name.removeprefix("model."): name for names in others.values() for name in names}
+                others = {}
             self.left_out = tuple(_left_out(modality, names, stored) for modality, names in others.items())
             stored = {name: stored[theirs] for name, theirs in self._names.items()}
         prefix = family.optional_prefix
@@ -273,15 +276,13 @@ class CheckpointWeights(LazyWeights):
     @property
     def _delta_net(self) -> DeltaNetConfig:
         """Return the config of linear attention, which is the same in all layers that have it."""
-        (stack,) = self._config.stacks.values()  # no encoder-decoder has linear attention
-        layers = (block.recurrent for block in stack.blocks)
+        layers = (block.recurrent for block in self._config.output_stack.blocks)
         return next(layer for layer in layers if isinstance(layer, DeltaNetConfig))
 
     @property
     def _attention(self) -> AttentionConfig:
         """Return the attention by whose heads tensors are divided, the same in all blocks."""
-        (stack,) = self._config.stacks.values()  # no encoder-decoder stores tensors by head
-        return stack.attentions[0]
+        return self._config.output_stack.attentions[0]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._shapes)

@@ -30,6 +30,12 @@ def _load(path: Path) -> ir.Model:
     return ir.from_proto(load_onnx(path)) if path.suffix == SUFFIX else ir.load(path)
 
 
+def _weight_graphs(manifest: Manifest) -> list[str]:
+    """Return the graphs that hold all weights together: those that run the model, a tower, and joined halves."""
+    others = [manifest.graphs[name].file for name in ("vision_encoder", "joined") if name in manifest.graphs]
+    return [*manifest.step_graphs, *others]
+
+
 def _similarity(manifest: Manifest) -> dict[str, Tensor]:
     """Return the parameters of a dual encoder's similarity, which no graph stores but the one that joins its halves."""
     if manifest.similarity is None:
@@ -47,8 +53,7 @@ class StoredWeights(LazyWeights):
 
     def __init__(self, folder: Path, manifest: Manifest, model_spec: ModelSpec):
         self._shapes = model_spec.parameter_shapes()
-        joined = [manifest.graphs["joined"].file] if "joined" in manifest.graphs else []
-        opened = [_load(folder / name).graph for name in (*manifest.step_graphs, *joined)]
+        opened = [_load(folder / name).graph for name in _weight_graphs(manifest)]
         self._initializers = {name: value for graph in opened for name, value in graph.initializers.items()}
         # A quantized matrix is several tensors; its integers stand for all of them.
         self._place = {

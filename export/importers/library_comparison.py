@@ -17,11 +17,12 @@ from torch import Tensor, nn
 
 from edgeformer.checkpoints.source import ModelSource
 from edgeformer.checkpoints.tensor_files import open_tensors
-from edgeformer.config import ModelConfig, PatchStem, StackConfig
+from edgeformer.config import ModelConfig, PatchStem, PictureTextConfig, StackConfig
 from edgeformer.errors import EdgeformerError, ExportError, MissingDependencyError
 from edgeformer.export.importers.opened_model import Comparison
 from edgeformer.export.reference.reference import Reference
 from edgeformer.export.reference.weight_streaming import streaming_parameters
+from edgeformer.models.compared import PLACEHOLDER
 from edgeformer.models.kinds import KINDS
 from edgeformer.models.model_spec import model_spec_of
 
@@ -190,6 +191,8 @@ def _inputs(source: ModelSource) -> list[Tensor]:
     """Return the inputs of every stack of the model, [1, N] or a spectrogram; those of a decoder are its target."""
     generator = torch.Generator().manual_seed(0)
     text = partial(_text, padding=source.hf_config.get("pad_token_id"), generator=generator)
+    if isinstance(source.config, PictureTextConfig):
+        return _pictures_in_text(source.config, text(source.config), source.hf_config)
     inputs = []
     for stack in source.config.stacks.values():
         if stack.patch_stem is not None:
@@ -202,6 +205,20 @@ def _inputs(source: ModelSource) -> list[Tensor]:
 def _picture(patches: PatchStem, generator: torch.Generator) -> Tensor:
     """Return a picture of noise [1, channels, height, width]."""
     return torch.randn(1, patches.channels, patches.height, patches.width, generator=generator).double()
+
+
+def _pictures_in_text(config: PictureTextConfig, text: Tensor, hf_config: Mapping[str, Any]) -> list[Tensor]:
+    """Return three pictures of noise, and a text [1, N] with them: two at its beginning and one at its end."""
+    generator, patches = torch.Generator().manual_seed(1), config.vision.patches
+    batch = (1, 3) if config.tiled else (3,)
+    pixels = torch.randn(*batch, patches.channels, patches.height, patches.width, generator=generator).double()
+    names = ("image_token_id", "image_token_index")
+    placeholder = next((hf_config[name] for name in names if isinstance(hf_config.get(name), int)), None)
+    if placeholder is None:
+        raise NotComparedError("its config.json names no token that stands for a picture")
+    text = torch.where(text == placeholder, (text + 1) % config.vocab_size, text)
+    picture = torch.full((1, config.picture_tokens), PLACEHOLDER)
+    return [pixels, torch.cat((picture, picture, text, picture), 1)]
 
 
 def _recording(stack: StackConfig, config: ModelConfig, generator: torch.Generator) -> Tensor:

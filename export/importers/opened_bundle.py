@@ -120,7 +120,8 @@ def _with_checkpoint(
     if isinstance(head, PoolingHead) and isinstance(head.pooling, str) and not head.layers:
         pooled = (head.pooling, head.normalize)
     found = find_model(against, bool(manifest.provenance.pickled_weights))
-    source = open_source(found, manifest.context_length, *pooled)
+    text_only = manifest.provenance.text_model_of is not None
+    source = open_source(found, manifest.context_length, *pooled, text_only=text_only)
     source = _merged(source, manifest, adapter)
     if source.config != manifest.model:
         raise ConfigError(
