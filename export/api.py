@@ -31,7 +31,8 @@ def export_model(
 ) -> "ExportResult":
     """Export a model to a bundle folder, and verify it.
 
-    model: a preset, a folder with config.json and safetensors, or a hub id. output: by default ./ and the model's name.
+    model: a preset, a folder with config.json and safetensors, a GGUF file, or a hub id. output: by default ./ and the
+    model's name.
     options, changes: what is asked for; `export_model(m, o, precision="int4")` is short for
     `export_model(m, o, ExportOptions(precision="int4"))`.
 
@@ -43,7 +44,9 @@ def export_model(
     """
     options = with_changes(options, changes)
     if not isinstance(model, str | Path):
-        raise ExportError(f"model is {shown(model)}; it must be a preset, the path of a folder, or a hub id.")
+        raise ExportError(
+            f"model is {shown(model)}; it must be a preset, the path of a folder or a GGUF file, or a hub id."
+        )
     if not isinstance(output, str | Path | None):
         raise ExportError(f"output is {shown(output)}; it must be the path of a folder, as a text or a Path.")
     found = find_model(model, options.allow_pickle)

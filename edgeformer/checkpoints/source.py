@@ -1,4 +1,4 @@
-"""Find a model by `--model`: the name of a preset, a folder, or a Hugging Face Hub id.
+"""Find a model by `--model`: the name of a preset, a folder, a GGUF file, or a Hugging Face Hub id.
 
 Names of presets take precedence: `edgeformer export --model tiny-llama` makes a folder of that name, and the same
 command must find the same model again. `./tiny-llama` always means the folder.
@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from edgeformer.checkpoints.gguf.gguf_file import SUFFIX
+from edgeformer.checkpoints.gguf.unpacked import UnpackedGguf, sole_gguf
 from edgeformer.checkpoints.picture_processor import read_picture_processor
 from edgeformer.checkpoints.sentence_transformers import (
     PooledStates,
@@ -54,6 +56,8 @@ TOKENIZER_MODELS = ("tokenizer.model", "spiece.model", "spm.model", "sentencepie
 # also matches slashes, so that 1_Pooling/config.json is downloaded.
 HUB_CONFIGS = ["*.json", "*.jinja", "artifact.metadata", "*.spm", "*vocab.txt", "*merges.txt", *TOKENIZER_MODELS]
 HUB_WEIGHTS = ["*.safetensors"]
+HUB_GGUF = re.compile(r"([\w.-]+/[\w.-]+):([\w./-]+\.gguf)")
+"""A GGUF file of a hub repository, as `--model` names it."""
 HUB_PICKLES = ["*pytorch_model*.bin", "*_linear.pt"]
 
 
@@ -78,6 +82,7 @@ class FoundModel:
         hub_id: hub repository to download the weights from; None for local models.
         text_model_of: model_type of the whole model where `hf_config` is that of the text model inside it.
         allow_pickle: whether pickled weights are read where there are no safetensors.
+        gguf: of a model in a GGUF file, the temporary folder that is made of it, which this keeps on disk.
     """
 
     name: str
@@ -89,6 +94,7 @@ class FoundModel:
     hub_id: str | None = None
     text_model_of: str | None = None
     allow_pickle: bool = False
+    gguf: UnpackedGguf | None = None
 
     def fetch_weights(self) -> None:
         """Download the weights into the folder, unless they are in it. Raises WeightsError."""
@@ -370,18 +376,28 @@ def _find_model(model: str | Path) -> FoundModel:
         return _open_folder(PRESETS / text, text, f"preset {text}")
     path = Path(text).expanduser()
     if os.path.isdir(path):
+        if (gguf := sole_gguf(path)) is not None:
+            return _open_gguf(gguf, path.resolve().name, f"folder {path.name}", beside=path)
         return _open_folder(path, path.resolve().name, f"folder {path.name}")
+    if path.suffix == SUFFIX and os.path.isfile(path):
+        return _open_gguf(path, path.stem, f"file {path.name}")
     looks_like_path = (
         isinstance(model, Path) or path.is_absolute() or text.startswith((".", "~")) or text.count("/") > 1
     )
     if os.path.exists(path):
-        raise ConfigError(f"{path} is a file; --model takes a preset, a model folder, or a hub id.")
+        raise ConfigError(f"{path} is a file; --model takes a preset, a model folder, a GGUF file, or a hub id.")
     if looks_like_path or "/" not in text:
         raise ConfigError(
             f"there is no model {text!r}: no preset of that name (presets: {', '.join(preset_names())}), and no folder "
             f"{path.absolute()}. For a model of the Hugging Face Hub give its whole id, as in "
             "HuggingFaceTB/SmolLM2-135M."
         )
+    if (named := HUB_GGUF.fullmatch(text)) is not None:
+        parts = re.sub(r"-\d{5}-of-(?=\d{5})", "-*-of-", named[2])  # all files of a split one
+        file = _download(named[1], [parts]) / named[2]
+        if not file.is_file():
+            raise ConfigError(f"the hub's {named[1]} has no file {named[2]}.")
+        return _open_gguf(file, file.stem, f"hub {text}")
     folder = _download(text, HUB_CONFIGS)
     return _open_folder(folder, text.split("/")[1], f"hub {text}", hub_id=text)
 
@@ -397,6 +413,13 @@ def _open_folder(folder: Path, name: str, origin: str, hub_id: str | None = None
         name=name, origin=origin, folder=folder, modules=modules, hf_config=hf_config, random_weights=random_weights,
         hub_id=hub_id,
     )  # fmt: skip
+
+
+def _open_gguf(path: Path, name: str, origin: str, beside: Path | None = None) -> FoundModel:
+    """Return a model in a GGUF file. beside: a folder with files of its tokenizer."""
+    unpacked = UnpackedGguf(path, beside)
+    found = _open_folder(unpacked.folder, name, origin)
+    return replace(found, gguf=unpacked)
 
 
 def cached_folder(hub_id: str) -> Path | None:
@@ -458,6 +481,8 @@ def _stored_names(found: FoundModel) -> set[str]:
         from edgeformer.checkpoints.tensor_files import open_tensors
 
         return set(open_tensors(found.folder, allow_pickle=True))
+    if files.gguf:
+        return set()  # which names one model, of one type
     names = set(files.weight_map or ())
     for path in files.paths if files.index is None else ():
         with path.open("rb") as file, suppress(ValueError):
