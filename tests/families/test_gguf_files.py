@@ -15,8 +15,9 @@ import tokenizers
 from click.testing import CliRunner
 from rows import SIZES
 
+from edgeformer.checkpoints.found_model import PRESETS, find_model
 from edgeformer.checkpoints.gguf.gguf_file import TYPES, open_gguf
-from edgeformer.checkpoints.source import PRESETS, find_model, open_source
+from edgeformer.checkpoints.source import open_source
 from edgeformer.cli.main import cli
 from edgeformer.errors import ConfigError, EdgeformerError, WeightsError
 from edgeformer.export import export_model
@@ -102,7 +103,7 @@ def test_a_file_on_the_hub_is_named_behind_its_repository(small, tmp_path, monke
         asked.append((hub_id, patterns))
         return tmp_path
 
-    monkeypatch.setattr("edgeformer.checkpoints.source._download", downloaded)
+    monkeypatch.setattr("edgeformer.checkpoints.found_model._download", downloaded)
     shutil.copy(small, tmp_path / "small.gguf")
     assert find_model("org/small-GGUF:small.gguf").origin == "hub org/small-GGUF:small.gguf"
     with pytest.raises(ConfigError, match="has no file a-00001-of-00002.gguf"):
