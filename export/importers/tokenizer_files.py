@@ -8,7 +8,7 @@
 | tiktoken.model, a tokenizer.model of it  | tiktoken                                  | transformers, tiktoken      |
 | vocab.json, merges.txt, added_tokens.json| GPT-2 and its kin                         | transformers                |
 | vocab.txt                                | BERT and its kin                          | transformers                |
-| *.gguf                                   | byte-level, or pieces of SentencePiece    | us (`gguf_tokenizer`)       |
+| *.gguf                                   | byte-level, or pieces of SentencePiece    | us (`checkpoints.gguf`)     |
 
 transformers reads them once, when the model is exported; the runtime needs tokenizer.json only.
 """
@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from edgeformer.checkpoints.gguf.gguf_file import open_gguf
+from edgeformer.checkpoints.gguf.tokenizer_json import write_gguf_tokenizer
 from edgeformer.checkpoints.weight_map import GGUF
 from edgeformer.client_files.files import copy_files
 from edgeformer.documents.json_document import read_object
 from edgeformer.errors import MissingDependencyError, require, shown
-from edgeformer.export.importers.gguf_tokenizer import write_gguf_tokenizer
 from edgeformer.export.importers.piece_tokenizer import piece_tokenizer
 from edgeformer.manifest.deployment import ANYWHERE
 from edgeformer.runtime.text.tokenizer import CONFIG, Tokenizer

@@ -173,7 +173,7 @@ def stored_integers(bundle, manifest, bits):
             continue
         raw = found[name].reshape(len(found[name]), -1)
         integers = np.stack((raw & 15, raw >> 4), -1).reshape(len(raw), -1) if bits == 4 else raw
-        scales, start = found[name.replace("integers", "scales")].reshape(len(raw), -1), 0
+        scales, start = found[name.removesuffix(".flat").replace("integers", "scales")].reshape(len(raw), -1), 0
         for parameter in stored.parameters:
             size = manifest_rows(parameter)
             yield parameter, integers[start : start + size], scales[start : start + size], stored.scaled

@@ -17,11 +17,11 @@ from rows import SIZES
 
 from edgeformer.checkpoints.found_model import PRESETS, find_model
 from edgeformer.checkpoints.gguf.gguf_file import TYPES, open_gguf
+from edgeformer.checkpoints.gguf.tokenizer_json import WORDS, write_gguf_tokenizer
 from edgeformer.checkpoints.source import open_source
 from edgeformer.cli.main import cli
 from edgeformer.errors import ConfigError, EdgeformerError, WeightsError
 from edgeformer.export import export_model
-from edgeformer.export.importers.gguf_tokenizer import WORDS, write_gguf_tokenizer
 from edgeformer.export.importers.opened_bundle import find_checkpoint
 from edgeformer.export.importers.tokenizer_files import TokenizerFiles
 from edgeformer.manifest.quantization import QuantizationOverrides

@@ -62,7 +62,7 @@ ROTARY_TABLES = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_
 """Tensors that are read into the config."""
 
 NO_POSITIONS_EVERY = 4
-"""Of SmolLM3, every so many layers have no rotary embedding; llama.cpp has this number in its code."""
+"""Every so many layers of SmolLM3 have no rotary embedding; llama.cpp has this number in its code."""
 
 
 def _read_nothing(metadata: Metadata, config: Config) -> Config:
