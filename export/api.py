@@ -172,4 +172,5 @@ def _destination(source: FoundModel, output: str | Path | None) -> Path:
         return Path(output)
     destination = Path(source.name)
     # A checkpoint in the current folder keeps its name to itself.
-    return Path(f"{source.name}-onnx") if destination.resolve() == source.folder.resolve() else destination
+    folder = source.folder if source.gguf is None else source.gguf.file.paths[0].parent
+    return Path(f"{source.name}-onnx") if destination.resolve() == folder.resolve() else destination

@@ -244,8 +244,8 @@ class CheckpointWeights(LazyWeights):
     def read_rows(self, name: str, rows: slice | Tensor) -> Tensor:
         """Return some rows of a parameter; of one that is a tensor by itself, no others are read."""
         place = self._places[name]
-        alone = place.packed is None and not place.transposed and "#" not in place.tensor
-        if alone and isinstance(rows, slice) and place.tensor in self._stored and name not in self._copies:
+        alone = place.packed is None and not place.transposed and place.tensor in self._stored
+        if alone and isinstance(rows, slice) and name not in self._copies and place.tensor not in self._changes:
             opened = self._open(place.tensor)
             if list(opened.get_shape()) == list(self._shapes[name]):
                 part: Tensor = opened[rows]

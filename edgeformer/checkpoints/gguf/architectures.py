@@ -61,6 +61,8 @@ FOUR_NORMS = {
 ROTARY_TABLES = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 """Tensors that are read into the config."""
 
+SOFTMAX, SOFTMAX_OF_CHOSEN = 1, 3
+"""How experts are weighed, by llama.cpp's numbers: before or after the best ones are chosen."""
 NO_POSITIONS_EVERY = 4
 """Every so many layers of SmolLM3 have no rotary embedding; llama.cpp has this number in its code."""
 
@@ -137,6 +139,7 @@ def _qwen2_moe(metadata: Metadata, config: Config) -> Config:
 
 def _qwen3_moe(metadata: Metadata, config: Config) -> Config:
     metadata.fixed("expert_weights_norm", True)
+    metadata.fixed("expert_gating_func", SOFTMAX)
     return {
         **_experts(metadata, "num_experts"), "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
         "use_sliding_window": False, "attention_bias": metadata.file.holds(r"blk\.0\.attn_q\.bias"),
@@ -218,7 +221,7 @@ def _starcoder2(metadata: Metadata, config: Config) -> Config:
 
 
 def _gpt_oss(metadata: Metadata, config: Config) -> Config:
-    metadata.fixed("expert_gating_func", 2)
+    metadata.fixed("expert_gating_func", SOFTMAX_OF_CHOSEN)
     metadata.fixed("expert_feed_forward_length", config["intermediate_size"])
     layers = config["num_hidden_layers"]
     scaling = dict(config["rope_scaling"] or {})

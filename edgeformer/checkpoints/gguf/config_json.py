@@ -43,7 +43,7 @@ def read_generation_config(file: GgufFile) -> Config:
         named += [id for id, (text, kind) in enumerate(zip(tokens, kinds, strict=False)) if _ends(text, kind)]
     ends = list(dict.fromkeys(id for id in named if id is not None))
     if "<|return|>" in tokens and "<|end|>" in tokens:  # of gpt-oss, whose <|end|> separates messages of one answer
-        ends = [id for id in ends if tokens[id] != "<|end|>"]
+        ends = [id for id in ends if id != tokens.index("<|end|>")]
     found = {
         "bos_token_id": metadata.token("bos"),
         "eos_token_id": ends[0] if len(ends) == 1 else ends or None,
