@@ -6,13 +6,14 @@ their integers are there, too (`GgufSlice.blocks`).
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from edgeformer.checkpoints.gguf.architectures import ROTARY_TABLES, Architecture, find_architecture
@@ -25,8 +26,6 @@ FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 INTEGERS = {"Q4_0": (4, 32), "Q8_0": (8, 32)}
 """Types whose blocks are those of a symmetric format of ours: bits, and weights that share a scale."""
-
-Order = Callable[[int], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class GgufSlice:
         pairs = [_integers(each, self._raw(each, index), bits) for each in self._recipe.tensors]
         return self._arranged([each for each, _ in pairs]), self._arranged([each for _, each in pairs])
 
-    def _raw(self, tensor: StoredTensor, index: Any) -> np.ndarray:
+    def _raw(self, tensor: StoredTensor, index: Any) -> NDArray[Any]:
         """Return the bytes of a part of a tensor, [..., bytes of a row]."""
         rows = np.frombuffer(tensor.data, np.uint8, tensor.bytes, tensor.start).reshape(*tensor.shape[:-1], -1)
         if len(tensor.shape) == 1:  # a vector is cut as numbers are
@@ -94,12 +93,12 @@ class GgufSlice:
         return torch.stack(parts, 2).flatten(1, 2) if self._recipe.alternating else torch.cat(parts, 1)
 
 
-def _halves(rows: int, heads: int) -> np.ndarray:
+def _halves(rows: int, heads: int) -> NDArray[Any]:
     """Return the order in which rows that are stored as pairs, 0, D/2, 1, D/2 + 1, …, are the halves of each head."""
     return np.arange(rows).reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
 
 
-def _dequantized(tensor: StoredTensor, raw: np.ndarray) -> Tensor:
+def _dequantized(tensor: StoredTensor, raw: NDArray[Any]) -> Tensor:
     """Return the numbers that bytes mean."""
     dtype = FLOATS.get(tensor.type.name)
     if dtype is None:
@@ -112,7 +111,7 @@ def _dequantized(tensor: StoredTensor, raw: np.ndarray) -> Tensor:
     return numbers.flatten() if len(tensor.shape) == 1 else numbers
 
 
-def _integers(tensor: StoredTensor, raw: np.ndarray, bits: int) -> tuple[Tensor, Tensor]:
+def _integers(tensor: StoredTensor, raw: NDArray[Any], bits: int) -> tuple[Tensor, Tensor]:
     """Return the integers and scales of blocks of Q4_0 or Q8_0.
 
     A block is a float16 scale and its integers: of Q4_0 those from 0 to 15 of the first half of the block in low half
@@ -177,7 +176,7 @@ def _recipes(file: GgufFile) -> Iterator[tuple[str, _Recipe]]:
             part = pattern.rpartition(".")[0]
             offset = float(architecture.norm_offset and part.endswith("norm"))
             rows = heads.get(part)
-            if rows is not None and (tensor.shape[0] % (2 * rows) or rows <= 0):
+            if rows is not None and (rows <= 0 or tensor.shape[0] % (2 * rows)):
                 raise WeightsError(f"{name} of {file.name} has {tensor.shape[0]} rows, and the model has {rows} heads.")
             yield theirs.replace("*", number), _Recipe((tensor,), heads=rows, offset=offset)
 

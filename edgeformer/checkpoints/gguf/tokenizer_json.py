@@ -98,19 +98,19 @@ class _Values:
 
     def __init__(self, file: GgufFile):
         self._metadata = file.metadata
-        tokens = self.list("tokens", str)
+        tokens = self.entries("tokens", str)
         if not tokens:
             raise ValueError("it has no tokens")
         self.tokens: list[str] = tokens
-        self.kinds: list[int] = self.list("token_type", int) or [NORMAL] * len(tokens)
+        self.kinds: list[int] = self.entries("token_type", int) or [NORMAL] * len(tokens)
         if len(self.kinds) != len(tokens):
             raise ValueError(f"it has {len(tokens):,} tokens and the kinds of {len(self.kinds):,}")
 
-    def list(self, name: str, kind: type) -> list[Any]:
+    def entries(self, name: str, kind: type | tuple[type, ...]) -> list[Any]:
         """Return a list, which may be absent."""
         found = self._metadata.get(f"tokenizer.ggml.{name}", [])
         if not isinstance(found, list) or not all(isinstance(each, kind) for each in found):
-            raise ValueError(f"tokenizer.ggml.{name} is no list of {kind.__name__}")
+            raise ValueError(f"tokenizer.ggml.{name} is no list of what it must hold")
         return found
 
     def text(self, name: str) -> str | None:
@@ -136,7 +136,7 @@ def _byte_level(values: _Values) -> tuple[Tokenizer, bool]:
     if name not in WORDS:
         raise ValueError(f"the way {shown(name)} to cut texts into words (tokenizer.ggml.pre) is not known")
     words = WORDS[name]
-    merges = [tuple(merge.split(" ")) for merge in values.list("merges", str)]
+    merges = [tuple(merge.split(" ")) for merge in values.entries("merges", str)]
     if not merges or any(len(merge) != 2 for merge in merges):
         raise ValueError("its merges are not pairs")
     vocabulary = {token: id for id, token in enumerate(values.tokens)}
@@ -159,7 +159,7 @@ def _pieces(values: _Values, architecture: Any) -> tuple[Tokenizer, bool]:
     gemma = isinstance(architecture, str) and architecture.startswith("gemma")
     if gemma:
         values.tokens = [SPACE * len(each) if " " in each and not each.strip(" ") else each for each in values.tokens]
-    scores = values.list("scores", (int, float))  # type: ignore[arg-type]
+    scores = values.entries("scores", (int, float))
     if len(scores) != len(values.tokens):
         raise ValueError(f"it has {len(values.tokens):,} tokens and the scores of {len(scores):,}")
     ranks = [-float(id) for id in range(len(scores))] if gemma else scores

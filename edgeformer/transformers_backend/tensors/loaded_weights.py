@@ -69,7 +69,9 @@ def load_weights(model: Any, folder: Path, allow_pickle: bool = False) -> Loaded
     files = find_weight_files(folder, allow_pickle)
     if files.gguf and len(files.paths) > 1:
         raise ValueError("it reads no GGUF file that is split")
-    kind = {"gguf_file": files.paths[0].name} if files.gguf else {"use_safetensors": None if allow_pickle else True}
+    kind: dict[str, Any] = (
+        {"gguf_file": files.paths[0].name} if files.gguf else {"use_safetensors": None if allow_pickle else True}
+    )
     dtype = _widest(folder)
     if dtype.itemsize < 4 and _computes_positions(model):
         dtype = torch.float32  # half precision would round the tables that the module computes
@@ -94,7 +96,7 @@ def _no_progress_bar() -> Iterator[None]:
     """Keep transformers from drawing a bar of its own into the terminal."""
     shown = transformers.utils.logging.is_progress_bar_enabled()
     transformers.utils.logging.disable_progress_bar()
-    reader = import_module("transformers.modeling_gguf_pytorch_utils")  # which draws one whatever the setting is
+    reader: Any = import_module("transformers.modeling_gguf_pytorch_utils")  # which draws one whatever the setting is
     bar, reader.tqdm = reader.tqdm, lambda tensors, **options: tensors
     try:
         yield

@@ -8,7 +8,7 @@ text is not available here, but each scale covers a known fraction of the range 
 each integer is near the nearest one (`quantize/gptq.py`). So these are checked.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -115,7 +115,8 @@ def _copied(original: Mapping[str, Tensor], stored: StoredWeights, name: str, fo
     Scales of a narrower type, and those that a factor of their outputs multiplies, are rounded.
     """
     experts, precision = stored.experts_of(name), torch.finfo(stored.scale_dtype(name))
-    for part in [WHOLE] if experts is None else range(experts):
+    parts: Sequence[slice | int] = [WHOLE] if experts is None else range(experts)
+    for part in parts:
         found = read_blocks(original, name, form.bits, form.block, part) if form.symmetric else None
         if found is None:
             return
