@@ -292,6 +292,8 @@ def _stored_names(found: FoundModel) -> set[str]:
         from edgeformer.checkpoints.tensor_files import open_tensors
 
         return set(open_tensors(found.folder, allow_pickle=True))
+    if files.gguf:
+        return set()  # it holds one model, of one type
     names = set(files.weight_map or ())
     for path in files.paths if files.index is None else ():
         with path.open("rb") as file, suppress(ValueError):

@@ -90,6 +90,11 @@ def open_tensors(folder: Path, allow_pickle: bool = False) -> dict[str, TensorFi
     files = find_weight_files(folder, allow_pickle)
     if not files.paths:
         raise WeightsError(f"{folder} has no safetensors files{_instead(folder)}.")
+    if files.gguf:
+        from edgeformer.checkpoints.gguf.tensors import open_gguf_tensors
+
+        tensors = open_gguf_tensors(files.paths[0])
+        return dict.fromkeys(tensors.keys(), tensors)
     stored: dict[str, TensorFile] = {}
     places: dict[str, Path] = {}
     for path in files.paths:

@@ -11,7 +11,7 @@ from torch import Tensor
 from edgeformer.checkpoints.expert_weights import LazyWeights, is_large
 from edgeformer.errors import BundleError
 from edgeformer.export.bundle.ort_format import SUFFIX, load_onnx
-from edgeformer.export.graph.tensors import TensorSource, split_stored, unscaled
+from edgeformer.export.graph.tensors import TORCH_DTYPES, TensorSource, split_stored, unscaled
 from edgeformer.export.quantize.quantized_tensor import dequantized
 from edgeformer.export.quantize.rounding import unpack
 from edgeformer.manifest.manifest import Manifest
@@ -123,6 +123,14 @@ class StoredWeights(LazyWeights):
         shape = self._shapes[parameter]
         stacked = is_large(shape) or (len(shape) == 3 and self._place[parameter][1].quantized is not None)
         return shape[0] if stacked else None
+
+    def scale_dtype(self, parameter: str) -> torch.dtype:
+        """Return the type of the scales of a quantized parameter."""
+        name = self._place[parameter][0]
+        matrix = name.removesuffix(".flat").removesuffix(".integers")
+        dtype = self._initializers[f"{matrix}.scales"].dtype
+        assert dtype is not None
+        return TORCH_DTYPES[dtype]
 
     def output_rows(self, parameter: str, value: Tensor) -> Tensor:
         """Return a quantized parameter as [N, K], with a row for each output; blocks of a row share a scale."""
