@@ -30,7 +30,7 @@ VALUES = [
     ("rms_norm_eps", [0.1], WRONG_KIND),
     ("tie_word_embeddings", "yes", r"tied_head is 'yes'; it must be of type bool"),
     ("mlp_bias", 1, r"bias is 1; it must be of type bool"),
-    ("hidden_size", "64", WRONG_KIND),
+    ("hidden_size", "64", rf"{WRONG_KIND}, hidden_size = '64' \(a text, where a number is wanted\)"),
     ("hidden_act", "x" * 10_000, r"hidden_act = 'xxx.*… \(str\), which is not supported"),
     ("model_type", ["llama"], r"model_type = \['llama'\]; it must be a text"),
     ("model_type", 3, r"model_type = 3; it must be a text"),
