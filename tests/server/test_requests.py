@@ -100,7 +100,7 @@ def test_fields_that_change_nothing_or_are_done_pass(name):
     chat(**{name: None})
 
 
-def test_a_whole_number_may_have_a_decimal_point_and_an_empty_form_is_none():
+def test_whole_numbers_may_have_a_point_and_forms_be_empty():
     assert (
         chat(max_tokens=16.0, response_format={}).max_tokens == 16 and chat(response_format={}).response_format is None
     )

@@ -167,7 +167,7 @@ def test_calls_as_models_really_write_them(case, size):
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_an_answer_that_breaks_off_within_the_marks_behind_a_call_has_no_piece_of_them(format):
+def test_no_piece_of_a_mark_behind_a_call_is_text(format):
     example = FORMATS[format].example
     found = [read(format, example[:end], size) for end in range(len(example) + 1) for size in (1, 1000)]
     assert [text for text, calls in found if calls and text] == []

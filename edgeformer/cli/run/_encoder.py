@@ -11,6 +11,9 @@ from edgeformer.errors import RequestError
 if TYPE_CHECKING:
     from edgeformer.runtime import Encoder, VisionEncoder
 
+RANKING = "docs/reference/bundle.md (Causal models that rank)"
+"""Where it says how a causal model ranks."""
+
 
 def open_encoder(bundle: Path, provider: Any, threads: int | None, results: str) -> "Encoder":
     """Load the encoder in a bundle, and say on stderr if its results (`vectors`) mean nothing.
@@ -35,7 +38,8 @@ def _open(bundle: Path, provider: Any, threads: int | None, results: str) -> "En
 
     model = load(bundle, provider, threads)
     if not isinstance(model, Encoder | VisionEncoder):
-        raise RequestError(f"{bundle} is no encoder; it generates text: edgeformer run {bundle}")
+        advice = f" A causal model that ranks is exported as {RANKING} says." if results == "scores" else ""
+        raise RequestError(f"{bundle} is no encoder; it generates text: edgeformer run {bundle}.{advice}")
     if model.manifest.provenance.random_weights is not None:
         note(f"note: this model's weights are random, not trained. Its {results} mean nothing.")
     return model
