@@ -7,7 +7,6 @@ import sys
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 from edgeformer.contract.tensors import LOGITS_START
@@ -16,7 +15,6 @@ from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime import load
 from edgeformer.runtime.caches.static_cache import StaticCache
 from edgeformer.runtime.sessions import session
-from edgeformer.runtime.sessions.optional_input import with_optional_input
 from edgeformer.runtime.steps import decode_graph, memory
 from edgeformer.runtime.text.tokenizer import Tokenizer
 
@@ -240,16 +238,6 @@ def test_a_prompt_takes_the_logits_of_its_last_token_alone(model, monkeypatch):
     whole = model.new_decoder(1, 64).prefill_all(0, tokens, chunk=16)
     assert [shape[1] for shape in sizes if shape[1] > 1] == [16, 16, 5]
     np.testing.assert_allclose(last, whole[-1], atol=1e-5)
-
-
-def test_a_plain_client_opens_a_decoder_without_a_warning(tiny_llama_bundle, capfd):
-    graph = tiny_llama_bundle / "onnx" / "model.onnx"
-    onnxruntime.InferenceSession(str(graph))
-    assert capfd.readouterr().err == ""
-    options = onnxruntime.SessionOptions()
-    content = with_optional_input(graph, options)
-    onnxruntime.InferenceSession(content, options)
-    assert f"Initializer {LOGITS_START} appears in graph inputs" in capfd.readouterr().err, "a control"
 
 
 def test_without_the_optional_input_all_logits_are_returned(tiny_llama_bundle, monkeypatch):
