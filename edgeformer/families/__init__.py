@@ -7,6 +7,7 @@ See docs/how-to/add-a-family.md.
 
 import functools
 import importlib
+import math
 import pkgutil
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from edgeformer.families import _nested
 from edgeformer.families._encoder import read_decoder_head
 from edgeformer.families._family import Computed, Family, Fields
 from edgeformer.families._nested import find_tensors
+from edgeformer.families._neutral import WITHOUT_EFFECT
 from edgeformer.families._refused import REFUSED
 from edgeformer.manifest.accounting import account
 
@@ -162,10 +164,21 @@ def _values_of(data: dict[str, Any]) -> Iterator[None]:
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        numbers = {name: value for name, value in data.items() if isinstance(value, str) and _is_number(value)}
+        texts = [f"{name} = {shown(value)}" for name, value in numbers.items() if name not in WITHOUT_EFFECT]
+        said = f", {' and '.join(texts)} (a text, where a number is wanted)" if 0 < len(texts) <= MOST_NAMED else ""
+        kind = f"config.json is not one of a {data['model_type']} model"
+        reason = f"{type(error).__name__}: {str(error)[:200]}"
         raise ConfigError(
-            f"config.json is not one of a {data['model_type']} model: a field of it has a value of the wrong kind "
-            f"({type(error).__name__}: {str(error)[:200]}). Sizes must be positive numbers."
+            f"{kind}: a field of it has a value of the wrong kind{said} ({reason}). Sizes must be positive numbers."
         ) from error
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def checked(config: ModelConfig) -> ModelConfig:

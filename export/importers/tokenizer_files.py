@@ -56,6 +56,9 @@ PROBES = (
 PLAIN_PROBES = 4
 """The first of them, which SentencePiece itself is asked for, too: it knows of no special tokens."""
 
+READ_AS = {"umt5": "t5"}
+"""Types of models whose tokenizer transformers makes of other files than tokenizer.json by another type alone."""
+
 LINE_OF_TIKTOKEN = re.compile(rb"[A-Za-z0-9+/=]+ \d+\r?\n")
 LONGEST_LINE = 1024
 """A line of a file of tiktoken: bytes in base64, and an id."""
@@ -119,10 +122,12 @@ def _count(file: Path) -> int:
 def _read(folder: Path) -> Any:
     """Return transformers' tokenizer of a folder, by the files that are there and no code of the model's."""
     AutoTokenizer = require("transformers", "transformers").AutoTokenizer
+    model_type = read_object(folder / "config.json").get("model_type") if (folder / "config.json").is_file() else None
+    options = {"tokenizer_type": READ_AS[model_type]} if model_type in READ_AS else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # Marian recommends a package that it uses for nothing here
         theirs = AutoTokenizer.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False, mistral_format=False
+            folder, local_files_only=True, trust_remote_code=False, mistral_format=False, **options
         )
     if (folder / TEKKEN).is_file() and "add_bos_token" not in _config(folder):
         theirs.bos_token = BOS_OF_TEKKEN  # which mistral-common puts before every text, whatever files say
