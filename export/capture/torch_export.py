@@ -46,7 +46,7 @@ ELEMENTWISE = {
 """Ops that promote types: their inputs may have different types, or another type than the output."""
 
 ARITHMETIC = {aten.add.Tensor, aten.div.Tensor, aten.mul.Tensor, aten.sub.Tensor}
-"""Those whose numbers torch makes tensors of."""
+"""Ops whose numbers torch makes tensors of."""
 
 NOT_COMPOSITE = ELEMENTWISE | {
     operator.getitem, operator.mul, operator.sub, *OPS.values(), aten._assert_tensor_metadata.default,
@@ -167,7 +167,7 @@ class _Sizes:
 
     def product(self, sizes: Sequence[int | torch.SymInt], node: torch.fx.Node) -> Any:
         """Return the product of sizes as an argument of a node, before which it is computed."""
-        product = sizes[0]
+        product: Any = sizes[0]
         for size in sizes[1:]:
             factors, product = (self.of(product), self.of(size)), product * size
             if product not in self:
@@ -178,7 +178,7 @@ class _Sizes:
         return self.of(product)
 
 
-def _cast(node: torch.fx.Node, sizes: _Sizes) -> None:
+def _cast(node: Any, sizes: _Sizes) -> None:
     """Make a copy of `to`, or nothing."""
     value, dtype = node.args
     same = value.meta["val"].dtype == dtype
@@ -186,34 +186,34 @@ def _cast(node: torch.fx.Node, sizes: _Sizes) -> None:
     node.kwargs = {} if same else {"dtype": dtype}
 
 
-def _square(node: torch.fx.Node, sizes: _Sizes) -> None:
+def _square(node: Any, sizes: _Sizes) -> None:
     node.target, node.args = aten.pow.Tensor_Scalar, (*node.args, 2)
 
 
-def _or(node: torch.fx.Node, sizes: _Sizes) -> None:
+def _or(node: Any, sizes: _Sizes) -> None:
     node.target = aten.bitwise_or.Tensor
 
 
-def _reshape(node: torch.fx.Node, sizes: _Sizes) -> None:
+def _reshape(node: Any, sizes: _Sizes) -> None:
     """Make a view, even where torch would copy: ONNX knows no strides."""
     node.target = aten.view.default
 
 
-def _flatten(node: torch.fx.Node, sizes: _Sizes) -> None:
+def _flatten(node: Any, sizes: _Sizes) -> None:
     shape, first, last = _flattened(node)
     flat = sizes.product(shape[first : last + 1], node)
     node.args = (node.args[0], [*map(sizes.of, shape[:first]), flat, *map(sizes.of, shape[last + 1 :])])
     node.target = aten.view.default
 
 
-def _flattened(node: torch.fx.Node) -> tuple[Any, int, int]:
+def _flattened(node: Any) -> tuple[Any, int, int]:
     """Return the shape of what `flatten` is given, and the first and the last axis that it makes one of."""
     value, first, last = (*node.args, *(0, -1)[len(node.args) - 1 :])
     shape = value.meta["val"].shape
     return shape, first % len(shape), last % len(shape)
 
 
-def _unflatten(node: torch.fx.Node, sizes: _Sizes) -> None:
+def _unflatten(node: Any, sizes: _Sizes) -> None:
     node.target, node.args = aten.view.default, (node.args[0], list(map(sizes.of, node.meta["val"].shape)))
 
 
