@@ -17,6 +17,7 @@ version that is not listed; add the version once these tests pass with it.
 
 import copy
 import functools
+import itertools
 import operator
 import threading
 from collections.abc import Iterator, Sequence
@@ -59,6 +60,9 @@ NOT_COMPOSITE = ELEMENTWISE | {
     aten.zeros.default,
 }  # fmt: skip
 """Ops that torch.onnx.export does not decompose."""
+
+SIZE = aten.sym_size.int
+"""The op that reads a size; a program begins with these."""
 
 _LOCK = threading.Lock()
 """Held while functions of torch are replaced."""
@@ -136,6 +140,7 @@ def skip_needless_stages(program: ExportedProgram, version: str = torch.__versio
     if not _is_checked(version) or not all(node.target in NOT_COMPOSITE or _is_known(node, sizes) for node in nodes):
         return program
     for node in nodes:
+        sizes.take(node)
         if node.target in DECOMPOSED:
             DECOMPOSED[node.target](node, sizes)
     _override(program, "run_decompositions", lambda decompositions=None: program)
@@ -149,14 +154,18 @@ def skip_needless_stages(program: ExportedProgram, version: str = torch.__versio
 
 
 class _Sizes:
-    """The nodes of a program that compute sizes, by the expressions of what they compute."""
+    """The nodes that read the sizes of a program's inputs, or multiply them, by the expressions of what they give."""
 
     def __init__(self, graph: torch.fx.Graph):
         self._graph = graph
         self._nodes: dict[Any, torch.fx.Node] = {}
-        for node in graph.nodes:
-            if isinstance(node.meta.get("val"), torch.SymInt):
-                self._nodes.setdefault(node.meta["val"].node.expr, node)
+        for node in itertools.takewhile(lambda node: node.op == "placeholder" or node.target is SIZE, graph.nodes):
+            self.take(node)
+
+    def take(self, node: torch.fx.Node) -> None:
+        """Use what a node computes in those behind it, if it is a size."""
+        if isinstance(node.meta.get("val"), torch.SymInt):
+            self._nodes.setdefault(node.meta["val"].node.expr, node)
 
     def __contains__(self, size: int | torch.SymInt) -> bool:
         return isinstance(size, int) or size.node.expr in self._nodes
@@ -228,14 +237,15 @@ DECOMPOSED = {
 """Composite ops, and what makes of a node what torch.onnx.export would decompose it into."""
 
 
-def _is_known(node: torch.fx.Node, sizes: _Sizes) -> bool:
+def _is_known(node: Any, sizes: _Sizes) -> bool:
     """Whether this is a composite op that can be decomposed here: a program may compute none of the sizes it needs."""
     if node.target not in DECOMPOSED or node.kwargs:
         return False
     if node.target is aten.to.dtype:
         return len(node.args) == 2
     if node.target is aten.flatten.using_ints:
-        return all(size in sizes for size in _flattened(node)[0])
+        shape = node.args[0].meta["val"].shape
+        return len(shape) > 0 and all(size in sizes for size in shape)
     return node.target is not aten.unflatten.int or all(size in sizes for size in node.meta["val"].shape)
 
 
