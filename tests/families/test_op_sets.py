@@ -51,7 +51,8 @@ NAMES = [*FAMILIES, *PAIRS, *ENCODERS, *KINDS]
 FAST = {*KINDS, "llama", "t5", "bert"}
 """The models that are made of few blocks, and a few of whole families; the others are slow."""
 MODELS = [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in NAMES]
-DIFFERENT = WITH_ALL_OPS | KINDS.keys()
+DIFFERENT = WITH_ALL_OPS | KINDS.keys() | {"mobilebert", "xlm-roberta"}
+"""The models that have every op, also those of embeddings and heads, between them."""
 CUDA_FAST = {"llama", "gemma2", "gpt_oss", "qwen3_next", "t5", "bert", "chunk", "t5-bias", "experts of gpt-oss"}
 CUDA_FAST |= {"experts in groups", "experts of Gemma 4"}
 CUDA_MODELS = [
