@@ -57,7 +57,7 @@ class AltUp(nn.Module):
     def correct(self, predicted: Tensor, computed: Tensor) -> Tensor:
         """Return the streams after a block: predicted [B, S, N, E], of which the active one became `computed`."""
         change = computed - predicted[:, :, self.config.active]
-        return predicted + (self.correction(self._routed(computed)) + 1.0).unsqueeze(-1) * change.unsqueeze(2)
+        return predicted + (self.correction(self._routed(computed)) + 1).unsqueeze(-1) * change.unsqueeze(2)
 
     def active(self, streams: Tensor) -> Tensor:
         """Return the active stream [B, S, E], scaled as the layer input reads it."""
