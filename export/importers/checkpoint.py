@@ -52,11 +52,8 @@ def open_checkpoint(
     if source.pictures is not None and compares:
         warnings = compare_pictures(source.folder, source.pictures)
     tokenizer = TokenizerFiles(source.folder)
-    whole, tokens, is_decoder = source.text_model_of, source.special_tokens(), source.config.task == "causal-lm"
-    similarity = None
-    if source.config.task == "dual-encoder":
-        dual = open_dual(source, weights, tokenizer.folder, compares=compares)
-        tokens, similarity, warnings = dual.tokens, dual.similarity, (*warnings, *dual.warnings)
+    dual = open_dual(source, weights, tokenizer.folder, compares=compares)
+    whole, tokens, is_decoder = source.text_model_of, dual.tokens, source.config.task == "causal-lm"
     return OpenedModel(
         model_spec=model_spec_of(source.config),
         weights=weights,
@@ -66,6 +63,7 @@ def open_checkpoint(
                 source, tokenizer, source.config.task, tokens, source.config.vocab_size, compared=compares
             ),
             *warnings,
+            *dual.warnings,
         ),
         adapters=tuple(_open_adapter(name, Path(folder), weights) for name, folder in adapters.items()),
         origin=Origin(
@@ -84,7 +82,7 @@ def open_checkpoint(
             generation=source.generation_defaults(applied=not is_decoder),
             prompts=read_prompts(source.modules),
             pictures=source.pictures,
-            similarity=similarity,
+            similarity=dual.similarity,
             lower_case=_pools(source) and lowers_case(source.folder),
         ),
     )
