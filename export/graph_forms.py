@@ -1,7 +1,7 @@
 """How each form of a graph is made: the writers of `edgeformer.manifest.graph_forms.FORMS`.
 
 encoder, text, model, merged, joined, alignment     are lowered first, and written together, over weights in common
-windowed, prefill, adapters                         are written beside them, from what is there
+windowed, adapters                                  are written beside them, from what is there
 """
 
 from collections.abc import Callable, Iterable
@@ -16,7 +16,6 @@ from edgeformer.export.lower import GraphJob
 from edgeformer.export.lower.alignment import alignment_graph
 from edgeformer.export.lower.merged_decoder import merged_decoder
 from edgeformer.export.lower.windowed_graph import write_windowed_graph
-from edgeformer.export.prefill_graph import write_prefill_graph
 from edgeformer.manifest.graph_forms import (
     DECODER_GRAPH,
     ENCODER_GRAPH,
@@ -113,7 +112,7 @@ def _lower_alignment(out: GraphFolder) -> BundledGraph:
 
 def _has_windowed_graph(job: GraphJob) -> bool:
     plan, for_our_runtime = job.plan, job.model_spec.task == "causal-lm" and job.plan.ops == "ort"
-    return for_our_runtime and plan.place.windowed and not job.adapted and plan.prefill is None
+    return for_our_runtime and plan.place.windowed and not job.adapted
 
 
 def _write_windowed(out: GraphFolder) -> BundledGraph | None:
@@ -135,7 +134,6 @@ WRITERS: dict[str, Writer] = {
     "merged": Writer(_has_merged_decoder, _merge_decoder),
     "joined": Writer(lambda job: _is_dual(job) and TRANSFORMERS_JS in job.plan.place.clients, _lower_joined),
     "alignment": Writer(lambda job: job.alignment is not None, _lower_alignment),
-    "prefill": Writer(lambda job: job.plan.prefill is not None, write_prefill_graph, beside=True),
     "adapters": Writer(lambda job: bool(job.adapted), write_adapter_graph, beside=True),
     "windowed": Writer(_has_windowed_graph, _write_windowed, beside=True),
 }

@@ -120,7 +120,7 @@ def _source(encoder: StackConfig, decoder: StackConfig, size: int) -> SourceAcco
 def last_token_flops(config: StackConfig) -> int:
     """Return the part of `flops_per_token` that follows the last attention.
 
-    A prefill graph spends these on the last token only.
+    A run of a prompt over a decode graph spends these on the last token only.
     """
     last, hidden = config.blocks[-1], config.hidden_size
     output = 0 if last.attention is None else hidden * last.attention.output_size

@@ -23,7 +23,6 @@ from edgeformer.manifest.graph_forms import (
     AlignmentGraph,
     BundledGraph,
     BundledGraphs,
-    PrefillGraph,
     WindowedGraph,
 )
 from edgeformer.manifest.parts import (
@@ -141,6 +140,11 @@ class Manifest:
                 f"{path} has schema version {shown(data['schema_version'])}, and this edgeformer reads "
                 f"{SCHEMA_VERSION}. Export the model again, or use the edgeformer that wrote it."
             )
+        if isinstance(data.get("graphs"), dict) and "prefill" in data["graphs"]:
+            raise BundleError(
+                f"{path} lists a prefill graph, which edgeformer no longer runs: with edgeformer-kernels the decode "
+                "graph reads prompts as fast. Export the model again, without --prefill."
+            )
         try:
             manifest = schema.from_json(cls, data)
         except ConfigError as error:
@@ -188,11 +192,6 @@ class Manifest:
         """Return the lengths of the caches of the windowed graph, per layer; () without one."""
         windowed = self._graph("windowed", WindowedGraph)
         return () if windowed is None else windowed.windows
-
-    @property
-    def prefill(self) -> PrefillGraph | None:
-        """Return the prefill graph, if there is one."""
-        return self._graph("prefill", PrefillGraph)
 
     @property
     def adapter_graph(self) -> AdapterGraph | None:

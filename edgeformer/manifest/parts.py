@@ -12,8 +12,6 @@ Arithmetic = Literal["fp32", "fp16", "bf16"]
 """Data type of activations, and of caches and weights that are not quantized."""
 Precision = Literal["fp32", "fp16", "bf16", "int8", "int4"]
 """Data type of weights; int8 and int4 have a `Quantization`. `Provider.arithmetic` says what a graph computes in."""
-Prefill = Literal["int8"]
-PrefillChoice = Literal["int8", "none"]
 CachePrecision = Literal["int8", "fp8"]
 """Data type of keys and values in a quantized cache; fp8 is float8e4m3fn."""
 OpSet = Literal["ort", "standard", "portable"]

@@ -1,7 +1,7 @@
 """Read the weights of a bundle back: the tensors of its graphs, as parameters of the module."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx_ir as ir
@@ -41,14 +41,14 @@ def _similarity(manifest: Manifest) -> dict[str, Tensor]:
 class StoredWeights(LazyWeights):
     """The parameters that the graphs of a bundle store, by name; each is read, and dequantized, when it is asked for.
 
-    graphs: whose weights are read, by default those of the graphs that run the model, and of the one that joins the
-    halves of a dual encoder. Raises BundleError for weights that the manifest lists and the graphs lack.
+    The graphs are those that run the model, and the one that joins the halves of a dual encoder. Raises BundleError for
+    weights that the manifest lists and the graphs lack.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, model_spec: ModelSpec, graphs: Sequence[str] | None = None):
+    def __init__(self, folder: Path, manifest: Manifest, model_spec: ModelSpec):
         self._shapes = model_spec.parameter_shapes()
         joined = [manifest.graphs["joined"].file] if "joined" in manifest.graphs else []
-        opened = [_load(folder / name).graph for name in graphs or (*manifest.step_graphs, *joined)]
+        opened = [_load(folder / name).graph for name in (*manifest.step_graphs, *joined)]
         self._initializers = {name: value for graph in opened for name, value in graph.initializers.items()}
         # A quantized matrix is several tensors; its integers stand for all of them.
         self._place = {

@@ -39,10 +39,8 @@ class Engine:
     LoRA adapters on the CPU. max_rows: requests that run together. memory: bytes of cache that running requests may
     need together, half of the free memory by default; a request is admitted only if all that it can come to need is
     left. On a GPU they are allocated at once, and divided by `max_rows`. max_queue: requests that wait, at most.
-    prefill_graph_steps: run steps of many rows over the prefill graph of a bundle that has one; they are faster, but
-    that graph has other weights, so a text then depends on how many requests run beside it. prefix_cache_bytes: what a
-    decoder's prompts and answers may take that are kept, so that later prompts which begin alike are not run again; by
-    default a quarter of `memory`, on top of it, and 0 keeps none.
+    prefix_cache_bytes: what a decoder's prompts and answers may take that are kept, so that later prompts which begin
+    alike are not run again; by default a quarter of `memory`, on top of it, and 0 keeps none.
 
     Raises RequestError for a model that an engine cannot run, and for numbers out of range.
     """
@@ -54,12 +52,10 @@ class Engine:
         max_rows: int = 8,
         memory: int | None = None,
         max_queue: int = 256,
-        prefill_graph_steps: bool = False,
         prefix_cache_bytes: int | None = None,
     ):
         check_sizes(max_rows, memory, prefix_cache_bytes)
         count("max_queue", max_queue)
-        flag("prefill_graph_steps", prefill_graph_steps)
         changed = Condition()
         self._encoder = model if isinstance(model, Encoder) else None
         self._reader = model if isinstance(model, PictureReader) else None
@@ -67,7 +63,7 @@ class Engine:
         if isinstance(model, Encoder | PictureReader):
             self._turns: Turns = TextScheduler(max_rows, max_queue, changed)
         else:
-            self._service = new_service(model, max_rows, memory, prefill_graph_steps, prefix_cache_bytes)
+            self._service = new_service(model, max_rows, memory, prefix_cache_bytes)
             self._turns = Scheduler(self._service, max_rows, most_waiting=max_queue, lock=changed)
         self._worker = Worker(self._turns, changed)
         weakref.finalize(self, self._worker.stop, False)

@@ -22,12 +22,10 @@ def check_sizes(max_rows: int, memory: int | None, prefix_cache_bytes: int | Non
             count(name, value, least=int(name == "memory"))
 
 
-def new_service(
-    model: Any, max_rows: int, memory: int | None, prefill_graph_steps: bool, prefix_cache_bytes: int | None
-) -> Service:
+def new_service(model: Any, max_rows: int, memory: int | None, prefix_cache_bytes: int | None) -> Service:
     """Return what serves a model that generates. Raises RequestError for one that an engine cannot run."""
     if isinstance(model, CausalLM):
-        return CausalService(model, max_rows, memory, prefill_graph_steps, prefix_cache_bytes)
+        return CausalService(model, max_rows, memory, prefix_cache_bytes)
     if isinstance(model, Seq2SeqLM):
         return Seq2SeqService(model, max_rows, memory)
     raise RequestError(f"an engine runs a model that `load` returned, and {type(model).__name__} is none.")

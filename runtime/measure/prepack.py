@@ -220,8 +220,7 @@ def _startup(folder: Path, threads: int | None) -> Startup:
 def _answers(model: Model) -> list[NDArray[Any]]:
     """Return outputs of all graphs of a model for random tokens: states, or logits after a text and after steps."""
     manifest = model.manifest
-    length = TOKENS if manifest.prefill is None else max(TOKENS, manifest.prefill.from_tokens)
-    length = min(length, max(1, manifest.context_length - STEPS))
+    length = min(TOKENS, max(1, manifest.context_length - STEPS))
     tokens = np.random.default_rng(0).integers(0, manifest.vocab_size, length).tolist()
     return _outputs(model, tokens)
 
@@ -256,7 +255,6 @@ def _source_logits(model: Seq2SeqLM, tokens: list[int]) -> list[NDArray[Any]]:
 @_outputs.register
 def _text_logits(model: CausalLM, tokens: list[int]) -> list[NDArray[Any]]:
     decoder = model.new_decoder(1, len(tokens) + STEPS)
-    # The prefill graph, where there is one, computes the second.
     return [model.forward(tokens), decoder.prefill(0, tokens).copy(), *_steps(decoder, tokens)]
 
 
