@@ -52,17 +52,14 @@ def open_checkpoint(
     compares = comparison is not None and comparison.library is not None
     tokenizer = TokenizerFiles(source.folder)
     placeholder, warnings = _read_pictures(source, tokenizer.folder, compares)
-    whole, tokens, is_decoder = source.text_model_of, source.special_tokens(), source.config.form == "decoder"
-    similarity = None
-    if source.config.task == "dual-encoder":
-        dual = open_dual(source, weights, tokenizer.folder, compares=compares)
-        tokens, similarity, warnings = dual.tokens, dual.similarity, (*warnings, *dual.warnings)
+    dual = open_dual(source, weights, tokenizer.folder, compares=compares)
+    whole, tokens, is_decoder = source.text_model_of, dual.tokens, source.config.form == "decoder"
     found = checkpoint_warnings(source, tokenizer, source.config.task, tokens, source.config.vocab_size, compares)
     return OpenedModel(
         model_spec=model_spec_of(source.config),
         weights=weights,
         comparison=comparison,
-        warnings=(*found, *warnings),
+        warnings=(*found, *warnings, *dual.warnings),
         adapters=tuple(_open_adapter(name, Path(folder), weights) for name, folder in adapters.items()),
         origin=Origin(
             name=source.name,
@@ -81,7 +78,7 @@ def open_checkpoint(
             prompts=read_prompts(source.modules),
             pictures=source.pictures,
             placeholder=placeholder,
-            similarity=similarity,
+            similarity=dual.similarity,
             lower_case=_pools(source) and lowers_case(source.folder),
         ),
     )

@@ -1,6 +1,6 @@
 """Texts and pictures for an encoder, of many callers, run together by length."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from threading import Condition
@@ -24,7 +24,7 @@ class WaitingText:
 
     encoded: Any
     length: int
-    run: Callable[[list[Any]], Sequence[Any]]
+    run: Callable[[Any], Any]
     result: "Future[Any]" = field(default_factory=Future)
 
     def __len__(self) -> int:

@@ -12,7 +12,7 @@ from running_server import running
 
 from edgeformer.export import export_model
 from edgeformer.runtime import load
-from edgeformer.server.service import picture_inputs
+from edgeformer.server.endpoints import picture_inputs
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "families"))
 from dual_rows import make_dual

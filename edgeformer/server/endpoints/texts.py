@@ -13,10 +13,10 @@ from starlette.responses import JSONResponse, Response
 from edgeformer.errors import RequestError
 from edgeformer.runtime import DualEncoder, Encoder, VisionEncoder
 from edgeformer.runtime.tasks.encoders.encoder import first_dimensions
+from edgeformer.server.endpoints.picture_inputs import plain_texts, submit_inputs
 from edgeformer.server.schema.api_errors import ApiError, as_api_error
 from edgeformer.server.schema.bodies import DetokenizeBody, EmbeddingBody, TokenizeBody
 from edgeformer.server.service.answers import unless_gone
-from edgeformer.server.service.picture_inputs import plain_texts, submit_inputs
 from edgeformer.server.service.prompts import as_template_message, check_length, text_prompts
 from edgeformer.server.service.served import ServedModel
 from edgeformer.server.service.state import body_of, record_of, state_of

@@ -31,16 +31,18 @@ class OpenedDual(NamedTuple):
     """The padding token among the special ones, the similarity, and warnings of a dual encoder."""
 
     tokens: SpecialTokens
-    similarity: Similarity
-    warnings: tuple[str, ...]
+    similarity: Similarity | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def open_dual(source: ModelSource, weights: Mapping[str, Tensor], folder: Path | None, *, compares: bool) -> OpenedDual:
-    """Return what a dual encoder has beside its weights. folder: of its tokenizer.
+    """Return what a dual encoder has beside its weights; of another model, its tokens. folder: of its tokenizer.
 
     compares: whether token ids are compared with those of transformers. Raises ConfigError and ExportError as the
     functions below.
     """
+    if source.config.task != "dual-encoder":
+        return OpenedDual(source.special_tokens())
     config = cast(DualEncoderConfig, source.config)
     tokens = with_padding_token(source.special_tokens(), config, folder)
     warnings = compare_texts(source.folder, folder, config, tokens) if compares else ()

@@ -146,7 +146,7 @@ class DualEncoder(PictureReader):
         """Return the vectors of pictures, of length one, of their pixel values [3, height, width]."""
         return unit(super().embed_values(pixel_values))
 
-    def text_row(self, text: str) -> list[int]:
+    def text_row(self, text: Any) -> list[int]:
         """Return the token ids of a text, cut to the positions that the model has, and padded where it reads that."""
         [row] = text_rows(self.require_tokenizer(), _texts("texts", [text]), self.config, self._padding)
         return list(row.tolist())
