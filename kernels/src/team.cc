@@ -1,6 +1,7 @@
 #include "team.h"
 
 #include <chrono>
+#include <ctime>
 #include <map>
 
 #if defined(__x86_64__) || defined(_M_X64)
@@ -15,11 +16,20 @@ using Clock = std::chrono::steady_clock;
 // How long a member waits for the next job before it sleeps. It bridges the Python code between two decode steps.
 constexpr auto kSpin = std::chrono::milliseconds(1);
 
+// The same while other programs take the processor from it: what it spins then, it lacks for its chunks.
+constexpr auto kCrowdedSpin = std::chrono::microseconds(50);
+
+// How long a member takes it for granted that others still do.
+constexpr auto kCrowdedFor = std::chrono::milliseconds(100);
+
+// Time that a thread lacks if others had its processor: more than interrupts take.
+constexpr auto kTaken = std::chrono::microseconds(300);
+
+// How long the caller waits for the others' last chunks before it sleeps.
+constexpr auto kCallerSpin = std::chrono::microseconds(100);
+
 // How often the clock is read while spinning.
 constexpr int kSpinsPerLook = 256;
-
-// How often the caller looks for the others' last chunks, some 0.1 ms, before it offers its core to them.
-constexpr int kSpinsBeforeYield = 4096;
 
 void pause() {
 #if defined(__x86_64__) || defined(_M_X64)
@@ -28,6 +38,49 @@ void pause() {
   asm volatile("yield");
 #endif
 }
+
+// How long this thread has had a processor; nothing where the system does not say.
+Clock::duration thread_time() {
+#if defined(__linux__) || defined(__APPLE__)
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+#else
+  return Clock::now().time_since_epoch();  // as if it always had
+#endif
+}
+
+// Spins until is_over() or for this long; returns whether it is over.
+template <class Condition>
+bool spin(Clock::duration longest, const Condition& is_over) {
+  const auto since = Clock::now();
+  for (;;) {
+    for (int turn = 0; turn < kSpinsPerLook; ++turn, pause()) {
+      if (is_over()) return true;
+    }
+    if (Clock::now() - since > longest) return false;
+  }
+}
+
+// Whether other programs want the processor of a thread: seen by what it did not get of the time that passed.
+class Crowd {
+ public:
+  // Time from now on counts: the thread was asleep before.
+  void woke() { since_ = Clock::now(), used_ = thread_time(); }
+
+  bool is_here() {
+    const Clock::time_point since = since_;
+    const Clock::duration used = used_;
+    woke();
+    const Clock::duration passed = since_ - since, taken = passed - (used_ - used);
+    if (taken > kTaken && taken > passed / 32) until_ = since_ + kCrowdedFor;
+    return since_ < until_;
+  }
+
+ private:
+  Clock::time_point since_ = Clock::now(), until_ = since_;
+  Clock::duration used_ = thread_time();
+};
 
 }  // namespace
 
@@ -38,7 +91,7 @@ Team::Team(int threads) : threads_(threads), shares_(std::make_unique<Share[]>(t
 Team::~Team() {
   quit_ = true;
   ++jobs_;
-  jobs_.notify_all();
+  wake_all(jobs_);
   for (std::thread& other : others_) other.join();
 }
 
@@ -56,17 +109,24 @@ void Team::run(std::size_t chunks, Task task) {
   if (!lock || threads_ == 1 || chunks < 2) return Serial().run(chunks, task);
   // A chunk that is taken holds its job open, so whoever takes one reads this job's task and adds to its count.
   task_.store(&task, std::memory_order_relaxed);
+  chunks_.store(static_cast<std::uint32_t>(chunks), std::memory_order_relaxed);
   done_.store(0, std::memory_order_relaxed);
   for (int member = 0; member < threads_; ++member) {
     const std::uint64_t first = chunks * member / threads_, end = chunks * (member + 1) / threads_;
     shares_[member].chunks.store(end << 32 | first, std::memory_order_release);
   }
   ++jobs_;
-  if (sleepers_ > 0) jobs_.notify_all();
+  if (sleepers_ > 0) wake_all(jobs_);
   work(0);
-  for (int spins = 0; done_.load(std::memory_order_acquire) != chunks; ++spins) {
-    spins < kSpinsBeforeYield ? pause() : std::this_thread::yield();
-  }
+  wait_for_others();
+}
+
+void Team::wait_for_others() {
+  const std::uint32_t chunks = chunks_.load(std::memory_order_relaxed);
+  if (spin(kCallerSpin, [&] { return done_.load(std::memory_order_acquire) == chunks; })) return;
+  caller_sleeps_ = true;  // before the count is read: whoever counts the last chunk afterwards sees it
+  for (std::uint32_t done; (done = done_) != chunks;) sleep_while(done_, done);
+  caller_sleeps_ = false;
 }
 
 void Team::work(int member) {
@@ -74,8 +134,9 @@ void Team::work(int member) {
   for (int turn = 0; turn < threads_; ++turn) {
     Share& share = shares_[(member + turn) % threads_];
     while (take(share, turn == 0, chunk)) {
+      const std::uint32_t chunks = chunks_.load(std::memory_order_relaxed);
       (*task_.load(std::memory_order_relaxed))(chunk);
-      done_.fetch_add(1, std::memory_order_release);
+      if (++done_ == chunks && caller_sleeps_) wake_all(done_);
     }
   }
 }
@@ -94,16 +155,15 @@ bool Team::take(Share& from, bool front, std::uint32_t& chunk) {
 }
 
 void Team::live(int member) {
-  for (int seen = 0; !quit_;) {
+  Crowd crowd;
+  for (std::uint32_t seen = 0; !quit_;) {
     work(member);
-    const auto idle_since = Clock::now();
-    while (jobs_.load(std::memory_order_acquire) == seen) {
-      for (int spin = 0; spin < kSpinsPerLook && jobs_.load(std::memory_order_acquire) == seen; ++spin) pause();
-      if (Clock::now() - idle_since > kSpin) {
-        ++sleepers_;
-        jobs_.wait(seen);
-        --sleepers_;
-      }
+    const auto is_called = [&] { return jobs_.load(std::memory_order_acquire) != seen; };
+    if (!spin(kCrowdedSpin, is_called) && (crowd.is_here() || !spin(kSpin - kCrowdedSpin, is_called))) {
+      ++sleepers_;
+      while (jobs_ == seen) sleep_while(jobs_, seen);
+      --sleepers_;
+      crowd.woke();
     }
     seen = jobs_;
   }
