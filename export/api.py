@@ -9,7 +9,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Required, Unpack
 
-from edgeformer.checkpoints.source import FoundModel, find_model, lacks_family, open_source
+from edgeformer.checkpoints.found_model import FoundModel, find_model
+from edgeformer.checkpoints.source import lacks_family, open_source
 from edgeformer.errors import ConfigError, ExportError, MissingDependencyError, require, shown
 from edgeformer.export.plan import make_plan
 from edgeformer.export.progress import Progress, no_progress

@@ -98,7 +98,7 @@ def test_the_server_needs_its_extra_and_the_runtime_alone():
     assert all(name.startswith("edgeformer.runtime.Engine") for name in engine), "the facade, not its parts"
 
 
-def test_jobs_need_their_extra_and_nothing_but_the_cli_imports_them():
+def test_jobs_need_their_extra_and_only_the_cli_imports_them():
     packages = {name.split(".")[0] for file in files("edgeformer/batch*") for name in imports(file)}
     assert packages - sys.stdlib_module_names == {"edgeformer", "fsspec", "jinja2", "pyarrow", "ray", "tokenizers"}
     engine = {name for file in files("edgeformer/batch*") for name in imports(file) if ".engine" in name}
@@ -109,7 +109,7 @@ def test_jobs_need_their_extra_and_nothing_but_the_cli_imports_them():
         for file in files(folder)
         if any(name.startswith("edgeformer.batch") for name in imports(file)) and "batch" not in file.parent.name
     }
-    assert importers == {"edgeformer/cli/batch.py"}
+    assert importers == {"edgeformer/cli/run/batch.py"}
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -224,7 +224,7 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 
 def test_the_reader_of_imports_sees_lazy_ones():
-    assert "edgeformer.export.export_model" in imports(ROOT / "edgeformer/cli/export.py")
+    assert "edgeformer.export.export_model" in imports(ROOT / "edgeformer/cli/make/export.py")
     assert not any(name.startswith("torch") for name in imports(ROOT / "edgeformer/checkpoints/source.py"))
 
 

@@ -228,7 +228,7 @@ def test_blocks_may_differ_in_what_they_keep(other):
     assert second == (KeyValueState(**{"num_kv_heads": 2, "head_dim": 8, **other}),)
 
 
-def test_a_block_shares_the_keys_and_values_of_an_earlier_one_of_its_shape():
+def test_a_block_shares_keys_of_an_earlier_one_of_its_shape():
     geometry = _model(_block(), _block(shares=0)).cache_geometry
     assert [tensor.past for tensor in geometry.tensors()] == ["past_key_values.0.key", "past_key_values.0.value"]
     assert geometry.layers[1] == () and not geometry.is_uniform
@@ -432,7 +432,7 @@ def test_the_geometry_of_a_source_is_that_of_the_cross_attention():
     assert _model().cross_geometry is None
 
 
-def test_a_model_of_no_kind_is_refused_with_the_kinds_that_there_are():
+def test_a_model_of_no_kind_is_refused_with_the_kinds():
     data = schema.to_json(_pair())
     message = r"must be an object of kind \['decoder', 'encoder', 'seq2seq', 'vision'\]\.$"
     for kind in ("poet", 3, ...):
@@ -451,7 +451,7 @@ BUCKETS = T5BiasConfig(num_buckets=8, max_distance=16)
 RELATIONS = DisentangledConfig(span=8, max_distance=16, norm=NormConfig(eps=1e-5))
 
 
-def test_relations_of_disentangled_attention_are_read_back_as_they_were():
+def test_relations_of_disentangled_attention_are_read_back():
     config = _encoder(_block(**BOTH_WAYS, num_heads=4, num_kv_heads=4, relative=RELATIONS))
     assert _any_through_text(config) == config
 

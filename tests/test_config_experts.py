@@ -117,7 +117,7 @@ def test_a_value_out_of_range_is_named_with_what_would_be_right(message):
         REFUSED[message]()
 
 
-def test_norms_of_branches_want_a_shared_network_and_a_serial_block():
+def test_norms_of_branches_want_a_shared_serial_block():
     with pytest.raises(ConfigError, match=r"ExpertsConfig\.branch_norm is .*None where there is no shared network"):
         replace(GEMMA, shared=None)
     with pytest.raises(ConfigError, match=r"BlockConfig\.feed_forward is .*without a branch_norm in a parallel"):

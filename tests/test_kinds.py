@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from edgeformer.checkpoints.source import open_source
-from edgeformer.cli.info import HEADS as DESCRIBED_HEADS
+from edgeformer.cli.measure.info import HEADS as DESCRIBED_HEADS
 from edgeformer.client_files.model_card import CARDS
 from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Task, VisionConfig
 from edgeformer.export.parity.trials.kinds import TRIALS

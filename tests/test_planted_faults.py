@@ -18,8 +18,8 @@ PLANTED = {
     ("export", "test_gate", "MODEL_FAULTS"): ("test_a_fault_in_the_model_shows_in_every_run",),
     ("export", "test_int8_cache", "FAULTS"): ("test_faults_are_found_by_what_is_computed",),
     ("export", "test_locate", "FAULT"): (
-        "test_a_fault_is_found_in_exactly_the_nodes_that_compute_something_else",
-        "test_a_graph_of_another_config_is_out_of_line_where_the_configs_differ",
+        "test_a_fault_is_found_in_exactly_the_wrong_nodes",
+        "test_a_graph_of_another_config_is_found_where_they_differ",
     ),
     ("export", "test_locate_encoders", "GRAPH_FAULTS"): ("test_a_fault_of_one_graph_is_found_in_its_node",),
     ("export", "test_locate_encoders", "WEIGHT_FAULTS"): ("test_another_weight_is_found_in_every_graph_that_reads_it",),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeformer.checkpoints.source import PRESETS, preset_names
+from edgeformer.checkpoints.found_model import PRESETS, preset_names
 from edgeformer.export import export_model
 from edgeformer.runtime import load
 from edgeformer.runtime.measure.evaluation.exact_match import evaluate
@@ -88,7 +88,7 @@ def test_a_model_card_counts_the_problems_of_its_evaluation(preset):
     assert f" the {asked.total():,} held-out " in page
 
 
-def test_the_token_ids_of_the_examples_say_what_the_other_programs_are_given(model):
+def test_examples_tell_other_programs_their_token_ids(model):
     page = (Path(__file__).parents[1] / "examples" / "README.md").read_text(encoding="utf-8")
     given = re.findall(r'"(\d+(?: \d+)+)"', page)
 

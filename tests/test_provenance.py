@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeformer.checkpoints.source import PRESETS
+from edgeformer.checkpoints.found_model import PRESETS
 
 ROOT = Path(__file__).parents[1]
 TRAINED = {"tiny-llama": "tiny_llama.py", "tiny-embed": "tiny_embed.py", "tiny-translate": "tiny_translate.py"}

@@ -12,8 +12,9 @@ import torch
 import transformers
 from huggingface_hub.utils import filter_repo_objects
 
+from edgeformer.checkpoints.found_model import HUB_CONFIGS
 from edgeformer.checkpoints.sentence_transformers import lowers_case, read_pooling
-from edgeformer.checkpoints.source import HUB_CONFIGS, open_source
+from edgeformer.checkpoints.source import open_source
 from edgeformer.config import MaskedLMHead, PoolingHead
 from edgeformer.errors import ConfigError
 
@@ -179,7 +180,7 @@ def test_wishes_that_mean_nothing_are_refused(make_folder):
         open_source(folder, pooling="min")
 
 
-def test_states_of_an_encoder_that_is_not_exported_alone_are_not_pooled():
+def test_states_of_a_seq2seq_encoder_are_not_pooled():
     with pytest.raises(ConfigError, match=r"is an encoder-decoder \(marian\), whose encoder edgeformer does"):
         open_source("tiny-translate", pooling="mean")
 
@@ -227,7 +228,7 @@ def test_texts_are_as_long_as_sentence_transformers_lets_them_be(make_folder, te
         ({"max_seq_length": None}, 20, 20),
     ],
 )
-def test_the_limit_of_the_tokenizer_is_read_where_there_is_no_other(make_folder, text, limit, length):
+def test_the_tokenizers_limit_is_read_where_no_other_is(make_folder, text, limit, length):
     folder = make_folder(text=text)
     (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": limit}))
     assert open_source(folder).config.context_length == length

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from edgeformer.checkpoints.source import find_model, open_source, preset_names
+from edgeformer.checkpoints.found_model import find_model, preset_names
+from edgeformer.checkpoints.source import open_source
 from edgeformer.config import Seq2SeqConfig
 from edgeformer.errors import ConfigError
 
@@ -37,7 +38,7 @@ def test_a_folder_is_found_by_path(llama_folder):
 
 
 @pytest.mark.parametrize("model", ["nothing-here", "./nothing/here", "/nothing/here", "a/b/c"])
-def test_a_model_that_is_nowhere_is_said_with_what_was_looked_for(model):
+def test_a_missing_model_is_said_with_what_was_looked_for(model):
     with pytest.raises(
         ConfigError, match=rf"there is no model {model!r}: no preset of that name \(presets: .*tiny-llama"
     ):
@@ -88,7 +89,7 @@ def generation(folder, config, generation_config=None):
 OLD = {"num_beams": 4, "forced_eos_token_id": 2, "decoder_start_token_id": 2, "min_length": 56, "torchscript": False}
 
 
-def test_generation_config_replaces_what_config_says_of_generation_whole(tmp_path):
+def test_generation_config_replaces_what_config_says(tmp_path):
     assert generation(tmp_path / "old", OLD) == {name: OLD[name] for name in OLD if name != "torchscript"}
     new = {"num_beams": 2, "forced_eos_token_id": None, "do_sample": False}
     expected = {"num_beams": 2, "do_sample": False, "decoder_start_token_id": 2}
@@ -108,13 +109,13 @@ def test_generation_config_replaces_what_config_says_of_generation_whole(tmp_pat
         ({"guidance_scale": 1.5}, "guidance_scale = 1.5"),
     ],
 )
-def test_a_generation_that_the_runtime_does_not_have_is_refused_by_name(tmp_path, config, named):
+def test_a_generation_that_the_runtime_lacks_is_refused(tmp_path, config, named):
     for files in ((config,), ({}, config)):
         with pytest.raises(ConfigError, match=re.escape(f"generates with {named}")):
             generation(tmp_path / str(len(files)), *files)
 
 
-def test_fields_of_generation_that_change_nothing_are_no_reason_to_refuse(tmp_path):
+def test_generation_fields_that_change_nothing_are_accepted(tmp_path):
     neutral = {
         "penalty_alpha": 0.0, "diversity_penalty": 0.0, "num_beam_groups": 1, "stop_strings": [],
         "guidance_scale": 1, "use_cache": True, "constraints": None, "cache_implementation": "static",

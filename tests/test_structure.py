@@ -18,6 +18,11 @@ MOST_FLOORS = 10
 HOUSES = {"edgeformer.runtime": ROOT / "runtime", "edgeformer.server": ROOT / "edgeformer" / "server"}
 PRODUCT = ("edgeformer", "export", "runtime")
 
+MOST_MODULES = 13
+"""Modules in a folder of the product or of tools, beside its `__init__`."""
+TABLES = {"edgeformer/families": "a file per model_type", "edgeformer/ops": "a file per op"}
+"""Folders of any number of files, since each file is an entry of one kind under a name that is known elsewhere."""
+
 CONFIGS = r"(?:DecoderConfig|EncoderConfig|Seq2SeqConfig)\b"
 FEW = {
     "asks for the kind of a config": (rf"isinstance\(.*{CONFIGS}|case {CONFIGS}", 15),
@@ -67,6 +72,16 @@ def test_a_room_has_few_files(house):
     assert {name: count for name, count in crowded.items() if count > MOST_FILES} == {}
 
 
+@pytest.mark.parametrize("top", [*PRODUCT, "tools"])
+def test_a_folder_has_few_modules(top):
+    folders = [ROOT / top, *(path for path in (ROOT / top).rglob("*") if path.is_dir())]
+    counts = {
+        folder.relative_to(ROOT).as_posix(): len({*folder.glob("[!_]*.py"), *folder.glob("_[!_]*.py")})
+        for folder in folders
+    }
+    assert {name: count for name, count in counts.items() if count > MOST_MODULES and name not in TABLES} == {}
+
+
 @pytest.mark.parametrize("house", HOUSES)
 def test_rooms_stand_on_few_floors(house):
     assert max(floors(rooms(house, imports_of_modules())).values()) < MOST_FLOORS
@@ -110,3 +125,19 @@ def test_a_file_of_tests_has_a_name_of_its_own():
     """pytest imports files of tests by their names alone."""
     names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
     assert sorted(names) == sorted(set(names))
+
+
+LONGEST_TEST_NAME = 60
+"""Characters. A name says in a short sentence what holds, and is found by a search for it."""
+
+
+def test_names_of_tests_are_short_sentences():
+    found = [
+        f"{path.relative_to(ROOT)}: {node.name}"
+        for path in (ROOT / "tests").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.startswith("test_")
+        and len(node.name) > LONGEST_TEST_NAME
+    ]
+    assert found == []

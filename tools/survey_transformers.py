@@ -75,7 +75,9 @@ def survey(model_type: str) -> Outcome:
     from checkpoints.tiny_transformers import make_model, tiny_config
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    from edgeformer.checkpoints.source import find_model, lacks_family, text_config
+    from edgeformer.checkpoints.found_model import find_model
+    from edgeformer.checkpoints.source import lacks_family
+    from edgeformer.families import text_config
 
     try:
         CONFIG_MAPPING[model_type]()
@@ -107,9 +109,9 @@ def without_weights(model_type: str, reason: str) -> Outcome:
     from checkpoints.tiny_transformers import CONTEXT, tiny_config
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    from edgeformer.checkpoints.source import text_config
     from edgeformer.errors import EdgeformerError
     from edgeformer.export.importers.from_transformers import plan_patches
+    from edgeformer.families import text_config
 
     try:
         if text_config(tiny_config(model_type)) is None:

@@ -24,6 +24,11 @@ class Entry:
     section: str
     summary: str
 
+    @property
+    def folder(self) -> str:
+        """Return the name of the folder that holds the command's file."""
+        return self.section.lower().replace(" ", "_")
+
 
 COMMANDS = {
     "export": Entry("Make", "Export a model to a bundle, and verify it."),
@@ -42,7 +47,7 @@ COMMANDS = {
     "check": Entry("Prove", "Say which clients will load BUNDLE, and why one won't."),
     "models": Entry("Look up", "List the presets and the model families that can be exported."),
 }
-"""All subcommands; NAME is implemented by `NAME_command` in edgeformer/cli/NAME.py."""
+"""All subcommands; NAME is implemented by `NAME_command` in NAME.py, in the folder of its section of the help."""
 
 
 class _Group(click.Group):
@@ -54,7 +59,7 @@ class _Group(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"edgeformer.cli.{cmd_name}")
+        module = importlib.import_module(f"edgeformer.cli.{COMMANDS[cmd_name].folder}.{cmd_name}")
         command: click.Command = getattr(module, f"{cmd_name}_command")
         return command
 

@@ -1,6 +1,6 @@
 """Layers that call `edgeformer.ops`. Each is built from its config, the hidden size and a dtype."""
 
-from edgeformer.layers.attention import Attention, Cache, Context, CrossAttention, LayerCache
+from edgeformer.layers.attention.attention import Attention, Cache, Context, CrossAttention, LayerCache
 from edgeformer.layers.block import Block
 from edgeformer.layers.feed_forward import FeedForward
 from edgeformer.layers.norm import make_norm

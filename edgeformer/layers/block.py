@@ -11,15 +11,15 @@ from edgeformer.config import (
     ShortConvConfig,
     StateSpaceConfig,
 )
-from edgeformer.layers.attention import Attention, Cache, Context, CrossAttention, LayerCache
-from edgeformer.layers.delta_net import DeltaNet
+from edgeformer.layers.attention.attention import Attention, Cache, Context, CrossAttention, LayerCache
 from edgeformer.layers.experts import Experts
 from edgeformer.layers.feed_forward import FeedForward
 from edgeformer.layers.layer_input import LayerInput
 from edgeformer.layers.norm import make_norm
+from edgeformer.layers.recurrent.delta_net import DeltaNet
+from edgeformer.layers.recurrent.short_conv import ShortConv
+from edgeformer.layers.recurrent.state_space import StateSpace
 from edgeformer.layers.residual import AltUp, Laurel, Scale
-from edgeformer.layers.short_conv import ShortConv
-from edgeformer.layers.state_space import StateSpace
 
 RECURRENT_LAYERS: dict[type[RecurrentConfig], type[nn.Module]] = {
     ShortConvConfig: ShortConv,

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from edgeformer.config import BlockConfig, FeedForwardConfig
-from edgeformer.layers.attention import Attention, Cache, Context, LayerCache
+from edgeformer.layers.attention.attention import Attention, Cache, Context, LayerCache
 from edgeformer.layers.feed_forward import FeedForward
 from edgeformer.layers.norm import make_norm
 

@@ -1,33 +1,33 @@
 """Costs of a model, computed from its config: parameters, bytes, bytes of the cache, FLOPs."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from edgeformer.config import (
-    AttentionConfig,
     AttentionPooler,
-    BlockConfig,
-    CrossAttentionConfig,
     DecoderConfig,
-    DeltaNetConfig,
     DisentangledConfig,
     EncoderConfig,
-    ExpertsConfig,
-    FeedForwardConfig,
     LearnedPositions,
     ModelConfig,
-    NormConfig,
-    RecurrentConfig,
-    ShawConfig,
-    ShortConvConfig,
     StackConfig,
-    StateSpaceConfig,
     T5BiasConfig,
     TokenPooler,
-    TransformerXLConfig,
     VisionConfig,
+)
+from edgeformer.manifest.block_weights import (
+    attention_weights,
+    block_norm_weights,
+    block_products,
+    cross_attention_weights,
+    feed_forward_products,
+    feed_forward_weights,
+    norm_weights,
+    recurrent_weights,
+    residual_weights,
+    thin_weights,
 )
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.parts import Arithmetic
@@ -124,7 +124,7 @@ def last_token_flops(config: StackConfig) -> int:
     """
     last, hidden = config.blocks[-1], config.hidden_size
     output = 0 if last.attention is None else hidden * last.attention.output_size
-    return 2 * (output + _feed_forward_products(last.feed_forward, hidden) + _table(config))
+    return 2 * (output + feed_forward_products(last.feed_forward, hidden) + _table(config))
 
 
 def _parts(config: ModelConfig) -> dict[str, int]:
@@ -146,15 +146,15 @@ def _stack_parts(config: StackConfig, source_size: int) -> dict[str, int]:
     thin = [block for block in blocks if block.bottleneck is not None]
     blocks = tuple(block for block in blocks if block.bottleneck is None)
     attentions = [block.attention for block in blocks if block.attention is not None]
-    norms = sum(_block_norms(block, hidden) for block in blocks)
-    norms += _norm(config.final_norm, hidden) + _norm(config.embedding_norm, width)
+    norms = sum(block_norm_weights(block, hidden) for block in blocks)
+    norms += norm_weights(config.final_norm, hidden) + norm_weights(config.embedding_norm, width)
     tables = {
         (attention.relative, attention.num_heads)
         for attention in attentions
         if isinstance(attention.relative, T5BiasConfig)
     }
     relations = {each.relative for each in attentions if isinstance(each.relative, DisentangledConfig)}
-    norms += sum(_norm(each.norm, hidden) for each in relations)
+    norms += sum(norm_weights(each.norm, hidden) for each in relations)
     projection = 0 if config.embedding_size is None else hidden * (width + 1)
     stem = 0 if config.audio is None else _stem(config, 1) + 2 * hidden
     stem += _patch_stem(config)
@@ -166,16 +166,16 @@ def _stack_parts(config: StackConfig, source_size: int) -> dict[str, int]:
         + stem
         + _per_layer_embedding(config)
         + _stream_projections(config),
-        "attention": sum(_attention(attention, hidden) for attention in attentions)
+        "attention": sum(attention_weights(attention, hidden) for attention in attentions)
         + sum(relative.num_buckets * heads for relative, heads in tables)
         + sum(2 * each.span * hidden for each in relations),
-        "feed_forward": sum(_feed_forward(block.feed_forward, hidden) for block in blocks),
+        "feed_forward": sum(feed_forward_weights(block.feed_forward, hidden) for block in blocks),
         "norms": norms,
         "head": HEADS[type(config)].weights(config),
     }
-    for part, count in _thin(thin, hidden).items():
+    for part, count in thin_weights(thin, hidden).items():
         parts[part] = parts.get(part, 0) + count
-    residual = sum(_residual(block, hidden) for block in blocks)
+    residual = sum(residual_weights(block, hidden) for block in blocks)
     if residual:
         parts["residual"] = parts.get("residual", 0) + residual
     recurrent = [block.recurrent for block in blocks if block.recurrent is not None]
@@ -183,7 +183,7 @@ def _stack_parts(config: StackConfig, source_size: int) -> dict[str, int]:
         parts["recurrent"] = sum(recurrent_weights(each, hidden) for each in recurrent)
     across = [block.cross_attention for block in blocks if block.cross_attention is not None]
     if across:
-        parts["cross_attention"] = sum(_cross_attention(each, hidden, source_size) for each in across)
+        parts["cross_attention"] = sum(cross_attention_weights(each, hidden, source_size) for each in across)
     return parts
 
 
@@ -199,58 +199,17 @@ def _token_projection(config: StackConfig, bias: bool = False) -> int:
     return config.hidden_size * (projection.size * (3 if projection.trigrams else 1) + bias)
 
 
-def _thin(blocks: Iterable[BlockConfig], hidden: int) -> Counter[str]:
-    """Return the number of parameters of blocks with a bottleneck, by part of the model."""
-    counts: Counter[str] = Counter()
-    for block in blocks:
-        bottleneck, attention = block.bottleneck, block.attention
-        assert bottleneck is not None and attention is not None
-        size, inwards = bottleneck.size, 1 + (bottleneck.attention == "shared")
-        values = attention.num_kv_heads * attention.head_dim * (hidden - size) * (inwards - 1)
-        counts["attention"] += _attention(attention, size) + values
-        counts["feed_forward"] += bottleneck.feed_forwards * _feed_forward(block.feed_forward, size)
-        counts["norms"] += _norm(block.norm, size * (inwards + 1 + bottleneck.feed_forwards) + hidden)
-        counts["residual"] += inwards * size * (hidden + 1) + hidden * (size + 1)
-    return counts
-
-
-def _thin_products(block: BlockConfig, hidden: int) -> int:
-    """Return the number of weights that a token is multiplied with in a block with a bottleneck."""
-    bottleneck, attention = block.bottleneck, block.attention
-    assert bottleneck is not None and attention is not None
-    size, inwards = bottleneck.size, 1 + (bottleneck.attention == "shared")
-    values = attention.num_kv_heads * attention.head_dim * (hidden - size) * (inwards - 1)
-    networks = bottleneck.feed_forwards * _feed_forward_products(block.feed_forward, size)
-    return _projections(attention, size) + values + networks + (inwards + 1) * size * hidden
-
-
 def _per_layer_embedding(config: StackConfig) -> int:
     embedding = config.per_layer_embedding
     if embedding is None:
         return 0
     width = len(config.blocks) * embedding.size
-    return (embedding.rows + config.hidden_size) * width + _norm(embedding.norm, embedding.size)
+    return (embedding.rows + config.hidden_size) * width + norm_weights(embedding.norm, embedding.size)
 
 
 def _stream_projections(config: StackConfig) -> int:
     altup = config.blocks[0].altup
     return 0 if altup is None else 2 * (altup.streams - 1) * config.hidden_size**2
-
-
-def _residual(block: BlockConfig, hidden: int) -> int:
-    """Return the number of weights of what a block adds to a plain residual stream."""
-    altup, count = block.altup, _residual_products(block, hidden) + block.output_scale
-    count += 0 if block.laurel_rank is None else _norm(block.norm, hidden)
-    count += hidden * (1 + (block.feed_forward is not None)) if block.layer_scale else 0
-    count += 0 if block.layer_input is None else _norm(block.layer_input.norm, hidden)
-    return count + (0 if altup is None else _norm(block.norm, hidden) + hidden * altup.output_scale)
-
-
-def _residual_products(block: BlockConfig, hidden: int) -> int:
-    altup, count = block.altup, 0
-    count += 0 if block.laurel_rank is None else 2 * hidden * block.laurel_rank
-    count += 0 if block.layer_input is None else 2 * hidden * block.layer_input.size
-    return count + (0 if altup is None else altup.streams * (hidden + altup.streams**2 + altup.streams))
 
 
 def _stem(config: StackConfig, first: int) -> int:
@@ -268,104 +227,6 @@ def _patch_stem(config: StackConfig) -> int:
     return config.hidden_size * (stem.inputs + stem.bias + config.context_length - stem.grid.patches)
 
 
-def _norm(norm: NormConfig | None, size: int) -> int:
-    return 0 if norm is None else norm.weights(size)
-
-
-def _block_norms(block: BlockConfig, hidden: int) -> int:
-    branches = 1 + (block.cross_attention is not None) + (block.feed_forward is not None)
-    count = 0
-    if block.norm_placement != "output":
-        count += branches - block.branch_norms - (block.residual == "parallel_one_norm") - (not block.attention_norm)
-    if block.norm_placement in ("output", "sandwich"):
-        count += branches
-    return count * _norm(block.norm, hidden)
-
-
-def _attention(attention: AttentionConfig, hidden: int) -> int:
-    head_dim, qkv_bias = attention.head_dim, attention.qkv_bias
-    width, kv_width = attention.num_heads * head_dim, attention.num_kv_heads * head_dim
-    own, values = attention.shares is None, not attention.value_from_key
-    count = _projections(attention, hidden)
-    if attention.latent is not None:
-        latent = attention.latent
-        ranks = latent.rank + (latent.query_rank or 0)
-        count += _norm(latent.norm, ranks) + (ranks + latent.shared_dim) * latent.bias
-    count += (width + kv_width * (values + attention.key_bias) * own) * qkv_bias + hidden * attention.output_bias
-    count += attention.num_heads * attention.sinks + attention.output_size * qkv_bias * attention.output_gate
-    count += 3 * width * (hidden + qkv_bias) * attention.global_projections
-    count += _norm(attention.value_norm, head_dim)
-    if attention.qk_norm is not None:
-        norm, over = attention.qk_norm.norm, attention.qk_norm.over
-        keys = _norm(norm, head_dim if over == "head" else kv_width) * own
-        count += _norm(norm, head_dim if over == "head" else width) + keys
-    match attention.relative:
-        case ShawConfig(max_distance=reach, values=values):
-            count += (2 * reach + 1) * head_dim * (1 + values)
-        case TransformerXLConfig():
-            count += hidden * width + 2 * width
-        case DisentangledConfig(shared_projections=False) as relations:
-            count += width * (hidden + relations.key_bias) * relations.content_to_position
-            count += width * (hidden + 1) * relations.position_to_content
-    return count
-
-
-def _projections(attention: AttentionConfig, hidden: int) -> int:
-    """Return the number of weights in the matrices of queries, keys, values, gate and output, without biases."""
-    heads, head_dim, latent = attention.num_heads, attention.head_dim, attention.latent
-    gate = hidden * attention.output_size * attention.output_gate
-    if latent is None:
-        kv_heads = attention.num_kv_heads * (2 - attention.value_from_key) * (attention.shares is None)
-        return hidden * head_dim * (2 * heads + kv_heads) + gate
-    down = hidden * (latent.rank + latent.shared_dim + (latent.query_rank or 0))
-    keys_values = latent.rank * heads * (head_dim - latent.shared_dim + latent.value_dim)
-    queries = (latent.query_rank or hidden) * heads * head_dim
-    return down + queries + keys_values + gate + hidden * attention.output_size
-
-
-def _cross_attention(attention: CrossAttentionConfig, hidden: int, source_size: int) -> int:
-    width, kv_width = attention.num_heads * attention.head_dim, attention.kv_heads * attention.head_dim
-    biases = (width + kv_width * (1 + attention.key_bias)) * attention.qkv_bias + hidden * attention.output_bias
-    return 2 * (width * hidden + kv_width * source_size) + biases
-
-
-def recurrent_weights(recurrent: RecurrentConfig, hidden: int) -> int:
-    """Return the number of weights of a recurrent layer."""
-    match recurrent:
-        case ShortConvConfig(bias=bias):
-            biases, vectors = (bias, bias, bias), 0
-        case DeltaNetConfig():
-            biases, vectors = (False, False, False), 2 * recurrent.num_value_heads + recurrent.value_dim
-        case StateSpaceConfig():
-            biases = recurrent.input_bias, recurrent.conv_bias, recurrent.output_bias
-            vectors = 3 * recurrent.num_heads + recurrent.inner_size * (recurrent.norm_eps is not None)
-    sizes = recurrent.projected_size, recurrent.channels, hidden
-    count = sum(size * bias for size, bias in zip(sizes, biases, strict=True)) + vectors
-    return _recurrent_products(recurrent, hidden) + recurrent.channels * recurrent.kernel_size + count
-
-
-def _recurrent_products(recurrent: RecurrentConfig, hidden: int) -> int:
-    return hidden * (recurrent.projected_size + recurrent.inner_size)
-
-
-def _feed_forward(feed_forward: FeedForwardConfig | ExpertsConfig | None, hidden: int) -> int:
-    if feed_forward is None:
-        return 0
-    if isinstance(feed_forward, ExpertsConfig):
-        return _experts(feed_forward, hidden)
-    inner, inwards = feed_forward.intermediate_size, 1 + feed_forward.gated
-    return (inwards + 1) * hidden * inner + (inwards * inner + hidden) * feed_forward.bias
-
-
-def _experts(config: ExpertsConfig, hidden: int) -> int:
-    router, experts = config.router, config.num_experts
-    count = experts * (hidden + router.bias + router.choice_bias + router.expert_scale) + _norm(router.norm, hidden)
-    count += experts * _feed_forward(config.expert, hidden) + hidden * config.shared_gate
-    if config.shared is not None:
-        count += _feed_forward(config.shared, hidden)
-    return count + 4 * _norm(config.branch_norm, hidden)
-
-
 def _decoder_head(config: DecoderConfig) -> int:
     return _table(config) * (not config.tied_head) + config.vocab_size * config.head_bias
 
@@ -376,10 +237,10 @@ def _vision_head(config: VisionConfig) -> int:
     match pooler:
         case TokenPooler():
             dense = 0 if pooler.dense is None else config.pooled_size * (hidden + 1)
-            count += dense + _norm(pooler.norm, hidden)
+            count += dense + norm_weights(pooler.norm, hidden)
         case AttentionPooler():
-            count += hidden + 4 * hidden * (hidden + 1) + _norm(pooler.norm, hidden)
-            count += _feed_forward(pooler.feed_forward, hidden)
+            count += hidden + 4 * hidden * (hidden + 1) + norm_weights(pooler.norm, hidden)
+            count += feed_forward_weights(pooler.feed_forward, hidden)
     if classifier is not None:
         inputs = hidden * len(classifier.poolings) + 1 + (hidden + 1) * classifier.distilled
         count += len(classifier.labels) * inputs
@@ -394,7 +255,7 @@ def _vision_head_products(config: VisionConfig) -> int:
 def _products(config: StackConfig) -> int:
     """Return the number of weights that a token is multiplied with: matrices without biases."""
     hidden, embedding = config.hidden_size, config.per_layer_embedding
-    count = sum(_block_products(block, hidden) for block in config.blocks)
+    count = sum(block_products(block, hidden) for block in config.blocks)
     count += 0 if embedding is None else hidden * len(config.blocks) * embedding.size
     count += 0 if config.embedding_size is None else hidden * config.embedding_size
     count += _token_projection(config)
@@ -419,30 +280,6 @@ HEADS: dict[type[StackConfig], HeadCount] = {
     VisionConfig: HeadCount(_vision_head, _vision_head_products),
 }
 """Counts of heads, by the class of the stack."""
-
-
-def _block_products(block: BlockConfig, hidden: int) -> int:
-    if block.bottleneck is not None:
-        return _thin_products(block, hidden)
-    attention, across = block.attention, block.cross_attention
-    count = 0 if block.recurrent is None else _recurrent_products(block.recurrent, hidden)
-    if attention is not None:
-        width = attention.num_heads * attention.head_dim
-        count += _projections(attention, hidden)
-        count += 2 * hidden * width * attention.global_projections  # keys and values; there are only few queries
-    if across is not None:
-        count += 2 * hidden * across.num_heads * across.head_dim
-    return count + _feed_forward_products(block.feed_forward, hidden) + _residual_products(block, hidden)
-
-
-def _feed_forward_products(feed_forward: FeedForwardConfig | ExpertsConfig | None, hidden: int) -> int:
-    if feed_forward is None:
-        return 0
-    if isinstance(feed_forward, FeedForwardConfig):
-        return (2 + feed_forward.gated) * hidden * feed_forward.intermediate_size
-    count = hidden * (feed_forward.num_experts + feed_forward.shared_gate)
-    count += feed_forward.experts_per_token * _feed_forward_products(feed_forward.expert, hidden)
-    return count + (0 if feed_forward.shared is None else _feed_forward_products(feed_forward.shared, hidden))
 
 
 def _scores(config: StackConfig) -> int:

@@ -18,7 +18,7 @@ from edgeformer.config import (
     TransformerXLConfig,
 )
 from edgeformer.layers import Block, Cache, Context, LayerCache, RotaryTable, make_norm, rotary_table
-from edgeformer.layers.attention_bias import (
+from edgeformer.layers.attention.attention_bias import (
     AlibiBias,
     T5Bias,
     Visibility,
@@ -27,9 +27,9 @@ from edgeformer.layers.attention_bias import (
     random_blocks,
     t5_buckets,
 )
+from edgeformer.layers.attention.relation import Relations, RelationTable, relation_rows
 from edgeformer.layers.bottleneck import BottleneckBlock
 from edgeformer.layers.position import ConstantTable, sinusoidal_table, temperature_table
-from edgeformer.layers.relation import Relations, RelationTable, relation_rows
 
 T = TypeVar("T", bound=Hashable)
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from edgeformer.checkpoints.source import CONTEXT_FIELDS
+from edgeformer.checkpoints.found_model import CONTEXT_FIELDS
 from edgeformer.errors import ConfigError, ExportError
-from edgeformer.transformers_backend.attention import registered
+from edgeformer.transformers_backend.patches.attention import registered
 from edgeformer.transformers_backend.transformers_shim import (
     ATTENTION_NAME,
     CONFIG_MAPPING,

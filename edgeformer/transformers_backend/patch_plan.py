@@ -7,9 +7,9 @@ precision, does what the plan says and nothing else.
 from dataclasses import dataclass, field
 
 from edgeformer.contract.tensors import CacheGeometry, ConvState, KeyValueState, RecurrentState, State
-from edgeformer.transformers_backend.experts import ExpertsForm
-from edgeformer.transformers_backend.norms import RMSNormForm
-from edgeformer.transformers_backend.rotary import RotaryForm, Rotation
+from edgeformer.transformers_backend.patches.experts import ExpertsForm
+from edgeformer.transformers_backend.patches.norms import RMSNormForm
+from edgeformer.transformers_backend.patches.rotary import RotaryForm, Rotation
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from edgeformer.transformers_backend.attention import AttentionPatch, Caches, current_patch
 from edgeformer.transformers_backend.float64 import computing_in_float64
 from edgeformer.transformers_backend.hf_module import build
-from edgeformer.transformers_backend.norms import PatchedRMSNorm
 from edgeformer.transformers_backend.patch_plan import PatchPlan
-from edgeformer.transformers_backend.rotary import TABLES, Angles, RotaryForm, Tables
+from edgeformer.transformers_backend.patches.attention import AttentionPatch, Caches, current_patch
+from edgeformer.transformers_backend.patches.norms import PatchedRMSNorm
+from edgeformer.transformers_backend.patches.rotary import TABLES, Angles, RotaryForm, Tables
 from edgeformer.transformers_backend.transformers_shim import ATTENTION_NAME, PatchedCache
 
 

@@ -15,10 +15,7 @@ from torch import Tensor, nn
 
 from edgeformer.contract.tensors import ConvState, State
 from edgeformer.errors import EdgeformerError, ExportError
-from edgeformer.transformers_backend.attention import AttentionCall, AttentionPatch, MaskFunction
-from edgeformer.transformers_backend.experts import find_experts
 from edgeformer.transformers_backend.hf_module import build
-from edgeformer.transformers_backend.norms import PatchedRMSNorm, find_rms_norms
 from edgeformer.transformers_backend.patch_plan import AttentionForm, PatchPlan
 from edgeformer.transformers_backend.patched_model import (
     PatchedModel,
@@ -26,8 +23,11 @@ from edgeformer.transformers_backend.patched_model import (
     patch_positions,
     takes_positions,
 )
-from edgeformer.transformers_backend.positions import find_position_embeddings, first_position
-from edgeformer.transformers_backend.rotary import (
+from edgeformer.transformers_backend.patches.attention import AttentionCall, AttentionPatch, MaskFunction
+from edgeformer.transformers_backend.patches.experts import find_experts
+from edgeformer.transformers_backend.patches.norms import PatchedRMSNorm, find_rms_norms
+from edgeformer.transformers_backend.patches.positions import find_position_embeddings, first_position
+from edgeformer.transformers_backend.patches.rotary import (
     TABLES,
     RotaryForm,
     Rotation,

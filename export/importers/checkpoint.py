@@ -7,8 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
+from edgeformer.checkpoints.found_model import CONTEXT_FIELDS
 from edgeformer.checkpoints.sentence_transformers import lowers_case, read_prompts
-from edgeformer.checkpoints.source import CONTEXT_FIELDS, ModelSource
+from edgeformer.checkpoints.source import ModelSource
 from edgeformer.checkpoints.weights import CheckpointWeights
 from edgeformer.config import EncoderConfig, PoolingHead
 from edgeformer.errors import ConfigError

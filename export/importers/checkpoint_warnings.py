@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgeformer.checkpoints.source import FoundModel
+from edgeformer.checkpoints.found_model import FoundModel
 from edgeformer.checkpoints.vector_heads import M3_HEADS
 from edgeformer.config import Task
 from edgeformer.documents.json_document import read_object

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edgeformer.checkpoints.source import FoundModel
+from edgeformer.checkpoints.found_model import FoundModel
 from edgeformer.client_files.transformers_js import without_transformers_js_config
 from edgeformer.errors import BundleError, ConfigError
 from edgeformer.export.importers.checkpoint_warnings import checkpoint_warnings
@@ -24,7 +24,7 @@ from edgeformer.transformers_backend.hf_module import INSTALLED, build, context_
 from edgeformer.transformers_backend.patch_plan import PatchPlan
 from edgeformer.transformers_backend.patched_model import PatchedModel, build_patched
 from edgeformer.transformers_backend.planning import make_plan
-from edgeformer.transformers_backend.weights import checkpoint_tensors, patched_tensors
+from edgeformer.transformers_backend.tensors.weights import checkpoint_tensors, patched_tensors
 
 LIMIT = "max_position_embeddings"
 """The field of config.json that tells clients how many positions a model has."""

@@ -26,7 +26,7 @@ from edgeformer.models.kinds import KINDS
 from edgeformer.models.model_spec import model_spec_of
 
 if TYPE_CHECKING:
-    from edgeformer.transformers_backend.loaded_weights import LoadedWeights
+    from edgeformer.transformers_backend.tensors.loaded_weights import LoadedWeights
 
 TOLERANCE = 5e-6
 """Largest difference of an output over the largest output. transformers rounds some tables to float32 when it makes
@@ -141,7 +141,7 @@ def _class_name(source: ModelSource) -> str:
 
 def _load(source: ModelSource, model: Any) -> "LoadedWeights":
     """Let transformers load a checkpoint, and place the buffers that are stored there. Raises NotComparedError."""
-    from edgeformer.transformers_backend.loaded_weights import load_weights
+    from edgeformer.transformers_backend.tensors.loaded_weights import load_weights
 
     try:
         loaded = load_weights(model, source.folder, source.allow_pickle)
@@ -154,7 +154,7 @@ def _load(source: ModelSource, model: Any) -> "LoadedWeights":
 
 def _read_otherwise(source: ModelSource, model: Any, loaded: Mapping[str, Tensor]) -> str:
     """Return a sentence that names tensors which transformers reads with other numbers than edgeformer does."""
-    from edgeformer.transformers_backend.stored_tensors import stored_tensors
+    from edgeformer.transformers_backend.tensors.stored_tensors import stored_tensors
 
     files = open_tensors(source.folder, source.allow_pickle)
     empty = {name: torch.empty(files[name].get_slice(name).get_shape(), device="meta") for name in files}

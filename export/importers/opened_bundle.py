@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from edgeformer.checkpoints.found_model import cached_folder, find_model, preset_names
 from edgeformer.checkpoints.merged_source import merge_adapter
-from edgeformer.checkpoints.source import ModelSource, cached_folder, find_model, open_source, preset_names
+from edgeformer.checkpoints.source import ModelSource, open_source
 from edgeformer.checkpoints.weights import Weights
 from edgeformer.config import PoolingHead
 from edgeformer.documents.json_document import read_object

@@ -19,11 +19,11 @@ from edgeformer.errors import EdgeformerError, ExportError
 from edgeformer.export.reference.weight_streaming import streaming_parameters
 from edgeformer.transformers_backend.float64 import computing_in_float64
 from edgeformer.transformers_backend.hf_module import build
-from edgeformer.transformers_backend.loaded_weights import LoadedWeights, load_weights
 from edgeformer.transformers_backend.patch_plan import PatchPlan
 from edgeformer.transformers_backend.patched_model import PatchedModel, build_patched
+from edgeformer.transformers_backend.tensors.loaded_weights import LoadedWeights, load_weights
+from edgeformer.transformers_backend.tensors.weights import patched_tensors
 from edgeformer.transformers_backend.transformers_shim import quietly
-from edgeformer.transformers_backend.weights import patched_tensors
 
 LOGIT_TOLERANCE = 1e-9
 """Largest difference of a logit over the largest logit: float64 sums in another order differ by 1e-13 or so, a wrong

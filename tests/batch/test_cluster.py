@@ -58,7 +58,7 @@ def workers():
     return found
 
 
-def test_no_row_is_lost_or_doubled_when_a_worker_a_node_and_a_driver_end(cluster, translate, tmp_path):
+def test_no_row_is_lost_or_doubled_when_a_process_ends(cluster, translate, tmp_path):
     rows = write_jsonl(tmp_path / "rows.jsonl", 96)
     options = BatchOptions(shard_rows=8, generation={"num_beams": 1, "max_new_tokens": 16})
     done = []
@@ -89,7 +89,7 @@ def test_no_row_is_lost_or_doubled_when_a_worker_a_node_and_a_driver_end(cluster
     assert calm.resumed_rows == 0 and shards(tmp_path / "calm") == shards(tmp_path / "out"), "the same bytes"
 
 
-def test_the_command_ships_the_bundle_and_stops_at_too_many_errors(cluster, embed, tmp_path, monkeypatch):
+def test_the_command_ships_the_bundle_and_stops_at_errors(cluster, embed, tmp_path, monkeypatch):
     write_jsonl(tmp_path / "rows.jsonl", 8)
     with (tmp_path / "rows.jsonl").open("a") as file:
         file.write("{broken\n" * 4)

@@ -62,7 +62,7 @@ def post(url, model, body):
         return json.loads(response.read())
 
 
-def test_a_request_is_answered_by_the_bundle_that_its_header_names(address, llama, embed):
+def test_the_header_names_the_bundle_that_answers(address, llama, embed):
     text = post(
         f"{address}/v1/completions", llama.name, {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0}
     )

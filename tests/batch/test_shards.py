@@ -58,7 +58,7 @@ def test_inputs_that_are_none_are_refused(tmp_path):
         scan("nowhere://x", 8)
 
 
-def test_prompts_come_from_a_column_or_from_a_template_in_the_sandbox():
+def test_prompts_come_from_a_column_or_a_template():
     assert find_column(BatchOptions(), "chat", ["text", "prompt"]) == "prompt"
     with pytest.raises(RequestError, match="no column 'text'; it has 'line'. Name one with --column"):
         find_column(BatchOptions(), "embed", ["line"])
@@ -73,7 +73,7 @@ def test_prompts_come_from_a_column_or_from_a_template_in_the_sandbox():
         prompt_of("{{ text.__class__.__mro__ }}", None)({"text": "no"})
 
 
-def test_a_translation_is_that_of_a_plain_loop_and_poisoned_rows_become_errors(translate, tmp_path):
+def test_a_translation_is_that_of_a_plain_loop(translate, tmp_path):
     rows = write_jsonl(tmp_path / "rows.jsonl", 30)
     lines = (tmp_path / "rows.jsonl").read_text().splitlines()
     lines[3], lines[7], lines[20] = (
@@ -100,7 +100,7 @@ def test_a_translation_is_that_of_a_plain_loop_and_poisoned_rows_become_errors(t
     assert found[20]["error"] == "its field 'id' is \"x\", which is no int64."
 
 
-def test_sampled_rows_draw_by_the_seed_of_the_job_and_their_number(llama, tmp_path):
+def test_sampled_rows_draw_by_the_job_seed_and_their_number(llama, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"prompt": "Once"}\n' * 6)
     options = {"max_new_tokens": 12, "temperature": 2.0}
     for name, seed, size in (("a", 1, 6), ("b", 1, 6), ("c", 2, 6), ("d", 1, 2)):
@@ -114,7 +114,7 @@ def test_sampled_rows_draw_by_the_seed_of_the_job_and_their_number(llama, tmp_pa
     assert outputs[4] == alone.text
 
 
-def test_translations_that_sample_draw_by_row_and_greedy_ones_run_in_batches(translate, tmp_path):
+def test_translations_that_sample_draw_by_row(translate, tmp_path):
     write_jsonl(tmp_path / "rows.jsonl", 9)
     texts = {}
     for name, seed, rows in (("a", 1, 4), ("b", 1, 2), ("c", 2, 4)):
@@ -133,7 +133,7 @@ def test_translations_that_sample_draw_by_row_and_greedy_ones_run_in_batches(tra
     assert sizes == [4, 4, 1]
 
 
-def test_batches_are_of_similar_numbers_of_tokens_however_long_the_texts_are(translate, embed):
+def test_batches_hold_texts_of_similar_length(translate, embed):
     for bundle, verb, name in ((translate, "translate", "generate"), (embed, "embed", "embed_encoded")):
         model = load(bundle, "cpu", 1)
         generation = {"num_beams": 1, "max_new_tokens": 2} if verb == "translate" else {}
@@ -198,7 +198,7 @@ def test_a_job_goes_on_and_a_different_one_is_refused(embed, tmp_path):
         run(embed, tmp_path / "rows.jsonl", tmp_path / "full")
 
 
-def test_a_bundle_is_copied_to_a_node_once_and_checked_before_use(embed, tmp_path, monkeypatch):
+def test_a_bundle_is_copied_to_a_node_once_and_checked(embed, tmp_path, monkeypatch):
     monkeypatch.setenv("EDGEFORMER_BATCH_CACHE", str(tmp_path / "cache"))
     from edgeformer.batch.bundles import bundle_hash
 

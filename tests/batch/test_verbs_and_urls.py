@@ -58,7 +58,7 @@ def write_texts(path, texts):
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
 
 
-def test_classes_are_those_of_the_model_and_a_text_that_is_too_long_is_an_error_row(bert, tmp_path):
+def test_classes_are_the_models_and_long_texts_are_error_rows(bert, tmp_path):
     bundle = bert("AutoModelForSequenceClassification", id2label={0: "bad", 1: "so-so", 2: "good"})
     write_texts(tmp_path / "rows.jsonl", TEXTS)
     _, [commit] = run(bundle, tmp_path / "rows.jsonl", tmp_path / "out")
@@ -105,7 +105,7 @@ def test_the_perplexity_of_a_row_is_that_of_its_text_alone(llama, tmp_path):
     assert empty["output"] is None and empty["error"]
 
 
-def test_recordings_of_a_folder_become_texts_and_a_broken_one_an_error_row(make_model, tmp_path):
+def test_a_broken_recording_of_a_folder_is_an_error_row(make_model, tmp_path):
     bundle = speech_model.speech_model(make_model, tmp_path).path
     folder = tmp_path / "sounds"
     folder.mkdir()

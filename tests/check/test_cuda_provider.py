@@ -21,8 +21,8 @@ from edgeformer.export import export_model
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
-from verification.cuda_kernels import merged, table_of, text_of
-from verification.simulated_cuda.session import SimulatedCuda
+from verification.cuda.cuda_kernels import merged, table_of, text_of
+from verification.cuda.simulated_cuda.session import SimulatedCuda
 
 WHEEL = os.environ.get("EDGEFORMER_ONNXRUNTIME_GPU")
 needs_the_wheel = pytest.mark.skipif(
@@ -216,7 +216,7 @@ def test_the_provider_captures_a_step_and_replays_it(simulated, tmp_path, precis
 @pytest.mark.parametrize(
     "options", [{"precision": "fp32"}, {"precision": "fp16", "ops": "standard", "cache": "static"}]
 )
-def test_a_graph_that_cannot_be_captured_is_refused_by_a_sentence(simulated, tmp_path, options):
+def test_a_graph_that_cannot_be_captured_is_refused(simulated, tmp_path, options):
     bundle = export_model("tiny-llama", tmp_path / "b", provider="cuda", verify=None, **options).path
     with pytest.raises(RuntimeError, match=r"RequestError: CUDA graphs cannot capture \S+model\.onnx: onnxruntime"):
         counted(simulated, bundle, True, "")
@@ -259,7 +259,7 @@ def test_an_engine_runs_on_simulated_cuda(simulated, tmp_path, captures):
     assert second["pinned"] >= 40, "ids and mask go there, values, ids and logits come back, at each of 8 steps"
 
 
-def test_rows_of_the_table_are_joined_only_where_they_accept_the_same():
+def test_table_rows_are_joined_only_where_they_accept_the_same():
     rows = [(1, None, {"T": ("a",), "U": ("x",)}), (1, None, {"T": ("b",), "U": ("x",)}), (1, 2, {"T": ("a",)})]
     assert merged(rows) == [(1, None, {"T": ("a", "b"), "U": ("x",)}), (1, 2, {"T": ("a",)})]
     apart = [(1, None, {"T": ("a",), "U": ("x",)}), (1, None, {"T": ("b",), "U": ("y",)})]

@@ -110,7 +110,7 @@ def test_genai_keeps_any_states_that_it_is_given_a_config_for(bundle, name):
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_states_that_genai_cannot_keep_have_no_config_and_a_reason(bundle, name):
+def test_states_that_genai_cannot_keep_have_no_config(bundle, name):
     layers, reason = REFUSED[name]
     folder = bundle(name, layers)
     assert not (folder / "genai_config.json").exists()
@@ -190,7 +190,7 @@ def test_transformers_js_names_states_by_config_json(bundle, places):
     assert found == {name: in_onnxruntime(folder) for name, folder in folders.items()}
 
 
-def test_transformers_js_does_not_find_states_that_config_json_does_not_name(bundle, tmp_path, places):
+def test_transformers_js_misses_states_not_in_config_json(bundle, tmp_path, places):
     folders = {}
     for number, (name, (what, edits, says)) in enumerate(NOT_IN_NODE.items()):
         layers, config = IN_NODE[what] if isinstance(what, str) else (what, {"model_type": "llama"})

@@ -202,7 +202,7 @@ def test_a_plot_of_nothing_says_why(found, tmp_path):
 
 
 @pytest.mark.parametrize("place", ["none/roof.png", "roof.svg"])
-def test_a_plot_that_cannot_be_written_is_refused_before_measuring(tmp_path, monkeypatch, place):
+def test_an_impossible_plot_is_refused_before_measuring(tmp_path, monkeypatch, place):
     monkeypatch.setattr(package, "benchmark", lambda *_, **__: pytest.fail("measured"))
     done = run("bench", "somewhere", "--plot", tmp_path / place)
     assert done.exit_code == 1

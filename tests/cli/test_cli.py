@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import edgeformer.checkpoints.source
-from edgeformer.cli._explain import summarised
+import edgeformer.checkpoints.found_model
 from edgeformer.cli.main import COMMANDS, cli
+from edgeformer.cli.make._explain import summarised
 from edgeformer.contract.tensors import CacheGeometry, KeyValueState
 from edgeformer.export.parity import find_checkpoint, open_subject
 from edgeformer.manifest.manifest import FILE_NAME, Manifest
@@ -41,14 +41,14 @@ def test_export_says_what_it_made_and_what_to_do_next(tmp_path):
 
 
 def test_random_weights_are_said_wherever_they_are_used(tmp_path, llama_folder, monkeypatch):
-    trained, presets = edgeformer.checkpoints.source.PRESETS / "tiny-llama", tmp_path / "presets"
+    trained, presets = edgeformer.checkpoints.found_model.PRESETS / "tiny-llama", tmp_path / "presets"
     (presets / "noise").mkdir(parents=True)
     shutil.copyfile(trained / "tokenizer.json", presets / "noise" / "tokenizer.json")
     tokens = json.loads((trained / "config.json").read_text())["vocab_size"]
     config = json.loads((llama_folder / "config.json").read_text()) | {"vocab_size": tokens}
     (presets / "noise" / "config.json").write_text(json.dumps(config))
     (presets / "noise" / "preset.json").write_text('{"description": "to try the tools", "random_weights": 7}')
-    monkeypatch.setattr(edgeformer.checkpoints.source, "PRESETS", presets)
+    monkeypatch.setattr(edgeformer.checkpoints.found_model, "PRESETS", presets)
     assert json.loads(run("models", "--json").stdout)["presets"] == {"noise": "to try the tools"}
     result = run("export", "--model", "noise", "-o", tmp_path / "b", "--no-verify")
     assert "note: the weights of noise are random, not trained. Its text will be noise." in result.stderr
@@ -204,7 +204,7 @@ def test_verify_prints_a_table_and_exits_with_0(tiny_llama_bundle):
     assert result.stdout.splitlines()[-1].startswith("verified (")
 
 
-def test_verify_finds_a_preset_by_itself_and_says_where_no_checkpoint_was_compared(tiny_llama_bundle, llama_bundle):
+def test_verify_finds_a_preset_by_itself(tiny_llama_bundle, llama_bundle):
     preset = run("verify", tiny_llama_bundle, "--quick")
     assert "reference: float64 PyTorch, preset tiny-llama;" in preset.stdout
     assert "not compared" not in preset.stdout
@@ -216,9 +216,7 @@ def test_verify_finds_a_preset_by_itself_and_says_where_no_checkpoint_was_compar
     assert last.endswith("its weights were not compared with a checkpoint, which --against MODEL does")
 
 
-def test_the_checkpoint_of_a_bundle_is_found_where_its_manifest_says(
-    llama_bundle, llama_folder, make_llama, tmp_path, monkeypatch
-):
+def test_the_checkpoint_is_found_where_the_manifest_says(llama_bundle, llama_folder, make_llama, tmp_path, monkeypatch):
     name = llama_folder.name
     bundle = Path(shutil.copytree(llama_bundle, tmp_path / "bundle"))
     assert find_checkpoint(bundle) is None
@@ -272,7 +270,7 @@ def test_info_counts_what_transformers_counts(llama_folder):
     assert data["flops_per_token"] == 2 * sum(linear)
 
 
-def test_info_of_an_encoder_decoder_counts_what_transformers_counts(make_model):
+def test_info_of_seq2seq_counts_what_transformers_counts(make_model):
     import transformers
 
     sizes = {"vocab_size": 131, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
@@ -330,7 +328,7 @@ def test_info_of_layers_with_states_tells_what_they_keep(make_model):
         assert re.search(f" *{re.escape(label)} +{size:,}\n", text), (label, text)
 
 
-def test_info_of_a_module_without_config_tells_every_size_of_a_cache(llama_bundle, tmp_path):
+def test_info_of_a_module_tells_every_size_of_a_cache(llama_bundle, tmp_path):
     """Layers of a module that is not ours may keep keys and values of different sizes."""
     folder = shutil.copytree(llama_bundle, tmp_path / "bundle")
     wide, plain = KeyValueState(num_kv_heads=1, head_dim=32), KeyValueState(num_kv_heads=2, head_dim=16)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from edgeformer.checkpoints.source import find_model
+from edgeformer.checkpoints.found_model import find_model
 from edgeformer.cli.main import cli
 from edgeformer.export import verify
 from edgeformer.manifest.manifest import Manifest
@@ -79,7 +79,7 @@ def test_info_counts_the_bytes_that_there_are(exported):
     assert re.search(rf"^bytes in int4 +{size:,}$", run("info", place).stdout, re.MULTILINE)
 
 
-def test_the_report_keeps_the_error_of_the_graph_and_the_loss_apart(exported):
+def test_the_report_separates_graph_error_from_loss(exported):
     place, checkpoint, _ = exported
     report = json.loads(run("verify", place, "--against", checkpoint, "--quick", "--json").stdout)
     assert report["passed"]

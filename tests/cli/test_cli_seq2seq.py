@@ -401,7 +401,7 @@ def decoder_bundle(llama_folder, tmp_path_factory):
 
 
 @pytest.mark.parametrize("option", ["--num-beams", "--source-language", "--target-language", "--language"])
-def test_a_decoder_alone_has_no_use_for_options_of_encoder_decoders(decoder_bundle, option):
+def test_a_decoder_refuses_options_of_encoder_decoders(decoder_bundle, option):
     result = run("run", decoder_bundle, "Hi", option, "2")
     assert (result.exit_code, result.stderr) == (1, f"error: {option}: not for a bundle of this kind (causal-lm).\n")
     result = run("embed", decoder_bundle, "Hi")

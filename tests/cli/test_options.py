@@ -30,7 +30,7 @@ def make(**options):
     click.echo(json.dumps(options))
 
 
-def test_help_has_a_section_for_each_topic_and_output_is_the_last():
+def test_help_has_a_section_per_topic_and_output_last():
     lines = run(make, "--help").stdout.splitlines()
     titles = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
     assert titles == ["Common:", "Graph:", "Output:"]

@@ -81,13 +81,13 @@ except edgeformer.errors.MissingDependencyError as error:
         ({"model_type": "clip_text_model"}, "clip_text_model is not a causal language model in transformers"),
     ],
 )
-def test_what_transformers_cannot_take_either_is_said_with_both_reasons(tmp_path, config, reason):
+def test_both_reasons_are_given_if_transformers_fails_too(tmp_path, config, reason):
     refused = f"edgeformer has no family of model_type {config['model_type']!r} .*the only way. {reason}"
     with pytest.raises(EdgeformerError, match=refused):
         export_model(folder_with(tmp_path, config), tmp_path / "bundle")
 
 
-def test_a_family_that_refuses_a_value_names_the_other_way_and_does_not_take_it(llama_folder, tmp_path):
+def test_a_refused_value_names_the_transformers_backend(llama_folder, tmp_path):
     config = json.loads((llama_folder / "config.json").read_text())
     for change in ({"rope_interleaved": True}, {"twist": 1}):
         with pytest.raises(ConfigError, match=HINT):

@@ -34,7 +34,7 @@ def entries(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_killed_export_leaves_no_bundle_and_the_next_success_no_rubbish(llama_folder, tmp_path):
+def test_a_killed_export_leaves_no_bundle(llama_folder, tmp_path):
     """The export is killed with SIGKILL at random moments, from its first second to past its end."""
     destination = tmp_path / "bundle"
     # Children fork from a server that has imported everything, so that the time to kill in is the export's own.
@@ -88,7 +88,7 @@ def test_an_interrupted_export_cleans_up_after_itself(tmp_path):
     assert entries(tmp_path) == []
 
 
-def test_an_export_that_is_terminated_while_it_begins_cleans_up_too(tmp_path, monkeypatch):
+def test_an_export_terminated_at_its_start_cleans_up(tmp_path, monkeypatch):
     """The folder is there, and not locked yet."""
 
     def terminated(folder):
@@ -125,7 +125,7 @@ def test_an_export_that_still_runs_is_left_alone(tmp_path):
     assert entries(tmp_path) == ["bundle"]
 
 
-def test_a_replaced_bundle_survives_a_kill_between_the_two_renames(llama_bundle, tmp_path):
+def test_a_bundle_survives_a_kill_between_two_renames(llama_bundle, tmp_path):
     partial = tmp_path / ".bundle.abc.partial"
     partial.mkdir()
     shutil.copytree(llama_bundle, partial / "replaced")
@@ -211,7 +211,7 @@ def test_load_names_a_missing_file(copy):
         load(copy)
 
 
-def test_verify_names_a_file_that_was_edited_without_changing_its_size(copy):
+def test_verify_names_a_file_edited_without_a_change_of_size(copy):
     data = copy / "onnx" / "model.onnx_data"
     content = bytearray(data.read_bytes())
     content[1000] ^= 1
@@ -247,7 +247,7 @@ def test_verify_refuses_a_manifest_that_was_rewritten(copy, llama_folder):
         verify(copy)
 
 
-def test_a_bundle_without_certificate_is_compared_with_its_checkpoint(copy, llama_folder):
+def test_a_bundle_without_certificate_is_compared(copy, llama_folder):
     """Whoever leaves the certificate out, too, is found out by the checkpoint alone."""
     data = copy / "onnx" / "model.onnx_data"
     content = bytearray(data.read_bytes())
@@ -307,7 +307,7 @@ def test_nothing_of_the_machine_is_in_a_bundle(llama_bundle, llama_folder):
             assert b"site-packages" not in content, path
 
 
-def test_clients_read_the_context_under_the_name_that_the_family_has(make_model, tmp_path):
+def test_clients_read_the_context_under_the_familys_name(make_model, tmp_path):
     sizes = {"vocab_size": 131, "n_embd": 32, "n_head": 2, "n_layer": 1, "n_positions": 64}
     folder = make_model("gpt2", **sizes, bos_token_id=1, eos_token_id=2)
     bundle = export_model(folder, tmp_path / "bundle", context_length=40, verify=None).path

@@ -87,7 +87,7 @@ def loss(weights, rounded, x):
 
 
 @pytest.mark.parametrize("form", FORMATS, ids=str)
-def test_products_with_correlated_inputs_err_far_less_and_so_do_those_with_inputs_that_were_not_seen(form):
+def test_gptq_errs_far_less_on_correlated_and_unseen_inputs(form):
     weights, seen, new = matrix(), correlated(), correlated(seed=7)
     needs_calibration = round_for_inputs(weights, costs_of(gram(seen)), form)
     for x in (seen, new):
@@ -100,7 +100,7 @@ def test_products_with_correlated_inputs_err_far_less_and_so_do_those_with_input
 
 
 @pytest.mark.parametrize("form", FORMATS, ids=str)
-def test_inputs_that_do_not_go_together_leave_each_weight_to_itself(form):
+def test_inputs_without_correlation_leave_each_weight_alone(form):
     weights = matrix()
     alone = round_for_inputs(weights, costs_of(torch.diag(torch.rand(SIZE, generator=seeded(2)))), form)
     errors = (alone.weights() - blocks_of(weights, form)).abs() / alone.scales.abs()[..., None]
@@ -163,7 +163,7 @@ def test_every_choice_is_the_best_one_for_what_is_left(symmetric, monkeypatch):
         assert (found - best).abs().max() <= 0.5 + 1e-3, place
 
 
-def test_costs_are_those_of_the_inverse_and_the_most_powerful_input_comes_first():
+def test_gptq_costs_are_those_of_the_inverse():
     g = gram(correlated())
     before = g.clone()
     costs = costs_of(g)
@@ -272,7 +272,7 @@ def preset():
     return source.folder, model_spec_of(source.config)
 
 
-def test_pieces_of_a_file_are_spread_over_it_with_the_special_tokens_of_a_text(preset, tmp_path):
+def test_pieces_of_a_file_are_spread_over_it(preset, tmp_path):
     folder, model_spec = preset
     path = tmp_path / "long.txt"
     path.write_text(
@@ -292,7 +292,7 @@ def test_pieces_of_a_file_are_spread_over_it_with_the_special_tokens_of_a_text(p
     )
 
 
-def test_a_short_file_is_one_text_and_token_ids_are_cut_to_the_context(preset, tmp_path):
+def test_a_short_file_is_one_text_cut_to_the_context(preset, tmp_path):
     folder, model_spec = preset
     path = tmp_path / "short.txt"
     path.write_text("Once upon a time", encoding="utf-8")
@@ -378,9 +378,7 @@ def calibrated(model_spec, weights, folder, chosen=None, texts=TEXTS):
     (BERT, {}, {"embedding.weight"}),
     (MARIAN, {}, {"encoder.embedding.weight"}),
 ])  # fmt: skip
-def test_every_layer_that_multiplies_is_rounded_and_an_embedding_only_if_it_is_the_head(
-    data, options, shared, tmp_path
-):
+def test_every_product_is_rounded_and_only_tied_embeddings(data, options, shared, tmp_path):
     model_spec, weights = opened(data, **options)
     found = calibrated(model_spec, weights, tmp_path)
     vectors = {name for name, value in weights.items() if value.dim() < 2}
@@ -410,7 +408,7 @@ def as_stored(weights, found):
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_what_reaches_a_layer_has_passed_the_rounded_ones_before_it(tied, tmp_path, monkeypatch):
+def test_inputs_of_a_layer_passed_the_rounded_layers_before(tied, tmp_path, monkeypatch):
     """And what is padding reaches none."""
     model_spec, weights = opened(LLAMA, tie_word_embeddings=tied)
     grams = []
@@ -458,7 +456,7 @@ def test_a_layer_knows_what_should_reach_it(tied, tmp_path, monkeypatch):
         assert (lost - expected).abs().max() < 1e-3 * expected.abs().max()
 
 
-def test_a_decoder_makes_up_for_nothing_on_the_text_of_its_encoder(tmp_path, monkeypatch):
+def test_a_decoder_is_not_compensated_on_encoder_text(tmp_path, monkeypatch):
     """No decoder of a pair ever reads such a text; tiny-translate wrote more wrong dates for it (5 of 250)."""
     made_up = {}
     whole = calibrate_module._Calibrator.quantize
@@ -476,7 +474,7 @@ def test_a_decoder_makes_up_for_nothing_on_the_text_of_its_encoder(tmp_path, mon
     assert halves["decoder."] == [None] * 10
 
 
-def test_a_head_that_is_an_embedding_is_rounded_for_what_should_reach_it(tmp_path, monkeypatch):
+def test_a_tied_head_is_rounded_for_what_should_reach_it(tmp_path, monkeypatch):
     """And first of all: what it errs where it is looked up can be made up for then."""
     model_spec, weights = opened(LLAMA, tie_word_embeddings=True)
     grams = []
@@ -492,7 +490,7 @@ def test_a_head_that_is_an_embedding_is_rounded_for_what_should_reach_it(tmp_pat
     assert (grams[0] - expected).abs().max() < 1e-4 * expected.abs().max()
 
 
-def test_a_layer_that_reads_no_rows_of_the_batch_has_nothing_to_make_up_for():
+def test_a_layer_without_batch_rows_is_not_compensated():
     """A table of positions [S, K], say, in a module of one's own."""
     calibrator = calibrate_module._Calibrator({}, None, (), 0, torch.ones(6, 5, dtype=torch.bool), print)
     table, states = torch.randn(8, SIZE, generator=seeded(1)), torch.randn(6, 5, SIZE, generator=seeded(2))
@@ -519,7 +517,7 @@ def rounded_by(found, weights):
     )
 
 
-def test_a_calibrated_model_is_nearer_to_the_original_one_on_other_texts(tmp_path):
+def test_a_calibrated_model_is_nearer_on_other_texts(tmp_path):
     """Its embedding has few directions, as those of trained models do."""
     model_spec, weights = opened(LLAMA)
     few = torch.randn(97, 6, generator=seeded(3)) @ torch.randn(6, 64, generator=seeded(4)) / 6**0.5
@@ -570,7 +568,7 @@ def test_layers_make_up_for_what_those_before_them_err(trained, tmp_path, monkey
     assert losses[0] < 0.75 * losses[1]
 
 
-def test_states_of_as_many_channels_as_there_are_tokens_are_not_taken_for_rows_of_tokens(tmp_path):
+def test_states_as_wide_as_the_tokens_are_not_token_rows(tmp_path):
     """Those of the first tokens, [B, K], which a classifier reads."""
     model_spec, weights = opened(BERT | {"architectures": ["BertForSequenceClassification"]})
     assert "classifier.dense.weight" in calibrated(model_spec, weights, tmp_path).formats
@@ -636,7 +634,7 @@ def test_a_bundle_says_how_it_was_rounded_and_keeps_nothing_else(bundles, symmet
     assert {path.name for path in place.iterdir() if path.is_dir()} <= {"onnx", "parity"}
 
 
-def test_a_verified_bundle_has_its_integers_and_those_of_the_view_judged(bundles):
+def test_calibrated_integers_of_both_graphs_are_verified(bundles):
     place = bundles[0][False]
     assert Manifest.read(place).prefill.quantization.calibration is not None
     checks = json.loads((place / "parity" / "report.json").read_text(encoding="utf-8"))["checks"]
@@ -716,7 +714,7 @@ def judged(folder, checkpoint, fault=None):
     (integers_of_another_layer, True, {"calibrated steps"}),
     (integers_of_another_layer, False, {"calibrated steps"}),
 ])  # fmt: skip
-def test_stored_weights_that_mean_another_model_are_found_by_the_checkpoint(bundles, fault, symmetric, found):
+def test_stored_weights_of_another_model_are_found(bundles, fault, symmetric, found):
     place, checkpoint = bundles[0][symmetric], bundles[1]
     assert judged(place, checkpoint) == set()
     assert judged(place, checkpoint, fault) >= found
@@ -741,7 +739,7 @@ def test_weights_of_another_seed_are_found(bundles, make_llama):
     assert judged(bundles[0][True], other) >= {"calibrated steps", "calibrated ranges"}
 
 
-def test_a_module_of_ones_own_and_one_of_transformers_are_calibrated_as_ours(make_llama, tmp_path):
+def test_own_modules_are_calibrated_as_ours(make_llama, tmp_path):
     checkpoint = make_llama(vocab_size=97, num_hidden_layers=1, max_position_embeddings=64)
     backend = export_model(
         checkpoint, tmp_path / "backend", precision="int4", calibration=TEXTS, backend="transformers", verify=None
@@ -766,7 +764,7 @@ def test_a_module_of_ones_own_and_one_of_transformers_are_calibrated_as_ours(mak
     ({"precision": "fp32", "calibration": TEXTS}, "a text to calibrate with is for int4 and int8 with the rounding gp"),
     ({"calibration": "lost.txt"}, "lost.txt"),
 ])  # fmt: skip
-def test_what_excludes_each_other_is_said_before_anything_is_written(llama_folder, tmp_path, options, message):
+def test_options_that_exclude_each_other_are_refused_early(llama_folder, tmp_path, options, message):
     with pytest.raises(ExportError, match=message):
         export_model(llama_folder, tmp_path / "bundle", **({"precision": "int4"} | options))
     assert not list(tmp_path.iterdir())

@@ -170,7 +170,7 @@ def test_a_method_that_torch_no_longer_has_is_not_overridden():
         torch_export._override(object(), "run_decompositions", None)
 
 
-def test_a_model_of_ours_is_traced_once_and_its_graphs_share_nothing(monkeypatch):
+def test_our_model_is_traced_once_and_graphs_share_nothing(monkeypatch):
     config = open_source("tiny-llama").config
     model_spec, spec, traced = model_spec_of(config), model_spec_of(config).graphs[-1], []
     real = torch.export.export

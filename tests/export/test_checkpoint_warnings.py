@@ -6,7 +6,7 @@ import shutil
 import pytest
 from click.testing import CliRunner
 
-from edgeformer.checkpoints.source import PRESETS, find_model
+from edgeformer.checkpoints.found_model import PRESETS, find_model
 from edgeformer.cli.main import cli
 from edgeformer.errors import ConfigError
 from edgeformer.export.importers.checkpoint_warnings import checkpoint_warnings, other_reader_warnings
@@ -65,7 +65,7 @@ def test_an_end_of_turn_that_ends_no_text_is_named(folder, eos):
     assert "Add 2 to eos_token_id in generation_config.json" in warning
 
 
-def test_the_end_token_of_the_tokenizer_that_ends_no_text_is_named(folder):
+def test_a_tokenizer_end_token_that_ends_no_text_is_named(folder):
     edit(folder, "generation_config.json", eos_token_id=0)
     edit(folder, "tokenizer_config.json", eos_token={"content": "<|im_end|>"})
     [warning] = warnings(folder)
@@ -108,7 +108,7 @@ def test_what_is_no_token_id_is_refused_before_the_export(folder, name, value):
         ({"temperature": 0.6, "top_p": 0.9, "use_cache": True, "num_beams": 1, "suppress_tokens": []}, None),
     ],
 )
-def test_a_decoder_is_greedy_whatever_its_file_asks_and_that_is_said(folder, fields, said):
+def test_a_decoder_is_greedy_whatever_its_file_asks(folder, fields, said):
     edit(folder, "generation_config.json", **fields)
     found = [each for each in warnings(folder) if "greedy" in each]
     assert found == [] if said is None else f"asks for {said}, and the calls" in found[0]

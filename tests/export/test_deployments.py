@@ -11,7 +11,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edgeformer.checkpoints.source import find_model, open_source
+from edgeformer.checkpoints.found_model import find_model
+from edgeformer.checkpoints.source import open_source
 from edgeformer.client_files.transformers_js import with_transformers_js_config
 from edgeformer.errors import BundleError, ExportError, RequestError
 from edgeformer.export import ExportOptions, export_model
@@ -65,7 +66,7 @@ def test_a_target_proposes_by_the_kind_of_model(target, decoder, encoder, config
     assert module.precision == decoder[0], "a module that is not ours is a decoder"
 
 
-def test_embeddings_and_decoders_are_by_token_only_where_nothing_else_runs():
+def test_per_token_is_chosen_only_where_nothing_else_runs():
     for name in ("embedding.weight", "head.weight", "decoder.blocks.0.feed_forward.up.weight"):
         assert PER_TOKEN.format_of(name).block == 128
         assert EVERYWHERE.format_of(name).block is None
@@ -196,7 +197,7 @@ def translator(make_model):
     return with_tokenizer(make_model("t5", 5, auto="AutoModelForSeq2SeqLM", **sizes, **ends))
 
 
-def test_graphs_of_a_translator_have_their_own_weights_in_a_browser(translator, tmp_path):
+def test_browser_graphs_of_a_translator_have_own_weights(translator, tmp_path):
     result = export_model(translator, tmp_path / "web", deployment="web")
     names = ["decoder_model.onnx"]
     for name in ("encoder_model.onnx", "decoder_model_merged.onnx"):
@@ -404,7 +405,7 @@ def entry_of(path):
     return FileEntry(bytes=path.stat().st_size, sha256=sha256(path))
 
 
-def test_the_list_of_kernels_is_that_of_the_graph_and_names_no_place(bundles):
+def test_the_list_of_kernels_is_that_of_the_graph(bundles):
     path = bundles["mobile"].path
     lines = (path / OPERATORS).read_text().splitlines()
     assert lines[:2] == ["# Generated from model/s:", "# - onnx/model.ort"]

@@ -33,7 +33,7 @@ def traced(tmp_path, program=PROGRAM):
     return (tmp_path / "trace").read_text().splitlines() if done.returncode == 0 else None
 
 
-def test_files_and_folders_reach_the_disk_before_they_get_their_name(tmp_path):
+def test_files_reach_the_disk_before_they_get_their_name(tmp_path):
     calls = traced(tmp_path)
     if calls is None:
         pytest.skip("2026-11-24: strace is not installed, or may not trace here")
@@ -65,7 +65,7 @@ def test_a_bundle_is_replaced_whole(bundle, monkeypatch, exchanges):
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-def test_a_bundle_comes_back_if_its_successor_cannot_take_its_place(bundle, monkeypatch, error):
+def test_a_bundle_comes_back_if_its_successor_fails(bundle, monkeypatch, error):
     monkeypatch.setattr(staging, "_exchange", lambda first, second: False)
     rename, names = Path.rename, sorted(path.name for path in bundle.iterdir())
 
@@ -88,7 +88,7 @@ Folder(sys.argv[1]).write("part-00000000", b"rows")
 """
 
 
-def test_a_shard_of_a_batch_job_reaches_the_disk_before_it_gets_its_name(tmp_path):
+def test_a_shard_reaches_the_disk_before_it_gets_its_name(tmp_path):
     calls = traced(tmp_path, SHARD)
     if calls is None:
         pytest.skip("2026-11-24: strace is not installed, or may not trace here")

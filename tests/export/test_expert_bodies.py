@@ -93,7 +93,7 @@ def test_a_choice_bias_changes_the_choice_and_not_the_weights():
     assert torch.equal(weights, logits[:, [0, 2]].sigmoid())
 
 
-def test_scores_that_are_rounded_to_one_do_not_hide_the_larger_logit():
+def test_scores_rounded_to_one_do_not_hide_larger_logits():
     logits = torch.tensor([[50.0, 60.0, 40.0]])
     experts, _ = ops.expert_router(logits, None, None, **ROUTER | {"experts_per_token": 1, "scoring": "sigmoid"})
     assert experts.tolist() == [[1]]

@@ -99,7 +99,7 @@ def test_the_graph_has_what_the_kernel_of_cuda_demands(bundle):
             np.testing.assert_array_equal(numpy_helper.to_array(constants[node.input[place]]), np.float32(part[layer]))
 
 
-def test_every_layer_runs_on_the_gpu_and_the_audit_finds_what_would_not(bundle, tmp_path):
+def test_every_fp8_layer_runs_on_the_gpu(bundle, tmp_path):
     report = check(bundle, "cuda")
     assert report.audit.verdict == "loads", report.audit.findings
     broken = shutil.copytree(bundle, tmp_path / "broken")
@@ -163,7 +163,7 @@ def test_faults_of_the_scales_are_found_by_what_is_computed(twin, llama_folder, 
     assert NUMBERS in found and any(name.endswith("max error") for name in found)
 
 
-def test_a_scale_that_the_manifest_does_not_have_is_found_in_the_graph_for_cuda(bundle, llama_folder, tmp_path):
+def test_a_scale_missing_in_the_manifest_is_found(bundle, llama_folder, tmp_path):
     place = shutil.copytree(bundle, tmp_path / "wrong")
     changed(place / "onnx/model.onnx", another_scale)
     subject = open_subject(bundle, llama_folder)
@@ -203,7 +203,7 @@ def unrounded(emit, stored, scale):
     return emit("Mul", clipped, scale)
 
 
-def test_prompts_that_attend_before_rounding_are_right_where_the_kernel_does_so(twin, tmp_path, monkeypatch):
+def test_prompts_that_attend_before_rounding_are_right(twin, tmp_path, monkeypatch):
     """New keys are read before they are rounded here, as CUDA's kernel reads them in a prompt over an empty cache."""
     monkeypatch.setattr(fp8_twin, "_numbers", unrounded)
     place = shutil.copytree(twin.folder, tmp_path / "twin")
@@ -258,7 +258,7 @@ def test_steps_are_the_distances_of_neighbours():
     assert set(steps_at(positive, "int8")) == {1}
 
 
-def test_the_largest_number_seen_and_a_quarter_more_is_the_largest_float8(llama_folder):
+def test_the_scale_has_a_quarter_of_headroom(llama_folder):
     source = open_source(llama_folder)
     model = model_spec_of(source.config), source.weights()
     channels, layers = (
@@ -367,7 +367,7 @@ def test_a_decoder_of_devices_writes_the_same_tokens(model, monkeypatch):
         np.testing.assert_array_equal(before, after[0][1])
 
 
-def test_logits_that_a_caller_holds_stay_when_the_memory_of_steps_is_lent_again(model, monkeypatch):
+def test_held_logits_stay_when_step_memory_is_lent_again(model, monkeypatch):
     captured = CapturedSteps(64)
 
     def new():

@@ -107,7 +107,7 @@ def test_skip_layer_norm(biased):
     assert np.abs(normed - other.numpy()).max() > 1e-4
 
 
-def test_token_positions_of_a_padded_first_prompt_and_of_a_later_step():
+def test_token_positions_of_a_padded_prompt_and_a_step():
     first = torch.tensor([[1, 1, 1], [1, 0, 0]])
     assert check(ops.token_positions, {"attention_mask": first, "input_ids": first}, {})[0].tolist() == [[0, 1, 2]] * 2
     later = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
@@ -237,7 +237,7 @@ def test_padding_that_overflows_harms_nobody():
         np.testing.assert_allclose(each[1, :2], clean[1, :2], rtol=0, atol=1e-12)
 
 
-def test_the_body_also_takes_a_cache_longer_than_the_tokens_so_far():
+def test_the_body_takes_a_cache_longer_than_the_tokens():
     mask = [[1, 1, 1, 1, 1]]
     tensors = attention_tensors(new=1, past=4, mask=mask)
     expected = ops.group_query_attention(**tensors, **ATTENTION)

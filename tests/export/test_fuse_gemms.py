@@ -60,7 +60,7 @@ def test_joined_products_are_the_same_to_the_last_bit(bits, symmetric, monkeypat
         assert ours.any() and np.array_equal(ours, theirs)
 
 
-def test_the_weight_has_the_names_of_both_and_is_the_only_one_left():
+def test_the_fused_weight_has_both_names_and_is_the_only_one():
     graph, report = lowered(LLAMA, make_quantization("int4"))
     names = [name for name in graph.graph.initializers if "feed_forward." in name and name.startswith("blocks.1.")]
     assert sorted(names) == [

@@ -119,7 +119,7 @@ def test_genai_ends_where_the_model_does(tiny_llama_bundle):
     assert tokenizer.decode(generator.get_sequence(0)) == "470 + 119 = 589"
 
 
-def test_genai_reads_the_tokenizer_and_the_chat_template_of_a_bundle(tiny_llama_bundle):
+def test_genai_reads_tokenizer_and_template_of_a_bundle(tiny_llama_bundle):
     model = load(tiny_llama_bundle)
     tokenizer = og.Tokenizer(og.Model(str(tiny_llama_bundle)))
     text = "Once upon a time, 12 + 30 = 42."

@@ -75,7 +75,7 @@ def constant(graph, name):
 
 
 @pytest.mark.parametrize("kind", ["bundle", "viewed"])
-def test_every_graph_caches_integers_by_the_scales_of_the_manifest(kind, request):
+def test_every_graph_caches_integers_by_the_manifest(kind, request):
     folder = request.getfixturevalue(kind)
     manifest = Manifest.read(folder)
     for name in manifest.graph_files:
@@ -135,7 +135,7 @@ def test_a_fault_of_a_float16_graph_is_found_too(llama_folder, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["bundle", "viewed"])
-def test_what_the_graph_computes_over_its_integers_is_as_exact_as_any_graph(kind, request, llama_folder):
+def test_int8_attention_is_as_exact_as_any_graph(kind, request, llama_folder):
     report = verify(request.getfixturevalue(kind), llama_folder, mode="full")
     assert report.passed, report.describe()
     errors = [
@@ -217,7 +217,7 @@ def test_the_view_for_prompts_may_not_have_scales_of_its_own(viewed, llama_folde
     assert next(check.value for check in report.checks if check.name == SCALES) == 16
 
 
-def test_scales_that_clip_are_found_though_the_graph_keeps_to_them(llama_folder, tmp_path, monkeypatch):
+def test_scales_that_clip_are_found(llama_folder, tmp_path, monkeypatch):
     monkeypatch.setattr(cache_calibration, "MARGIN", 0.25)
     result = export_model(llama_folder, tmp_path / "bundle", cache_precision="int8", verify=None)
     report = verify(result.path, llama_folder, mode="quick")
@@ -271,7 +271,7 @@ def run_kernel(query, key, value, past_key, past_value, key_scale, value_scale):
     return ort.InferenceSession(model.SerializeToString()).run(None, feeds)
 
 
-def test_numbers_are_rounded_to_even_and_clipped_and_never_made_again():
+def test_cached_numbers_are_rounded_to_even_and_clipped():
     numbers = np.array([[[0.5, 1.5, -2.5, 0.49, 127.4, 200, -128.4, -200]]], np.float32)
     past = np.arange(-120, -112, dtype=np.int8).reshape(1, 1, 1, 8)
     scale = np.full((1, 1, 1, 8), 0.25, np.float32)
@@ -317,7 +317,7 @@ class Noted(CacheEntrance):
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
-def test_the_entrance_sees_keys_rotated_and_apart_however_attention_is_called(interleaved):
+def test_keys_are_calibrated_rotated_and_apart(interleaved):
     generator = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(1, 5, heads * 8, generator=generator) for heads in (4, 2, 2))
     angles = torch.arange(9.0)[:, None] * torch.tensor([1.0, 0.1, 0.01])
@@ -378,7 +378,7 @@ def scales_of(model, *samples, precision="int8"):
     return calibrate_caches(job, *samples)
 
 
-def test_scales_are_the_largest_numbers_of_the_texts_and_a_margin(llama_folder, monkeypatch):
+def test_scales_are_the_largest_numbers_and_a_margin(llama_folder, monkeypatch):
     model_spec, weights = opened(llama_folder)
     sampled, texts = [], [np.arange(3, 40), np.arange(90, 120)]
     run = Reference.run
@@ -401,7 +401,7 @@ def test_scales_are_the_largest_numbers_of_the_texts_and_a_margin(llama_folder, 
     assert scales_of((model_spec, weights), 1) != scales_of((model_spec, weights))
 
 
-def test_a_calibration_text_chooses_the_scales_without_rounding_a_weight(llama_folder, tmp_path):
+def test_a_calibration_text_chooses_scales_without_rounding(llama_folder, tmp_path):
     texts = [list(range(3, 120)), [9, 10]]
     done = export_model(llama_folder, tmp_path / "b", cache_precision="int8", calibration=texts)
 

@@ -26,7 +26,7 @@ from edgeformer.errors import BundleError
 from edgeformer.export.bundle.writer import GraphWriter
 from edgeformer.export.graph import function_bodies as bodies
 from edgeformer.export.lower import GraphJob
-from edgeformer.export.lower.ort import attention as lower_ort
+from edgeformer.export.lower.ort.attention import attention as lower_ort
 from edgeformer.export.parity.locate import cut_graph
 from edgeformer.export.parity.locate import locator as locate_module
 from edgeformer.export.parity.locate.locator import FLOOR, Locator, describe, locate
@@ -117,7 +117,7 @@ PLANTED = [
 
 
 @pytest.mark.parametrize(("kind", "name"), PLANTED)
-def test_a_fault_is_found_in_exactly_the_nodes_that_compute_something_else(make_clean, tmp_path, kind, name):
+def test_a_fault_is_found_in_exactly_the_wrong_nodes(make_clean, tmp_path, kind, name):
     bundle = make_clean(kind)
     found = find(name, bundle, tmp_path)
     expected = FAULT[name].expected(nodes_of(tmp_path), bundle[1].model)
@@ -128,7 +128,7 @@ def test_a_fault_is_found_in_exactly_the_nodes_that_compute_something_else(make_
 
 
 @pytest.mark.parametrize("name", [fault.name for fault in FAULTS if fault.kind == "config"])
-def test_a_graph_of_another_config_is_out_of_line_where_the_configs_differ(free, tmp_path, name):
+def test_a_graph_of_another_config_is_found_where_they_differ(free, tmp_path, name):
     found = find(name, free, tmp_path)
     assert suspects(found) == FAULT[name].expected(nodes_of(tmp_path), free[1].model), describe(found)
 
@@ -222,7 +222,7 @@ def test_reference_values_are_those_of_the_eager_decoder(free):
             np.testing.assert_allclose(ours.value[ours.valid], theirs.numpy()[ours.valid], rtol=0, atol=1e-7)
 
 
-def test_an_epsilon_that_float16_cannot_tell_from_rounding_is_told_as_a_difference(make_clean, tmp_path):
+def test_an_epsilon_below_float16_rounding_is_a_difference(make_clean, tmp_path):
     found = find("eps of one norm", make_clean("tied-fp16"), tmp_path)
     assert found.first is None
     assert found.differences == (
@@ -428,7 +428,7 @@ def test_a_difference_without_effect_is_told_and_is_no_suspect(free, tmp_path):
     assert "different from a fresh lowering:\n  final_norm/RMSNorm has epsilon 1.01e-06 where" in describe(found)
 
 
-def test_a_graph_that_is_right_until_onnxruntime_optimises_it_is_not_to_blame(free, monkeypatch):
+def test_a_fault_of_onnxruntime_is_not_blamed_on_the_graph(free, monkeypatch):
     """The optimiser is played by one that puts Tanh in the place of a Sigmoid."""
     folder, *_, locator = free
     real = cut_graph.open_model

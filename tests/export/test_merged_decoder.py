@@ -139,7 +139,7 @@ def test_the_manifest_lists_it_and_our_runtime_does_not_open_it(bundles, tmp_pat
         verify(copy)
 
 
-def test_transformers_js_looks_for_no_suffix_and_no_file_of_weights(bundles):
+def test_transformers_js_looks_for_no_suffix(bundles):
     config = json.loads((bundles["t5"].path / "config.json").read_text())
     assert config["transformers.js_config"] == {"dtype": "fp32", "use_external_data_format": {}}
 

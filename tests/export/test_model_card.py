@@ -151,7 +151,7 @@ def greedy(model, source, start):
     return tokens
 
 
-def test_an_encoder_decoder_in_onnxruntime_alone_writes_what_ours_writes(bundles):
+def test_seq2seq_in_onnxruntime_alone_writes_what_ours_does(bundles):
     model = load(bundles["bart"])
     expected = greedy(model, [5, 6, 7, 1], 7)
     assert plain(bundles["bart"]) == f"{expected}\n"
@@ -241,7 +241,7 @@ def test_the_card_says_how_transformers_js_runs_it(bundles, name, call):
     assert call in card[card.index("```js\n") :]
 
 
-def test_the_card_does_not_promise_what_transformers_js_cannot_load(bundles):
+def test_the_card_promises_only_what_transformers_js_loads(bundles):
     assert "```js" not in (bundles["llama-static"] / "README.md").read_text()
 
 
@@ -271,7 +271,7 @@ def test_the_word_for_a_mask_is_that_of_the_tokenizer(bundles, tmp_path):
     assert "[MASK]" not in card
 
 
-def test_a_translator_is_tried_with_a_sentence_behind_its_first_prefix(bundles, tmp_path):
+def test_a_translator_is_tried_with_its_first_prefix(bundles, tmp_path):
     manifest = load(bundles["bart"]).manifest
     assert first_line(manifest, ".", tmp_path) == 'edgeformer run . "The woman sees the dog."'
     tasks = {"summarization": {"prefix": "sum up: "}, "translation_en_to_de": {"prefix": "to German: "}}

@@ -88,7 +88,7 @@ def eager_greedy(module: nn.Module, prompt: list[int], steps: int) -> list[int]:
     return tokens[len(prompt) :]
 
 
-def test_the_example_of_the_documentation_makes_a_verified_bundle(example):
+def test_the_documented_example_makes_a_verified_bundle(example):
     assert documentation().count("\n") < 60
     manifest = Manifest.read(example[1] / "own-bundle")
     assert manifest.certifies(example[1] / "own-bundle")
@@ -448,7 +448,7 @@ def test_a_tensor_that_is_no_buffer_is_named(module, tmp_path, attribute, where)
         export_module(module, tmp_path / "bundle", **SIZES)
 
 
-def test_a_forward_around_the_example_is_taken_with_the_tensor_that_it_writes_down(module, tmp_path):
+def test_a_forward_around_the_example_is_taken(module, tmp_path):
     """Negative control of the broken ones: the same frame, and nothing broken."""
 
     def forward(self, *arguments):

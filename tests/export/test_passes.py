@@ -20,7 +20,7 @@ from edgeformer.export.capture.trace import capture
 from edgeformer.export.graph.editing import streamed
 from edgeformer.export.graph.function_bodies import decompose_all
 from edgeformer.export.lower import LoweringOptions, lower
-from edgeformer.export.lower.ort.attention import lower_attention
+from edgeformer.export.lower.ort.attention.attention import lower_attention
 from edgeformer.export.passes import (
     fold_rotary,
     fuse_skip_norm,
@@ -120,7 +120,7 @@ def test_fold_rotary_leaves_sizes_without_a_kernel():
     assert report.missed[0] == "blocks.0.attention/GroupQueryAttention: no kernel rotates 16 of 16 elements"
 
 
-def test_fold_rotary_leaves_positions_that_are_not_those_of_the_cache():
+def test_fold_rotary_leaves_positions_not_of_the_cache():
     class Shifted(Decoder):
         """As if the model counted positions from 1 in its first token only by convention of its own."""
 
@@ -243,7 +243,7 @@ INT4 = make_quantization("int4", QuantizationOverrides(block=16))
     ({"head_dim": 32, "attention_bias": False}, torch.float32, LoweringOptions(quantization=INT4), 1),
     ({}, torch.float16, LoweringOptions(), 0),
 ])  # fmt: skip
-def test_on_the_cpu_the_weights_of_queries_scale_them_where_it_loses_no_digit(options, dtype, lowering, scaled):
+def test_query_weights_are_scaled_where_no_digit_is_lost(options, dtype, lowering, scaled):
     """scaled: tensors a block, integers apart from their scales not counted."""
     chosen = config(**options)
     graph = captured(chosen, dtype=dtype)
@@ -339,7 +339,7 @@ def test_only_attention_both_ways_says_that_it_is_not_causal(causal):
     assert [each and each.as_int() for each in said] == [None if causal else 0] * LAYERS
 
 
-def test_a_float32_graph_for_cuda_has_no_attention_kernel_and_says_so():
+def test_a_float32_graph_for_cuda_has_no_attention_kernel():
     graph = captured(config(), dtype=torch.float32)
     lowered = lower(graph, LoweringOptions(provider="cuda"))
     reason = "GroupQueryAttention decomposed in 2 places: there is no float32 CUDA kernel (float16 has one)"
@@ -417,7 +417,7 @@ def test_last_token_leaves_logits_that_mix_tokens():
 
 @pytest.mark.parametrize("start", [None, 0, 2, -1, -3])
 @pytest.mark.parametrize("options", [{}, {"model_type": "cohere", "logit_scale": 0.3, "head_dim": 8}])
-def test_an_optional_input_says_from_which_token_on_there_are_logits(options, start):
+def test_an_optional_input_says_where_logits_begin(options, start):
     model = config(**options)
     graph = captured(model)
     logits, *caches = after_a_run(graph, model)

@@ -59,7 +59,7 @@ def blocks_of(place):
     return {name: each.quantized.block for each in stored if each.quantized for name in each.parameters}
 
 
-def test_every_product_of_an_encoder_is_by_token_and_its_vocabulary_is_not(bundle):
+def test_every_encoder_product_but_the_vocabulary_is_per_token(bundle):
     blocks = blocks_of(bundle("bert")[0])
     in_blocks = {name for name, block in blocks.items() if block is not None}
     assert in_blocks == {"embedding.weight"}, "whose head shares it"
@@ -149,7 +149,7 @@ def product(graph, name):
     return found
 
 
-def test_a_gate_meets_a_product_without_its_step_which_comes_in_later(bundle):
+def test_a_gate_meets_a_product_without_its_step(bundle):
     graph = nodes(bundle("llama")[0] / GRAPH)
     made = {node.output[0]: node for node in graph}
     up, down = (product(graph, f"{GATED}.{name}") for name in ("up", "down"))
@@ -278,7 +278,7 @@ def test_with_their_rounding_the_exact_runs_would_fail(bundle, monkeypatch):
     assert not any(name.startswith(ACTIVATIONS) for name in failed)
 
 
-def test_without_their_rounding_the_reference_of_the_others_would_fail_them(bundle, monkeypatch):
+def test_the_unrounded_reference_would_fail_the_others(bundle, monkeypatch):
     monkeypatch.setattr(reference, "round_activations", lambda module, formats: None)
     assert all(ratio > 100 for ratio in ratios(verify(*bundle("bert"), mode="quick")))
 
@@ -312,7 +312,7 @@ def integers_without_signs(graph, stored):
 
 
 @pytest.mark.parametrize("fault", [a_scale_doubled, outputs_exchanged, integers_without_signs])
-def test_stored_weights_that_mean_another_model_are_found_by_the_checkpoint(bundle, tmp_path, fault):
+def test_stored_weights_of_another_model_are_found(bundle, tmp_path, fault):
     assert failures(*bundle("bert"), tmp_path / "faulty", fault) == {"weights"}
 
 
@@ -375,7 +375,7 @@ def scales_of_another_layer(graph, stored):
         scales_of_another_layer,
     ],
 )
-def test_a_graph_that_computes_something_else_of_its_weights_is_found(bundle, tmp_path, fault):
+def test_a_graph_that_computes_something_else_is_found(bundle, tmp_path, fault):
     """In the exact runs, whatever rounding hides, and the weights are right."""
     failed = failures(*bundle("bert"), tmp_path / "faulty", fault)
     assert failed >= {"text, logits", "text, last_hidden_state"}
@@ -416,11 +416,11 @@ def values_scaled_too(graph, stored):
 
 
 @pytest.mark.parametrize("fault", [queries_not_scaled, values_scaled_too])
-def test_wrong_scales_of_queries_and_values_are_found_by_the_checkpoint(bundle, tmp_path, fault):
+def test_wrong_scales_of_queries_and_values_are_found(bundle, tmp_path, fault):
     assert failures(*bundle("llama"), tmp_path / "faulty", fault) == {"weights"}
 
 
-def test_tokens_that_share_a_scale_are_found_by_what_stands_in_the_padding(bundle, tmp_path):
+def test_tokens_that_share_a_scale_are_found_by_padding(bundle, tmp_path):
     assert {"padding", f"{ACTIVATIONS}padding"} <= failures(*bundle("bert"), tmp_path / "f", one_scale_for_all_tokens)
 
 

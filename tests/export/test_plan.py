@@ -33,7 +33,7 @@ def test_keyword_arguments_are_the_options():
     assert get_type_hints(ModuleOptionKeywords) == shared
 
 
-def test_keyword_arguments_of_a_module_describe_it_or_are_options():
+def test_keywords_of_a_module_describe_it_or_are_options():
     described = get_type_hints(ModuleDescription)
     assert get_type_hints(ModuleKeywords) == get_type_hints(ModuleOptionKeywords) | described
     required = {field.name for field in dataclasses.fields(ModuleDescription) if field.default is dataclasses.MISSING}
@@ -74,7 +74,7 @@ def test_the_arithmetic_follows_precision_and_provider(precision, provider, arit
 
 
 @pytest.mark.parametrize("precision", ["int4", "int8"])
-def test_integers_for_cuda_are_computed_with_in_half_precision_of_either_kind(precision, llama):
+def test_integers_for_cuda_compute_in_half_precision(precision, llama):
     options = ExportOptions(precision=precision, provider="cuda", arithmetic="bf16")
     assert make_plan(options, llama).arithmetic == "bf16"
 
@@ -140,7 +140,7 @@ print("torch" in sys.modules, "onnx" in sys.modules)
 """
 
 
-def test_what_cannot_be_exported_is_said_before_torch_is_imported(tmp_path):
+def test_impossible_exports_are_refused_before_torch_loads(tmp_path):
     done = subprocess.run([sys.executable, "-c", REFUSED], capture_output=True, text=True, check=True, cwd=tmp_path)
     first, second, imported = done.stdout.splitlines()
     assert first.startswith("quantized products are ops of onnxruntime's own.")

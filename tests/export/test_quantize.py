@@ -96,7 +96,7 @@ def squared_error(blocks, form):
 
 @settings(max_examples=150, deadline=None)
 @given(some_blocks())
-def test_nearest_errs_by_half_a_step_and_by_more_only_where_a_symmetric_range_ends(drawn_blocks):
+def test_nearest_errs_by_at_most_half_a_step_within_the_range(drawn_blocks):
     """There it has one integer less, so what is as far out as the largest weight of the other sign is off by a step."""
     blocks, form = drawn_blocks
     rounded = round_blocks(blocks, form)
@@ -155,7 +155,7 @@ def test_magnitudes_do_not_matter(drawn_blocks, name):
 
 @pytest.mark.parametrize("name", ["nearest", "mse"])
 @pytest.mark.parametrize("form", [form for form in FORMATS if form.block == 32], ids=str)
-def test_weights_that_are_hardly_numbers_any_more_are_kept_as_far_as_their_scales_are(form, name):
+def test_nearly_infinite_weights_survive_as_their_scales_do(form, name):
     blocks = drawn("normal", (3, 2, 32), 0) * 1e-39
     errors = (round_blocks(blocks, with_rounding(form, name)).weights() - blocks).abs()
     smallest = 2.0**-149  # scales are no finer
@@ -172,7 +172,7 @@ def test_zeros_stay_zeros(form):
         assert (rounded.integers[0] == rounded.zeros[0][..., None]).all()
 
 
-def test_an_asymmetric_format_has_constant_blocks_and_two_values_exactly():
+def test_asymmetric_blocks_hold_constants_and_pairs_exactly():
     for bits in (4, 8):
         for kind in ("constant", "two values", "zeros"):
             blocks = drawn(kind, (4, 3, 32), 1)
@@ -308,7 +308,7 @@ def test_a_lookup_in_stored_parts_finds_what_they_mean(form, blocks):
         assert np.abs(meant(parts, form, high_half_first=True) - meant(parts, form)).max() > 0.1
 
 
-def test_parts_of_a_matrix_by_rows_and_of_the_same_by_columns_are_the_same():
+def test_parts_by_rows_and_by_columns_are_the_same():
     matrix, form = drawn("normal", (6, 64), 0), WeightFormat(bits=4, block=32, symmetric=False)
     for by_rows, by_columns in zip(parts_of(matrix, form), parts_of(matrix.t(), form, columns=True), strict=True):
         assert np.array_equal(by_rows, by_columns)
@@ -469,7 +469,7 @@ def ops(graph):
     return [node.op_type for node in graph.graph]
 
 
-def test_every_product_and_lookup_is_quantized_with_a_block_that_fits():
+def test_every_product_and_gather_is_quantized_if_blocks_fit():
     graph, report = lowered(config(), make_quantization("int8"))
     assert (report.changed, report.missed) == (2 * 5 + 2, [])
     assert (ops(graph).count("MatMulNBits"), ops(graph).count("MatMulNBitsSwiGLU")) == (2 * 3 + 1, 2)
@@ -669,14 +669,14 @@ def test_other_precisions_are_written_as_ever(exported, tmp_path, precision):
         ({"precision": "int2"}, "precision is 'int2'; it must be one of fp32, fp16, bf16, int8, int4, or None."),
     ],
 )
-def test_what_excludes_each_other_is_said_before_anything_is_written(llama_folder, tmp_path, options, message):
+def test_options_that_exclude_each_other_are_refused_early(llama_folder, tmp_path, options, message):
     with pytest.raises(ExportError, match=message):
         export_model(llama_folder, tmp_path / "bundle", **options)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_weights_that_are_not_finite_are_named_and_nothing_is_left(exported, tmp_path, value):
+def test_weights_that_are_not_finite_are_named(exported, tmp_path, value):
     parameters = load_file(exported[1]["free"] / "model.safetensors")
     parameters["model.layers.1.mlp.down_proj.weight"][3, 7] = value
     broken = tmp_path / "broken"
@@ -744,7 +744,7 @@ def test_one_matrix_at_a_time_is_in_memory_and_rounded_once(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("key", ["integers", "zero_points"])
-def test_whatever_the_order_of_parts_one_matrix_at_a_time_is_in_memory(key, monkeypatch):
+def test_one_matrix_at_a_time_is_in_memory(key, monkeypatch):
     """Parts of a matrix are far from each other, with `key` last; a part that is read alone leaves nothing behind."""
     alive, most = set(), []
 

@@ -18,8 +18,8 @@ from edgeformer.export.graph.recurrent_bodies import CHUNK
 from edgeformer.export.lower import LoweringOptions
 from edgeformer.export.lower.lowering import lower
 from edgeformer.layers import Context
-from edgeformer.layers.delta_net import DeltaNet
-from edgeformer.layers.state_space import StateSpace
+from edgeformer.layers.recurrent.delta_net import DeltaNet
+from edgeformer.layers.recurrent.state_space import StateSpace
 
 OP_SETS = {
     "ort": LoweringOptions(),

@@ -78,7 +78,7 @@ def test_the_audit_finds_a_hidden_float32():
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_the_reference_is_the_module_with_its_weights_a_module_at_a_time(tied):
+def test_the_reference_loads_one_module_at_a_time(tied):
     model = config(tie_word_embeddings=tied)
     weights = RandomWeights(model, 0)
     module = Decoder(model, torch.float64)
@@ -159,7 +159,7 @@ def test_figures_of_a_known_error():
     assert figures["max KL"][0] < 1e-12  # a constant added to all logits changes no probability
 
 
-def test_a_few_positions_are_held_to_the_worst_that_eager_makes_anywhere():
+def test_a_few_positions_are_held_to_eagers_worst():
     expected = logits(30, 20)
     eager = expected + 1e-3 * logits(30, 20, seed=1)
     eager[20] = expected[20] + 1e-2 * logits(20, seed=3)
@@ -197,7 +197,7 @@ def test_one_bad_position_shows_in_the_worst_ratio_alone():
     assert figures["worst ratio"][0] > 5
 
 
-def test_a_favourite_token_other_than_float64s_is_excused_only_by_the_error_that_is_allowed():
+def test_another_top_1_token_is_excused_only_by_the_error():
     expected = np.array([[1.0, 0.999, 0.0], [1.0, 0.5, 0.0], [0.0, 0.0, 1.0]])
     graph = np.array([[1.0, 1.001, 0.0], [0.4, 0.5, 0.0], [0.0, 0.0, 1.0]])
     assert margins(graph, expected) == pytest.approx([0.001, 0.5, 0.0])

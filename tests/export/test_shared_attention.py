@@ -112,7 +112,7 @@ def test_too_short_a_cache_is_an_error():
         ops.shared_attention(**tensors, **ATTENTION)
 
 
-def test_passes_count_the_projections_and_rotations_that_there_are():
+def test_passes_count_projections_and_rotations():
     model = sharing(None, None, 0, 1, None)  # the cache of the last layer tells what the layers before it computed
     expected = expected_changes(model)
     assert (expected["fold_rotary"], expected["pack_qkv"]) == (5, 3)

@@ -105,7 +105,7 @@ def test_smoothed_weights_say_the_same_to_the_last_bit(name):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_numbers_of_two_bytes_get_the_room_that_their_factors_need(dtype):
+def test_two_byte_numbers_get_room_for_their_factors(dtype):
     model_spec, weights = opened(NORMS["llama"][0])
     halves = {name: value.to(dtype) for name, value in weights.items()}
     (norm, *_) = smoothable_norms(GraphJob(model_spec=model_spec, weights=halves))
@@ -114,7 +114,7 @@ def test_numbers_of_two_bytes_get_the_room_that_their_factors_need(dtype):
     assert torch.equal(smoothed[norm.parameters[0]] * 2.0**14, halves[norm.parameters[0]].float())
 
 
-def test_norms_of_transformers_own_modules_are_smoothed_with_what_they_multiply_with():
+def test_norms_of_transformers_modules_are_smoothed():
     """Gemma's norms, too: patched to our op, they have the factor 1 + weight as their gain."""
     model_spec = plan_patches(GEMMA).model_spec
     weights = {name: torch.randn(shape, generator=seeded(1)) for name, shape in model_spec.parameter_shapes().items()}
@@ -234,7 +234,7 @@ def test_a_bundle_says_what_was_smoothed_and_is_right_by_itself(bundle):
     assert report.passed, report.describe()
 
 
-def test_calibrated_rounding_comes_after_it_and_all_graphs_have_it(checkpoint, tmp_path):
+def test_calibrated_rounding_follows_smoothing_in_all_graphs(checkpoint, tmp_path):
     result = export_model(
         checkpoint, tmp_path / "view", prefill="int8", calibration=TEXTS, smooth=True, verify="quick"
     )  # fmt: skip

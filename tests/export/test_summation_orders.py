@@ -31,7 +31,7 @@ def outcomes(module, x, orders):
 
 
 @torch.no_grad()
-def test_orders_differ_by_rounding_and_leave_the_module_as_it_was(layers):
+def test_orders_differ_by_rounding_and_leave_the_module(layers):
     x = torch.randn(40, 256)
     plain = layers(x)
     assert torch.equal(run_in_summation_orders(layers, 1, lambda: layers(x)), plain)
@@ -58,7 +58,7 @@ def test_it_errs_as_much_as_runs_do():
     assert lucky < 0.25 < alone
 
 
-def test_of_each_vector_the_one_that_is_a_little_more_than_typical():
+def test_a_vector_slightly_above_the_typical_is_chosen():
     """Distances from the mean: at the first position 0, 1, 1, 4 and −6 (root mean square 3.3), at the other all 0."""
     values = iter([[[0.0], [7.0]], [[1.0], [7.0]], [[1.0], [7.0]], [[4.0], [7.0]], [[-6.0], [7.0]]])
 

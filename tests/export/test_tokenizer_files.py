@@ -13,7 +13,7 @@ import pytest
 import sentencepiece
 from transformers import AutoTokenizer
 
-from edgeformer.checkpoints.source import PRESETS
+from edgeformer.checkpoints.found_model import PRESETS
 from edgeformer.export import export_model
 from edgeformer.export.importers.piece_tokenizer import MARK
 from edgeformer.export.importers.tokenizer_files import TokenizerFiles
@@ -107,7 +107,7 @@ def test_ids_of_sentencepiece_models_are_those_of_transformers(tmp_path, lines, 
     assert all(ours.encode(text) == again(text)["input_ids"] for text in TEXTS)
 
 
-def test_pieces_that_sentencepiece_itself_finds_otherwise_are_named(tmp_path, lines):
+def test_pieces_that_sentencepiece_finds_otherwise_are_named(tmp_path, lines):
     """transformers 5.23 leaves out the space before a text of Mistral's: its class has no reader of such files."""
     train(tmp_path / "tokenizer.model", lines, **BYTES)
     describe(tmp_path, "mistral", "LlamaTokenizer")
@@ -195,7 +195,7 @@ def write_tekken(folder):
     describe(folder, "mistral")
 
 
-def test_tekken_has_the_ids_of_transformers_behind_its_first_token(tmp_path):
+def test_tekken_has_the_ids_of_transformers(tmp_path):
     write_tekken(tmp_path)
     files = TokenizerFiles(tmp_path)
     theirs, ours = read(tmp_path), Tokenizer(files.folder)

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
 from checkpoints.tiny_transformers import CONTEXT, WINDOW, tiny_config
 
-import edgeformer.checkpoints.source
+import edgeformer.checkpoints.found_model
 from edgeformer.cli.main import cli
 from edgeformer.errors import ConfigError, ExportError, MissingDependencyError, WeightsError
 from edgeformer.export import export_model, verify
@@ -36,13 +36,13 @@ from edgeformer.export.importers.from_transformers import plan_patches
 from edgeformer.export.importers.transformers_proof import prove
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.transformers_backend import transformers_shim
-from edgeformer.transformers_backend.attention import AttentionPatch
 from edgeformer.transformers_backend.hf_module import build
-from edgeformer.transformers_backend.norms import rms_norm_form
 from edgeformer.transformers_backend.patch_plan import PatchPlan
+from edgeformer.transformers_backend.patches.attention import AttentionPatch
+from edgeformer.transformers_backend.patches.norms import rms_norm_form
+from edgeformer.transformers_backend.patches.rotary import Rotation
 from edgeformer.transformers_backend.planning import READS_VALUES, window_of
-from edgeformer.transformers_backend.rotary import Rotation
-from edgeformer.transformers_backend.weights import checkpoint_tensors
+from edgeformer.transformers_backend.tensors.weights import checkpoint_tensors
 
 PROMPT, STEPS, LENGTHS, GREEDY = 24, 24, (24, 9, 1), 32
 LIMIT = 1e-5
@@ -201,7 +201,7 @@ def test_windows_are_those_of_the_masks(bundles):
     assert bundles["olmo3"].manifest.windows == (WINDOW, None)
 
 
-def test_a_bundle_can_be_verified_without_the_checkpoint_and_against_it(bundles, folders):
+def test_verify_works_with_and_without_the_checkpoint(bundles, folders):
     bundle = bundles["glm4"].path
     assert Manifest.read(bundle).provenance.backend == "transformers"
     assert verify(bundle, mode="quick").passed
@@ -210,7 +210,7 @@ def test_a_bundle_can_be_verified_without_the_checkpoint_and_against_it(bundles,
         verify(bundle, folders["cohere2"], mode="quick")
 
 
-def test_the_command_exports_in_half_precision_for_a_shorter_context(folders, tmp_path):
+def test_the_command_exports_half_precision_and_a_context(folders, tmp_path):
     line = ["export", "--model", str(folders["nanochat"]), "--backend", "transformers", "--precision", "fp16"]
     done = CliRunner().invoke(cli, [*line, "--context-length", "128", "-o", str(tmp_path / "bundle")])
     assert done.exit_code == 0, done.output
@@ -318,7 +318,7 @@ def test_the_proof_holds_to_rounding_of_float64(olmo3):
     assert prove(backend.config, backend.plan, weights, folder) < 1e-13
 
 
-def test_a_window_longer_than_the_text_of_the_proof_is_read_from_the_mask(make_model):
+def test_a_window_longer_than_the_proof_is_read_from_the_mask(make_model):
     fields = sizes("ministral", sliding_window=600, max_position_embeddings=1024)
     backend = plan_patches(fields)
     assert {form.window for form in backend.plan.attentions.values()} == {600}
@@ -452,7 +452,7 @@ def test_a_model_that_is_not_told_to_be_a_decoder_is_refused():
         plan_patches(sizes("bert", is_decoder=False))
 
 
-def test_rotation_that_depends_on_the_length_is_refused_beyond_it():
+def test_rotation_that_depends_on_length_is_refused_beyond_it():
     factors = {"short_factor": [1.0] * 16, "long_factor": [2.0] * 16, "original_max_position_embeddings": 64}
     fields = sizes("arcee") | {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4, "factor": 4.0} | factors}
     with pytest.raises(ExportError, match="rotates by other angles where a text is longer.*--context-length 64"):
@@ -484,9 +484,9 @@ def test_tensors_that_do_not_fit_are_reported_together(folders, tmp_path):
 def test_a_preset_without_checkpoint_is_refused(tmp_path, monkeypatch):
     noise = tmp_path / "presets" / "noise"
     noise.mkdir(parents=True)
-    shutil.copyfile(edgeformer.checkpoints.source.PRESETS / "tiny-llama" / "config.json", noise / "config.json")
+    shutil.copyfile(edgeformer.checkpoints.found_model.PRESETS / "tiny-llama" / "config.json", noise / "config.json")
     (noise / "preset.json").write_text('{"description": "to try the tools", "random_weights": 7}')
-    monkeypatch.setattr(edgeformer.checkpoints.source, "PRESETS", noise.parent)
+    monkeypatch.setattr(edgeformer.checkpoints.found_model, "PRESETS", noise.parent)
     with pytest.raises(ConfigError, match="preset noise has no checkpoint"):
         export_model("noise", tmp_path / "bundle", backend="transformers")
 

@@ -23,9 +23,9 @@ from edgeformer.errors import ExportError, WeightsError
 from edgeformer.export import export_model
 from edgeformer.export.importers.from_transformers import plan_patches
 from edgeformer.export.importers.transformers_proof import prove
-from edgeformer.transformers_backend.experts import StackReader
 from edgeformer.transformers_backend.hf_module import build
-from edgeformer.transformers_backend.weights import checkpoint_tensors, patched_tensors
+from edgeformer.transformers_backend.patches.experts import StackReader
+from edgeformer.transformers_backend.tensors.weights import checkpoint_tensors, patched_tensors
 
 LAYERS = 2
 SWIGLU = FeedForwardConfig(intermediate_size=32, activation="silu", bias=False)
@@ -136,7 +136,7 @@ def test_every_tensor_has_the_value_that_transformers_loads(make_model, model_ty
         assert torch.equal(weights[name], value), name
 
 
-def test_a_stored_buffer_that_transformers_would_load_and_we_compute_must_be_equal(make_model, tmp_path):
+def test_a_stored_buffer_that_we_compute_must_be_equal(make_model, tmp_path):
     model = build(plan_patches(sizes("qwen3_moe"), CONTEXT).config, torch.float32, "eager")
     model.model.register_buffer("order", torch.arange(3))
     tensors = load_file(make_model(**sizes("qwen3_moe")) / "model.safetensors")

@@ -21,8 +21,8 @@ from edgeformer.export import export_model
 from edgeformer.export.importers.from_transformers import plan_patches
 from edgeformer.export.importers.transformers_proof import prove
 from edgeformer.transformers_backend.hf_module import build
-from edgeformer.transformers_backend.recurrent import RecurrentPatch
-from edgeformer.transformers_backend.weights import checkpoint_tensors
+from edgeformer.transformers_backend.patches.recurrent import RecurrentPatch
+from edgeformer.transformers_backend.tensors.weights import checkpoint_tensors
 
 LIMIT = 1e-5
 ATTENTION = KeyValueState(num_kv_heads=2, head_dim=32)

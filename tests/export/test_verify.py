@@ -20,7 +20,7 @@ from edgeformer.runtime import load
 from edgeformer.runtime.steps.runner import StepRunner
 
 
-def test_a_full_verification_runs_every_way_of_feeding_and_every_language(tiny_llama_bundle):
+def test_full_verification_runs_every_feeding_and_language(tiny_llama_bundle):
     report = verify(tiny_llama_bundle, "tiny-llama")
     assert report.passed, report.describe()
     names = {check.name.split(":")[0] for check in report.checks}
@@ -36,7 +36,7 @@ def test_a_full_verification_runs_every_way_of_feeding_and_every_language(tiny_l
     assert report.hashes == Manifest.read(tiny_llama_bundle).graph_hashes()
 
 
-def test_a_half_precision_graph_tells_its_rounding_from_its_errors(llama_folder, tmp_path):
+def test_half_precision_rounding_is_told_from_errors(llama_folder, tmp_path):
     path = export_model(llama_folder, tmp_path / "bundle", precision="fp16").path
     report = verify(path, llama_folder)
     assert report.passed, report.describe()
@@ -90,7 +90,7 @@ def test_somebody_elses_graph_needs_its_model(somebody_elses):
         verify(somebody_elses[1])
 
 
-def test_a_graph_with_other_tensors_is_refused_with_the_difference(somebody_elses, make_llama):
+def test_a_graph_with_other_tensors_is_refused(somebody_elses, make_llama):
     deeper = make_llama(vocab_size=2048, num_hidden_layers=4)
     with pytest.raises(BundleError, match=r"of a 4-layer decoder: it lacks past_key_values\.3\.key"):
         verify(somebody_elses[1], deeper)
@@ -123,7 +123,7 @@ def test_load_is_silent_while_the_certificate_holds(llama_bundle):
         load(llama_bundle)
 
 
-def test_load_warns_of_a_graph_that_its_certificate_does_not_speak_of(llama_bundle, tmp_path):
+def test_load_warns_of_a_graph_not_in_the_certificate(llama_bundle, tmp_path):
     copy = Path(shutil.copytree(llama_bundle, tmp_path / "copy"))
     graph = copy / "onnx" / "model.onnx"
     content = graph.read_bytes()
@@ -151,7 +151,7 @@ def test_logits_of_another_token_than_the_last_are_found(tiny_llama_bundle, monk
     assert "last logits alone against all" in failed
 
 
-def test_numbers_that_float16_cannot_hold_are_the_reason_that_is_given(make_model, tmp_path):
+def test_float16_overflow_is_the_reason_given(make_model, tmp_path):
     """A row of Gemma's embedding is multiplied by √hidden_size, and becomes infinite."""
     sizes = {"vocab_size": 67, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "head_dim": 16}
     folder = make_model("gemma", **sizes, num_attention_heads=4, num_key_value_heads=1, max_position_embeddings=64)

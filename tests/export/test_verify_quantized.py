@@ -210,7 +210,7 @@ def test_quantization_loss_is_no_error_of_the_graph(bundle):
     assert worst < 0.1 * four
 
 
-def test_a_bundle_by_itself_tells_nothing_of_what_quantization_lost(bundle):
+def test_a_bundle_by_itself_tells_no_quantization_loss(bundle):
     report = verify(bundle("llama")[0], mode="quick")
     assert report.passed
     assert report.rounding is None and report.quantization is None
@@ -228,7 +228,7 @@ def test_the_emulation_of_activations_errs_as_the_kernel_does(bundle, precision)
 
 
 @pytest.mark.parametrize("precision", ["int4", "int8"])
-def test_without_the_emulation_the_graph_as_it_is_used_would_fail(bundle, precision, monkeypatch):
+def test_the_used_graph_would_fail_without_the_emulation(bundle, precision, monkeypatch):
     monkeypatch.setattr(reference, "round_activations", lambda module, formats: None)
     assert all(ratio > 100 for ratio in ratios(verify(*bundle("llama", precision), mode="quick")))
 
@@ -344,7 +344,7 @@ def one_channel_of_a_norm_a_digit_off(graph, stored):
         (zero_points_in_the_middle, False),
     ],
 )
-def test_stored_weights_that_mean_another_model_are_found_by_the_checkpoint(bundle, tmp_path, fault, symmetric):
+def test_stored_weights_of_another_model_are_found(bundle, tmp_path, fault, symmetric):
     """And by it alone: the graph computes what these weights mean."""
     assert failures(*bundle("llama", "int4", symmetric), tmp_path / "faulty", fault) == {"weights"}
 
@@ -421,14 +421,14 @@ RUNS = {"decode", "prefill", "steps", "chunks", "batch of 3"}
         (gate_and_up_exchanged, True, RUNS),
     ],
 )
-def test_a_graph_that_computes_something_else_of_its_weights_is_found(bundle, tmp_path, fault, symmetric, found):
+def test_a_graph_that_computes_something_else_is_found(bundle, tmp_path, fault, symmetric, found):
     """In both runs, and the weights are right."""
     failed = failures(*bundle("llama", "int4", symmetric), tmp_path / "faulty", fault)
     assert failed >= found | {f"int8 activations, {run}" for run in found}
     assert "weights" not in failed
 
 
-def test_a_block_size_that_the_weights_do_not_have_is_said_by_onnxruntime(bundle, tmp_path):
+def test_onnxruntime_refuses_a_wrong_block_size(bundle, tmp_path):
     with pytest.raises(BundleError, match="onnxruntime cannot load .*MatMulNBits"):
         failures(*bundle("llama"), tmp_path / "faulty", another_block_size)
 
@@ -444,7 +444,7 @@ def test_a_copy_without_a_fault_passes(bundle, tmp_path):
         assert failures(*bundle("llama", "int4", symmetric), folder, lambda graph, stored: None) == set()
 
 
-def test_a_graph_that_does_not_round_activations_passes_and_errs_less(bundle, tmp_path):
+def test_a_graph_without_rounded_activations_errs_less(bundle, tmp_path):
     """Limits say how far a graph may be from float64. Without `accuracy_level` it is nearer, and slower."""
     clean, checkpoint = bundle("llama", "int4")
 
@@ -501,7 +501,7 @@ def test_onnxruntime_genai_finds_the_same_tokens(make_llama, tmp_path, precision
     assert genai_greedy(place, prompts, STEPS) == expected
 
 
-def test_weights_of_a_quantized_bundle_are_near_those_of_the_checkpoint(bundle):
+def test_quantized_weights_are_near_the_checkpoint(bundle):
     """Read back as parameters of the module, packed matrices taken apart."""
     for precision, most in (("int4", 0.15), ("int8", 0.01)):
         place, checkpoint = bundle("llama", precision, False)

@@ -10,7 +10,8 @@ import transformers
 from encoder_rows import ENCODERS
 from huggingface_hub.errors import StrictDataclassFieldValidationError
 
-from edgeformer.checkpoints.source import FoundModel, lacks_family
+from edgeformer.checkpoints.found_model import FoundModel
+from edgeformer.checkpoints.source import lacks_family
 from edgeformer.checkpoints.weights import parameter_shapes
 from edgeformer.config import ClassificationHead, MaskedLMHead
 from edgeformer.errors import ConfigError
@@ -173,7 +174,7 @@ def test_a_context_beyond_the_positions_is_refused(family, length):
 
 @pytest.mark.parametrize("labels", [{"0": "a", "1": "b", "2": "c"}, {"0": "a"}])
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_an_id2label_of_another_count_is_read_as_transformers_reads_it(labels, count):
+def test_an_id2label_of_another_count_is_read(labels, count):
     theirs = transformers.RobertaConfig.from_dict({"id2label": dict(labels), "num_labels": count})
     ours = read("roberta", **LABELS, id2label=labels, num_labels=count)
     assert ours.head.labels == tuple(theirs.id2label[number] for number in range(theirs.num_labels))
@@ -399,7 +400,7 @@ FAST = {"bert", "modernbert", "deberta-v2"}
 @pytest.mark.parametrize(
     "family", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in ENCODERS]
 )
-def test_a_field_that_is_absent_or_null_means_what_it_means_to_transformers(family):
+def test_an_absent_or_null_field_means_what_it_does_in_hf(family):
     """Leave out, or set to null, each field of the family's models: it is refused, or read as transformers does."""
     compared = set()
     for options in ENCODERS[family].models.values():

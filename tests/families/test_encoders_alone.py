@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 
-from edgeformer.checkpoints.source import PRESETS, open_source
+from edgeformer.checkpoints.found_model import PRESETS
+from edgeformer.checkpoints.source import open_source
 from edgeformer.config import EncoderConfig, Seq2SeqConfig
 from edgeformer.errors import WeightsError
 from edgeformer.export import export_model
@@ -80,7 +81,7 @@ def test_the_module_is_that_of_transformers(tmp_path, family):
     assert error(folder, expected, farther) > 1e-3
 
 
-def test_the_encoder_of_a_whole_checkpoint_is_read_where_the_config_names_it(tmp_path):
+def test_the_encoder_of_a_whole_checkpoint_is_read(tmp_path):
     folder = save("t5", tmp_path / "whole", whole=True)
     assert isinstance(open_source(folder).config, Seq2SeqConfig)
     config = json.loads((folder / "config.json").read_text()) | {"architectures": ["T5EncoderModel"]}
@@ -101,7 +102,7 @@ def test_a_second_table_of_embeddings_that_differs_is_no_copy(tmp_path):
                 weights["embedding.weight"]
 
 
-def test_a_folder_of_sentence_transformers_is_a_bundle_with_its_vectors(tmp_path):
+def test_a_sentence_transformers_folder_is_a_bundle(tmp_path):
     """As sentence-t5 is: the mean, a layer without bias, and vectors of length one."""
     folder = save("t5", tmp_path / "t5", vocab_size=2048)
     transformers.AutoTokenizer.from_pretrained(PRESETS / "tiny-translate").save_pretrained(folder)

@@ -166,7 +166,7 @@ def test_finding_the_weights_that_have_an_expert_reads_nothing():
     assert "gate" not in OneExpert()
 
 
-def test_all_weights_that_are_read_on_demand_are_found_without_reading():
+def test_weights_read_on_demand_are_found_without_reading():
     root = Path(edgeformer.__file__).parent.parent
     files = [path for room in ("edgeformer", "export", "runtime") for path in (root / room).rglob("*.py")]
     assert len(files) > 200

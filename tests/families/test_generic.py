@@ -235,7 +235,7 @@ CONTRADICTIONS = {
 
 
 @pytest.mark.parametrize("name", CONTRADICTIONS)
-def test_a_contradiction_is_refused_before_any_weight_is_looked_for(name, make_folder, tmp_path):
+def test_a_contradiction_is_refused_before_weights_are_sought(name, make_folder, tmp_path):
     path, value, message = CONTRADICTIONS[name]
     refuse(make_folder(changed(path, value)), tmp_path, ConfigError, message)
 

@@ -159,7 +159,7 @@ def test_all_that_is_wrong_with_the_tensors_is_said_at_once(copy):
     assert text.endswith("Check that config.json and the safetensors files belong together.")
 
 
-def test_a_stored_rotation_table_is_left_out_if_it_is_that_of_the_config(copy):
+def test_a_stored_rotation_table_equal_to_the_config_is_left_out(copy):
     name = "model.layers.0.self_attn.rotary_emb.inv_freq"
     table = 10000.0 ** (-torch.arange(8) / 8)
     rewrite(copy, lambda tensors: tensors.update({name: table}))

@@ -95,7 +95,7 @@ def changed(folder, tmp_path, config=None, tensors=None):
 
 
 @pytest.mark.parametrize(("kind", "name"), CASES)
-def test_the_text_model_computes_what_the_whole_model_computes_on_text(make_wrapper, kind, name):
+def test_the_text_model_computes_what_the_whole_one_does(make_wrapper, kind, name):
     folder, tokens = make_wrapper(kind, name), some_tokens()
     expected = logits_of_whole(folder, tokens, MODELS[kind][name].auto) * MODELS[kind][name].logit_scale
     assert relative_error(logits_of_text(folder, tokens), expected) <= LIMIT
@@ -199,7 +199,7 @@ def test_a_flat_config_is_read_like_a_nested_one(make_wrapper, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["tied", "untied"])
-def test_a_head_is_tied_as_transformers_ties_it_where_config_does_not_say_so(make_wrapper, tmp_path, name):
+def test_a_head_is_tied_as_transformers_ties_it(make_wrapper, tmp_path, name):
     """Mistral Small 3.1 stores a head of its own, and Mistral3Config ties by default."""
     folder, tokens = make_wrapper("mistral3", name), some_tokens()
 
@@ -225,7 +225,7 @@ def test_the_text_config_may_say_that_the_head_is_tied(make_wrapper, tmp_path):
     assert relative_error(logits_of_text(moved, some_tokens()), logits_of_whole(moved, some_tokens())) <= LIMIT
 
 
-def test_tokens_of_the_text_config_stand_behind_those_of_the_whole_model(make_wrapper, tmp_path):
+def test_text_config_tokens_come_after_the_whole_models(make_wrapper, tmp_path):
     folder = make_wrapper("gemma3", "tied")
 
     def changed_ids(data):
@@ -262,7 +262,7 @@ def test_what_nobody_looked_at_is_refused(change, message):
         read_model_config(data | change)
 
 
-def test_a_field_of_the_whole_model_may_repeat_one_of_the_text_model():
+def test_a_field_of_the_whole_model_may_repeat_the_texts():
     data = {"model_type": "gemma3", "text_config": {"hidden_size": 640}, "hidden_size": 640, "image_grid_pinpoints": []}
     assert read_model_config(data)[1].hidden_size == 640
 

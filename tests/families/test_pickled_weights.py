@@ -11,7 +11,8 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file
 
-from edgeformer.checkpoints.source import PRESETS, find_model, open_source
+from edgeformer.checkpoints.found_model import PRESETS, find_model
+from edgeformer.checkpoints.source import open_source
 from edgeformer.checkpoints.tensor_files import open_tensors
 from edgeformer.cli.main import cli
 from edgeformer.errors import WeightsError
@@ -59,7 +60,7 @@ def test_a_change_of_what_was_read_does_not_reach_the_file(pickled):
     assert weights[name].abs().max() > 0
 
 
-def test_they_are_refused_by_default_with_the_option_that_reads_them(pickled):
+def test_pickled_weights_are_refused_by_default(pickled):
     folder = pickled()
     said = r"pytorch_model\.bin is a pickle, which is not read: save it as safetensors; .* on request: --allow-pickle"
     with pytest.raises(WeightsError, match=said):

@@ -299,7 +299,7 @@ FAST = {"bert", "gemma2", "gpt2", "llama", "qwen3_next", "t5", "whisper"}
 @pytest.mark.parametrize(
     "family", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in FAMILIES]
 )
-def test_a_field_that_is_absent_or_null_means_what_it_means_to_transformers(family):
+def test_an_absent_or_null_field_means_what_it_does_in_hf(family):
     """A field that is left out or null is refused, or read as transformers does."""
     compared = set()
     for options in FAMILIES[family].models.values():

@@ -99,7 +99,7 @@ def test_a_context_of_no_tokens_is_refused(family, length):
 
 
 @pytest.mark.parametrize("family", ["gpt2", "mpt"])
-def test_a_context_beyond_the_positions_is_refused_under_every_name_of_their_number(family):
+def test_a_context_beyond_the_positions_is_refused(family):
     with pytest.raises(ConfigError, match="--context-length is 257; this model has positions 1 to 256"):
         read(family, 257)
 
@@ -111,7 +111,7 @@ def test_nothing_in_bloom_ends_at_a_position():
 
 
 @pytest.mark.parametrize(("model_type", "field"), [("dbrx", "num_local_experts"), ("jetmoe", "num_local_experts")])
-def test_mixtures_of_experts_without_a_family_are_refused_by_name(model_type, field):
+def test_mixtures_of_experts_without_a_family_are_refused(model_type, field):
     with pytest.raises(ConfigError, match=rf"{model_type} is a mixture of experts \({field} = 8\), .*no blocks"):
         read_model_config({"model_type": model_type, "hidden_size": 64, field: 8})
 
@@ -129,14 +129,14 @@ def test_what_older_files_call_otherwise_means_the_same():
     assert named[0] == named[1]
 
 
-def test_parameters_of_the_rotation_come_before_what_stands_beside_them():
+def test_rotation_parameters_come_before_other_fields():
     """As in transformers, where a file contradicts itself."""
     parameters = {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5}
     rotary = read("phi", rope_parameters=parameters, partial_rotary_factor=0.25, rope_theta=7.0)
     assert rotary == read("phi", rope_parameters=parameters)
 
 
-def test_phi_3_was_trained_with_4096_positions_where_it_does_not_say():
+def test_phi_3_has_4096_positions_where_it_does_not_say():
     options = {"max_position_embeddings": 8192, "rope_scaling": LONGROPE}
     assert read("phi3", 4096, **options) == read("phi3", 4096, **options, original_max_position_embeddings=4096)
     with pytest.raises(ConfigError, match="Export with --context-length 4096 or less"):

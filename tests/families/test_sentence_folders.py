@@ -12,8 +12,9 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
+from edgeformer.checkpoints.found_model import PRESETS
 from edgeformer.checkpoints.sentence_transformers import LEGACY_MODES, read_prompts
-from edgeformer.checkpoints.source import PRESETS, open_source
+from edgeformer.checkpoints.source import open_source
 from edgeformer.config import EncoderConfig
 from edgeformer.errors import ConfigError, ExportError, RequestError, WeightsError
 from edgeformer.export import export_model, verify

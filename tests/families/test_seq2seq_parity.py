@@ -340,7 +340,7 @@ def test_the_comparison_sees_the_bundle_of_a_neighbouring_model(models, outcomes
     assert min(found.values()) > 100 * LIMITS["fp32"], found
 
 
-def test_every_family_of_encoder_decoders_has_at_least_three_models_here():
+def test_every_seq2seq_family_has_three_models_here():
     families = {
         name for name in family_names() if get_type_hints(load_family(name).read_config)["return"] is Seq2SeqConfig
     }

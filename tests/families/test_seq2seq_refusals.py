@@ -122,7 +122,7 @@ def test_the_target_of_led_has_at_most_its_own_positions(asked, lengths):
     assert (config.encoder.position_embedding.rows, config.decoder.position_embedding.rows) == (64, 48)
 
 
-def test_a_shorter_context_is_of_both_texts_but_never_of_a_recording():
+def test_a_shorter_context_is_of_texts_not_of_recordings():
     shorter = read("bart", 32)
     assert (shorter.encoder.context_length, shorter.decoder.context_length) == (32, 32)
     assert shorter.decoder.position_embedding.rows == 64 + 2  # as the checkpoint has them
@@ -267,7 +267,7 @@ FAST = {"bart", "t5", "whisper"}
     "family",
     [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in FAMILIES if name != "transformer"],
 )
-def test_a_field_that_is_absent_or_null_means_what_it_means_to_transformers(family):
+def test_an_absent_or_null_field_means_what_it_does_in_hf(family):
     """A field that is left out or null is refused, or read as transformers does."""
     compared = set()
     for options in FAMILIES[family].models.values():
@@ -284,7 +284,7 @@ def test_a_field_that_is_absent_or_null_means_what_it_means_to_transformers(fami
     assert len(compared) >= 8, compared
 
 
-def test_whether_t5_divides_its_logits_is_said_or_follows_from_the_head():
+def test_whether_t5_divides_its_logits_is_read():
     scales = [
         read("t5", **options).decoder.logit_scale
         for options in ({}, {"tie_word_embeddings": False}, {"scale_decoder_outputs": False})

@@ -139,7 +139,7 @@ def test_a_tied_weight_may_be_stored_under_all_of_its_names(family, make_folder)
 
 
 @pytest.mark.parametrize(("family", "copy"), [(family, copy) for family in COPIES for copy in COPIES[family][1]])
-def test_copies_of_a_tied_weight_that_differ_are_named_when_they_are_read(family, copy, make_folder):
+def test_copies_of_a_tied_weight_that_differ_are_named(family, copy, make_folder):
     tensor, _ = COPIES[family]
 
     def change(stored):
@@ -171,7 +171,7 @@ def test_copies_of_a_tied_weight_that_differ_are_named_when_they_are_read(family
 
 
 @pytest.mark.parametrize("family", ["mt5", "t5", "umt5"])
-def test_both_halves_read_the_table_of_the_decoder_where_it_is_the_only_one(family, make_folder):
+def test_both_halves_read_the_decoders_table_if_it_is_the_only(family, make_folder):
     """As MADLAD-400 stores it: the decoder's table, and a head."""
 
     def change(stored):
@@ -202,7 +202,7 @@ def test_a_buffer_of_another_name_is_not_ignored(make_folder):
     assert "unexpected: transformer.h.0.attn.scale" in text
 
 
-def test_packed_and_transposed_tensors_are_named_as_they_are_stored(make_folder):
+def test_packed_and_transposed_tensors_have_their_stored_names(make_folder):
     def change(stored):
         del stored["transformer.h.0.attn.c_attn.bias"]
         stored["transformer.h.1.attn.c_attn.weight"] = torch.zeros(192, 64)
@@ -236,13 +236,13 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize("family", DIFFERENT)
-def test_a_table_that_the_config_determines_may_not_be_another_one(family, make_folder):
+def test_a_table_that_the_config_determines_must_be_that_one(family, make_folder):
     name, values, words = DIFFERENT[family]
     text = refusal(make_folder(family, lambda stored: stored | {name: values}))
     assert f"different: {name} {words}" in text
 
 
-def test_the_shared_embedding_is_not_left_out_where_it_differs_from_those_that_are_read(make_folder):
+def test_a_shared_embedding_that_differs_is_not_left_out(make_folder):
     def change(stored):
         shared = stored["model.shared.weight"]
         copies = {f"model.{half}.embed_tokens.weight": shared.clone() for half in ("encoder", "decoder")}
@@ -256,7 +256,7 @@ def test_the_shared_embedding_is_not_left_out_where_it_differs_from_those_that_a
 
 @pytest.mark.parametrize("halves", [("encoder", "decoder"), ("encoder",), ()])
 @pytest.mark.parametrize("family", ["marian", "pegasus"])
-def test_stored_positions_are_read_and_absent_ones_computed_as_transformers_does(family, halves, make_folder):
+def test_stored_positions_are_read_and_absent_ones_computed(family, halves, make_folder):
     def change(stored):
         kept = {name: tensor for name, tensor in stored.items() if "embed_positions" not in name}
         generator = torch.Generator().manual_seed(1)

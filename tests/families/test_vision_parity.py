@@ -230,7 +230,7 @@ def changed(model, folder, file, **change):
     return folder
 
 
-def test_the_tower_of_a_whole_checkpoint_is_read_where_the_config_names_it(tmp_path):
+def test_the_tower_of_a_whole_checkpoint_is_read(tmp_path):
     """openai/clip-vit-… say CLIPModel; with another class in config.json, the tower is read from the same tensors."""
     torch.manual_seed(3)
     tower = TOWERS["clip"]["labels"]

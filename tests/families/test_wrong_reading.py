@@ -10,7 +10,7 @@ import torch
 import transformers
 from rows import FAMILIES, VOCABULARY
 
-from edgeformer.checkpoints.source import find_model
+from edgeformer.checkpoints.found_model import find_model
 from edgeformer.checkpoints.weights import CheckpointWeights
 from edgeformer.config import ExpertsConfig
 from edgeformer.export.reference.reference import Reference

@@ -45,7 +45,7 @@ def test_a_value_of_a_wrong_kind_or_size_is_refused(name, value, message):
 
 
 @pytest.mark.parametrize("window", [0, -4])
-def test_a_value_that_a_layer_refuses_is_named_as_config_json_names_it(window):
+def test_a_refused_value_has_its_name_in_config_json(window):
     data = json.loads((REAL / "mistralai--Mistral-7B-v0.1.json").read_text())
     said = rf"config\.json has sliding_window = {window}: AttentionConfig\.window is {window}; it must be positive"
     with pytest.raises(ConfigError, match=said):

@@ -104,7 +104,7 @@ def test_heads_of_a_group_share_keys_and_values(groups):
     assert shared["key.weight"].shape == (8, 8)
 
 
-def test_one_shared_key_makes_the_cache_smaller_by_the_number_of_heads():
+def test_one_shared_key_divides_the_cache_by_the_heads():
     """The memory of the KV cache shrinks "H-fold"; here there are 6 blocks of 8 heads of 64."""
 
     def cache(kv_heads):

@@ -133,7 +133,7 @@ def cross_attention(heads=1, head_dim=4, **fields):
     )
 
 
-def test_queries_come_from_the_decoder_and_keys_and_values_from_the_encoder():
+def test_queries_are_the_decoders_and_keys_the_encoders():
     """k_i = K·h_i and v_i = V·h_i of the encoder's h_1 … h_T, q_i = Q·z_i of the decoder's z_i.
 
     With d_k = 4, query (2, 0, 0, 0) and keys whose first elements are ln 1, ln 2 and ln 5, scores are those logarithms:
@@ -230,7 +230,7 @@ def written(model, sources, targets, mask=None):
     return model.decode(targets, torch.ones_like(targets), mask, [(nothing, nothing)] * 2, read)[0]
 
 
-def test_a_decoder_reads_all_of_the_source_and_none_of_its_own_future():
+def test_a_decoder_reads_all_of_the_source_and_no_future():
     """Generating word t it sees "the first t − 1 words" of the target, and looks back at every word of the input."""
     model, target = filled(SMALL), [5, 6, 7, 8]
     plain = written(model, [[1, 2, 3]], [target])[0]

@@ -72,7 +72,7 @@ def test_sinusoids_depend_on_no_length():
     assert torch.allclose(rows.square().sum(-1), torch.tensor(4.0, dtype=torch.float64))
 
 
-def test_products_of_sinusoids_depend_on_distance_but_do_not_only_shrink():
+def test_products_of_sinusoids_depend_on_distance():
     """A note says that the inner product of two encodings shrinks as their distance grows.
 
     It depends on the distance alone; at d = 4 it is cos(k) + cos(k / 100), which is larger at distance 6 than at 3.

@@ -15,7 +15,7 @@ from onnx.helper import (
 )
 from test_mat_mul_n_bits import session_of
 
-from edgeformer.export.lower.ort.kernel_nodes import ATTENTION
+from edgeformer.export.lower.ort.kernels.kernel_nodes import ATTENTION
 from edgeformer.runtime.sessions.session import onnxruntime_errors
 
 HEADS, KV_HEADS, HEAD_DIM, POSITIONS = 6, 2, 32, 160

@@ -8,8 +8,8 @@ from onnx.helper import make_attribute, make_graph, make_model, make_node, make_
 from onnx.numpy_helper import from_array
 from test_mat_mul_n_bits import random_weights, session_of
 
-from edgeformer.export.lower.ort.kernel_functions import gated_function
-from edgeformer.export.lower.ort.kernel_nodes import LAYER_NORM, POST_LAYER_NORM, PRODUCT, RMS_NORM
+from edgeformer.export.lower.ort.kernels.kernel_functions import gated_function
+from edgeformer.export.lower.ort.kernels.kernel_nodes import LAYER_NORM, POST_LAYER_NORM, PRODUCT, RMS_NORM
 from edgeformer.runtime.sessions.session import onnxruntime_errors
 
 ROUNDED = ir.AttrInt64("accuracy_level", 4)

@@ -7,7 +7,7 @@ from test_mat_mul_n_bits import session_of
 
 from edgeformer.contract.ops import INT8_CACHE
 from edgeformer.export import export_model
-from edgeformer.export.lower.ort.kernel_nodes import INT8_ATTENTION
+from edgeformer.export.lower.ort.kernels.kernel_nodes import INT8_ATTENTION
 from edgeformer.runtime import load
 from edgeformer.runtime.sessions import session
 from edgeformer.runtime.sessions.session import onnxruntime_errors

@@ -111,7 +111,7 @@ def test_it_is_right_for_one_row_and_for_many(library, bits, block, zero_points)
         )
 
 
-def test_the_kernel_is_preferred_and_the_function_runs_without_the_library(library):
+def test_the_function_runs_where_the_library_is_absent(library):
     parts = random_weights(64, 256, 4, 32, zero_points=True)
     sizes = {"N": 64, "K": 256, "bits": 4, "block_size": 32}
     x = np.random.default_rng(0).standard_normal((2, 3, 256)).astype(np.float32)

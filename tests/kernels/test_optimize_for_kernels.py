@@ -87,9 +87,7 @@ def test_a_model_answers_by_steps_with_stored_weights(bundle, exported, installe
     assert texts[0] == texts[1]
 
 
-def test_where_kernels_are_not_those_that_it_is_for_the_own_graph_is_opened(
-    bundle, installed, library, opened, monkeypatch
-):
+def test_with_other_kernels_the_bundles_graph_is_opened(bundle, installed, library, opened, monkeypatch):
     installed(library)
     folder = prepack.optimize(bundle).folder
     ours, plain = choose_kernels(), bundle / "onnx" / "model.onnx"
@@ -154,7 +152,7 @@ def product(name, weights, output):
     return onnx.helper.make_node("MatMulNBits", ["A", *weights], [output], domain="edgeformer", name=name, **sizes)
 
 
-def test_products_of_the_same_weights_share_panels_and_what_others_read_stays(installed, library, tmp_path):
+def test_products_of_the_same_weights_share_panels(installed, library, tmp_path):
     installed(library)
     parts = random_weights(70, 520, 4, 32, zero_points=False)
     weights = [onnx.numpy_helper.from_array(value, name) for name, value in parts.items()]

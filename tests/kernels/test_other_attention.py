@@ -8,7 +8,7 @@ from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_te
 from test_cached_attention import HEAD_DIM, HEADS, INTEGERS, KV_HEADS, PLAIN, inputs_of
 from test_mat_mul_n_bits import session_of
 
-from edgeformer.export.lower.ort.kernel_nodes import SHARED_ATTENTION, SOURCE_ATTENTION
+from edgeformer.export.lower.ort.kernels.kernel_nodes import SHARED_ATTENTION, SOURCE_ATTENTION
 from edgeformer.runtime.sessions.session import onnxruntime_errors
 
 LOWEST = ir.AttrFloat32("mask_filter_value", float(np.finfo(np.float32).min))

@@ -11,8 +11,8 @@ from onnx.numpy_helper import from_array
 from edgeformer.export import export_model, verify
 from edgeformer.export.graph.outlining import inline_functions
 from edgeformer.export.lower import ort as op_set
-from edgeformer.export.lower.ort.kernel_functions import call_kernels
-from edgeformer.export.lower.ort.per_token_functions import call_per_token_kernels
+from edgeformer.export.lower.ort.kernels.kernel_functions import call_kernels
+from edgeformer.export.lower.ort.kernels.per_token_functions import call_per_token_kernels
 from edgeformer.manifest.graph_forms import ENCODER_GRAPH, GRAPH
 from edgeformer.manifest.quantization import QuantizationOverrides, make_quantization
 from edgeformer.runtime.sessions import kernels
@@ -82,14 +82,14 @@ def test_all_products_are_in_functions(graph_of, name):
         ("llama", {"CachedAttention", "AddRMSNorm", "MatMulNBits"}),
     ],
 )
-def test_attention_and_norms_are_functions_too_and_all_else_is_light(graph_of, name, functions):
+def test_attention_and_norms_are_functions_too(graph_of, name, functions):
     calls = function_calls(graph_of(name))
     called = {function for function, _ in calls.graph if not function.startswith("PerToken")}
     assert called == functions
     assert calls.only_light
 
 
-def test_all_heavy_work_of_a_decoder_with_a_source_is_in_functions(graph_of):
+def test_all_heavy_work_of_a_seq2seq_decoder_is_in_functions(graph_of):
     calls = function_calls(graph_of("t5").parent / "decoder_model.onnx")
     assert {name for name, _ in calls.graph} == {"MatMulNBits", "CachedAttention", "SourceAttention", "AddRMSNorm"}
     assert calls.only_light
@@ -117,7 +117,7 @@ def run_graph(path, library=None):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_bodies_compute_what_nodes_without_functions_do_bit_for_bit(graph_of, make_model, tmp_path, monkeypatch, name):
+def test_bodies_compute_what_plain_nodes_do_bit_for_bit(graph_of, make_model, tmp_path, monkeypatch, name):
     rules = tuple(rule for rule in op_set.RULES if rule not in (call_kernels, call_per_token_kernels))
     monkeypatch.setattr(op_set, "RULES", rules)
     family, auto, options, graph, _ = MODELS[name]
@@ -182,7 +182,7 @@ def test_a_kernel_computes_what_the_body_does(graph_of, library, function, name,
     assert np.abs(kernel - body).max() <= 0.01 * np.abs(body).max()
 
 
-def test_the_rows_of_a_product_are_bit_for_bit_those_of_the_body_where_no_bias_is_added(graph_of, library):
+def test_product_rows_equal_the_body_bit_for_bit_without_bias(graph_of, library):
     graph, x = random_call(functions_of(graph_of("llama"))["PerTokenMatMul"], rows=(50,))
     body, kernel = (open_graph(graph, each).run(None, {"A": x})[0] for each in (None, library))
     np.testing.assert_array_equal(kernel, body)

@@ -77,7 +77,7 @@ def test_a_team_of_its_own_computes_the_same(bundle, installed, library, monkeyp
         np.testing.assert_array_equal(model.forward(TOKENS), ours)
 
 
-def test_a_graph_with_other_heavy_ops_keeps_the_threads_of_its_session(bundle, installed, library, tmp_path):
+def test_a_graph_with_other_heavy_ops_keeps_its_threads(bundle, installed, library, tmp_path):
     installed(library)
     model = onnx.load(bundle / "onnx" / "model.onnx", load_external_data=False)
     graph, choice = tmp_path / "model.onnx", choose_kernels()
@@ -177,7 +177,7 @@ def test_a_package_without_its_library_is_not_used(installed, library):
     why_not("its library is missing")
 
 
-def test_a_package_that_could_not_be_built_is_said_to_have_no_library(installed, library):
+def test_a_package_that_could_not_be_built_has_no_library(installed, library):
     """pip installs it all the same, and nobody is warned at every start."""
     copy = installed(library)
     record = copy.parent.parent / "edgeformer_kernels-9.9.dist-info" / "RECORD"
@@ -193,7 +193,7 @@ def test_a_library_that_cannot_be_opened_is_not_used(installed, tmp_path):
 
 
 @pytest.mark.parametrize("cwd", ["working directory", "elsewhere"])
-def test_a_library_is_not_taken_from_a_bundle_or_the_working_directory(bundle, library, tmp_path, cwd):
+def test_a_library_is_not_taken_from_a_bundle_or_the_cwd(bundle, library, tmp_path, cwd):
     """A bundle with a whole package in it, in the working directory or importable, is data."""
     planted = tmp_path / "bundle"
     shutil.copytree(bundle, planted)

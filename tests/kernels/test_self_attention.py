@@ -7,7 +7,7 @@ from test_cached_attention import HEADS, KV_HEADS, PLAIN, inputs_of
 from test_mat_mul_n_bits import session_of
 from test_other_attention import graph_of
 
-from edgeformer.export.lower.ort.kernel_nodes import CAUSAL_SELF_ATTENTION, SELF_ATTENTION
+from edgeformer.export.lower.ort.kernels.kernel_nodes import CAUSAL_SELF_ATTENTION, SELF_ATTENTION
 from edgeformer.runtime.sessions.session import onnxruntime_errors
 
 BIDIRECTIONAL = [ir.AttrInt64("causal", 0)]

@@ -55,7 +55,7 @@ def levels(library):
 
 @pytest.mark.parametrize("zero_points", [False, True])
 @pytest.mark.parametrize(("bits", "block"), [(4, 32), (8, 64)])
-def test_stored_weights_compute_what_the_same_packed_at_load_compute(library, tmp_path, bits, block, zero_points):
+def test_stored_panels_compute_what_packing_at_load_computes(library, tmp_path, bits, block, zero_points):
     sizes = SIZES | {"bits": bits, "block_size": block}
     parts = random_weights(70, 520, bits, block, zero_points=zero_points)
     for level in levels(library):
@@ -94,7 +94,7 @@ def refusal(stored, library, path, level=None, **options):
     return str(refused.value)
 
 
-def test_what_is_not_exactly_the_panels_of_a_node_is_refused_by_name(library, tmp_path):
+def test_what_is_not_exactly_a_nodes_panels_is_refused(library, tmp_path):
     best = levels(library)[0]
     stored = packed(random_weights(70, 520, 4, 32, zero_points=True), library, best, **SIZES)[1]
     advice = "Write it again with: edgeformer optimize"

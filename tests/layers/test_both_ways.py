@@ -25,8 +25,8 @@ from edgeformer.config import (
     T5BiasConfig,
 )
 from edgeformer.layers import Attention, Context
-from edgeformer.layers.attention import CrossAttention
-from edgeformer.layers.attention_bias import AlibiBias, T5Bias, Visibility, group_table, t5_buckets
+from edgeformer.layers.attention.attention import CrossAttention
+from edgeformer.layers.attention.attention_bias import AlibiBias, T5Bias, Visibility, group_table, t5_buckets
 from edgeformer.layers.position import sinusoidal_table
 from edgeformer.models import Seq2Seq
 

@@ -20,7 +20,7 @@ from edgeformer.config import (
 )
 from edgeformer.documents import schema
 from edgeformer.errors import ConfigError
-from edgeformer.layers.latent import LatentProjections
+from edgeformer.layers.attention.latent import LatentProjections
 from edgeformer.manifest.accounting import account
 
 HEADS, HEAD_DIM, HIDDEN = 3, 16, 24

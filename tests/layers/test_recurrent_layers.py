@@ -19,9 +19,9 @@ from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextConfig, 
 from edgeformer.config import DeltaNetConfig, StateSpaceConfig
 from edgeformer.errors import ConfigError
 from edgeformer.layers import Context
-from edgeformer.layers.delta_net import DeltaNet
-from edgeformer.layers.state_space import StateSpace
-from edgeformer.manifest.accounting import recurrent_weights
+from edgeformer.layers.recurrent.delta_net import DeltaNet
+from edgeformer.layers.recurrent.state_space import StateSpace
+from edgeformer.manifest.block_weights import recurrent_weights
 from edgeformer.transformers_backend.float64 import computing_in_float64
 
 HIDDEN, D64 = 24, torch.float64

@@ -19,7 +19,7 @@ from edgeformer.config import (
     TransformerXLConfig,
 )
 from edgeformer.layers import Attention, Context
-from edgeformer.layers.attention_bias import (
+from edgeformer.layers.attention.attention_bias import (
     AlibiBias,
     T5Bias,
     Visibility,
@@ -28,8 +28,8 @@ from edgeformer.layers.attention_bias import (
     random_blocks,
     t5_buckets,
 )
+from edgeformer.layers.attention.relation import relation_rows
 from edgeformer.layers.position import sinusoidal_table, temperature_table
-from edgeformer.layers.relation import relation_rows
 
 D64 = torch.float64
 POSITIONS = torch.arange(20)
@@ -149,7 +149,7 @@ def test_random_blocks_are_earlier_ones_and_always_the_same():
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_query_temperature_is_the_formula_of_llama_4_and_ministral_3(first):
+def test_query_temperature_is_llama_4s_and_ministral_3s(first):
     table = temperature_table(QueryTemperature(floor_scale=8, scale=0.1, first=first), 40)
     other = temperature_table(QueryTemperature(floor_scale=8, scale=0.1, first=1 - first), 40)
     assert [row for row in range(40) if table[row] != other[row]] == [7, 15, 23, 31, 39]

@@ -54,7 +54,7 @@ def test_it_may_be_the_activation_of_a_gate():
     assert {"activation.alpha_p", "activation.alpha_n", "activation.beta", "activation.eps"} < names
 
 
-def test_what_has_parameters_is_no_activation_of_the_other_branch():
+def test_parameters_belong_to_xielu_alone():
     fields = {"intermediate_size": 8, "activation": "xielu", "bias": False}
     assert from_json(FeedForwardConfig, fields).activation == "xielu"
     with pytest.raises(ConfigError, match="up_activation is 'xielu'; it must be one of 'identity'"):

@@ -70,7 +70,7 @@ def test_an_adapter_that_is_not_there_is_refused(model, llama_bundle):
         _ = load_causal_lm(llama_bundle).adapter_session
 
 
-def test_the_manifest_lists_adapters_and_the_certificate_covers_them(bundle):
+def test_the_certificate_covers_adapters_of_the_manifest(bundle):
     manifest = Manifest.read(bundle)
     assert [(each.name, each.file, each.origin.kind) for each in manifest.adapters] == [
         ("polite", "adapters/polite.safetensors", "LoRA of rank 4"),
@@ -154,7 +154,7 @@ def test_int4_weights_take_adapters_as_inputs(llama, adapters, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model_type", ["gpt2", "phi3"])
-def test_packed_and_transposed_projections_take_adapters_as_inputs(model_type, make_model, tmp_path):
+def test_packed_and_transposed_projections_take_adapters(model_type, make_model, tmp_path):
     if model_type == "gpt2":
         sizes = {"vocab_size": 67, "n_embd": 32, "n_layer": 1, "n_head": 4, "n_positions": 64}
         targets = ["c_attn", "c_fc"]

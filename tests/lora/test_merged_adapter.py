@@ -151,9 +151,7 @@ def test_the_manifest_names_the_adapter(merged_bundle, llama_adapter):
     assert written["weights_sha256"] == LoraAdapter(llama_adapter).origin().weights_sha256
 
 
-def test_a_merged_bundle_is_verified_against_the_model_with_its_adapter(
-    merged_bundle, llama_folder, llama_adapter, tmp_path
-):
+def test_a_merged_bundle_is_verified_with_its_adapter(merged_bundle, llama_folder, llama_adapter, tmp_path):
     assert verify(merged_bundle, llama_folder, merge_adapter=llama_adapter, mode="quick").passed
     with pytest.raises(ConfigError, match=r"was made with the adapter polite \(LoRA of rank 4, .*--merge-adapter DIR"):
         verify(merged_bundle, llama_folder)
@@ -245,7 +243,7 @@ def test_marks_of_tools_mean_nothing(llama_folder, changed_adapter):
     assert merge_adapter(open_source(llama_folder), changed_adapter(marks)).merged is not None
 
 
-def test_an_adapter_of_a_larger_vocabulary_says_that_the_base_must_be_resized(model_of, make_model, tmp_path):
+def test_an_adapter_of_a_larger_vocabulary_needs_a_resized_base(model_of, make_model, tmp_path):
     auto, folder = model_of("llama")
     larger = make_model("llama", auto=auto, dtype=torch.float64, **MODELS["llama"][1] | {"vocab_size": 69})
     options = {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens", "lm_head"]}

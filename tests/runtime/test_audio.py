@@ -203,7 +203,7 @@ def test_a_tone_that_16_khz_cannot_hold_is_removed(rate, frequency):
 
 
 @pytest.mark.parametrize("rate", [44_100, 48_000])
-def test_a_sweep_stays_up_to_95_percent_of_the_band_and_vanishes_above_it(rate):
+def test_a_sweep_stays_to_95_percent_of_the_band_then_vanishes(rate):
     seconds, highest = 20, 20_000
     resampled = resample(_sweep(seconds, rate, highest), rate)
     expected = _sweep(seconds, RATE, highest)

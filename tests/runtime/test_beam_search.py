@@ -235,7 +235,7 @@ def test_rules_ends_and_limits_are_those_of_transformers(model, sources, num_bea
     assert options == without or found != plain, "options that change nothing are not compared"
 
 
-def test_any_options_together_give_the_hypotheses_of_transformers(model, sources):
+def test_any_options_give_the_hypotheses_of_transformers(model, sources):
     random = np.random.default_rng(3)
     for _ in range(25):
         eos = [(EOS,), (EOS, OTHER_EOS)][random.integers(2)]
@@ -345,7 +345,7 @@ def _table(seed=0, size=8):
     return 2 * np.random.default_rng(seed).standard_normal((size, size))
 
 
-def test_rows_of_a_source_that_is_done_are_fed_padding_and_left_in_place():
+def test_beam_rows_of_a_finished_source_are_fed_padding():
     table = np.full((8, 8), -20.0)
     table[1, 3] = 0  # 1 is followed by the end
     table[0, 4:7] = table[4:7, 4:7] = 0
@@ -402,7 +402,7 @@ def test_of_equal_scores_the_first_beam_and_the_lowest_token_win():
 
 
 @pytest.mark.parametrize("length_penalty", [-1.0, -0.3, 0.0])
-def test_never_stopping_early_is_no_promise_where_long_hypotheses_gain_nothing(length_penalty):
+def test_never_stopping_early_promises_nothing_without_gain(length_penalty):
     # As in transformers: the best that a beam can become is then what it is now.
     for seed in range(100):
         options = {"num_beams": 2, "num_return_sequences": 2, "length_penalty": length_penalty, "max_new_tokens": 12}

@@ -135,7 +135,7 @@ def test_the_json_form_holds_every_figure(result):
     assert data["versions"].keys() >= {"python", "numpy", "onnxruntime"}
 
 
-def test_the_product_that_is_measured_is_the_first_of_a_feed_forward(manifest):
+def test_the_measured_product_is_the_first_of_a_feed_forward(manifest):
     assert measure._largest_product(manifest.model) == (256, 512)
 
 
@@ -153,7 +153,7 @@ def read_share(bundle, gathered=0):
     return size * PRODUCTS / (PRODUCTS + norms + gathered)
 
 
-def test_a_step_reads_the_weights_once_for_all_rows_and_the_cache_of_each(manifest, tiny_llama_bundle):
+def test_a_step_reads_weights_once_and_the_cache_of_each_row(manifest, tiny_llama_bundle):
     for batch_size in (1, 4):
         cost = Costs(manifest).decode(100, batch_size, 20)
         assert cost.bytes == pytest.approx(read_share(tiny_llama_bundle) / batch_size + 110 * CACHE_BYTES)

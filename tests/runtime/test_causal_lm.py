@@ -128,7 +128,7 @@ def test_a_request_that_cannot_be_served_says_why(model, prompt, options, messag
         model.generate(prompt, **options)
 
 
-def test_a_list_with_a_bad_row_is_refused_by_its_number_its_text_and_its_token(tiny_llama_bundle, tmp_path):
+def test_a_bad_row_of_a_list_is_refused_by_number_and_token(tiny_llama_bundle, tmp_path):
     """As a tokenizer whose picture token has no row in the embedding makes them."""
     tokenizer = json.loads((tiny_llama_bundle / "tokenizer.json").read_text())
     added = {"id": 2048, "content": "<image_soft_token>", **dict.fromkeys(("single_word", "lstrip", "rstrip"), False)}
@@ -158,7 +158,7 @@ def test_a_bundle_without_a_tokenizer_takes_ids_and_says_so(llama_bundle):
         model.generate([3], stop="x")
 
 
-def test_a_cache_that_does_not_fit_the_memory_is_refused_before_it_is_allocated(model):
+def test_a_cache_too_large_for_memory_is_refused_early(model):
     with pytest.raises(
         RequestError, match=r"the cache for 1 × 1000000000000 tokens takes [\d.]+ GB, and [\d.]+ GB of memory"
     ):
@@ -195,7 +195,7 @@ def in_fresh_interpreter(code, blocked):
     )
 
 
-def test_the_runtime_needs_neither_torch_nor_onnx_nor_transformers(tiny_llama_bundle, model):
+def test_the_runtime_needs_no_torch_onnx_or_transformers(tiny_llama_bundle, model):
     code = f"""
 from edgeformer.runtime import load
 model = load({str(tiny_llama_bundle)!r})
@@ -240,7 +240,7 @@ def test_a_prompt_takes_the_logits_of_its_last_token_alone(model, monkeypatch):
     np.testing.assert_allclose(last, whole[-1], atol=1e-5)
 
 
-def test_a_graph_without_the_optional_input_returns_the_logits_of_all_tokens(tiny_llama_bundle, monkeypatch):
+def test_without_the_optional_input_all_logits_are_returned(tiny_llama_bundle, monkeypatch):
     """As a graph of another exporter: what it returns is cut here."""
     whole = load(tiny_llama_bundle)
     monkeypatch.setattr(session, "with_optional_input", lambda graph, options: str(graph))

@@ -11,7 +11,8 @@ from sentence_transformers import CrossEncoder
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.cross_encoder.modules import LogitScore
 
-from edgeformer.checkpoints.source import PRESETS, open_source
+from edgeformer.checkpoints.found_model import PRESETS
+from edgeformer.checkpoints.source import open_source
 from edgeformer.cli.main import cli
 from edgeformer.errors import ConfigError, RequestError
 from edgeformer.export import export_model
@@ -97,7 +98,7 @@ def test_scores_are_those_of_the_library(ours, theirs, options):
     assert [each.index for each in ranked] == [each["corpus_id"] for each in expected]
 
 
-def test_a_score_is_the_probability_of_yes_as_the_card_computes_it(ours, theirs):
+def test_a_score_is_the_probability_of_yes(ours, theirs):
     """Source of the maths: the card of Qwen3-Reranker, softmax over the logits of no and yes."""
     ids = torch.tensor([ours.encode_pair(PAIRS[0])[0]])
     logits = theirs.model(input_ids=ids).logits[0, -1]

@@ -12,7 +12,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from edgeformer.cli import info
+from edgeformer.cli.measure import info
 from edgeformer.errors import RequestError
 from edgeformer.export import export_model
 from edgeformer.manifest.manifest import Manifest
@@ -167,7 +167,7 @@ def test_info_shows_a_bundle_where_cuda_cannot_start(machine, gpu_package):
     assert info._kernels(ROOT, bundle()) is None
 
 
-def test_a_gpu_without_the_library_of_its_driver_is_no_machine_without_a_gpu(machine, gpu_package, tmp_path):
+def test_a_gpu_without_its_driver_library_is_still_a_gpu(machine, gpu_package, tmp_path):
     (tmp_path / "gpus" / "0000:01:00.0").mkdir(parents=True)
     machine({})
     with pytest.raises(RequestError, match=r"libcuda\.so\.1 cannot be loaded"):

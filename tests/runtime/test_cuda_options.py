@@ -75,7 +75,7 @@ def opened(monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "graphs"), [("tiny-llama", 1), ("tiny-embed", 1), ("tiny-translate", 2)])
-def test_every_graph_of_a_model_is_opened_with_them_behind_the_libraries(tmp_path, opened, name, graphs):
+def test_every_graph_of_a_model_is_opened_with_cuda_options(tmp_path, opened, name, graphs):
     bundle = export_model(name, tmp_path / name, precision="fp16", provider="cuda", verify=None).path
     opened.clear()
     assert load(bundle, "cuda", cuda=CudaOptions(use_tf32=True, gpu_mem_limit=2**30)).provider is CUDA

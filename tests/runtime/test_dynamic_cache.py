@@ -86,7 +86,7 @@ def form(request):
     return request.param
 
 
-def test_every_form_writes_what_the_graph_of_onnxruntimes_ops_writes(model, form):
+def test_every_form_writes_what_the_concat_graph_writes(model, form):
     theirs, ours = model("llama"), model("llama", *form)
     kind = GrowingSteps if form[1] == "dynamic" else HostSteps
     assert type(ours.new_decoder(1, 1).memory) is kind
@@ -116,7 +116,7 @@ def test_a_text_in_chunks_and_steps_is_the_text_in_one_run(model, form):
         decoder.decode_one_token([3])
 
 
-def test_a_graph_that_multiplies_what_it_does_not_read_starts_from_zeros(model):
+def test_a_graph_that_multiplies_unread_slots_gets_zeros(model):
     decoder = model("llama", "standard", "static").new_decoder(2, 9)
     assert not any(part.any() for layer in decoder.cache.read(9) for part in layer)
 

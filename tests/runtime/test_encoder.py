@@ -124,7 +124,7 @@ def test_a_sentence_encoder_pools_as_it_was_made_to(models):
 
 
 @pytest.mark.parametrize("name", ["masked", "sentence"])
-def test_vectors_are_in_the_order_of_the_texts_however_they_are_batched(models, name):
+def test_vectors_are_in_the_order_of_the_texts(models, name):
     ours = models[name].ours
     alone = np.stack([ours.embed(text) for text in TEXTS])
     assert alone.shape == (len(TEXTS), 32)
@@ -217,7 +217,7 @@ def test_labels_and_probabilities_are_those_of_transformers(models, name):
     assert_like_the_pipeline(model.ours.classify(PAIRS[0]), pairs[0])
 
 
-def test_probabilities_are_of_all_labels_and_the_likeliest_is_first(models):
+def test_probabilities_are_of_all_labels_likeliest_first(models):
     for classes in models["text"].ours.classify(TEXTS):
         assert {each.label for each in classes} == set(LABELS)
         assert abs(sum(each.probability for each in classes) - 1) < 1e-9
@@ -321,7 +321,7 @@ def test_what_a_model_cannot_do_it_says(models, name, call, message):
 
 @pytest.mark.parametrize("text", ["w9 w8 w7 " * 20, ("w9 w8 " * 20, "w7 w6 w5"), ("w9 w8", "w7 w6 w5 " * 20)])
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_longer_texts_are_cut_as_by_the_tokenizer_of_transformers(models, monkeypatch, text, side):
+def test_longer_texts_are_cut_as_by_transformers(models, monkeypatch, text, side):
     ours, theirs = models["masked"].ours, models["masked"].tokenizer
     monkeypatch.setitem(ours.tokenizer.config, "truncation_side", side)
     monkeypatch.setattr(ours.tokenizer, "_truncating", None)

@@ -15,7 +15,7 @@ import tokenizers
 import torch
 import transformers
 
-from edgeformer.checkpoints.source import PRESETS
+from edgeformer.checkpoints.found_model import PRESETS
 from edgeformer.config import ClassificationHead
 from edgeformer.errors import RequestError
 from edgeformer.export import export_model

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 import pytest
 import transformers
 
-from edgeformer.checkpoints.source import find_model
+from edgeformer.checkpoints.found_model import find_model
 from edgeformer.errors import BundleError, ConfigError, RequestError
 from edgeformer.options.generation_fields import (
     GENERATION_FIELDS,
@@ -35,7 +35,7 @@ def test_the_keywords_of_generate_are_the_fields_of_the_config():
     assert set(GenerationOptions.__annotations__) == names(GenerationConfig)
 
 
-def test_every_option_of_the_parts_is_a_field_of_the_config_with_the_same_default():
+def test_every_option_is_a_config_field_with_the_same_default():
     parts = (
         names(Sampling)
         | names(Rules)
@@ -89,7 +89,7 @@ def test_a_file_sets_only_fields_that_transformers_has():
     assert GenerationConfig.from_dict(data) == GenerationConfig(temperature=1.0, top_k=50, typical_p=0.5)
 
 
-def test_a_config_takes_the_place_of_the_models_own_and_keywords_override_it(model):
+def test_keywords_override_the_config_passed(model):
     config = GenerationConfig(max_new_tokens=6, temperature=0.9, seed=3)
     expected = model.generate("Once", max_new_tokens=6, temperature=0.9, seed=3)
     assert model.generate("Once", config=config).token_ids == expected.token_ids
@@ -152,7 +152,7 @@ def test_an_unknown_keyword_is_a_type_error_too():
         GenerationConfig().override({"prompts": 1})
 
 
-def test_the_file_of_a_checkpoint_is_read_as_transformers_reads_it(tmp_path):
+def test_a_checkpoints_file_is_read_as_transformers_reads_it(tmp_path):
     data = {
         "do_sample": True, "temperature": 0.6, "top_p": 0.9, "repetition_penalty": 1.1, "eos_token_id": [1, 2],
         "max_length": 40, "suppress_tokens": None, "transformers_version": "5.0",
@@ -175,7 +175,7 @@ def test_min_new_tokens_replaces_min_length_as_in_transformers():
     assert GenerationConfig(min_length=9).rules == Rules(min_length=9)
 
 
-def test_every_field_of_transformers_is_read_refused_or_known_to_change_no_token():
+def test_every_transformers_field_is_read_refused_or_harmless():
     kinds = [set(GENERATION_FIELDS), set(UNSUPPORTED), set(WITHOUT_EFFECT_ON_TOKENS)]
     known = set(transformers.GenerationConfig().to_dict())
     assert known <= set.union(*kinds)
@@ -195,7 +195,7 @@ NAMES = sorted(transformers.GenerationConfig().to_dict())
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_field_of_transformers_is_obeyed_refused_or_changes_nothing(tmp_path, name):
+def test_a_transformers_field_is_obeyed_refused_or_harmless(tmp_path, name):
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     value = 2 if name != "stop_strings" else ["x"]
     (tmp_path / "generation_config.json").write_text(json.dumps({"do_sample": name != "num_beams", name: value}))
@@ -218,7 +218,7 @@ def test_a_field_at_a_value_that_changes_nothing_is_read(name):
         assert GenerationConfig.from_dict({name: value, "do_sample": True}).temperature == 1
 
 
-def test_fields_that_the_runtime_does_not_have_are_refused_by_name():
+def test_fields_that_the_runtime_lacks_are_refused_by_name():
     with pytest.raises(RequestError, match="the generation config has max_time = 5, which this runtime does not"):
         GenerationConfig.from_dict({"max_time": 5})
     assert GenerationConfig.from_dict({"top_h": 0.5}) == GenerationConfig()  # only sampling reads it

@@ -48,7 +48,7 @@ def test_the_config_has_the_declared_fields_and_defaults():
     assert all(f"    {name}: " in GenerationConfig.__doc__ for name in OPTIONS)
 
 
-def test_an_option_that_is_declared_and_not_written_as_a_keyword_is_found():
+def test_a_declared_option_that_is_no_keyword_is_found():
     writer = tool("option_keywords")
     source = writer.FILES[0].read_text(encoding="utf-8")
     changed = source.replace(

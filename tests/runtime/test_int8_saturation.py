@@ -66,7 +66,7 @@ def test_sessions_ask_for_exact_products_only_where_others_clip(monkeypatch, cli
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="2026-11-22: only x86 has products that clip")
 @pytest.mark.parametrize(("clips", "element"), [(True, onnx.TensorProto.UINT8), (False, onnx.TensorProto.INT8)])
-def test_onnxruntime_then_multiplies_bytes_without_signs_to_the_same(monkeypatch, tmp_path, clips, element):
+def test_products_of_unsigned_bytes_are_the_same(monkeypatch, tmp_path, clips, element):
     monkeypatch.setattr(session, "products_saturate", lambda package: clips)
     random = np.random.default_rng(0)
     left, right = (

@@ -116,7 +116,7 @@ def test_m2m100_has_its_codes_between_underscores(tmp_path):
         ("en", None, "^this model has many languages; give target_language one of its codes: en, fr, zu.$"),
     ],
 )
-def test_a_language_that_the_model_lacks_is_answered_with_those_that_it_has(tmp_path, source, target, message):
+def test_a_language_that_the_model_lacks_is_refused_with_a_list(tmp_path, source, target, message):
     ours = save(tmp_path, "M2M100Tokenizer", [*SPECIAL, *WORDS], ["__en__", "__fr__", "__zu__"])
     with pytest.raises(RequestError, match=message):
         plan_translation(ours, {}, source, target, END)
@@ -157,7 +157,7 @@ def test_t5_is_told_in_words(tmp_path):
         plan_translation(ours, generation, "fr", "en", 1)
 
 
-def test_marian_of_several_targets_has_the_language_before_the_text(tmp_path):
+def test_marian_has_the_language_before_the_text(tmp_path):
     # Whether the codes are added tokens, or only in the vocabulary.
     for added in (["</s>", ">>fra<<", ">>deu<<"], []):
         vocabulary = [*SPECIAL, *WORDS, ">>fra<<", ">>deu<<"]
@@ -222,7 +222,7 @@ def test_the_languages_of_a_translation_matter(m2m):
     assert len({str(ours.translate(TEXTS, *pair, **OPTIONS)) for pair in pairs}) == 3
 
 
-def test_translations_keep_to_the_first_token_that_a_caller_asks_for(m2m):
+def test_translations_keep_the_first_token_asked_for(m2m):
     ours, tokenizer = m2m[0], m2m[0].tokenizer
     ids = [tokenizer.backend.token_to_id("eng_Latn"), *tokenizer.encode("a", add_special_tokens=False), END]
     expected = ours.generate(ids, forced_bos_token_id=7, **OPTIONS).text

@@ -47,7 +47,7 @@ def test_a_processor_changes_what_is_chosen(model):
     assert stream.finish().token_ids == own
 
 
-def test_processors_run_in_their_order_after_the_rules_and_before_sampling(model):
+def test_processors_run_after_the_rules_before_sampling(model):
     seen = []
 
     def first(token_ids, logits):
@@ -109,7 +109,7 @@ class TheirProcessor(transformers.LogitsProcessor):
 
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"num_beams": 3, "no_repeat_ngram_size": 2}], ids=str)
-def test_an_encoder_decoder_generates_what_transformers_does_with_the_same_processor(t5, options):
+def test_seq2seq_with_a_processor_equals_transformers(t5, options):
     ours, theirs = t5
     options = {"max_new_tokens": 10, "repetition_penalty": 1.2} | options
     for source in SOURCES:

@@ -144,7 +144,7 @@ LOW = {"temperature": (0.0, 1e-4)}
 
 
 @pytest.mark.parametrize("limit", [-9.0, -2.1, -1.9, 0.0])
-def test_unlikely_texts_are_drawn_again_or_dropped_as_in_transformers(whisper, limit):
+def test_unlikely_texts_are_drawn_again_as_in_transformers(whisper, limit):
     samples, thresholds = RECORDINGS["3.17 windows"], {"logprob_threshold": limit, "no_speech_threshold": 1e-4}
     expected = of_transformers(whisper, samples, language="en", **LOW, **thresholds)
     found = ours(whisper, samples, fallback_temperatures=[1e-4], **thresholds)
@@ -196,7 +196,7 @@ def test_the_encoder_runs_once_for_each_window(whisper, monkeypatch):
 
 
 @pytest.mark.parametrize("threshold", [{"compression_ratio_threshold": 0.1}, {"logprob_threshold": -0.001}])
-def test_a_text_that_fails_at_every_temperature_is_that_of_the_last(whisper, threshold):
+def test_a_text_that_fails_at_all_temperatures_is_the_last(whisper, threshold):
     seen, segments = runs_of(whisper, RECORDINGS["a window"], fallback_temperatures=[0.2, 0.4], **threshold)
     assert [temperature for _, temperature in seen] == [0.0, 0.2, 0.4] * (len(seen) // 3)
     assert {segment.temperature for segment in segments} == {0.4}
@@ -226,7 +226,7 @@ def test_figures_of_a_window_are_those_of_transformers(whisper):
 
 
 @pytest.mark.parametrize("seconds", [1.01, 3.17])
-def test_the_spectrogram_of_a_whole_recording_is_that_of_transformers(seconds):
+def test_a_spectrogram_equals_that_of_transformers(seconds):
     samples = sound(5, seconds)
     expected = features(samples)[0].numpy()
     np.testing.assert_allclose(log_mel_whole(samples, 8), expected, rtol=0, atol=2e-4)
@@ -235,7 +235,7 @@ def test_the_spectrogram_of_a_whole_recording_is_that_of_transformers(seconds):
     assert not recording.window(recording.frames - 1).features[:, 1:].any(), "behind the end is 0, as in transformers"
 
 
-def test_a_recording_of_a_minute_and_a_half_is_transformed_in_blocks(monkeypatch):
+def test_a_recording_of_90_seconds_is_transformed_in_blocks(monkeypatch):
     samples = np.random.default_rng(1).standard_normal(95 * SAMPLE_RATE).astype(np.float32)
     whole = log_mel_whole(samples, 80)
     monkeypatch.setattr("edgeformer.runtime.media.sound.audio._BLOCK", 10**9)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from edgeformer.checkpoints.source import PRESETS
+from edgeformer.checkpoints.found_model import PRESETS
 from edgeformer.errors import PromptLengthError
 from edgeformer.runtime.text import long_texts
 from edgeformer.runtime.text.tokenizer import Tokenizer
@@ -89,7 +89,7 @@ def test_texts_are_cut_to_the_same_tokens(tokenizer, monkeypatch, side, texts):
     tokenizer._truncating = None
 
 
-def test_a_conversation_of_special_tokens_takes_time_in_proportion_to_its_length():
+def test_special_tokens_cost_time_in_proportion():
     tokenizer = Tokenizer(PRESETS / "tiny-llama")
     with pytest.raises(PromptLengthError, match="the conversation has 1,000,0"):
         tokenizer.encode_chat([{"role": "user", "content": "<|im_end|>" * 100_000}], most_tokens=1024)

@@ -126,7 +126,7 @@ def test_a_file_outside_the_bundle_is_refused(bundle, name):
         Manifest.read(bundle)
 
 
-def test_a_folder_that_is_not_there_is_refused_with_how_to_make_it(tmp_path):
+def test_a_missing_folder_is_refused_with_how_to_make_it(tmp_path):
     folder = tmp_path / "nothing"
     message = f"there is no folder {folder}. Make a bundle with: edgeformer export --model MODEL --output {folder}"
     with pytest.raises(BundleError, match=f"^{re.escape(message)}$"):

@@ -49,7 +49,7 @@ def opened(monkeypatch):
     return names
 
 
-MEASURING = {"test_a_prepacked_bundle_answers_the_same_and_is_still_verified", "test_the_command_tells_what_it_brought"}
+MEASURING = {"test_a_prepacked_bundle_answers_the_same_verified", "test_the_command_tells_what_it_brought"}
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +59,7 @@ def few_measure_loading(monkeypatch, request):
         monkeypatch.setattr(prepack, "_startup", lambda folder, threads: prepack.Startup(load_seconds=1.0, memory=None))
 
 
-def test_a_prepacked_bundle_answers_the_same_and_is_still_verified(bundle, llama_bundle, opened):
+def test_a_prepacked_bundle_answers_the_same_verified(bundle, llama_bundle, opened):
     done = prepack.optimize(bundle)
 
     assert done.bytes == sum(path.stat().st_size for path in done.folder.iterdir()) > 0
@@ -84,7 +84,7 @@ def test_elsewhere_the_bundles_own_graphs_are_opened(bundle, opened, monkeypatch
     assert opened == [bundle / "onnx" / "model.onnx"]
 
 
-def test_prepacked_graphs_that_somebody_else_wrote_are_not_opened(bundle, make_llama, tmp_path, opened, monkeypatch):
+def test_prepacked_graphs_by_somebody_else_are_not_opened(bundle, make_llama, tmp_path, opened, monkeypatch):
     """A bundle may come with any graph under the name that this machine looks for."""
     own = prepack.optimize(bundle).folder
     copy = Path(shutil.copytree(bundle, tmp_path / "copy"))
@@ -118,7 +118,7 @@ def test_removing_a_link_leaves_what_it_points_to(bundle, tmp_path):
     assert (tmp_path / "mine" / "one.jpg").exists() and not (bundle / "prepacked").exists()
 
 
-def test_a_bundle_that_is_exported_anew_does_not_find_the_old_graphs(bundle, llama_folder):
+def test_a_new_export_does_not_find_the_old_prepacked_graphs(bundle, llama_folder):
     old = prepack.optimize(bundle).folder
     manifest = Manifest.read(export_model(llama_folder, bundle, overwrite=True, precision="bf16", verify=None).path)
     assert not old.exists() and prepacked_graphs.prepacked_folder(bundle, manifest, BODIES) != old
@@ -150,9 +150,7 @@ def test_graphs_that_answer_otherwise_are_not_kept(bundle, make_llama, tmp_path,
     assert not (bundle / "prepacked").exists()
 
 
-def test_the_view_for_prompts_is_compared_too_however_long_prompts_must_be_for_it(
-    llama_folder, make_llama, tmp_path, monkeypatch
-):
+def test_the_prefill_graph_is_compared_however_long_prompts_are(llama_folder, make_llama, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("edgeformer.export.prefill_graph.measure_crossover", lambda *arguments: 64)
         options = {"precision": "int4", "prefill": "int8", "verify": None}
@@ -186,7 +184,7 @@ def test_a_killed_command_leaves_nothing_after_the_next(bundle):
     assert not list(bundle.glob(".prepacked*"))
 
 
-def test_damaged_prepacked_graphs_are_an_error_that_says_what_to_do(bundle):
+def test_damaged_prepacked_graphs_are_an_error_with_advice(bundle):
     folder = prepack.optimize(bundle).folder
     (folder / "model.onnx").write_bytes(b"half")
     prepacked_record.remember(folder)
@@ -209,7 +207,7 @@ def test_a_full_disk_leaves_nothing(bundle, monkeypatch):
 
 
 @pytest.mark.parametrize("options", [{"precision": "int4"}, {"precision": "int8", "prefill": "int8"}])
-def test_quantized_graphs_are_prepacked_so_that_kernels_find_their_scales(llama_folder, tmp_path, monkeypatch, options):
+def test_quantized_graphs_are_prepacked_with_their_scales(llama_folder, tmp_path, monkeypatch, options):
     path = export_model(llama_folder, tmp_path / "b", verify=None, **options).path
     graphs = {each.name for each in prepack.optimize(path).folder.glob("*.onnx")}
     assert graphs == ({"model.onnx", "model_prefill.onnx"} if "prefill" in options else {"model.onnx"})

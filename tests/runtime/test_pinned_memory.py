@@ -39,7 +39,7 @@ def test_an_array_is_in_the_memory_of_the_one_before():
     assert host.array("values", (2, 1, 5), np.dtype(np.float16)).dtype == np.float16
 
 
-def test_a_device_is_asked_for_memory_of_its_host_accessible_type():
+def test_a_device_is_asked_for_host_accessible_memory():
     session = Session()
     host = HostMemory(session, CUDA)
     array = host.array("logits", (3, 1, 7), np.float32)
@@ -49,7 +49,7 @@ def test_a_device_is_asked_for_memory_of_its_host_accessible_type():
     assert host.array("logits", (1, 1, 7), np.float32).tolist() == [[[2.5] * 7]] and len(session.asked) == 1
 
 
-def test_the_memory_lives_as_long_as_a_view_and_keeps_its_session():
+def test_pinned_memory_lives_as_long_as_a_view():
     session = Session()
     kept, view = weakref.ref(session), HostMemory(session, CUDA).array("ids", (4,), np.int64)[1:]
     del session

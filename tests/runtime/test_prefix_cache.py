@@ -105,7 +105,7 @@ def test_a_prefix_ends_at_any_token_and_leaves_one_to_run():
     assert prefixes.restore(rows, 1, [*text, 5], adapter="other").length == 0
 
 
-def test_states_are_found_where_they_were_kept_and_where_texts_part():
+def test_states_are_found_where_kept_and_where_texts_part():
     rows, prefixes = Rows(*GEOMETRIES["states"]), PrefixCache(10**6)
     first, second, third = ([*range(20), *rest] for rest in ([50] * 9, [51] * 9, [52] * 9))
     rows.run(0, first)
@@ -119,7 +119,7 @@ def test_states_are_found_where_they_were_kept_and_where_texts_part():
     assert (found.length, found.fork) == (20, 0)
 
 
-def test_common_beginnings_are_kept_once_and_the_oldest_text_goes_first():
+def test_common_beginnings_are_kept_once_and_the_oldest_goes():
     rows = Rows(*GEOMETRIES["full"])
     per_token = rows.cache.bytes_per_token + 8
     prefixes = PrefixCache(70 * per_token)

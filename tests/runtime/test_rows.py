@@ -87,7 +87,7 @@ class Chooser:
         return self._row.tokens[-1]
 
 
-def test_presence_and_frequency_are_subtracted_from_new_tokens_alone():
+def test_presence_and_frequency_apply_to_new_tokens_only():
     # OpenAI: logit − count · frequency − (count > 0) · presence; token 1 is in the prompt, which does not count.
     presence = Chooser([1, 1, 1], presence_penalty=0.5)
     assert [presence.choose(0, 1, 0.9) for _ in range(4)] == [1, 2, 1, 1]  # 1.0; 0.5 | 0.9; 0.5 | 0.4; the same
@@ -112,7 +112,7 @@ def test_penalties_and_biases_are_those_of_a_plain_loop():
     np.testing.assert_allclose(logits, expected, atol=1e-6)
 
 
-def test_a_greedy_row_without_options_reads_the_logits_as_they_are():
+def test_a_greedy_row_without_options_reads_plain_logits():
     seen = []
     row = Row([1], 4, frozenset(), GenerationConfig().sampling, None, rules=GenerationConfig().rules)
     row._sampler.choose = lambda logits: seen.append(logits) or 0
@@ -122,7 +122,7 @@ def test_a_greedy_row_without_options_reads_the_logits_as_they_are():
 
 
 @pytest.mark.parametrize("prompts", [PROMPT, [PROMPT, "The old bear walked to the river"]], ids=["one", "batch"])
-def test_samples_of_a_prompt_are_solo_runs_with_the_seeds_that_follow(model, prompts, monkeypatch):
+def test_samples_are_solo_runs_with_the_following_seeds(model, prompts, monkeypatch):
     options = {"temperature": 0.9, "top_p": 0.95, "max_new_tokens": 10}
     runs = []
     prefill = StepRunner.prefill

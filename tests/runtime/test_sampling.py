@@ -116,7 +116,7 @@ def test_the_distribution_is_that_of_transformers(seed, size, temperature, top_k
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("seed", range(5))
-def test_the_distribution_is_that_of_transformers_after_the_penalty(options, seed):
+def test_the_distribution_is_transformers_after_the_penalty(options, seed):
     config = GenerationConfig(**options)
     logits, seen = _logits(seed), {1, 5, 8, 13, 39}
     penalised = _penalised(logits, seen, config.repetition_penalty)
@@ -180,7 +180,7 @@ def test_the_order_of_rare_filters_matters():
     assert max(differences) > 1e-3
 
 
-def test_the_penalty_lowers_tokens_of_either_sign_and_leaves_its_input_alone():
+def test_the_penalty_lowers_tokens_of_either_sign():
     logits = np.array([2, -2, 2, -2], np.float32)
     np.testing.assert_array_equal(_penalised(logits, {0, 1}, 4.0), np.array([0.5, -8, 2, -2], np.float32))
     Chooser(GenerationConfig(repetition_penalty=4.0), [0, 1]).choose(logits)

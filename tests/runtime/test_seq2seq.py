@@ -17,7 +17,7 @@ import tokenizers
 import torch
 import transformers
 
-from edgeformer.checkpoints.source import find_model
+from edgeformer.checkpoints.found_model import find_model
 from edgeformer.contract.tensors import CacheGeometry, past_names, present_names
 from edgeformer.errors import RequestError
 from edgeformer.export import export_model
@@ -382,7 +382,7 @@ def test_the_encoder_runs_once_for_a_request(pair, monkeypatch, options):
     assert decoder.runs == 12, "the prompt is fed in one run, and every token but the last in one of its own"
 
 
-def test_the_decoder_computes_nothing_of_a_source_again_and_copies_no_cache(pair):
+def test_the_decoder_reuses_the_source_and_copies_no_cache(pair):
     manifest = pair.ours.manifest
     graph = onnx.load(pair.bundle / manifest.graph, load_external_data=False).graph
     across = manifest.model.decoder.cross_geometry
@@ -407,7 +407,7 @@ def test_the_decoder_computes_nothing_of_a_source_again_and_copies_no_cache(pair
         assert [node.op_type for node in readers(name)] == ["MultiHeadAttention"]
 
 
-def test_past_and_present_are_the_same_memory_and_sources_are_only_read(pair, monkeypatch):
+def test_past_and_present_share_memory_and_sources_are_read(pair, monkeypatch):
     session = Recording(pair.ours.session)
     monkeypatch.setattr(pair.ours, "session", session)
     decoder = pair.ours.new_decoder(pair.ours.run_encoder(SOURCES), CONTEXT)
@@ -427,7 +427,7 @@ def bits(array):
     return array.view(np.uint32)
 
 
-def test_a_step_changes_one_slot_of_each_row_and_nothing_of_the_sources(pair):
+def test_a_step_changes_one_slot_of_each_row(pair):
     sources = pair.ours.run_encoder(SOURCES)
     decoder = pair.ours.new_decoder(sources, CONTEXT)
     decoder.cache.fill(np.nan)
@@ -500,7 +500,7 @@ def test_a_cache_that_is_in_order_is_not_touched():
         assert all((bits(part) == bits(other)).all() for part, other in zip(layer, old, strict=True))
 
 
-def test_rows_go_on_from_their_parents_as_if_they_had_always_been_there(pair):
+def test_rows_go_on_from_their_parents(pair):
     prompts = [[0, 17], [0, 40], [0, 5]]
     parents = np.array([2, 0, 0])
     decoder = pair.ours.new_decoder(pair.ours.run_encoder([SOURCES[0]], copies=3), 8)
@@ -517,7 +517,7 @@ def test_rows_go_on_from_their_parents_as_if_they_had_always_been_there(pair):
         assert np.abs(second[row] - logits[-1]).max() <= TOLERANCE
 
 
-def test_rows_of_unequal_lengths_are_reordered_with_their_lengths(pair):
+def test_rows_of_unequal_lengths_are_reordered(pair):
     decoder = pair.ours.new_decoder(pair.ours.run_encoder([SOURCES[0]], copies=2), 8)
     decoder.prefill(0, [0])
     decoder.prefill(1, [0, 17, 23])

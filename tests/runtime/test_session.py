@@ -84,7 +84,7 @@ def test_an_own_choice_stands(monkeypatch, graph, seen, own):
     assert seen[-1] == os.environ[TILED_ATTENTION_OFF] == own
 
 
-def test_threads_that_open_sessions_at_once_do_not_disturb_each_other(monkeypatch, graph, seen):
+def test_threads_that_open_sessions_do_not_disturb_each_other(monkeypatch, graph, seen):
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: open_session(graph), range(24)))
@@ -92,7 +92,7 @@ def test_threads_that_open_sessions_at_once_do_not_disturb_each_other(monkeypatc
     assert TILED_ATTENTION_OFF not in os.environ
 
 
-def test_the_environment_is_as_before_when_a_graph_cannot_be_loaded(monkeypatch, tmp_path):
+def test_a_failed_load_restores_the_environment(monkeypatch, tmp_path):
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     (tmp_path / "model.onnx").write_bytes(b"no graph")
     with pytest.raises(session.BundleError, match="cannot load"):

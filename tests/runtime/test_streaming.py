@@ -42,7 +42,7 @@ def _draw_tokens(data, tokenizer, sentences):
 
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(data=st.data())
-def test_pieces_join_to_the_decoded_text_and_nothing_shown_is_taken_back(tokenizer, sentences, data):
+def test_pieces_join_to_the_text_and_none_is_taken_back(tokenizer, sentences, data):
     tokens = _draw_tokens(data, tokenizer, sentences)
     pieces, stream = _pieces(tokenizer, tokens)
     text = tokenizer.decode(tokens)
@@ -95,7 +95,7 @@ def test_stop_strings_cut_the_text_as_soon_as_one_is_complete(tokenizer, sentenc
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(data=st.data())
-def test_one_stop_string_cuts_whole_sentences_at_its_first_occurrence(tokenizer, sentences, data):
+def test_a_stop_string_cuts_at_its_first_occurrence(tokenizer, sentences, data):
     tokens = tokenizer.encode(data.draw(st.sampled_from(sentences)), add_special_tokens=False)
     text = tokenizer.decode(tokens)
     start = data.draw(st.integers(0, len(text) - 1))
@@ -111,7 +111,7 @@ def test_text_comes_as_soon_as_its_characters_are_whole(byte_level):
     assert _pieces(byte_level, tokens)[0] == ["a", "", "", "你", "b", ""]
 
 
-def test_half_a_character_at_the_end_is_flushed_as_a_replacement_character(byte_level):
+def test_half_a_character_at_the_end_is_flushed(byte_level):
     tokens = _ids(byte_level, ["a", "ä", "½"])
     assert _pieces(byte_level, tokens)[0] == ["a", "", "", "\N{REPLACEMENT CHARACTER}"]
 
@@ -181,7 +181,7 @@ def test_a_stop_string_may_end_inside_a_token(byte_fallback):
     assert stream.stopped
 
 
-def test_the_property_would_notice_a_stream_that_decodes_token_by_token(byte_level):
+def test_the_property_notices_token_by_token_decoding(byte_level):
     tokens = _ids(byte_level, "ä½ł")
     assert "".join(byte_level.decode([token]) for token in tokens) != byte_level.decode(tokens)
 

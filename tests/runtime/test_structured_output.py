@@ -68,7 +68,7 @@ def test_an_output_that_is_complete_ends_without_another_step(model):
     assert ended.finish_reason == "eos" and ended.text.isdigit()
 
 
-def test_rows_of_a_batch_have_grammars_of_their_own_and_equal_their_solo_runs(model):
+def test_rows_have_their_grammars_and_equal_solo_runs(model):
     prompts = ["Once upon a time", "a", "12 + 30 = "]
     options = {"json_schema": tool.SCHEMAS["nested"], "temperature": 1.0, "seed": 4, "max_new_tokens": 120}
     batch = model.generate(prompts, **options)

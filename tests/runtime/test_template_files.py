@@ -101,7 +101,7 @@ THINKING = """\
 {% endfor %}{{ enable_thinking | default(true) }}"""
 
 
-def test_thinking_of_earlier_turns_is_left_out_where_its_marks_are_special_tokens(folder):
+def test_earlier_thinking_is_left_out_by_special_tokens(folder):
     path = folder({"chat_template.jinja": THINKING})
     backend = tokenizers.Tokenizer.from_file(str(path / "tokenizer.json"))
     backend.add_special_tokens(["<|im_start|>", "<|im_end|>", "</think>"])

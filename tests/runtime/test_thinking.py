@@ -158,7 +158,7 @@ def test_marks_that_are_special_tokens_are_read(model):
 
 
 @pytest.mark.parametrize("skipped", [True, False])
-def test_other_special_tokens_are_shown_where_the_caller_wants_them(tiny_llama_bundle, tmp_path, skipped):
+def test_other_special_tokens_are_shown_where_wanted(tiny_llama_bundle, tmp_path, skipped):
     model = load_causal_lm(with_template(tiny_llama_bundle, tmp_path / "spells"), "cpu", 1)
     script = Script(model.tokenizer, "<think>I add.</think>It is <|im_start|>623.")
     stream = model.chat(ASK, logits_processors=[script], skip_special_tokens=skipped)

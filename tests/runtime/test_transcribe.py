@@ -178,7 +178,7 @@ def test_a_long_recording_is_heard_window_after_window(whisper, monkeypatch):
     assert whole == " ".join(whisper.ours.transcribe(window, "de", **OPTIONS) for window in windows)
 
 
-def test_the_language_of_a_long_recording_is_that_of_its_first_window(whisper, monkeypatch):
+def test_a_long_recording_has_its_first_windows_language(whisper, monkeypatch):
     # As in transformers, whose detect_language hears num_segment_frames.
     first = SOUNDS[0]
     other = next(samples for samples in SOUNDS if heard(whisper.theirs, samples) != heard(whisper.theirs, first))

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from edgeformer.check import check
-from edgeformer.checkpoints.source import PRESETS
+from edgeformer.checkpoints.found_model import PRESETS
 from edgeformer.checkpoints.tensor_files import open_tensors
 from edgeformer.errors import BundleError, RequestError, WeightsError
 from edgeformer.manifest.manifest import FILE_NAME
@@ -120,7 +120,7 @@ def test_an_index_of_another_form_is_refused(tmp_path, index, message):
         ("input", "past_key_values.2.key", r"has no input past_key_values\.2\.key"),
     ],
 )
-def test_a_graph_without_what_the_manifest_implies_is_refused_when_it_is_loaded(bundle, holder, name, message):
+def test_a_graph_without_what_the_manifest_implies_is_refused(bundle, holder, name, message):
     def rename(model):
         for node in model.graph.node:
             for names in (node.input, node.output):

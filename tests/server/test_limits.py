@@ -126,7 +126,7 @@ def test_unknown_paths_and_methods_are_errors_of_the_api(server):
     )  # fmt: skip
 
 
-def test_a_body_that_is_too_large_is_refused_whether_or_not_it_says_so(server):
+def test_a_body_that_is_too_large_is_refused(server):
     said = post(server, b" " * 20_001)
     assert (said.status_code, said.json()["error"]["code"]) == (413, "body_too_large")
     assert post(server, (b" " * 7000 for _ in range(4))).status_code == 413
@@ -223,7 +223,7 @@ def test_a_reader_that_stops_reading_is_cancelled(tiny_llama_bundle):
     assert metrics.finished + metrics.cancelled == 8
 
 
-def test_a_server_that_stops_finishes_streams_and_cancels_what_takes_too_long(tiny_llama_bundle):
+def test_a_server_that_stops_finishes_or_cancels_streams(tiny_llama_bundle):
     with running([tiny_llama_bundle], drain_seconds=0.5) as server:
         url, events = server.url, []
         with streaming(server, TALE | {"n": 8}) as lines:
@@ -256,7 +256,7 @@ class Kept(logging.Handler):
             self.lines.append(record.fields)
 
 
-def test_the_log_has_a_line_for_each_request_and_no_prompt_unless_asked(tiny_llama_bundle, monkeypatch):
+def test_the_log_has_a_line_per_request_and_no_prompt(tiny_llama_bundle, monkeypatch):
     def line_of(**options):
         kept = Kept()
         monkeypatch.setattr(LOG, "handlers", [kept])
@@ -286,7 +286,7 @@ def test_options_out_of_range_are_named():
         ServerOptions(api_key="schlüssel")
 
 
-def test_a_client_that_leaves_within_its_body_is_no_error_of_the_server(tiny_llama_bundle, monkeypatch):
+def test_a_client_that_leaves_in_its_body_is_no_server_error(tiny_llama_bundle, monkeypatch):
     kept = Kept()
     monkeypatch.setattr(LOG, "handlers", [kept])
     LOG.setLevel(logging.INFO)

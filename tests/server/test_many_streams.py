@@ -4,7 +4,7 @@ import asyncio
 import json
 import random
 
-from reliability.soak_client import sent
+from reliability.soaking.soak_client import sent
 from running_server import running
 
 from edgeformer.runtime import load

@@ -157,7 +157,7 @@ def test_an_answer_follows_the_schema_of_output_config(server):
     assert error["param"] == "output_config.format.type"
 
 
-def test_a_client_is_told_that_it_has_to_send_the_whole_conversation(server):
+def test_a_client_is_told_to_send_the_whole_conversation(server):
     """Anthropic's own client goes on without a thread where the error has this form."""
     answer = post(server, thread={"type": "create"})
     assert answer.status_code == 400

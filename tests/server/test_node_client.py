@@ -27,7 +27,7 @@ def program(tmp_path_factory):
     return Path(shutil.copy(EXAMPLES / "node" / "openai.mjs", folder))
 
 
-def test_the_client_for_node_chats_streams_and_has_json_tools_and_vectors(program, tiny_llama_bundle, tmp_path):
+def test_the_node_client_chats_streams_and_calls_tools(program, tiny_llama_bundle, tmp_path):
     from edgeformer.export import export_model
     from edgeformer.runtime import load
 

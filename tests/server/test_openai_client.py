@@ -75,7 +75,7 @@ def test_a_request_may_draft_tokens(server, client):
         client.completions.create(**options, extra_body={"prompt_lookup_num_tokens": 65})
 
 
-def test_a_stream_has_the_same_text_in_pieces_and_the_usage_if_asked(client, solo):
+def test_a_stream_has_the_same_text_and_usage_if_asked(client, solo):
     options = {"model": "tiny-llama", "messages": QUESTION, "stream": True}
     chunks = list(client.chat.completions.create(**options, stream_options={"include_usage": True}))
     *chunks, last = chunks

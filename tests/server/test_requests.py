@@ -144,7 +144,7 @@ RESPONSES = {
 }  # fmt: skip
 
 
-def test_responses_are_read_as_codex_and_the_agents_sdk_ask_for_them():
+def test_responses_are_read_as_codex_and_agents_ask():
     body = read(ResponseBody, **RESPONSES).as_chat()
     assert [message.role for message in body.messages] == ["user", "assistant", "tool"]
     assert body.messages[1].tool_calls and body.messages[1].content == "yo"
@@ -220,7 +220,7 @@ def test_an_echo_with_logprobs_scores_the_prompt(server, solo):
     ]
 
 
-def test_an_evaluation_harness_finds_scores_of_the_prompt_before_those_of_the_answer(server, solo):
+def test_prompt_scores_come_before_those_of_the_answer(server, solo):
     """As lm-evaluation-harness asks: a batch of ids, one new token, which it leaves out."""
     prompts = [solo.tokenizer.encode("The dog ran home."), solo.tokenizer.encode("Tom is a cat")]
     choices = complete(server, prompt=prompts, max_tokens=1, logprobs=1, echo=True, temperature=0, seed=1234)
@@ -333,7 +333,7 @@ def test_a_union_whose_tag_has_a_default_is_followed(server):
     assert json.loads(answer["choices"][0]["message"]["content"])["pet"]["x"] == 1
 
 
-def test_schemas_that_cannot_be_followed_are_refused_in_a_sentence(server):
+def test_schemas_that_cannot_be_followed_are_refused(server):
     for schema in ({"$ref": "#"}, {"$ref": "#/$defs/x"}, {"type": "king"}, {"enum": [["x"] * 3] * 10**5, "type": 5}):
         form = {"type": "json_schema", "json_schema": {"schema": schema, "strict": True}}
         answer = server.post("/v1/chat/completions", {"messages": [USER], "response_format": form, "max_tokens": 5})
@@ -350,7 +350,7 @@ def test_a_prompt_can_be_cut_to_its_last_tokens(server, solo):
     assert choice["text"].endswith(solo.generate(ids, max_new_tokens=8).text)
 
 
-def test_lengths_beyond_the_context_have_the_code_that_clients_look_for(server):
+def test_lengths_beyond_the_context_have_the_known_code(server):
     error = server.post("/v1/chat/completions", {"messages": [USER], "max_tokens": 5000}).json()["error"]
     assert (error["code"], error["param"]) == ("context_length_exceeded", "max_tokens")
     assert "max_tokens is 5000, but the model's context is 1024 tokens" in error["message"]
@@ -358,7 +358,7 @@ def test_lengths_beyond_the_context_have_the_code_that_clients_look_for(server):
     assert choice["finish_reason"] == "stop"
 
 
-def test_more_choices_than_the_queue_can_hold_are_never_a_matter_of_time(server):
+def test_more_choices_than_the_queue_holds_are_refused(server):
     answer = server.post("/v1/chat/completions", {"messages": [USER], "n": 5, "temperature": 1.0})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "n")
     assert "asks for 5 answers, and the queue of this server holds 4" in answer.text

@@ -9,7 +9,7 @@ import torch
 from running_server import running
 from safetensors.torch import save_file
 
-from edgeformer.checkpoints.source import PRESETS
+from edgeformer.checkpoints.found_model import PRESETS
 from edgeformer.export import export_model
 from edgeformer.runtime import Engine, load
 

@@ -5,11 +5,11 @@ import random
 from collections import Counter
 
 import pytest
-from reliability import soak as soaking
-from reliability import soak_requests
-from reliability.leak import growth
-from reliability.soak import Result, Soak, percentile, soak
-from reliability.soak_requests import Case, Cases, run_request
+from reliability.soaking import soak as soaking
+from reliability.soaking import soak_requests
+from reliability.soaking.leak import growth
+from reliability.soaking.soak import Result, Soak, percentile, soak
+from reliability.soaking.soak_requests import Case, Cases, run_request
 from running_server import running
 
 SEED = 1  # its first requests are of all kinds
@@ -39,7 +39,7 @@ def outcomes(server, cases, numbers=range(25)):
     return asyncio.run(all_of_them())
 
 
-def test_a_wrong_answer_a_hang_and_an_answer_that_does_not_come_are_faults(server, monkeypatch):
+def test_wrong_hanging_and_missing_answers_are_faults(server, monkeypatch):
     wrong = Cases([Case({"prompt": "Once", "max_tokens": 2}, "a text that no model writes")], [])
     results = {outcome.result for outcome in outcomes(server, wrong) if outcome.kind in ("answer", "stream", "slow")}
     assert results == {"wrong"}

@@ -132,7 +132,7 @@ def called(chunks):
     return pieces[0].function.name, "".join(piece.function.arguments for piece in pieces)
 
 
-def test_a_call_that_comes_by_itself_is_read_and_its_answer_goes_back(create, says):
+def test_a_call_that_comes_by_itself_is_read(create, says):
     says(CALL)
     message = create(tools=TOOLS).choices[0].message
     assert (message.content, message.tool_calls[0].function.name) == ("Look: ", "weather")
@@ -146,7 +146,7 @@ def test_a_call_that_comes_by_itself_is_read_and_its_answer_goes_back(create, sa
     assert create(messages=back, tools=TOOLS).choices[0].finish_reason == "tool_calls"
 
 
-def test_tools_are_in_the_prompt_and_their_special_tokens_stay_text(create, server):
+def test_tools_are_in_the_prompt_as_text(create, server):
     tokens = create(tools=TOOLS, max_tokens=1).usage.prompt_tokens
     without = create(max_tokens=1).usage.prompt_tokens
     assert tokens > without + 50
@@ -190,7 +190,7 @@ def test_parameters_with_pointers_are_followed(create, choice, others):
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_call_that_must_come_follows_the_schema_in_every_format(create, server, format, monkeypatch):
+def test_a_required_call_follows_the_schema_in_every_format(create, server, format, monkeypatch):
     served = server.models.find(None)
     monkeypatch.setitem(served.__dict__, "tool_format", FORMATS[format])
     monkeypatch.setitem(served.__dict__, "special_marks", {})
@@ -245,7 +245,7 @@ def ask(server, parameters, **fields):
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_parameters_that_cannot_be_followed_are_refused_by_a_sentence(server, case):
+def test_parameters_that_cannot_be_followed_are_refused(server, case):
     parameters, message = REFUSED[case]
     answer = ask(server, parameters, strict=True)
     assert answer.status_code == 400 and re.search(message, answer.json()["error"]["message"]), answer.text

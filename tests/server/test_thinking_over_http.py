@@ -74,7 +74,7 @@ def test_thinking_is_a_field_of_its_own(says):
     assert all(not (thought and delta.content) for thought, delta in zip(thoughts, deltas, strict=True))
 
 
-def test_an_answer_that_is_cut_while_the_model_thinks_has_no_text(says):
+def test_an_answer_cut_in_its_thoughts_has_no_text(says):
     choice = says("thinks", ANSWER)(max_tokens=5).choices[0]
     assert (choice.finish_reason, choice.message.content) == ("length", "")
     assert "I add the numbers.".startswith(choice.message.reasoning_content)
@@ -152,7 +152,7 @@ def test_a_model_that_always_thinks_may_be_asked_to(says):
         create(extra_body={"thinking": {"type": "disabled"}})
 
 
-def test_special_tokens_of_an_answer_are_shown_where_the_request_wants_them(says):
+def test_special_tokens_of_an_answer_are_shown_where_wanted(says):
     create = says("spells", "<think>I add.</think>It is <|im_start|>623.")
     plain = create().choices[0].message
     shown = create(extra_body={"skip_special_tokens": False}).choices[0].message
@@ -228,7 +228,7 @@ def test_a_model_without_marks_has_no_budget(client):
     assert caught.value.param == "thinking_budget"
 
 
-def test_json_is_not_written_into_thoughts_that_the_template_opened(client):
+def test_json_is_not_written_into_opened_thoughts(client):
     answer = client.chat.completions.create(
         model="thinks", messages=ASK, max_tokens=200, response_format={"type": "json_object"},
         extra_body={"chat_template_kwargs": {"opens": True}, "seed": 1, "temperature": 1},

@@ -86,7 +86,7 @@ def recording(path, seconds, seed=0):
 
 @pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")  # of OpenAI's client: its route of translations
 @pytest.mark.parametrize("language", ["de", None])
-def test_a_recording_of_several_windows_is_what_transcribe_returns(create, translate, whisper, tmp_path, language):
+def test_a_recording_of_windows_is_what_transcribe_returns(create, translate, whisper, tmp_path, language):
     model = load(whisper, "cpu", 1)
     texts = set()
     for seed, seconds in enumerate((0.7, 3.2)):

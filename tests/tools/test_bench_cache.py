@@ -2,7 +2,7 @@
 
 import json
 
-from benchmarks import bench_cache
+from benchmarks.decoding import bench_cache
 from click.testing import CliRunner
 
 

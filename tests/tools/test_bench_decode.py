@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from benchmarks import bench_decode
+from benchmarks.decoding import bench_decode
 from click.testing import CliRunner
 
 OPTIONS = ["--prompt", "8", "--new", "8", "--rounds", "1", "--threads", "1"]
@@ -29,7 +29,7 @@ def test_the_report_holds_speeds_and_ratios_of_all_three_loops(tiny_bundle, tiny
     assert data["environment"]["onnxruntime"]
 
 
-def test_without_a_checkpoint_the_table_compares_with_the_bare_graph(tiny_bundle):
+def test_without_a_checkpoint_the_bare_graph_is_compared(tiny_bundle):
     result = run(tiny_bundle, *OPTIONS)
 
     assert result.exit_code == 0, result.output
@@ -65,6 +65,6 @@ def test_loops_that_disagree_fail_loudly(tiny_bundle, monkeypatch, tmp_path):
     assert "the loops disagree from new token" in result.stderr
 
 
-def test_a_loop_that_stops_early_is_not_taken_for_one_that_agrees():
+def test_a_loop_that_stops_early_does_not_agree():
     with pytest.raises(bench_decode.click.ClickException, match="disagree from new token 2"):
         bench_decode.check_same_tokens([5, 6], [5, 6, 7])

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from benchmarks import bench_encoder, optimized_bert
+from benchmarks.encoders import bench_encoder, optimized_bert
 from click.testing import CliRunner
 
 OPTIONS = ["--geometry", "tiny", "--short", "4", "--long", "16", "--batch", "3", "--rounds", "1", "--threads", "1"]

@@ -32,7 +32,7 @@ def test_the_report_tells_private_memory_from_mapped_files(tiny_checkpoint, tmp_
     assert not list(work.iterdir())
 
 
-def test_a_model_that_cannot_be_exported_is_one_line_and_leaves_nothing(tmp_path):
+def test_a_model_that_cannot_be_exported_is_one_line(tmp_path):
     result = run("--model", tmp_path / "absent", "--workdir", tmp_path)
 
     assert result.exit_code == 1

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import onnx
 import pytest
-from benchmarks import bench_kernels
 from benchmarks.bandwidth import MemoryReader
-from benchmarks.bench_decode import Run
+from benchmarks.decoding import bench_kernels
+from benchmarks.decoding.bench_decode import Run
 from click.testing import CliRunner
 from onnx import helper, numpy_helper
 

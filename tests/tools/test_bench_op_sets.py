@@ -5,7 +5,7 @@ import json
 import click
 import numpy as np
 import pytest
-from benchmarks import bench_op_sets
+from benchmarks.decoding import bench_op_sets
 from checkpoints import random_checkpoint
 from click.testing import CliRunner
 

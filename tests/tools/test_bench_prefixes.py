@@ -2,7 +2,7 @@
 
 import json
 
-from benchmarks import bench_prefixes
+from benchmarks.decoding import bench_prefixes
 from click.testing import CliRunner
 
 

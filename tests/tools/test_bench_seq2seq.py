@@ -4,7 +4,8 @@ import json
 import sys
 
 import pytest
-from benchmarks import bench_seq2seq, interleave
+from benchmarks import interleave
+from benchmarks.encoders import bench_seq2seq
 from click.testing import CliRunner
 
 OPTIONS = ["--geometry", "tiny", "--source", "16", "--new", "8", "--rounds", "1", "--threads", "1"]
@@ -88,7 +89,7 @@ def test_ours_and_ctranslate2_run_over_int8_weights(ctranslate2, tmp_path):
     assert "tiny, int8: 16 + 8 tokens" in result.stdout
 
 
-def test_without_its_interpreter_ctranslate2_is_left_out_and_that_is_said():
+def test_ctranslate2_without_its_interpreter_is_left_out():
     result = run(*OPTIONS)
 
     assert result.exit_code == 0, result.output

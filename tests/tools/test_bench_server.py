@@ -2,12 +2,12 @@
 
 import json
 
-from benchmarks import bench_server
+from benchmarks.serving import bench_server
 from checkpoints.byte_tokenizer import byte_tokenizer
 from click.testing import CliRunner
 
 
-def test_the_report_has_speeds_ratios_and_first_tokens_of_each_number_of_clients(tiny_llama_bundle, tmp_path):
+def test_the_report_has_speeds_ratios_and_first_tokens(tiny_llama_bundle, tmp_path):
     options = ["--clients", "1", "--clients", "3", "--prompt-letters", "8", "--new-tokens", "6", "--rounds", "1"]
     command = [str(tiny_llama_bundle), *options, "--threads", "1", "--json", str(tmp_path / "found.json")]
     result = CliRunner().invoke(bench_server.main, command)

@@ -2,7 +2,7 @@
 
 import json
 
-from benchmarks import bench_speculation
+from benchmarks.decoding import bench_speculation
 from click.testing import CliRunner
 
 from edgeformer.runtime import load
@@ -22,7 +22,7 @@ def test_both_texts_are_written_with_and_without_drafts(tiny_bundle, tmp_path):
     assert list(data["steps_of_runs"]["decode"]) == [str(count) for count in bench_speculation.RUNS]
 
 
-def test_the_text_to_edit_repeats_its_prompt_and_the_other_one_goes_on():
+def test_the_text_to_edit_repeats_its_prompt():
     found = bench_speculation.tasks(50_000, 64, 48)
     edit, free = found["edit"], found["free"]
     same = sum(a == b for a, b in zip(edit.text, edit.prompt[-48:], strict=True))

@@ -5,7 +5,8 @@ import json
 import onnxruntime
 import pytest
 from click.testing import CliRunner
-from verification import check_cuda, cuda_runs
+from verification import check_cuda
+from verification.cuda import cuda_runs
 
 from edgeformer.runtime.sessions.providers.cuda_machine import Driver
 
@@ -15,7 +16,7 @@ without_cuda = pytest.mark.skipif(
 
 
 @without_cuda
-def test_without_cuda_it_says_what_is_missing_and_invents_nothing(tmp_path):
+def test_without_cuda_it_says_what_is_missing(tmp_path):
     output = tmp_path / "cuda.json"
     result = CliRunner().invoke(check_cuda.main, ["--full", "--output", str(output)])
 
@@ -29,7 +30,7 @@ def test_without_cuda_it_says_what_is_missing_and_invents_nothing(tmp_path):
     assert data["environment"]["torch"]
 
 
-def test_a_driver_without_a_gpu_is_reported_as_the_runtime_reports_it(tmp_path, monkeypatch):
+def test_a_driver_without_a_gpu_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(check_cuda, "driver", lambda: Driver(problem="the NVIDIA driver finds no GPU"))
     assert check_cuda.unavailable(tmp_path).endswith("the NVIDIA driver finds no GPU")
 
@@ -91,7 +92,7 @@ def few(monkeypatch):
 
 
 @without_cuda
-def test_the_dry_run_passes_without_a_gpu_and_goes_on_where_it_was_cut_off(tmp_path, few, monkeypatch):
+def test_the_dry_run_passes_without_a_gpu_and_resumes(tmp_path, few, monkeypatch):
     output, ran, check_case = tmp_path / "cuda.json", [], check_cuda.check_case
 
     def cut_off(model, folder, case, *, dry):

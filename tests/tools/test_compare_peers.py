@@ -173,7 +173,7 @@ def test_a_model_is_converted_again_only_when_something_changed(stand_in, compar
     assert converted(peers["other"]) == "fp32 fp32 "
 
 
-def test_busy_processes_compute_beside_each_runtime_and_end_with_it(stand_in, compare, tmp_path, monkeypatch):
+def test_busy_processes_end_with_the_measured_runtime(stand_in, compare, tmp_path, monkeypatch):
     started, popen = [], busy.subprocess.Popen
 
     def recorded(command, **options):

@@ -219,12 +219,12 @@ def test_a_text_is_translated_in_node_as_by_us(translator, places):
     assert done.stdout == "Der alte Mann zeichnet die junge Katze nicht.\n"
 
 
-def test_the_javascript_of_an_encoder_decoders_card_writes_what_ours_writes(translator, run_card):
+def test_the_javascript_of_a_seq2seq_card_writes_what_ours_does(translator, run_card):
     expected = load(translator).generate("A text to translate or to shorten.", num_beams=1).text
     assert run_card(translator) == f"{expected}\n"
 
 
-def test_of_an_encoder_decoder_only_clients_that_know_them_are_asked(pair, tmp_path, monkeypatch):
+def test_only_clients_that_know_seq2seq_are_asked_about_it(pair, tmp_path, monkeypatch):
     bundle, _ = pair("t5")
     decoders = stand_in(tmp_path, "decoders", "raise ValueError('asked')")
     both = replace(stand_in(tmp_path, "both", "raise ValueError('asked')"), tasks=("causal-lm", "seq2seq-lm"))
@@ -253,7 +253,7 @@ def program(name, places):
 
 
 @pytest.mark.parametrize("name", [*IN_PYTHON, NODE])
-def test_an_example_writes_the_text_of_our_runtime_and_stops_where_it_ends(name, talker, places):
+def test_an_example_writes_the_runtimes_text_and_stops(name, talker, places):
     line, folder = program(name, places)
     with folder as place:
         for prompt in ("470 + 119 =", "Once upon a time"):

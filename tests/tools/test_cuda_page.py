@@ -5,12 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from click.testing import CliRunner
-from verification import cuda_page
+from verification.cuda import cuda_page
 from verification.op_set_tables.page import part
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cuda.md"
 KEYS = ["softcap"]
-STALE = "run `python tools/verification/cuda_page.py --write docs/reference/cuda.md`"
+STALE = "run `python tools/verification/cuda/cuda_page.py --write docs/reference/cuda.md`"
 
 
 def page(name):

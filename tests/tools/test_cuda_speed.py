@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 from matplotlib.image import imread
-from verification import cuda_report, cuda_speed
+from verification.cuda import cuda_report, cuda_speed
 
 MOST = {"bytes_per_second": 1e12, "flops_per_second": 1e15}
 
@@ -33,7 +33,7 @@ def test_runtimes_continue_the_same_prompt_alike(tiny_checkpoint, tmp_path, shor
 
 
 @pytest.mark.slow
-def test_weights_of_4_bits_are_not_compared_with_float16_of_transformers(tiny_checkpoint, tmp_path, short):
+def test_4_bit_weights_are_not_compared_with_float16(tiny_checkpoint, tmp_path, short):
     found = cuda_speed.measure(tiny_checkpoint, tmp_path / "models", "int4", "cpu")["runtimes"]
     assert found["transformers, eager"] == {"reason": "Unavailable: transformers has no int4 weights of its own"}
     assert found["edgeformer"]["prefill_tokens_per_second"] > 0

@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 TOOLS = Path(__file__).parents[2] / "tools"
+PATTERNS = ("*.py", "*/*.py", "benchmarks/[!p]*/*.py", "verification/cuda/*.py", "reliability/*/*.py")
 # The interpreter of another environment runs the worker.
 FOREIGN = {"ctranslate2_worker", "__init__"}
 
 
 @pytest.mark.parametrize(
     "tool",
-    [path for path in sorted([*TOOLS.glob("*.py"), *TOOLS.glob("*/*.py")]) if path.stem not in FOREIGN],
+    [path for pattern in PATTERNS for path in sorted(TOOLS.glob(pattern)) if path.stem not in FOREIGN],
     ids=lambda path: str(path.relative_to(TOOLS)),
 )
 def test_what_a_tool_imports_is_there(tool):

@@ -14,7 +14,7 @@ from benchmarks.peers.process import read_texts
 from benchmarks.peers.registry import OURS, PEERS, Peer
 from click.testing import CliRunner
 
-from edgeformer.checkpoints.source import PRESETS
+from edgeformer.checkpoints.found_model import PRESETS
 
 # A runtime that opens edgeformer's bundle, so that it is exact without a planted fault.
 STAND_IN = """

@@ -47,7 +47,7 @@ def test_the_seed_changes_the_weights(tiny_checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-def test_half_precision_is_stored_as_such_and_named_in_the_config(tmp_path, dtype):
+def test_half_precision_is_stored_and_named_in_the_config(tmp_path, dtype):
     assert run("tiny", "--output", tmp_path / "half", "--dtype", dtype).exit_code == 0
     expected = random_checkpoint.DTYPES[dtype]
     assert {weight.dtype for weight in open_source(tmp_path / "half").weights().values()} == {expected}
@@ -96,7 +96,7 @@ def test_every_expert_is_a_tensor_of_its_own(tmp_path, monkeypatch):
 
 
 def test_a_tokenizer_is_copied(tmp_path, monkeypatch):
-    from edgeformer.checkpoints.source import PRESETS
+    from edgeformer.checkpoints.found_model import PRESETS
 
     vocabulary = json.loads((PRESETS / "tiny-llama/config.json").read_text())["vocab_size"]
     monkeypatch.setitem(random_checkpoint.GEOMETRIES["tiny"], "vocab_size", vocabulary)
@@ -105,7 +105,7 @@ def test_a_tokenizer_is_copied(tmp_path, monkeypatch):
 
 
 def test_a_tokenizer_with_more_tokens_than_embeddings_is_refused(tmp_path, monkeypatch):
-    from edgeformer.checkpoints.source import PRESETS
+    from edgeformer.checkpoints.found_model import PRESETS
 
     monkeypatch.setitem(random_checkpoint.GEOMETRIES["tiny"], "vocab_size", 100)
     result = run("tiny", "--output", tmp_path / "text", "--tokenizer", PRESETS / "tiny-llama")
@@ -120,7 +120,7 @@ def test_a_folder_that_exists_is_left_alone(tiny_checkpoint):
     assert "exists; give --output a new folder" in result.output
 
 
-def test_a_config_of_ones_own_is_written_as_transformers_stores_it(tmp_path):
+def test_an_own_config_is_written_as_transformers_stores_it(tmp_path):
     from transformers import Lfm2Config, Lfm2ForCausalLM
 
     config = tmp_path / "config.json"

@@ -182,7 +182,7 @@ def test_answers_about_a_paragraph_say_what_it_says():
     assert {("Who", True), ("Whose", True), ("What", True), ("Where", True), ("When", False)} <= orders
 
 
-def test_an_interview_asks_once_about_every_sentence_and_learns_the_answers():
+def test_an_interview_asks_once_about_every_sentence():
     source = Random(5)
     for _ in range(300):
         pieces = interview(source)
@@ -555,7 +555,7 @@ def test_transformers_reads_the_folder(tmp_path, preset, auto, ours, theirs):
         assert chat == prompt("Hi!")
 
 
-def test_an_encoder_learns_with_the_head_that_its_folder_describes(tmp_path):
+def test_an_encoder_learns_with_the_head_of_its_folder(tmp_path):
     assert make(tmp_path, "--steps", 1, preset="tiny-embed").exit_code == 0
 
     _, config = train_preset.RECIPES["tiny-embed"].model()

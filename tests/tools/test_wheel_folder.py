@@ -9,8 +9,9 @@ from zipfile import ZipFile
 
 import pytest
 from click.testing import CliRunner
-from verification import check_cuda, wheel_folder
-from verification.wheel_folder import WheelError, install, wheels_in
+from verification import check_cuda
+from verification.cuda import wheel_folder
+from verification.cuda.wheel_folder import WheelError, install, wheels_in
 
 
 def wheel(folder: Path, name: str, modules: dict[str, str]) -> Path:
@@ -132,7 +133,7 @@ def test_a_folder_that_is_not_ours_is_left_alone(wheels, tmp_path):
     assert (tmp_path / "packages" / "mine.txt").read_text() == "mine"
 
 
-def test_what_pip_says_of_a_wheel_for_another_python_is_passed_on(tmp_path):
+def test_what_pip_says_of_a_wrong_wheel_is_passed_on(tmp_path):
     wheel(tmp_path, "other", {"other.py": ""}).rename(tmp_path / "other-1.0-cp27-cp27m-win32.whl")
     with pytest.raises(WheelError, match=r"pip cannot install the wheels: (.|\n)*is not a supported wheel"):
         install(tmp_path, tmp_path / "packages")

@@ -36,7 +36,7 @@ from edgeformer.runtime.sessions import session
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))  # the folders of tools/ are packages
 
-from reliability.leak import Growth, growth  # noqa: E402
+from reliability.soaking.leak import Growth, growth  # noqa: E402
 
 KINDS = {"decoder": "tiny-llama", "encoder": "tiny-embed", "seq2seq": "tiny-translate", "engine": "tiny-llama"}
 """The bundle of each kind of model."""

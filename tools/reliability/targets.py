@@ -78,8 +78,8 @@ def use(folder: Path) -> None:
 def look(folder: Path) -> None:
     """Say which clients load a bundle, and what it costs, as `check` and `info` do."""
     from edgeformer.check import check
-    from edgeformer.cli.check import check_command
-    from edgeformer.cli.info import info_command
+    from edgeformer.cli.measure.info import info_command
+    from edgeformer.cli.prove.check import check_command
 
     check(folder)
     for command in (check_command, info_command):

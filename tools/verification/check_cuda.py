@@ -56,10 +56,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are 
 from benchmarks.environment import environment
 from checkpoints.random_checkpoint import write_checkpoint
 
-from verification import cuda_runs
-from verification.cuda_report import write_report
-from verification.cuda_speed import GEOMETRIES, PRECISIONS, measure, peaks
-from verification.wheel_folder import WheelError, install
+from verification.cuda import cuda_runs
+from verification.cuda.cuda_report import write_report
+from verification.cuda.cuda_speed import GEOMETRIES, PRECISIONS, measure, peaks
+from verification.cuda.wheel_folder import WheelError, install
 
 
 class Case(NamedTuple):

@@ -1,7 +1,7 @@
 """The kernels of onnxruntime's CUDA and CPU providers, as the providers list them.
 
-`kernels.json` is written by tools/verification/cuda_kernels.py from a wheel of onnxruntime-gpu. It also has the schemas
-of onnxruntime's own ops: their inputs and outputs by type variable, which ONNX does not know.
+`kernels.json` is written by tools/verification/cuda/cuda_kernels.py from a wheel of onnxruntime-gpu. It also has the
+schemas of onnxruntime's own ops: their inputs and outputs by type variable, which ONNX does not know.
 """
 
 import json

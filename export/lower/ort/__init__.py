@@ -24,17 +24,17 @@ import onnx_ir as ir
 
 from edgeformer.contract.ops import CONTRIB
 from edgeformer.export.graph.pass_report import PassReport
-from edgeformer.export.lower.ort.attention import lower_attention
-from edgeformer.export.lower.ort.cross_attention import lower_cross_attention
+from edgeformer.export.lower.ort.attention.attention import lower_attention
+from edgeformer.export.lower.ort.attention.cross_attention import lower_cross_attention
+from edgeformer.export.lower.ort.attention.linear_attention import lower_linear_attention
+from edgeformer.export.lower.ort.attention.shared_attention import lower_shared_attention
 from edgeformer.export.lower.ort.experts import lower_experts
 from edgeformer.export.lower.ort.fuse_gemms import fuse_gemms
-from edgeformer.export.lower.ort.kernel_functions import call_kernels
-from edgeformer.export.lower.ort.linear_attention import lower_linear_attention
+from edgeformer.export.lower.ort.kernels.kernel_functions import call_kernels
+from edgeformer.export.lower.ort.kernels.per_token_functions import call_per_token_kernels
 from edgeformer.export.lower.ort.low_rank import add_low_rank
 from edgeformer.export.lower.ort.norms import lower_norms
-from edgeformer.export.lower.ort.per_token_functions import call_per_token_kernels
 from edgeformer.export.lower.ort.quantized import lower_quantized
-from edgeformer.export.lower.ort.shared_attention import lower_shared_attention
 from edgeformer.export.lower.tied_head import lower_tied_head
 from edgeformer.export.passes import fold_rotary, fuse_skip_norm, pack_qkv, transpose_weights
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from random import Random
 
-from edgeformer.checkpoints.source import PRESETS, preset_names
+from edgeformer.checkpoints.found_model import PRESETS, preset_names
 from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
 

@@ -134,7 +134,7 @@ def test_rows_are_copied_on_the_device(decoder, monkeypatch):
     assert not same(content(decoder, 2), content(decoder, 1))
 
 
-def test_a_step_of_more_rows_than_run_leaves_the_texts_of_the_others(decoder):
+def test_a_step_of_more_rows_leaves_the_other_texts(decoder):
     before = content(decoder, 0)
     decoder.decode_rows(1, [7])  # the first two rows are captured together
     assert (decoder.lengths.tolist(), same(content(decoder, 0), before)) == ([40, 40, 0], True)

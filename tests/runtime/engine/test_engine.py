@@ -132,7 +132,7 @@ def test_rows_of_an_encoder_decoder_equal_their_solo_runs(models):
     assert len({str(tokens) for tokens in alone}) > 2
 
 
-def test_a_stream_hands_out_its_tokens_once_as_pieces_or_as_events(models):
+def test_a_stream_hands_out_its_tokens_once(models):
     model = models("llama")
     expected = model.generate("Once upon a time", max_new_tokens=20)
     with Engine(model) as engine:
@@ -152,7 +152,7 @@ def test_a_stream_hands_out_its_tokens_once_as_pieces_or_as_events(models):
 
 
 @pytest.mark.parametrize("options", [{}, {"stop": "friend"}, {"ignore_eos": True}], ids=["eos", "stop", "length"])
-def test_what_is_read_early_and_what_is_read_late_is_the_whole_text(models, options):
+def test_what_is_read_early_and_late_is_the_whole_text(models, options):
     model = models("llama")
     expected = model.generate("Once upon a time", max_new_tokens=60, **options)
     with Engine(model) as engine:
@@ -198,7 +198,7 @@ def test_a_cancelled_request_has_the_text_of_its_tokens(models):
     assert "".join(event.text for event in events) == result.text == model.tokenizer.decode(result.token_ids)
 
 
-def test_a_cancelled_request_ends_with_what_of_a_character_there_is(models):
+def test_a_cancelled_request_ends_with_the_partial_character(models):
     model = models("llama")
     smile = model.encode("\N{GRINNING FACE}")[-4:]  # one token for each byte
 
@@ -236,7 +236,7 @@ def sizes_of_steps(engine):
     return sizes
 
 
-def test_a_row_keeps_its_memory_for_a_request_that_needs_half_of_it(models):
+def test_a_row_keeps_its_memory_for_a_request_of_half_of_it(models):
     with Engine(models("llama"), max_rows=1) as engine:
         released = released_rows(engine)
         bytes_of = engine._service.cache_bytes
@@ -378,7 +378,7 @@ def test_a_full_queue_says_when_to_come_back(models):
         assert all(stream.finish(WAIT).finish_reason == "length" for stream in queued)
 
 
-def test_a_request_is_admitted_if_its_cache_fits_and_refused_if_it_never_could(models):
+def test_a_request_is_admitted_if_its_cache_fits(models):
     model, gate = models("llama"), Gate()
     per_token = model.new_decoder(1, 1).cache.bytes
     with Engine(model, max_rows=4, memory=100 * per_token) as engine:
@@ -524,7 +524,7 @@ def test_an_offline_engine_runs_nothing_until_somebody_reads(models):
     assert engine.statistics().finished == len(PROMPTS)
 
 
-def test_an_offline_engine_ends_a_request_that_fails_or_is_cancelled_and_no_other(models):
+def test_an_offline_engine_ends_only_the_request_that_fails(models):
     model, threads = models("llama"), threading.active_count()
     wanted = model.generate(PROMPTS[0], max_new_tokens=20)
     engine = OfflineEngine(model, max_rows=3)

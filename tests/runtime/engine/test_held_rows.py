@@ -161,7 +161,7 @@ def watch(engine, seen):
     return processor
 
 
-def test_the_memory_of_a_longer_text_counts_until_it_is_given_back(models):
+def test_a_longer_texts_memory_counts_until_it_is_given_back(models):
     """A row that is cut keeps the pages of what it had; the request that takes it is charged for them."""
     model = models("llama")
     per_token = model.new_decoder(1, 1).cache.bytes

@@ -136,7 +136,7 @@ def test_what_a_cancelled_request_had_run_is_kept(models):
     [{"precision": "int8"}, pytest.param({"precision": "int4", "prefill": "int8"}, marks=pytest.mark.slow)],
     ids=["int8", "prefill"],
 )
-def test_weights_that_round_by_the_run_keep_prefixes_unless_told_not_to(bundles, options):
+def test_weights_that_round_by_the_run_keep_prefixes(bundles, options):
     """By default prefixes are kept of every bundle; without them, no text depends on what came before."""
     model, prompts = load(bundles("llama", **options)), prompts_of()
     with Engine(model, max_rows=1) as engine:

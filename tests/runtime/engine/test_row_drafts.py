@@ -96,7 +96,7 @@ def test_a_draft_model_follows_a_row_that_is_alone_now_and_then(models, bundles,
     assert found.speculation.accepted > 40
 
 
-def test_a_draft_model_is_opened_for_no_request_that_never_runs_alone(bundles, monkeypatch):
+def test_a_draft_model_is_opened_only_for_lone_requests(bundles, monkeypatch):
     model = load(bundles("llama"), draft=bundles("llama"))
     made, new_decoder = [], model.draft.new_decoder
     monkeypatch.setattr(model.draft, "new_decoder", lambda *given: made.append(given) or new_decoder(*given))
@@ -273,7 +273,7 @@ def test_rows_that_run_together_draft_nothing(models, always_drafting, monkeypat
     assert set(steps[steps.index("draft") :]) <= {"draft", 1}, "only the last one runs alone"
 
 
-def test_a_cancelled_request_frees_its_row_and_leaves_what_it_has(models, always_drafting):
+def test_a_cancelled_request_frees_its_row(models, always_drafting):
     model = models("llama")
     begun = len(model.encode(COPY))
     with Engine(model, max_rows=1) as engine:

@@ -19,7 +19,7 @@ def test_requests_that_fit_come_in_the_order_of_their_arrival():
     assert waiting.take(5) is None
 
 
-def test_a_large_request_lets_a_bounded_number_of_small_ones_go_ahead():
+def test_a_large_request_lets_few_small_ones_ahead():
     waiting = waiting_of(10, *[1] * (MOST_OVERTAKEN + 5))
     assert [waiting.take(5).bytes for _ in range(MOST_OVERTAKEN)] == [1] * MOST_OVERTAKEN
     assert waiting.take(5) is None

@@ -74,7 +74,7 @@ def test_generate_uses_the_draft_model(tiny_llama_bundle, always_drafting):
     assert model.generate("Once", max_new_tokens=8).speculation is None
 
 
-def test_nothing_is_drafted_beyond_the_context_of_the_draft_model(models):
+def test_nothing_is_drafted_beyond_the_draft_models_context(models):
     model = models("static")
     drafter = DraftModel(model.new_decoder(1, 8), VOCABULARY)
     drafter.extend(a_prompt(7))
@@ -110,7 +110,7 @@ def test_a_draft_model_with_another_tokenizer_is_refused(tiny_llama_bundle, llam
         load_causal_lm(tiny_llama_bundle).use_draft(draft)
 
 
-def test_bundles_without_tokenizers_need_vocabularies_of_one_size(llama_bundle):
+def test_bundles_without_tokenizers_need_equal_vocabularies(llama_bundle):
     model = load_causal_lm(llama_bundle, draft=llama_bundle)
     assert model.generate([1, 5, 9], max_new_tokens=6).speculation is not None
 

@@ -91,7 +91,7 @@ def chosen(length, seconds):
     return lengths
 
 
-def test_lengths_of_forced_drafts_follow_from_the_tokens_and_not_from_the_clock():
+def test_lengths_of_forced_drafts_follow_from_the_tokens():
     fast, slow = (1.0,), (1.0, 9.0, 0.1)
     assert chosen(forced_length(), fast) == chosen(forced_length(), slow)
     assert max(chosen(forced_length(), fast)) > 4

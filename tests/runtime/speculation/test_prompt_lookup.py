@@ -59,7 +59,7 @@ def test_a_copy_goes_on_behind_a_token_that_was_replaced():
     assert growing.draft(3) == [], "three tokens that differ are another text"
 
 
-def test_an_index_that_grows_token_by_token_is_that_of_the_whole_text():
+def test_an_index_grown_token_by_token_is_the_whole_texts():
     text = np.random.default_rng(0).integers(0, 4, 60).tolist()
     growing = PromptLookup(3)
     for end, token in enumerate(text, 1):
@@ -89,7 +89,7 @@ def run(length, tokens, slope, right, held_up=lambda place: 1.0):
 
 
 @pytest.mark.parametrize("slope", [0.05, 0.1, 0.27, 0.6, 1.0])
-def test_drafts_that_never_come_true_cost_no_more_than_the_budget(slope):
+def test_drafts_that_never_come_true_cost_only_the_budget(slope):
     spent, drafted = run(DraftLength(10), 500, slope, lambda place: False)
     # The slope is estimated, so a first draft may cost more than it was thought to.
     assert drafted > 0 and spent <= 500 * (1 + EARNED) + FIRST_CREDIT + 1
@@ -104,7 +104,7 @@ def test_steps_that_are_held_up_do_not_make_drafts_look_cheap():
     assert drafted > 0 and spent <= 500 * (1 + EARNED) + FIRST_CREDIT + 1
 
 
-def test_a_draft_is_paid_for_by_what_it_took_and_not_by_what_it_was_thought_to_take():
+def test_a_draft_is_charged_what_it_took():
     length = DraftLength(10)
     length.record_run(1e-3, 1, 0)
     assert length.choose() > 0

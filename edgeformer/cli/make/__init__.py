@@ -1,0 +1,1 @@
+"""Commands that write bundles and make them load faster."""

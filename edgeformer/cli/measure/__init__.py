@@ -1,0 +1,1 @@
+"""Commands that measure bundles: speed, quality and size."""

@@ -1,0 +1,51 @@
+"""edgeformer chat"""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edgeformer.cli._generation import SPECULATION, explicit_options, length_options, sampling_options, thinking_options
+from edgeformer.cli._options import COMMON, Command, execution_options, option
+from edgeformer.cli._output import note
+from edgeformer.cli.run._conversation import Conversation
+
+
+@click.command("chat", cls=Command)
+@click.argument("bundle", type=click.Path(path_type=Path))
+@option("--system", topic=COMMON, help="System message.")
+@option("--session", type=click.Path(path_type=Path), topic=COMMON, help="Go on with a session that /save wrote.")
+@option("--adapter", metavar="NAME", topic=COMMON, help="Run with this LoRA adapter of the bundle.")
+@length_options
+@thinking_options
+@sampling_options
+@option(
+    "--draft", type=click.Path(path_type=Path), metavar="BUNDLE", topic=SPECULATION,
+    help="A smaller model with the same tokenizer, which drafts tokens.",
+)  # fmt: skip
+@execution_options
+def chat_command(
+    bundle: Path,
+    system: str | None,
+    session: Path | None,
+    provider: Any,
+    threads: int | None,
+    draft: Path | None,
+    **options: object,
+) -> None:
+    """Chat with the model in BUNDLE on the terminal.
+
+    Each turn reads only what is new. Ctrl-C stops an answer, Ctrl-D ends the chat. A line that ends with a backslash
+    goes on in the next one, and so does a text between two lines of three quotes. /help lists the commands. What the
+    model thinks before an answer is dim. Without a terminal, every line of standard input is a message, and only the
+    answers are printed.
+    """
+    from edgeformer.runtime import load_causal_lm
+
+    model = load_causal_lm(bundle, provider, threads, draft=draft)
+    if model.manifest.provenance.random_weights is not None:
+        note("note: this model's weights are random, not trained. Its text is noise.")
+    conversation = Conversation(model, system, explicit_options(options))
+    if session is not None:
+        conversation.load(str(session))
+    conversation.hold()

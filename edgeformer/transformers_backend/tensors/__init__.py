@@ -1,0 +1,1 @@
+"""Tensors of a checkpoint by the names that modules of transformers have."""

@@ -1,0 +1,1 @@
+"""Rules that lower kinds of attention to kernels of onnxruntime."""

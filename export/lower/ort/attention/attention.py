@@ -1,0 +1,132 @@
+"""Lower self-attention to ONNX Runtime's GroupQueryAttention.
+
+Requires (onnxruntime 1.31) a head_dim that is a multiple of 8 and no relation vectors; on CUDA also float16 or
+bfloat16, heads of 512 at most, and no bias beside sinks. The kernel has everything else of the op: rotation inside,
+packed QKV, windows, soft-caps, sinks, biases, causal and bidirectional attention, a dynamic or static cache. What it
+does not take is decomposed.
+
+For CPUs queries are scaled before the kernel (scaled_query.py). The kernel also has an int8 cache, and on CUDA one of
+float8 (both there for heads of 256 at most and without a bias): it rounds new keys and values by the scales that it is
+given, attends to the rounded ones, and caches those. There is no other implementation of such a cache, so an attention
+that the kernel does not take is refused then.
+"""
+
+import numpy as np
+import onnx_ir as ir
+
+from edgeformer.contract.ops import ATTENTION, DOMAIN, FP8_CACHE, INT8_CACHE
+from edgeformer.contract.tensors import past_layer
+from edgeformer.errors import ExportError
+from edgeformer.export.graph.builder import NodeBuilder, replace_node
+from edgeformer.export.graph.canonical import canonical_inputs
+from edgeformer.export.graph.editing import canonical_nodes, dim, head_dim_of
+from edgeformer.export.graph.function_bodies import decompose
+from edgeformer.export.graph.pass_report import PassReport
+from edgeformer.export.graph.provenance import NodeOrigin
+from edgeformer.export.lower.options import LoweringOptions
+from edgeformer.export.lower.ort.attention.scaled_query import scale_query
+from edgeformer.manifest.cache_scales import CacheScales
+from edgeformer.manifest.parts import CachePrecision
+
+LENGTHS_ORIGIN = NodeOrigin(
+    f"{DOMAIN}::GroupQueryAttention", "emitted by lower/ort for the lengths that attention reads"
+)
+
+CACHE_TYPES: dict[CachePrecision, ir.DataType] = {"int8": ir.DataType.INT8, "fp8": ir.DataType.FLOAT8E4M3FN}
+
+
+def lower_attention(model: ir.Model, lowering: LoweringOptions) -> PassReport:
+    """Lower every attention that meets the requirements, and decompose the others.
+
+    Raises ExportError for a quantized cache where one does not meet them.
+    """
+    report, lengths = PassReport("GroupQueryAttention"), Lengths(model)
+    for node in canonical_nodes(model, "GroupQueryAttention"):
+        reason = _no_kernel(node, lowering)
+        if reason is not None and lowering.cache_scales is not None:
+            raise ExportError(
+                f"{node.name} cannot have {lowering.cache_scales.name}: {reason}. Leave cache_precision out."
+            )
+        if reason is not None:
+            report.miss(node, reason)
+            decompose(node, lowering.cache_form)
+            continue
+        report.fire(node)
+        _emit_attention(node, *lengths.before(node), lowering)
+    return report
+
+
+def _no_kernel(node: ir.Node, lowering: LoweringOptions) -> str | None:
+    inputs, head_dim = canonical_inputs(node), head_dim_of(node)
+    if head_dim % 8:
+        return f"the kernel takes head_dim in multiples of 8, and this is {head_dim}"
+    if inputs.value_relations is not None:
+        return "no kernel adds relation vectors to values"
+    return lowering.rules.attention(node, lowering.cache_scales, lowering.twin)
+
+
+class Lengths:
+    """The inputs of the kernel that hold the lengths of rows, computed once for all attentions with one mask."""
+
+    def __init__(self, model: ir.Model):
+        self._model = model
+        self._lengths: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
+
+    def before(self, node: ir.Node) -> tuple[ir.Value, ir.Value]:
+        """Return seqlens_k, int32 [B]: tokens of each row minus one; total_sequence_length, an int32 scalar."""
+        mask = canonical_inputs(node)["attention_mask"]
+        if mask not in self._lengths:
+            emit = NodeBuilder("lengths", LENGTHS_ORIGIN)
+            valid = emit("ReduceSum", mask, emit.constant([1]), keepdims=0)
+            seqlens_k = emit("Cast", emit("Sub", valid, emit.constant(1)), to=ir.DataType.INT32)
+            total = emit("Squeeze", emit("Shape", mask, start=1, end=2))
+            self._lengths[mask] = seqlens_k, emit("Cast", total, to=ir.DataType.INT32)
+            self._model.graph.insert_before(node, emit.nodes)
+        return self._lengths[mask]
+
+
+def _emit_attention(node: ir.Node, seqlens_k: ir.Value, total: ir.Value, lowering: LoweringOptions) -> None:
+    inputs, attributes, scales = canonical_inputs(node), node.attributes, lowering.cache_scales
+    emit, pasts = NodeBuilder.replacing(node, "emitted by lower/ort"), (inputs.past_key, inputs.past_value)
+    query, scale = inputs["query"], attributes.get_float("scale")
+    if lowering.rules.scales_queries and inputs.past_key is not None and scales is None:
+        query, scale = scale_query(emit, query, scale, attributes.get_int("num_heads") * head_dim_of(node)), 1.0
+    quantized = {} if scales is None else _cache_scales(emit, node, scales)
+    outputs = emit.many(
+        ATTENTION.name,
+        *ATTENTION.ordered(
+            query=query, key=inputs.key, value=inputs.value, past_key=inputs.past_key, past_value=inputs.past_value,
+            seqlens_k=seqlens_k, total_sequence_length=total, cos_cache=inputs.cos, sin_cache=inputs.sin,
+            attention_bias=inputs.attention_bias, head_sink=inputs.sinks, **quantized,
+        ),
+        outputs=len(ATTENTION.outputs),
+        domain=ATTENTION.domain,
+        num_heads=attributes.get_int("num_heads"),
+        kv_num_heads=attributes.get_int("num_kv_heads"),
+        scale=scale,
+        softcap=attributes.get_float("softcap"),
+        local_window_size=attributes.get_int("window") or -1,
+        do_rotary=int(inputs.cos is not None),
+        rotary_interleaved=attributes.get_int("rotary_interleaved"),
+        # onnxruntime before 1.29.1 has only causal attention, and refuses attributes that it does not know.
+        **({} if attributes.get_int("causal") else {"causal": 0}),
+        **({} if scales is None else INT8_CACHE if scales.precision == "int8" else FP8_CACHE),
+    )  # fmt: skip
+    replace_node(node, emit, outputs, main=outputs[0].producer())
+    if scales is not None:
+        for cache in (*pasts, *outputs[1:]):
+            assert cache is not None
+            cache.type = ir.TensorType(CACHE_TYPES[scales.precision])
+
+
+def _cache_scales(emit: NodeBuilder, node: ir.Node, scales: CacheScales) -> dict[str, ir.Value]:
+    """k_scale and v_scale of the layer whose past a node reads: float32 [1, K, 1, D], or [1] for the whole layer."""
+    past = canonical_inputs(node).past_key
+    if past is None or not past.is_graph_input():
+        raise ExportError(
+            f"{node.name} reads no cache, so there is nothing to keep as {scales.precision}. Leave cache_precision out."
+        )
+    layer = past_layer(past.name or "")
+    shape = (1, dim(past, 1), 1, dim(past, 3)) if scales.is_per_channel else (1,)
+    given = {"k_scale": scales.key, "v_scale": scales.value}
+    return {name: emit.constant(np.reshape(each[layer], shape), ir.DataType.FLOAT) for name, each in given.items()}

@@ -1,0 +1,1 @@
+"""Functions of a model around nodes of onnxruntime, for which kernels of edgeformer may stand in."""

@@ -1,0 +1,1 @@
+"""Benchmarks of decoders: prefill, decode steps, caches, kernels and drafts."""

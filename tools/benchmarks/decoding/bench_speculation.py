@@ -1,0 +1,219 @@
+"""Measure decode throughput with and without prompt lookup, on a text that copies its prompt and on one that does not.
+
+    python tools/benchmarks/decoding/bench_speculation.py /tmp/smollm2-135m-int4 --kernels
+
+The model writes a text that is given: its logits are computed and a token is chosen from them, and then the token of
+the text takes its place. So weights may be random, and drafts come true as often as in that text. Words, spaces and
+marks of this repository's documentation are the tokens.
+
+- edit: the prompt is a passage, and the text is the passage again, with every 16th word replaced;
+- free: the prompt is a passage, and the text is what comes after it.
+
+Both contenders share one session and run in alternation (interleave.py). Prints decode throughput in tokens/s, the
+speedup of prompt lookup over plain decoding within a round, the counts of drafts; and how long a run of n tokens takes,
+in steps: of the decode graph, and of the prefill graph where the bundle has one.
+"""
+
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+from rich.table import Table
+
+from edgeformer.runtime import CausalLM, GenerationConfig, SpeculationStatistics, load_causal_lm
+from edgeformer.runtime.generation.generate import run_rows
+from edgeformer.runtime.generation.row import Row
+from edgeformer.runtime.generation.sampling.sampling import Sampling
+from edgeformer.runtime.generation.speculation.row_drafts import drafts_of
+from edgeformer.runtime.sessions.session import usable_cores
+from edgeformer.runtime.steps.decode_graph import PrefillSession
+from edgeformer.runtime.steps.new_decoder import new_decoder
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # the folders of tools/ are packages
+
+from benchmarks.environment import environment
+from benchmarks.interleave import cell, compare, report_console, run_interleaved
+
+PAGES = Path(__file__).parents[3] / "docs" / "explanation"
+
+EDITED = 16
+"""One word in so many is replaced in the text `edit`."""
+
+RUNS = (1, 2, 3, 4, 6, 8, 11)
+"""Tokens of the runs that are timed."""
+
+
+@dataclass
+class ScriptedRow(Row):
+    """A row that writes a given text, after it has chosen a token as any row does."""
+
+    script: Sequence[int] = field(default_factory=list)
+
+    def _choose(self, logits: NDArray[np.float32]) -> int:
+        super()._choose(logits)
+        return self.script[len(self.tokens)]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A prompt and the text that follows it, as token ids."""
+
+    prompt: list[int]
+    text: list[int]
+
+
+@dataclass(frozen=True)
+class Run:
+    """The tokens after the first, the seconds that they took, and the counts of drafts."""
+
+    tokens: int
+    seconds: float
+    speculation: SpeculationStatistics | None
+
+
+def tasks(vocab_size: int, prompt: int, new: int) -> dict[str, Task]:
+    """Return the tasks `edit` and `free`; ids are those of the words in the order in which they first come."""
+    pages = "\n".join(page.read_text(encoding="utf-8") for page in sorted(PAGES.glob("*.md")))
+    words = re.findall(r"\w+|\s+|[^\w\s]", pages)
+    numbers = {word: number for number, word in enumerate(dict.fromkeys(words))}
+    ids = [numbers[word] % vocab_size for word in words]
+    passage, edited = ids[:prompt], ids[prompt - new : prompt]
+    edited[EDITED - 1 :: EDITED] = ids[prompt : prompt + len(edited[EDITED - 1 :: EDITED])]
+    return {"edit": Task(passage, edited), "free": Task(passage, ids[prompt : prompt + new])}
+
+
+def write(model: CausalLM, task: Task, drafted: int) -> Run:
+    """Write the text of a task; drafted: tokens of a draft at most, 0 for plain decoding."""
+    row = ScriptedRow(task.prompt, len(task.text), frozenset(), Sampling(), None, script=task.text)
+    decoder = model.new_decoder(1, len(task.prompt) + len(task.text))
+    config = GenerationConfig(prompt_lookup_num_tokens=drafted)
+    run_rows(decoder, [row], drafts=drafts_of(row, config))
+    return Run(len(row.tokens) - 1, row.decode_seconds, row.speculation)
+
+
+def time_runs(model: CausalLM, past: int, rounds: int) -> dict[str, dict[int, float]]:
+    """Return how many steps a run of n tokens takes after `past` others, by graph and n: medians over the rounds."""
+    decoder = model.new_decoder(1, past + 2 * max(RUNS))
+    runs: dict[str, Callable[[Sequence[int]], Any]] = {"decode": partial(decoder.decode_tokens, 0)}
+    decoders = [decoder]
+    if model.prefill_session is not None:
+        always = PrefillSession(model.prefill_session.session, from_tokens=1)
+        decoders.append(new_decoder(model.session, model.manifest, 1, past + 2 * max(RUNS), prefill=always))
+        runs["prefill"] = partial(decoders[1].prefill, 0)
+    for each in decoders:
+        each.prefill(0, [1] * past)
+    moments = [each.snapshot() for each in decoders]
+
+    def timed(run: Callable[[], Any]) -> float:
+        run()  # the first of its kind allocates
+        start = time.perf_counter()
+        run()
+        taken = time.perf_counter() - start
+        for each, moment in zip(decoders, moments, strict=True):
+            each.restore(moment)
+        return taken
+
+    steps: list[float] = []
+    seconds: dict[str, dict[int, list[float]]] = {name: {count: [] for count in RUNS} for name in runs}
+    for _ in range(rounds):
+        steps.append(timed(lambda: decoder.decode_one_token([1])))
+        for name, run in runs.items():
+            for count in RUNS:
+                seconds[name][count].append(timed(partial(run, [1] * count)))
+    return {name: {count: median(all_) / median(steps) for count, all_ in of.items()} for name, of in seconds.items()}
+
+
+def report(runs: dict[str, dict[str, list[Run]]]) -> dict[str, Any]:
+    """Return speeds, ratios and counts of each task as plain data."""
+    found = {}
+    for task, by_contender in runs.items():
+        measured = {name: [run.tokens / run.seconds for run in done] for name, done in by_contender.items()}
+        speeds, ratios = compare(measured, "lookup")
+        counts = by_contender["lookup"][-1].speculation
+        assert counts is not None
+        found[task] = {"tokens_per_second": speeds, "lookup_over": ratios, "speculation": asdict(counts)}
+    return found
+
+
+def print_report(data: dict[str, Any]) -> None:
+    """Print the report as tables."""
+    title = "{bundle}, {precision}, {prompt_tokens} + {new_tokens} tokens, {threads} threads, kernels: {kernels}"
+    caption = "decode throughput in tokens/s, median (range) of {rounds} rounds"
+    table = Table(title=title.format(**data), title_justify="left", caption=caption.format(**data))
+    for column in ("text", "plain", "lookup", "speedup", "runs", "drafted", "accepted"):
+        table.add_column(column, justify="left" if column == "text" else "right")
+    for task, figures in data["tasks"].items():
+        speeds = [cell(figures["tokens_per_second"][name], 1) for name in ("plain", "lookup")]
+        counts = [str(figures["speculation"][name]) for name in ("runs", "drafted", "accepted")]
+        table.add_row(task, *speeds, cell(figures["lookup_over"]["plain"], 2), *counts)
+    console = report_console()
+    console.print(table)
+    for graph, steps in data["steps_of_runs"].items():
+        costs = ", ".join(f"{count}: {taken:.2f}" for count, taken in steps.items())
+        console.print(f"steps that a run of n tokens takes in the {graph} graph: {costs}")
+    console.print(", ".join(f"{name} {value}" for name, value in data["environment"].items()))
+
+
+@click.command(help=(__doc__ or "").split("\n")[0])
+@click.argument("bundle", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--prompt", type=click.IntRange(min=1), default=256, show_default=True, help="Tokens of the prompt.")
+@click.option("--new", type=click.IntRange(min=2), default=192, show_default=True, help="Tokens to write.")
+@click.option("--drafted", type=click.IntRange(min=1), default=10, show_default=True, help="Tokens of a draft at most.")
+@click.option("--kernels/--no-kernels", default=True, show_default=True, help="Whether to use edgeformer-kernels.")
+@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
+@click.option("--threads", type=click.IntRange(min=1), help="Threads of the session. [default: all usable cores]")
+@click.option(
+    "--json", "file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the figures to this file."
+)
+def main(
+    bundle: Path,
+    prompt: int,
+    new: int,
+    drafted: int,
+    kernels: bool,
+    rounds: int,
+    threads: int | None,
+    file: Path | None,
+) -> None:
+    """Measure one bundle."""
+    if new > prompt:
+        raise click.UsageError(f"--new is {new}, but the text to copy has {prompt} tokens (--prompt).")
+    threads = threads or usable_cores()
+    model = load_causal_lm(bundle, "cpu", threads, kernels=kernels)
+    contenders = {"plain": 0, "lookup": drafted}
+    wanted = tasks(model.manifest.vocab_size, prompt, new)
+    systems = {
+        f"{task} {name}": partial(write, model, wanted[task], count)
+        for task in wanted
+        for name, count in contenders.items()
+    }
+    done = run_interleaved(systems, rounds, pause_seconds=0)
+    data = {
+        "bundle": model.manifest.name,
+        "precision": model.manifest.plan.precision,
+        "kernels": model.kernels.version or "none",
+        "prompt_tokens": prompt,
+        "new_tokens": new,
+        "rounds": rounds,
+        "threads": threads,
+        "tasks": report({task: {name: done[f"{task} {name}"] for name in contenders} for task in wanted}),
+        "steps_of_runs": time_runs(model, prompt, rounds),
+        "environment": environment(),
+    }
+    print_report(data)
+    if file:
+        file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

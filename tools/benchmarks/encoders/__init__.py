@@ -1,0 +1,1 @@
+"""Benchmarks of encoders and encoder-decoders."""

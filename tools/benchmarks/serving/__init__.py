@@ -1,0 +1,1 @@
+"""Benchmarks of many requests: engine, server and batch jobs."""
