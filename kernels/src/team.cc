@@ -16,16 +16,16 @@ using Clock = std::chrono::steady_clock;
 // How long a member waits for the next job before it sleeps. It bridges the Python code between two decode steps.
 constexpr auto kSpin = std::chrono::milliseconds(1);
 
-// The same while other programs take the processor from it: what it spins then, it lacks for its chunks.
+// The same while other programs take the processor from a member: what it spins then, it lacks for its chunks.
 constexpr auto kCrowdedSpin = std::chrono::microseconds(50);
 
-// How long a member takes it for granted that others still do.
+// How long it is taken for granted that others still do.
 constexpr auto kCrowdedFor = std::chrono::milliseconds(100);
 
 // Time that a thread lacks if others had its processor: more than interrupts take.
 constexpr auto kTaken = std::chrono::microseconds(300);
 
-// How long the caller waits for the others' last chunks before it sleeps.
+// How long the caller waits for the others' last chunks before it sleeps, while other programs take processors.
 constexpr auto kCallerSpin = std::chrono::microseconds(100);
 
 // How often the clock is read while spinning.
@@ -62,25 +62,27 @@ bool spin(Clock::duration longest, const Condition& is_over) {
   }
 }
 
-// Whether other programs want the processor of a thread: seen by what it did not get of the time that passed.
-class Crowd {
+// What a thread got of the time that passes: less than all where other programs want its processor.
+class Presence {
  public:
-  // Time from now on counts: the thread was asleep before.
+  // Time counts from now on: the thread was asleep before.
   void woke() { since_ = Clock::now(), used_ = thread_time(); }
 
-  bool is_here() {
+  // Whether its processor was taken from it since the last look.
+  bool was_taken() {
     const Clock::time_point since = since_;
     const Clock::duration used = used_;
     woke();
     const Clock::duration passed = since_ - since, taken = passed - (used_ - used);
-    if (taken > kTaken && taken > passed / 32) until_ = since_ + kCrowdedFor;
-    return since_ < until_;
+    return taken > kTaken && taken > passed / 32;
   }
 
  private:
-  Clock::time_point since_ = Clock::now(), until_ = since_;
+  Clock::time_point since_ = Clock::now();
   Clock::duration used_ = thread_time();
 };
+
+Clock::rep now() { return Clock::now().time_since_epoch().count(); }
 
 }  // namespace
 
@@ -123,7 +125,8 @@ void Team::run(std::size_t chunks, Task task) {
 
 void Team::wait_for_others() {
   const std::uint32_t chunks = chunks_.load(std::memory_order_relaxed);
-  if (spin(kCallerSpin, [&] { return done_.load(std::memory_order_acquire) == chunks; })) return;
+  const auto are_done = [&] { return done_.load(std::memory_order_acquire) == chunks; };
+  if (spin(kCallerSpin, are_done) || (!is_crowded() && spin(kSpin - kCallerSpin, are_done))) return;
   caller_sleeps_ = true;  // before the count is read: whoever counts the last chunk afterwards sees it
   for (std::uint32_t done; (done = done_) != chunks;) sleep_while(done_, done);
   caller_sleeps_ = false;
@@ -141,6 +144,8 @@ void Team::work(int member) {
   }
 }
 
+bool Team::is_crowded() const { return now() < crowded_until_.load(std::memory_order_relaxed); }
+
 bool Team::take(Share& from, bool front, std::uint32_t& chunk) {
   std::uint64_t chunks = from.chunks.load(std::memory_order_acquire);
   for (;;) {
@@ -155,15 +160,20 @@ bool Team::take(Share& from, bool front, std::uint32_t& chunk) {
 }
 
 void Team::live(int member) {
-  Crowd crowd;
+  Presence presence;
   for (std::uint32_t seen = 0; !quit_;) {
     work(member);
     const auto is_called = [&] { return jobs_.load(std::memory_order_acquire) != seen; };
-    if (!spin(kCrowdedSpin, is_called) && (crowd.is_here() || !spin(kSpin - kCrowdedSpin, is_called))) {
+    bool called = spin(kCrowdedSpin, is_called);
+    if (!called) {
+      if (presence.was_taken()) crowded_until_ = now() + Clock::duration(kCrowdedFor).count();
+      called = !is_crowded() && spin(kSpin - kCrowdedSpin, is_called);
+    }
+    if (!called) {
       ++sleepers_;
       while (jobs_ == seen) sleep_while(jobs_, seen);
       --sleepers_;
-      crowd.woke();
+      presence.woke();
     }
     seen = jobs_;
   }

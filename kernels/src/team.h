@@ -43,6 +43,7 @@ class Team final : public Parallel {
   void work(int member);
   void live(int member);
   void wait_for_others();
+  bool is_crowded() const;
   bool take(Share& from, bool front, std::uint32_t& chunk);
 
   const int threads_;
@@ -54,6 +55,7 @@ class Team final : public Parallel {
   std::atomic<bool> caller_sleeps_{false};
   alignas(kCacheLine) Signal jobs_{0};
   std::atomic<int> sleepers_{0};
+  std::atomic<std::int64_t> crowded_until_{0};  // by the clock: other programs took a member's processor
   std::atomic<bool> quit_{false};
   std::vector<std::thread> others_;
 };
