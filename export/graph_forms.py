@@ -1,13 +1,14 @@
 """How each form of a graph is made: the writers of `edgeformer.manifest.graph_forms.FORMS`.
 
-encoder, model, merged, alignment     are lowered first, and written together, over weights in common
-windowed, prefill, adapters           are written beside them, from what is there
+encoder, text, model, merged, joined, alignment     are lowered first, and written together, over weights in common
+windowed, adapters                                  are written beside them, from what is there
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import cast
 
-from edgeformer.config import Seq2SeqConfig
+from edgeformer.config import DualEncoderConfig, Seq2SeqConfig
 from edgeformer.export.adapter_graph import write_adapter_graph
 from edgeformer.export.bundle.writer import weight_files
 from edgeformer.export.graph_folder import GraphFolder
@@ -15,7 +16,6 @@ from edgeformer.export.lower import GraphJob
 from edgeformer.export.lower.alignment import alignment_graph
 from edgeformer.export.lower.merged_decoder import merged_decoder
 from edgeformer.export.lower.windowed_graph import write_windowed_graph
-from edgeformer.export.prefill_graph import write_prefill_graph
 from edgeformer.manifest.graph_forms import (
     DECODER_GRAPH,
     ENCODER_GRAPH,
@@ -26,6 +26,7 @@ from edgeformer.manifest.graph_forms import (
     BundledGraph,
     WindowedGraph,
 )
+from edgeformer.models.graph_specs import GraphSpec, joined_graph
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def make_graphs(out: GraphFolder, names: Iterable[str] | None = None) -> None:
     out.graphs |= {name: entry for name in FORMS if (entry := made.get(name)) is not None}
 
 
-def _lower_encoder(out: GraphFolder) -> BundledGraph:
+def _lower_first(out: GraphFolder) -> BundledGraph:
     return _lower(out, 0)
 
 
@@ -73,7 +74,10 @@ def _lower_model(out: GraphFolder) -> BundledGraph:
 
 def _lower(out: GraphFolder, place: int) -> BundledGraph:
     """Lower one of the graphs that run the model."""
-    spec = out.job.model_spec.graphs[place]
+    return _lower_spec(out, out.job.model_spec.graphs[place])
+
+
+def _lower_spec(out: GraphFolder, spec: GraphSpec) -> BundledGraph:
     out.models[spec.file] = out.job.captured(spec)
     out.lowered[spec.file] = out.job.lower(out.models[spec.file], spec)
     return BundledGraph(file=spec.file)
@@ -91,6 +95,14 @@ def _merge_decoder(out: GraphFolder) -> BundledGraph:
     return BundledGraph(file=MERGED_GRAPH)
 
 
+def _is_dual(job: GraphJob) -> bool:
+    return job.model_spec.task == "dual-encoder"
+
+
+def _lower_joined(out: GraphFolder) -> BundledGraph:
+    return _lower_spec(out, joined_graph(cast(DualEncoderConfig, out.job.model_spec.config)))
+
+
 def _lower_alignment(out: GraphFolder) -> BundledGraph:
     entry = out.job.alignment
     assert entry is not None
@@ -100,7 +112,7 @@ def _lower_alignment(out: GraphFolder) -> BundledGraph:
 
 def _has_windowed_graph(job: GraphJob) -> bool:
     plan, for_our_runtime = job.plan, job.model_spec.task == "causal-lm" and job.plan.ops == "ort"
-    return for_our_runtime and plan.place.windowed and not job.adapted and plan.prefill is None
+    return for_our_runtime and plan.place.windowed and not job.adapted
 
 
 def _write_windowed(out: GraphFolder) -> BundledGraph | None:
@@ -116,11 +128,12 @@ def _has_encoder(job: GraphJob) -> bool:
 
 
 WRITERS: dict[str, Writer] = {
-    "encoder": Writer(_has_encoder, _lower_encoder),
+    "encoder": Writer(_has_encoder, _lower_first),
+    "text": Writer(_is_dual, _lower_first),
     "model": Writer(lambda job: True, _lower_model),
     "merged": Writer(_has_merged_decoder, _merge_decoder),
+    "joined": Writer(lambda job: _is_dual(job) and TRANSFORMERS_JS in job.plan.place.clients, _lower_joined),
     "alignment": Writer(lambda job: job.alignment is not None, _lower_alignment),
-    "prefill": Writer(lambda job: job.plan.prefill is not None, write_prefill_graph, beside=True),
     "adapters": Writer(lambda job: bool(job.adapted), write_adapter_graph, beside=True),
     "windowed": Writer(_has_windowed_graph, _write_windowed, beside=True),
 }

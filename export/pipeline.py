@@ -37,7 +37,7 @@ from edgeformer.manifest.graph_forms import AdapterGraph
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.parts import BundledAdapter, sha256
 from edgeformer.manifest.plan import ExportPlan
-from edgeformer.manifest.quantization import Smoothing, prefill_quantization
+from edgeformer.manifest.quantization import Smoothing
 from edgeformer.options.export import ExportOptions
 from edgeformer.runtime.sessions.session import onnxruntime
 
@@ -130,18 +130,16 @@ def calibrate(export: Export) -> None:
     """Smooth the weights, measure the scales of a quantized cache, and round weights by the text, as far as planned."""
     plan, out = export.plan, export.out
     if plan.smooth:
-        assert out.text is not None
+        assert out.text is not None and plan.quantization is not None
         out.progress("smoothing", 0)
-        configs = [plan.quantization, prefill_quantization(plan.quantization) if plan.prefill else None]
-        factors = smoothing_factors(out.job, [each for each in configs if each is not None], out.text)
+        factors = smoothing_factors(out.job, plan.quantization, out.text)
         out.job = replace(out.job, weights=Smoothed(out.job.weights, factors))
         export.smoothing = Smoothing(norms=tuple(factors), text=out.text.source)
     if plan.cache_precision is not None:
         out.progress("measuring keys and values", 0)
         texts, bos = () if out.text is None else out.text.texts, export.model.origin.tokens.bos
         out.job = replace(out.job, cache_scales=calibrate_caches(out.job, bos, texts))
-    place = out.folder / calibrated_weights.FOLDER / "graph"
-    out.job = with_calibrated_weights(out.job, out.text, place, out.progress)
+    out.job = with_calibrated_weights(out.job, out.text, out.folder / calibrated_weights.FOLDER, out.progress)
 
 
 def write(export: Export) -> None:
@@ -184,6 +182,7 @@ def package(export: Export) -> Manifest:
         generation=origin.generation,
         prompts=origin.prompts,
         pictures=origin.pictures,
+        similarity=origin.similarity,
         adapters=export.adapters,
         cache_scales=out.job.cache_scales,
         smoothing=export.smoothing,

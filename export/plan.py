@@ -30,19 +30,16 @@ def make_plan(options: ExportOptions, config: ModelConfig | None) -> ExportPlan:
     """
     proposal = DEPLOYMENTS[options.deployment].proposal(config, options.ops, options.provider)
     precision = options.precision or proposal.precision
-    prefill = options.prefill or (proposal.prefill if precision in DEFAULTS else None)
     asked = {each.name: getattr(options, each.name) for each in fields(ExportPlan) if each.name in OPTIONS}
     decided = {
         "cache_form": "any" if options.ops == "ort" else options.cache or "dynamic",
         "precision": precision,
         "arithmetic": options.arithmetic or find_provider(options.provider).arithmetic[precision],
         "quantization": _quantization(options, proposal, precision),
-        "prefill": None if prefill == "none" else prefill,
     }
     plan = ExportPlan(**asked | decided)
     _check_quantization(plan, options)
     _check_op_set(plan, options, config)
-    _check_prefill(plan, config)
     _check_smoothing(plan, options)
     _check_calibration(plan, options)
     _check_cache_precision(plan, config)
@@ -120,22 +117,13 @@ def _check_op_set(plan: ExportPlan, options: ExportOptions, config: ModelConfig 
         raise ExportError("pooling is for encoders, and a backend exports only decoders.")
 
 
-def _check_prefill(plan: ExportPlan, config: ModelConfig | None) -> None:
-    if plan.prefill is None:
-        return
-    if config is not None and config.task != "causal-lm":
-        raise ExportError("a prefill graph is for decoders, and this model has an encoder. Leave prefill out.")
-    if plan.ops != "ort" or not plan.runs_on.per_token:
-        raise ExportError("a prefill graph is made of onnxruntime's ops for the CPU. Leave prefill out.")
-
-
 def _check_smoothing(plan: ExportPlan, options: ExportOptions) -> None:
     if not plan.smooth:
         return
-    if plan.arithmetic != "fp32" or not (plan.prefill is not None or plan.per_token):
+    if not plan.per_token:
         raise ExportError(
-            "smoothing is for activations that are quantized per token, beside float32: for the prefill graph, and for "
-            "int8 with per-token activations. Leave smooth out, or choose one of these."
+            "smoothing is for activations that are quantized per token: int8 with per-token activations. Leave smooth "
+            "out, or choose these."
         )
     if options.calibration is None:
         raise ExportError(
@@ -146,15 +134,14 @@ def _check_smoothing(plan: ExportPlan, options: ExportOptions) -> None:
 
 def _check_calibration(plan: ExportPlan, options: ExportOptions) -> None:
     used = (
-        plan.prefill is not None
-        or plan.cache_precision is not None
+        plan.cache_precision is not None
         or plan.smooth
         or (plan.quantization is not None and plan.quantization.needs_calibration)
     )
     if options.calibration is not None and not used:
         raise ExportError(
-            "a text to calibrate with is for int4 and int8 with the rounding gptq, for the prefill graph, and for "
-            "a quantized cache. Leave calibration out, or choose one of these."
+            "a text to calibrate with is for int4 and int8 with the rounding gptq, and for a quantized cache. Leave "
+            "calibration out, or choose one of these."
         )
 
 
@@ -196,8 +183,6 @@ def _check_arithmetic(plan: ExportPlan, config: ModelConfig | None) -> None:
             "numpy has no bfloat16, so this runtime cannot read a dynamic cache of it, which every run returns anew. "
             "Choose a static cache (--cache static), or fp16."
         )
-    if plan.precision == "bf16" and plan.prefill is not None:
-        raise ExportError("a prefill graph stands beside int4, int8 or fp32 weights; choose one of these precisions.")
 
 
 def _check_ort_format(plan: ExportPlan) -> None:

@@ -5,8 +5,8 @@
     for text in model.stream("Once upon a time", max_new_tokens=64):
         print(text, end="")
 
-`load` opens any bundle; `load_causal_lm`, `load_seq2seq`, `load_encoder` and `load_vision_encoder` tell a type checker
-which model it is.
+`load` opens any bundle; `load_causal_lm`, `load_seq2seq`, `load_encoder`, `load_vision_encoder` and `load_dual_encoder`
+tell a type checker which model it is.
 `edgeformer.runtime.measure.evaluation` scores bundles. `benchmark` and `optimize` are imported when they are first
 used.
 """
@@ -32,9 +32,17 @@ from edgeformer.runtime.tasks.encoders.encoder import Encoder
 from edgeformer.runtime.tasks.encoders.question_answering import Answer
 from edgeformer.runtime.tasks.encoders.token_spans import Span
 from edgeformer.runtime.tasks.labels import Class, Filling
-from edgeformer.runtime.tasks.loading import load, load_causal_lm, load_encoder, load_seq2seq, load_vision_encoder
+from edgeformer.runtime.tasks.loading import (
+    load,
+    load_causal_lm,
+    load_dual_encoder,
+    load_encoder,
+    load_seq2seq,
+    load_vision_encoder,
+)
 from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
 from edgeformer.runtime.tasks.speech import Segment, SpeechConfig, Transcript, Word
+from edgeformer.runtime.tasks.vision.dual_encoder import DualEncoder, RankedPicture
 from edgeformer.runtime.tasks.vision.vision_encoder import VisionEncoder
 from edgeformer.runtime.text.tokenizer import Message
 
@@ -49,6 +57,7 @@ __all__ = [
     "CausalLM",
     "Class",
     "CudaOptions",
+    "DualEncoder",
     "EdgeformerError",
     "Embedding",
     "Encoder",
@@ -68,6 +77,7 @@ __all__ = [
     "Message",
     "OfflineEngine",
     "Ranked",
+    "RankedPicture",
     "RequestError",
     "Segment",
     "Seq2SeqLM",
@@ -83,6 +93,7 @@ __all__ = [
     "benchmark",
     "load",
     "load_causal_lm",
+    "load_dual_encoder",
     "load_encoder",
     "load_seq2seq",
     "load_vision_encoder",

@@ -103,7 +103,7 @@ def run(path: str) -> None:
 
 
 def export(path: str) -> None:
-    options = ExportOptions(precision="int4", prefill="int8", deployment="desktop")
+    options = ExportOptions(precision="int4", cache_precision="int8", deployment="desktop")
     try:
         result = export_model(path, "bundle", options, verify="full", progress=lambda what, part: print(what, part))
         export_model(path, precision="int8", ops="standard", cache="static")

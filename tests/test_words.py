@@ -16,7 +16,6 @@ FRAGMENT = re.compile(r"(What|Of|Those|These|Except|The same|Same|Such|And|But|W
 
 REPLACED = {
     "blueprint": "model spec",
-    "view for prompts": "prefill graph",
     "growing cache": "dynamic cache",
     "straighten": "canonicalize",
     "written out": "decomposed",

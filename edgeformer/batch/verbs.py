@@ -15,7 +15,16 @@ from typing import Any
 from edgeformer.batch.options import ENGINE_MEMORY, BatchOptions, Verb
 from edgeformer.errors import EdgeformerError, RequestError
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.runtime import CausalLM, Encoder, Generation, GenerationStream, OfflineEngine, Seq2SeqLM, VisionEncoder
+from edgeformer.runtime import (
+    CausalLM,
+    DualEncoder,
+    Encoder,
+    Generation,
+    GenerationStream,
+    OfflineEngine,
+    Seq2SeqLM,
+    VisionEncoder,
+)
 from edgeformer.runtime.generation.chat_stream import divided
 from edgeformer.runtime.measure.evaluation import score_text
 from edgeformer.runtime.tasks.encoders.text_encoder import Encoded
@@ -82,7 +91,9 @@ def row_seed(seed: int, row: int) -> int:
 class Runner:
     """A loaded model that runs lists of prompts. The model is then this object's alone."""
 
-    def __init__(self, model: CausalLM | Seq2SeqLM | Encoder | VisionEncoder, verb: Verb, options: BatchOptions):
+    def __init__(
+        self, model: CausalLM | Seq2SeqLM | Encoder | VisionEncoder | DualEncoder, verb: Verb, options: BatchOptions
+    ):
         self._model, self._verb, self._options = model, verb, options
         self._generation = dict(options.generation)
         languages = {"source_language", "target_language", "language"}

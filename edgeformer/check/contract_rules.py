@@ -113,7 +113,9 @@ def _decoder(graph: GraphFacts) -> Iterator[Finding]:
 
 def _encoder(graph: GraphFacts) -> Iterator[Finding]:
     media = next((name for name in contract.MEDIA_INPUTS if name in graph.inputs), None)
-    if media is not None:
+    if media is not None and "logits_per_image" in graph.outputs:  # both halves of a dual encoder
+        expected = ["input_ids", media]
+    elif media is not None:
         expected = [media]
     else:
         expected = [spec.name for spec in contract.text_inputs("", "token_type_ids" in graph.inputs)]

@@ -116,7 +116,7 @@ def open_source(
         family, config = read_model_config(found.hf_config, context_length)
         family = replace(family, nested=found.text_model_of is not None)
         config = _with_score(found, _with_stored_positions(found, family, config))
-        if config.reads == "picture":
+        if config.sees_pictures:
             pictures = read_picture_processor(found.folder)
             config = config.with_picture_size(pictures.size.height, pictures.size.width)
             if context_length not in (None, config.context_length):
@@ -130,7 +130,7 @@ def open_source(
     family, config = read_model_config(plain, context_length)
     if isinstance(config, DecoderConfig):  # as Qwen3-Embedding: the states of a causal model
         family, config = family.without_head(), EncoderConfig.of_decoder(config)
-    if config.reads == "picture":
+    if config.sees_pictures:
         raise ConfigError(
             f"{found.origin} reads pictures, and pooling is for the states of texts. Leave pooling out, and remove "
             "modules.json from its folder."

@@ -134,7 +134,7 @@ class CheckpointWeights(LazyWeights):
         # Where nothing is tied, neither are a shared embedding that no half has and a second bias of a head.
         # An encoder alone has one embedding, whatever the halves of its encoder-decoder had.
         tied = any("embedding" in name for name in first_names.values())
-        alone = ("embedding.weight",) if self._config.form == "encoder" and self._config.vocab_size else ()
+        alone = [name for name in ("embedding.weight",) if self._config.form == "encoder" and name in self._shapes]
         for name in self._shapes if tied else alone:
             others = [other for other in family.other_names(name, self._stored) if other not in self._expected]
             copies.setdefault(name, []).extend(other for other in others if family.ignores(other))

@@ -10,7 +10,16 @@ import jinja2
 
 from edgeformer.client_files.encoder_examples import EMBEDDING, EXAMPLES, Example
 from edgeformer.client_files.genai import genai_obstacle
-from edgeformer.config import DecoderConfig, EncoderConfig, PoolingHead, Seq2SeqConfig, StackConfig, Task, VisionConfig
+from edgeformer.config import (
+    DecoderConfig,
+    DualEncoderConfig,
+    EncoderConfig,
+    PoolingHead,
+    Seq2SeqConfig,
+    StackConfig,
+    Task,
+    VisionConfig,
+)
 from edgeformer.contract.tensors import past_names
 from edgeformer.manifest.accounting import account, cache_element_bytes
 from edgeformer.manifest.deployment import DEPLOYMENTS, OPERATORS_FILE
@@ -122,6 +131,19 @@ def _vision_values(manifest: Manifest, config: VisionConfig, folder: Path | None
     return {"python_use": use, "javascript_task": task, "javascript_call": '"cat.jpg"', "patches": config.patches}
 
 
+def _dual_first_line(name: str, config: DualEncoderConfig, folder: Path | None) -> str:
+    return f"edgeformer run {name} --image cat.jpg --label cat --label dog"
+
+
+def _dual_values(manifest: Manifest, config: DualEncoderConfig, folder: Path | None) -> dict[str, Any]:
+    return {
+        "python_use": 'print(model.classify("cat.jpg", ["cat", "dog"]))',
+        "javascript_task": "zero-shot-image-classification",
+        "javascript_call": '"cat.jpg", ["cat", "dog"]',
+        "patches": config.vision.patches,
+    }
+
+
 class Card(NamedTuple):
     """The sentences and values of the card of one kind of model.
 
@@ -141,6 +163,7 @@ CARDS: dict[Task, Card] = {
     "seq2seq-lm": Card(_seq2seq_first_line, _seq2seq_values),
     "encoder": Card(_encoder_first_line, _encoder_values),
     "vision-encoder": Card(_vision_first_line, _vision_values, has_parameters=True),
+    "dual-encoder": Card(_dual_first_line, _dual_values, has_parameters=True),
 }
 """The cards of all kinds of models. A decoder has no config where its module is not edgeformer's."""
 
@@ -200,10 +223,10 @@ def _sizes(manifest: Manifest) -> dict[str, object]:
         if CARDS[model.task].has_parameters:
             rows["parameters"] = f"{account(model).parameters:,}"
         rows |= {name or "layers": _stack(stack) for name, stack in model.stacks.items()}
-    if manifest.pictures is None:
+    if manifest.pictures is None or manifest.vocab_size:
         rows |= {"vocabulary": f"{manifest.vocab_size:,}", "context": f"{manifest.context_length:,} tokens"}
-    else:
-        rows["pictures"] = f"{manifest.pictures.size} pixels, {manifest.context_length:,} tokens each"
+    if manifest.pictures is not None and model is not None:
+        rows["pictures"] = f"{manifest.pictures.size} pixels, {model.input_stack.context_length:,} tokens each"
     if cache.num_layers:
         kind = "" if manifest.cache_scales is None else f", {manifest.cache_scales.precision}"
         rows["cache"] = f"{cache.elements_per_token * cache_element_bytes(manifest):,} bytes a token{kind}"

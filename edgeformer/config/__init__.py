@@ -26,6 +26,7 @@ from edgeformer.config.heads import (
     PoolingHead,
     PoolingLayer,
     QuestionAnsweringHead,
+    TextVectorHead,
 )
 from edgeformer.config.latent import LatentConfig
 from edgeformer.config.layer_input import LayerInputConfig, PerLayerEmbedding
@@ -33,6 +34,7 @@ from edgeformer.config.models import (
     NO_CACHE,
     AudioStem,
     DecoderConfig,
+    DualEncoderConfig,
     EncoderConfig,
     ModelConfig,
     Seq2SeqConfig,
@@ -84,6 +86,7 @@ __all__ = [
     "DecoderConfig",
     "DeltaNetConfig",
     "DisentangledConfig",
+    "DualEncoderConfig",
     "EncoderConfig",
     "ExpertsConfig",
     "FeedForwardConfig",
@@ -122,6 +125,7 @@ __all__ = [
     "StateSpaceConfig",
     "T5BiasConfig",
     "Task",
+    "TextVectorHead",
     "TokenPooler",
     "TokenProjection",
     "TransformerXLConfig",

@@ -379,6 +379,15 @@ def picture_inputs(channels: int, height: int, width: int) -> list[TensorSpec]:
     return [TensorSpec("pixel_values", ("batch_size", channels, height, width), single=True)]
 
 
+def dual_inputs(channels: int, height: int, width: int) -> list[TensorSpec]:
+    """Return the inputs of a graph of texts and pictures, whose numbers differ."""
+    [pixels] = picture_inputs(channels, height, width)
+    return [
+        TensorSpec("input_ids", ("text_batch_size", "sequence_length"), integer=True),
+        TensorSpec(pixels.name, ("image_batch_size", *pixels.dims[1:]), single=True),
+    ]
+
+
 def _merged(own: Sequence[str], source: Sequence[str]) -> list[str]:
     """Return, layer by layer, key and value of the decoder's own cache, then those of cross-attention."""
     return [name for layer in range(0, len(own), 2) for names in (own, source) for name in names[layer : layer + 2]]

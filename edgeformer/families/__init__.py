@@ -116,6 +116,8 @@ def read_model_config(data: dict[str, Any], context_length: int | None = None) -
                 config = EncoderConfig.of_decoder(config, head=head)
             elif isinstance(config, EncoderConfig) and family.is_decoder:
                 family = family.without_head()
+            elif config.task == "dual-encoder":
+                family = family.both_halves()
             config = _checked(config)
             if alone and isinstance(config, Seq2SeqConfig):
                 return family.encoder_alone(), config.encoder

@@ -177,6 +177,10 @@ class Family:
             ignored_tensors=(*self.ignored_tensors, r"decoder\..*", r"lm_head\.weight"),
         )
 
+    def both_halves(self) -> "Family":
+        """Return how to read a model of two halves, of which the family may also read one alone."""
+        return replace(self, ignored_tensors=())
+
     def without_head(self, instead: Mapping[str, str] = MappingProxyType({})) -> "Family":
         """Return how to read a decoder's states, also from a checkpoint whose names lack the prefix of its body.
 

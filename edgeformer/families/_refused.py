@@ -18,9 +18,12 @@ REFUSED = {
     "nystromformer": "its attention approximates scores by landmarks and a convolution",
     "prophetnet": "its decoder predicts several tokens at a time by several streams",
     "reformer": "its attention sorts tokens by hashes, and its residual streams are reversible",
+    "siglip2": "it reads pictures of any shape (NaFlex); SigLIP 2 of one resolution has model_type 'siglip'",
+    "siglip2_vision_model": "it reads pictures of any shape (NaFlex)",
     "squeezebert": "its projections are grouped convolutions",
     "switch_transformers": "its experts have a capacity, beyond which tokens are dropped",
     "t5gemma2": "its decoder attends to itself and to the encoder in one softmax, and its encoder reads images",
+    "vision-encoder-decoder": "it writes what a picture shows (TrOCR), and no decoder here reads pictures",
     "xlnet": "it has two streams of attention and a memory of earlier texts",
     "yoso": "its attention samples tokens by hashes",
 }

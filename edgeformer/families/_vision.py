@@ -1,7 +1,7 @@
 """Functions that towers of pictures share: sizes, blocks, classes, and the tensor names of ViT and CLIP."""
 
 from collections.abc import Mapping
-from typing import Any, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from edgeformer.config import (
     AttentionPooler,
@@ -146,9 +146,21 @@ def read_classifier(fields: Fields, *poolings: PicturePooling, distilled: bool =
     )
 
 
-def inner_fields(fields: Fields, defaults: Mapping[str, Any], model_type: str) -> Fields:
-    """Return the fields of the tower inside a model of several, which must be finished, too."""
-    return Fields({**fields.take("vision_config", {}), "model_type": model_type}, defaults)
+def inner_fields(
+    fields: Fields, defaults: Mapping[str, Any], model_type: str, half: Literal["vision", "text"] = "vision"
+) -> Fields:
+    """Return the fields of a half of a model of two, which must be finished, too.
+
+    Where older files have the half a second time (`vision_config_dict`), that one counts with all of its defaults, as
+    in transformers.
+    """
+    inner = fields.take(f"{half}_config", {})
+    older = fields.take(f"{half}_config_dict", None)
+    if older is not None:
+        inner = {**inner, **defaults, **older}
+    read = Fields({**inner, "model_type": model_type}, defaults)
+    read.ignore("dropout", "tie_word_embeddings")  # which older versions wrote of every config
+    return read
 
 
 def vit_tensors(model: str) -> dict[str, str]:
@@ -174,10 +186,20 @@ def vit_tensors(model: str) -> dict[str, str]:
 
 def clip_tensors(*heads: tuple[str, str]) -> dict[str, str]:
     """Return the tensor names that the towers of CLIP and SigLIP have in common, and further ones."""
-    embeddings, layer = "vision_model.embeddings", "vision_model.encoder.layers.*"
+    embeddings = "vision_model.embeddings"
     return {
         "stem.convolution": f"{embeddings}.patch_embedding",
         "position_embedding": f"{embeddings}.position_embedding",
+        **encoder_tensors("vision_model"),
+        "classifier.output": "classifier",
+        **dict(heads),
+    }
+
+
+def encoder_tensors(half: str) -> dict[str, str]:
+    """Return the tensor names of the blocks of CLIP and SigLIP; half: their prefix, that of texts or of pictures."""
+    layer = f"{half}.encoder.layers.*"
+    return {
         **{
             f"blocks.*.attention.{ours}": f"{layer}.self_attn.{theirs}"
             for ours, theirs in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj"), ("output", "out_proj"))
@@ -186,13 +208,11 @@ def clip_tensors(*heads: tuple[str, str]) -> dict[str, str]:
         "blocks.*.feed_forward_norm": f"{layer}.layer_norm2",
         "blocks.*.feed_forward.up": f"{layer}.mlp.fc1",
         "blocks.*.feed_forward.down": f"{layer}.mlp.fc2",
-        "classifier.output": "classifier",
-        **dict(heads),
     }
 
 
 OTHER_HALF = (r"text_model\..*", r"text_projection\.weight", r"logit_(scale|bias)")
 """Tensors of the text model beside a tower, which may be in its checkpoint."""
 
-POSITION_IDS: dict[str, Computed] = {r"vision_model\.embeddings\.position_ids": "positions"}
+POSITION_IDS: dict[str, Computed] = {r"(vision|text)_model\.embeddings\.position_ids": "positions"}
 """Numbers that old checkpoints store."""

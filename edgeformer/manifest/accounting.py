@@ -120,7 +120,7 @@ def _source(encoder: StackConfig, decoder: StackConfig, size: int) -> SourceAcco
 def last_token_flops(config: StackConfig) -> int:
     """Return the part of `flops_per_token` that follows the last attention.
 
-    A prefill graph spends these on the last token only.
+    A run of a prompt over a decode graph spends these on the last token only.
     """
     last, hidden = config.blocks[-1], config.hidden_size
     output = 0 if last.attention is None else hidden * last.attention.output_size
@@ -135,6 +135,7 @@ def _parts(config: ModelConfig) -> dict[str, int]:
         counts.update(_stack_parts(stack, source_size))
         source_size = stack.hidden_size
     counts["embedding"] -= _table(config.output_stack) * config.shared_embedding
+    counts["head"] += config.similarity_parameters
     return dict(counts)
 
 

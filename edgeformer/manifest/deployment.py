@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from edgeformer.config import ModelConfig
 from edgeformer.errors import ExportError
-from edgeformer.manifest.parts import DeploymentName, OpSet, Precision, Prefill
+from edgeformer.manifest.parts import DeploymentName, OpSet, Precision
 from edgeformer.manifest.providers import ProviderName, find_provider
 from edgeformer.manifest.quantization import Activations
 
@@ -36,7 +36,6 @@ class Proposal:
     precision: Precision
     head: str | None = None
     activations: Activations | None = None
-    prefill: Prefill | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +78,7 @@ class Deployment:
         proposal = self.steps
         parts = [proposal.precision, f"a head in {proposal.head}" if proposal.head else ""]
         parts += ["activations per token" if proposal.activations == "per_token" else ""]
-        parts += [f"--prefill {proposal.prefill}" if proposal.prefill else "", ".ort files" if self.ort_format else ""]
+        parts += [".ort files" if self.ort_format else ""]
         return f"{self.name}: {', '.join(filter(None, parts))}"
 
     def proposal(self, config: ModelConfig | None, ops: OpSet, provider: ProviderName) -> Proposal:
@@ -110,7 +109,7 @@ ANYWHERE = Deployment(name=None, steps=_PLAIN, texts=_PLAIN, on_devices={"cuda":
 # rows are fastest between integers.
 _SERVER = Deployment(
     name="server",
-    steps=Proposal(precision="int8", prefill="int8"),
+    steps=Proposal(precision="int8"),
     texts=_PER_TOKEN,
     on_devices={"cuda": "fp16"},
 )
@@ -119,7 +118,7 @@ _SERVER = Deployment(
 # loss.
 _DESKTOP = Deployment(
     name="desktop",
-    steps=Proposal(precision="int4", head="int8", prefill="int8"),
+    steps=Proposal(precision="int4", head="int8"),
     texts=_PER_TOKEN,
     on_devices={"cuda": "fp16"},
 )

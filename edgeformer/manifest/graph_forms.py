@@ -10,7 +10,6 @@ from typing import Any
 from edgeformer.documents.schema import check, fields_from_json
 from edgeformer.errors import ConfigError, shown
 from edgeformer.manifest.parts import StoredWeight
-from edgeformer.manifest.quantization import Quantization
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,22 +24,6 @@ class WindowedGraph(BundledGraph):
     """The windowed graph. windows: per layer, the length of its cache; None for the whole context."""
 
     windows: tuple[int | None, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrefillGraph(BundledGraph):
-    """The prefill graph: a second graph of a decoder, with weights in a format that is faster for many tokens.
-
-    It returns logits of the last token only, [B, 1, V], and shares the embedding and the head with the decode graph.
-
-    Attributes:
-        from_tokens: number of tokens per run, over all rows, from which it is faster than the decode graph; measured
-            on the machine of the export.
-        quantization: the quantization config of its weights.
-    """
-
-    from_tokens: int
-    quantization: Quantization
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +116,8 @@ GRAPH = "onnx/model.onnx"
 ENCODER_GRAPH = "onnx/encoder_model.onnx"
 DECODER_GRAPH = "onnx/decoder_model.onnx"
 MERGED_GRAPH = "onnx/decoder_model_merged.onnx"
+TEXT_GRAPH = "onnx/text_model.onnx"
+VISION_GRAPH = "onnx/vision_model.onnx"
 
 EDGEFORMER, GENAI, TRANSFORMERS_JS, OPTIMUM = "edgeformer", "onnxruntime-genai", "transformers.js", "Optimum"
 
@@ -142,14 +127,20 @@ FORMS: dict[str, GraphForm] = {
         verified="trial of the model", read_by=(EDGEFORMER, TRANSFORMERS_JS, OPTIMUM),
         steps=True, ort=True, prepacked=True, twin=True,
     ),
+    "text": GraphForm(
+        file=TEXT_GRAPH, what="texts' half of a dual encoder", written="dual encoders",
+        verified="trial of the model", read_by=(EDGEFORMER, TRANSFORMERS_JS),
+        steps=True, ort=True, prepacked=True, twin=True,
+    ),
     "model": GraphForm(
-        file=GRAPH, what="decode graph of a decoder, or an encoder; of an encoder-decoder, `onnx/decoder_model.onnx`",
+        file=GRAPH, what="decode graph of a decoder, or an encoder; of an encoder-decoder, `onnx/decoder_model.onnx`, "
+        "and of a dual encoder its pictures' half, `onnx/vision_model.onnx`",
         written="all", verified="trial of the model", read_by=(EDGEFORMER, GENAI, TRANSFORMERS_JS, OPTIMUM),
         steps=True, weights=("merged",), ort=True, prepacked=True, twin=True,
     ),
     "windowed": GraphForm(
         file="onnx/model_windowed.onnx", what="decode graph over caches as long as the windows, same weights",
-        written="decoders with sliding windows, `ort`, without a prefill graph and adapters; server, desktop",
+        written="decoders with sliding windows, `ort`, without adapters; server, desktop",
         verified="trial of the model, against the decode graph", read_by=(EDGEFORMER,),
         entry=WindowedGraph, steps=True, replaces="model", prepacked=True,
     ),
@@ -159,10 +150,10 @@ FORMS: dict[str, GraphForm] = {
         verified="trial of the model, beside the decoder", read_by=(TRANSFORMERS_JS, OPTIMUM),
         replaces="model", beside=True,
     ),
-    "prefill": GraphForm(
-        file="onnx/model_prefill.onnx", what="graph for prompts, over int8 weights", written="`--prefill int8`",
-        verified="trial of its own, against its integers", read_by=(EDGEFORMER,),
-        entry=PrefillGraph, ort=True, prepacked=True,
+    "joined": GraphForm(
+        file=GRAPH, what="both halves of a dual encoder and their similarity, same weights",
+        written="dual encoders; where transformers.js is a client",
+        verified="trial of the model, beside its halves", read_by=(TRANSFORMERS_JS, OPTIMUM), beside=True, twin=True,
     ),
     "adapters": GraphForm(
         file="onnx/model_adapters.onnx", what="decode graph that takes an adapter as inputs, same weights",
@@ -181,7 +172,7 @@ FORMS: dict[str, GraphForm] = {
 COPIES: dict[str, GraphForm] = {
     "ort": GraphForm(
         file="onnx/*.ort", what="graph in ORT format, with its weights inside, in place of the ONNX file",
-        written="mobile: encoder, model and prefill", verified="the trial of its form", read_by=(EDGEFORMER, GENAI),
+        written="mobile: encoder and model", verified="the trial of its form", read_by=(EDGEFORMER, GENAI),
     ),
     "prepacked": GraphForm(
         file="prepacked/…", what="graph whose weights are laid out for this machine's kernels",

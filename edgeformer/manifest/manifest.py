@@ -23,13 +23,13 @@ from edgeformer.manifest.graph_forms import (
     AlignmentGraph,
     BundledGraph,
     BundledGraphs,
-    PrefillGraph,
     WindowedGraph,
 )
 from edgeformer.manifest.parts import (
     BundledAdapter,
     FileEntry,
     Provenance,
+    Similarity,
     SpecialTokens,
     StoredWeight,
     TextPrompts,
@@ -66,6 +66,7 @@ class Manifest:
         generation: defaults of generation of an encoder-decoder, with the keys of generation_config.json.
         prompts: of a sentence encoder, what it was trained to find before texts.
         pictures: what is done to a picture before a graph reads it; None for models that read none.
+        similarity: how a dual encoder compares texts and pictures; None for other models.
         adapters: the LoRA adapters of the adapter graph.
         cache_scales: scales of keys and values that are cached as int8 or fp8.
         smoothing: how the weights of all graphs were smoothed before they were quantized.
@@ -89,6 +90,7 @@ class Manifest:
     generation: dict[str, Any] = field(default_factory=dict)
     prompts: TextPrompts | None = None
     pictures: PictureProcessor | None = None
+    similarity: Similarity | None = None
     adapters: tuple[BundledAdapter, ...] = ()
     cache_scales: CacheScales | None = None
     smoothing: Smoothing | None = None
@@ -107,8 +109,10 @@ class Manifest:
         if not isinstance(self.model, MODELS[self.task]) and (self.model is not None or self.task != "causal-lm"):
             has = "there is no model" if self.model is None else "the model is one of another task"
             raise ConfigError(f"the task is {self.task}, and {has}.")
-        if self.task == "vision-encoder" and self.pictures is None:
+        if self.model is not None and self.model.sees_pictures and self.pictures is None:
             raise ConfigError(f"the task is {self.task}, and there is no processor of pictures.")
+        if self.task == "dual-encoder" and self.similarity is None:
+            raise ConfigError(f"the task is {self.task}, and there is no similarity.")
         # An encoder of recordings or pictures has no vocabulary.
         least_tokens = 0 if MODELS[self.task].form == "encoder" else 1
         for name, least in (("vocab_size", least_tokens), ("context_length", 1)):
@@ -135,6 +139,11 @@ class Manifest:
             raise BundleError(
                 f"{path} has schema version {shown(data['schema_version'])}, and this edgeformer reads "
                 f"{SCHEMA_VERSION}. Export the model again, or use the edgeformer that wrote it."
+            )
+        if isinstance(data.get("graphs"), dict) and "prefill" in data["graphs"]:
+            raise BundleError(
+                f"{path} lists a prefill graph, which edgeformer no longer runs: with edgeformer-kernels the decode "
+                "graph reads prompts as fast. Export the model again, without --prefill."
             )
         try:
             manifest = schema.from_json(cls, data)
@@ -183,11 +192,6 @@ class Manifest:
         """Return the lengths of the caches of the windowed graph, per layer; () without one."""
         windowed = self._graph("windowed", WindowedGraph)
         return () if windowed is None else windowed.windows
-
-    @property
-    def prefill(self) -> PrefillGraph | None:
-        """Return the prefill graph, if there is one."""
-        return self._graph("prefill", PrefillGraph)
 
     @property
     def adapter_graph(self) -> AdapterGraph | None:

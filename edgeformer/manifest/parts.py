@@ -12,8 +12,6 @@ Arithmetic = Literal["fp32", "fp16", "bf16"]
 """Data type of activations, and of caches and weights that are not quantized."""
 Precision = Literal["fp32", "fp16", "bf16", "int8", "int4"]
 """Data type of weights; int8 and int4 have a `Quantization`. `Provider.arithmetic` says what a graph computes in."""
-Prefill = Literal["int8"]
-PrefillChoice = Literal["int8", "none"]
 CachePrecision = Literal["int8", "fp8"]
 """Data type of keys and values in a quantized cache; fp8 is float8e4m3fn."""
 OpSet = Literal["ort", "standard", "portable"]
@@ -164,6 +162,18 @@ class BundledAdapter:
     name: str
     file: str
     origin: AdapterOrigin
+
+
+@dataclass(frozen=True, kw_only=True)
+class Similarity:
+    """The learned numbers with which a dual encoder compares a text and a picture: scale · cosine + bias."""
+
+    scale: float
+    bias: float
+
+    def __post_init__(self) -> None:
+        if not self.scale > 0:
+            raise ConfigError(f"the scale of the similarity is {self.scale}; it must be positive.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from edgeformer.contract.tensors import CacheForm
 from edgeformer.manifest.deployment import DEPLOYMENTS, Deployment
-from edgeformer.manifest.parts import Arithmetic, CachePrecision, DeploymentName, OpSet, Precision, Prefill
+from edgeformer.manifest.parts import Arithmetic, CachePrecision, DeploymentName, OpSet, Precision
 from edgeformer.manifest.providers import Provider, ProviderName, find_provider
 from edgeformer.manifest.quantization import Quantization
 
@@ -25,7 +25,6 @@ class ExportPlan:
         functions: whether edgeformer's ops are functions in the graphs.
         quantization: the quantization config; None where weights are not integers.
         cache_precision: data type of a quantized cache.
-        prefill: precision of the prefill graph's weights; None for no such graph.
         smooth: whether the weights are smoothed before they are quantized.
     """
 
@@ -38,7 +37,6 @@ class ExportPlan:
     functions: bool = False
     quantization: Quantization | None = None
     cache_precision: CachePrecision | None = None
-    prefill: Prefill | None = None
     smooth: bool = False
 
     @property

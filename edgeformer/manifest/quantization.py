@@ -284,20 +284,3 @@ def _weight_format(precision: str, overrides: QuantizationOverrides, calibrated:
         symmetric=form.symmetric if overrides.symmetric is None else overrides.symmetric,
         rounding=rounding or form.rounding,
     )
-
-
-def prefill_quantization(quantization: Quantization | None, calibration: CalibrationText | None = None) -> Quantization:
-    """Return the config of a prefill graph beside a decode graph of the given config: int8, per-channel and per-token.
-
-    It shares the embedding and the head with the decode graph, and does not quantize what that one does not.
-    calibration: the text to round its own matrices with, if there is one.
-    """
-    rules = () if quantization is None else quantization.rules
-    shared = [
-        QuantizationRule(pattern=pattern, format=None if quantization is None else quantization.format_of(pattern))
-        for pattern in VOCABULARY
-    ]
-    kept = [rule for rule in rules if rule.format is None]
-    per_token = WeightFormat(bits=8, block=None, rounding="nearest" if calibration is None else "gptq")
-    own = QuantizationRule(pattern=MATRICES, format=per_token)
-    return Quantization(rules=(*kept, *shared, own, *rules), calibration=calibration)

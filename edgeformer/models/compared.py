@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from edgeformer.config import ClassificationHead, EncoderConfig, Seq2SeqConfig, VisionConfig
+from edgeformer.config import ClassificationHead, DualEncoderConfig, EncoderConfig, Seq2SeqConfig, VisionConfig
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,19 @@ def _vision_theirs(model: Any, config: VisionConfig, inputs: list[Tensor]) -> li
     return [each for each in (getattr(outputs, name, None) for name in names) if each is not None]
 
 
+def _dual_class(config: DualEncoderConfig, architectures: Sequence[str]) -> str:
+    return architectures[0] if architectures else "AutoModel"
+
+
+def _dual_ours(module: Any, config: DualEncoderConfig, inputs: list[Tensor], caches: Sequence[Any]) -> list[Tensor]:
+    return list(module(*inputs))
+
+
+def _dual_theirs(model: Any, config: DualEncoderConfig, inputs: list[Tensor]) -> list[Tensor]:
+    outputs = model(input_ids=inputs[0], pixel_values=inputs[1], return_dict=True)
+    return [outputs.logits_per_image, outputs.logits_per_text, outputs.text_embeds, outputs.image_embeds]
+
+
 def _states_or_logits(outputs: Any) -> Tensor:
     found: Tensor = outputs.last_hidden_state if getattr(outputs, "logits", None) is None else outputs.logits
     return found
@@ -110,4 +123,5 @@ def _states_or_logits(outputs: Any) -> Tensor:
 DECODER = Comparison(lambda config, architectures: "AutoModelForCausalLM", _decoder_ours, _decoder_theirs)
 ENCODER = Comparison(_encoder_class, _encoder_ours, _encoder_theirs)
 VISION = Comparison(_vision_class, _vision_ours, _vision_theirs)
+DUAL = Comparison(_dual_class, _dual_ours, _dual_theirs)
 SEQ2SEQ = Comparison(_seq2seq_class, _seq2seq_ours, _seq2seq_theirs)

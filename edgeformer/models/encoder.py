@@ -43,18 +43,18 @@ class Encoder(Stack):
             token_type_ids: int64 [B, S], if the model has several token types.
         """
         if not self.causal:
-            return self._forward(inputs, attention_mask, token_type_ids)
+            return self.read(inputs, attention_mask, token_type_ids)
         # A causal attention op takes the first slots of a row for its tokens: padding moves behind them, and back.
         assert attention_mask is not None and token_type_ids is None
         padding = (attention_mask.cumsum(1) == 0).sum(1, keepdim=True)  # [B, 1]: in front of the text
-        outputs = self._forward(_rotated(inputs, padding), _rotated(attention_mask, padding))
+        outputs = self.read(_rotated(inputs, padding), _rotated(attention_mask, padding))
         per_token = (True, *(output.per_token for output in self.config.head_outputs))
         return tuple(
             _rotated(output, output.shape[1] - padding) if tokens else output
             for output, tokens in zip(outputs, per_token, strict=True)
         )
 
-    def _forward(
+    def read(
         self, inputs: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None = None
     ) -> tuple[Tensor, ...]:
         """Return what `forward` does; every row of attention_mask is ones, then zeros."""

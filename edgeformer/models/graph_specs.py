@@ -1,6 +1,7 @@
 """The graphs that a model is exported as: the part of the module that each traces, and its inputs and outputs.
 
-A decoder or an encoder is one graph. An encoder-decoder is two graphs over the same weights: the encoder also returns
+A decoder or an encoder is one graph. A dual encoder is one graph for texts and one for pictures, and a further one of
+both, for clients that take only that. An encoder-decoder is two graphs over the same weights: the encoder also returns
 the cross-attention keys and values of every layer of the decoder, and the decoder takes these as inputs. All graphs
 return logits in float32, so that clients need no half-precision type for sampling.
 """
@@ -10,19 +11,20 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from edgeformer.config import DecoderConfig, EncoderConfig, Seq2SeqConfig, StackConfig, VisionConfig
+from edgeformer.config import DecoderConfig, DualEncoderConfig, EncoderConfig, Seq2SeqConfig, StackConfig, VisionConfig
 from edgeformer.contract.tensors import (
     CacheGeometry,
     TensorSpec,
     audio_inputs,
     decoder_inputs,
+    dual_inputs,
     output_names,
     picture_inputs,
     present_names,
     seq2seq_decoder_inputs,
     text_inputs,
 )
-from edgeformer.manifest.graph_forms import DECODER_GRAPH, ENCODER_GRAPH, GRAPH
+from edgeformer.manifest.graph_forms import DECODER_GRAPH, ENCODER_GRAPH, GRAPH, TEXT_GRAPH, VISION_GRAPH
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,16 +75,40 @@ def encoder_graph(config: EncoderConfig) -> GraphSpec:
     )
 
 
-def vision_graph(config: VisionConfig) -> GraphSpec:
-    """Return the graph of a tower of pictures without a decoder."""
+def vision_graph(config: VisionConfig, file: str = GRAPH, wrap: "type[_Graph] | None" = None) -> GraphSpec:
+    """Return the graph of a tower of pictures; file, wrap: those of a half of a model, by default of a tower alone."""
     made = {"pooler_output": config.pooler, "image_embeds": config.projection, "logits": config.classifier}
     patches = config.patches
     return GraphSpec(
-        file=GRAPH,
+        file=file,
         inputs=tuple(picture_inputs(patches.channels, patches.height, patches.width)),
         outputs=("last_hidden_state", *(name for name, part in made.items() if part is not None)),
-        wrap=_EncoderGraph,
+        wrap=wrap or _EncoderGraph,
         stack=config,
+    )
+
+
+def dual_graphs(config: DualEncoderConfig) -> tuple[GraphSpec, GraphSpec]:
+    """Return the graphs of a dual encoder: that of texts, whose input is token ids alone, and that of pictures."""
+    texts = GraphSpec(
+        file=TEXT_GRAPH,
+        inputs=(text_inputs("sequence_length")[0],),
+        outputs=("last_hidden_state", *(output.name for output in config.text.head_outputs)),
+        wrap=_DualTextGraph,
+        stack=config.text,
+    )
+    return texts, vision_graph(config.vision, VISION_GRAPH, _DualVisionGraph)
+
+
+def joined_graph(config: DualEncoderConfig) -> GraphSpec:
+    """Return the graph of both halves of a dual encoder, with the names that transformers' classes have."""
+    patches = config.vision.patches
+    return GraphSpec(
+        file=GRAPH,
+        inputs=tuple(dual_inputs(patches.channels, patches.height, patches.width)),
+        outputs=("logits_per_image", "logits_per_text", "text_embeds", "image_embeds"),
+        wrap=_EncoderGraph,
+        stack=config.vision,
     )
 
 
@@ -139,6 +165,16 @@ class _EncoderGraph(_Graph):
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         states, *rest = self.model(*inputs)
         return states.float(), *(each.float() for each in rest)
+
+
+class _DualTextGraph(_Graph):
+    def forward(self, input_ids: Tensor) -> tuple[Tensor, ...]:
+        return tuple(each.float() for each in self.model.encode_texts(input_ids))  # type: ignore[operator]
+
+
+class _DualVisionGraph(_Graph):
+    def forward(self, pixel_values: Tensor) -> tuple[Tensor, ...]:
+        return tuple(each.float() for each in self.model.vision(pixel_values))  # type: ignore[operator]
 
 
 class _Seq2SeqEncoderGraph(_Graph):

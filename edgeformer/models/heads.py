@@ -18,7 +18,7 @@ from edgeformer.config import (
     PoolingLayer,
     QuestionAnsweringHead,
 )
-from edgeformer.config.heads import CombinedHead, Head, SpladeHead, TokenVectorsHead, TokenWeightsHead
+from edgeformer.config.heads import CombinedHead, Head, SpladeHead, TextVectorHead, TokenVectorsHead, TokenWeightsHead
 from edgeformer.layers import make_norm
 from edgeformer.ops.activation import activate
 
@@ -141,6 +141,29 @@ class TokenVectors(Layered):
         return (self.layered(states),)
 
 
+class TextVector(nn.Linear):
+    """The head that `TextVectorHead` describes."""
+
+    def __init__(self, config: TextVectorHead, hidden_size: int, embedding: nn.Embedding, dtype: torch.dtype):
+        super().__init__(hidden_size, config.size, bias=config.bias, dtype=dtype)
+        self.config = config
+
+    def read(self, states: Tensor, inputs: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, ...]:
+        """Return the vector of every text."""
+        return (self(self._pooled(states, inputs)),)
+
+    def _pooled(self, states: Tensor, inputs: Tensor) -> Tensor:
+        if self.config.place == "last":
+            return states[:, -1]
+        if self.config.end is None:
+            pooled = torch.eq(inputs, inputs.amax(1, keepdim=True))
+        else:
+            pooled = torch.eq(inputs, self.config.end)
+        places = (pooled.to(torch.int64).cumsum(1) == 0).sum(1)  # [B]: tokens before the first one
+        places = places * (places < inputs.shape[1])
+        return states.gather(1, places.view(-1, 1, 1).expand(-1, -1, states.shape[-1])).squeeze(1)
+
+
 class TokenWeights(nn.Module):
     """The head that `TokenWeightsHead` describes."""
 
@@ -255,5 +278,6 @@ HEADS: dict[type[Head], HeadModule] = {
     TokenWeightsHead: HeadModule("token_weights", TokenWeights),
     SpladeHead: HeadModule("masked_lm", Splade),
     CombinedHead: HeadModule("combined", Combined),
+    TextVectorHead: HeadModule("vector", TextVector),
 }
 """The modules of all heads."""

@@ -17,8 +17,16 @@ from edgeformer.errors import ExportError
 from edgeformer.models import compared
 from edgeformer.models.compared import Comparison
 from edgeformer.models.decoder import Decoder
+from edgeformer.models.dual_encoder import DualEncoder
 from edgeformer.models.encoder import Encoder
-from edgeformer.models.graph_specs import GraphSpec, decoder_graph, encoder_graph, seq2seq_graphs, vision_graph
+from edgeformer.models.graph_specs import (
+    GraphSpec,
+    decoder_graph,
+    dual_graphs,
+    encoder_graph,
+    seq2seq_graphs,
+    vision_graph,
+)
 from edgeformer.models.seq2seq import Seq2Seq
 from edgeformer.models.vision import VisionEncoder
 
@@ -90,6 +98,12 @@ KINDS: dict[Task, Kind] = {
         graphs=lambda config, cache: (vision_graph(config),),
         read=_read_no_text,
         comparison=compared.VISION,
+    ),
+    "dual-encoder": Kind(
+        build=DualEncoder,
+        graphs=lambda config, cache: dual_graphs(config),
+        read=_read_no_text,
+        comparison=compared.DUAL,
     ),
 }
 """All kinds of models. Modules that are not edgeformer's are decoders."""

@@ -82,8 +82,8 @@ def model_spec_of(config: ModelConfig) -> ModelSpec:
         build=lambda dtype: build_model(config, dtype),
         constants=lambda: model_constants(config),
         cache=stack.cache_geometry,
-        vocab_size=stack.vocab_size,
-        context_length=stack.context_length,
+        vocab_size=config.vocab_size,
+        context_length=config.context_length,
         config=config,
         streams=True,
     )

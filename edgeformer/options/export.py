@@ -24,7 +24,6 @@ from edgeformer.manifest.parts import (
     DeploymentName,
     OpSet,
     Precision,
-    PrefillChoice,
 )
 from edgeformer.manifest.providers import ProviderName
 from edgeformer.manifest.quantization import Quantization, QuantizationOverrides
@@ -93,7 +92,7 @@ class CheckpointOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QuantizationOptions:
-    """Weights, caches and prefill graphs in fewer bits."""
+    """Weights and caches in fewer bits."""
 
     TITLE: ClassVar[str] = QuantizationOverrides.TITLE
 
@@ -107,10 +106,6 @@ class QuantizationOptions:
     cache_precision: CachePrecision | None = option(
         None, "Data type of the key/value cache; fp8 is for CUDA.", "int8 takes a quarter of the memory.",
         unset="that of activations", cli=True,
-    )  # fmt: skip
-    prefill: PrefillChoice | None = option(
-        None, "Add a prefill graph with int8 weights; edgeformer-kernels need none.",
-        "`none` adds none although the deployment proposes one.", unset="the deployment's, or none", cli=True,
     )  # fmt: skip
 
 
@@ -210,7 +205,6 @@ class ModuleOptionKeywords(TypedDict, total=False):
     quantization: Quantization | QuantizationOverrides | None
     smooth: bool
     cache_precision: CachePrecision | None
-    prefill: PrefillChoice | None
     provider: ProviderName
     arithmetic: Arithmetic | None
     ops: OpSet

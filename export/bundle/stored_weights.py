@@ -1,6 +1,7 @@
 """Read the weights of a bundle back: the tensors of its graphs, as parameters of the module."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx_ir as ir
@@ -29,16 +30,25 @@ def _load(path: Path) -> ir.Model:
     return ir.from_proto(load_onnx(path)) if path.suffix == SUFFIX else ir.load(path)
 
 
+def _similarity(manifest: Manifest) -> dict[str, Tensor]:
+    """Return the parameters of a dual encoder's similarity, which no graph stores but the one that joins its halves."""
+    if manifest.similarity is None:
+        return {}
+    numbers = {"scale": math.log(manifest.similarity.scale), "bias": manifest.similarity.bias}
+    return {f"similarity.{name}": torch.tensor([value], dtype=torch.float64) for name, value in numbers.items()}
+
+
 class StoredWeights(LazyWeights):
     """The parameters that the graphs of a bundle store, by name; each is read, and dequantized, when it is asked for.
 
-    graphs: whose weights are read, by default those of all graphs but the prefill graph. Raises BundleError for weights
-    that the manifest lists and the graphs lack.
+    The graphs are those that run the model, and the one that joins the halves of a dual encoder. Raises BundleError for
+    weights that the manifest lists and the graphs lack.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, model_spec: ModelSpec, graphs: Sequence[str] | None = None):
+    def __init__(self, folder: Path, manifest: Manifest, model_spec: ModelSpec):
         self._shapes = model_spec.parameter_shapes()
-        opened = [_load(folder / name).graph for name in graphs or manifest.step_graphs]
+        joined = [manifest.graphs["joined"].file] if "joined" in manifest.graphs else []
+        opened = [_load(folder / name).graph for name in (*manifest.step_graphs, *joined)]
         self._initializers = {name: value for graph in opened for name, value in graph.initializers.items()}
         # A quantized matrix is several tensors; its integers stand for all of them.
         self._place = {
@@ -47,7 +57,8 @@ class StoredWeights(LazyWeights):
             for parameter in stored.parameters
             if parameter in self._shapes and stored.part in (None, "integers") and name in self._initializers
         }
-        lost = sorted(self._shapes.keys() - self._place.keys())
+        self._numbers = _similarity(manifest)
+        lost = sorted(self._shapes.keys() - self._place.keys() - self._numbers.keys())
         if lost:
             raise BundleError(f"the graph of {folder} lacks weights that its manifest lists ({', '.join(lost[:5])}).")
 
@@ -61,6 +72,8 @@ class StoredWeights(LazyWeights):
         }
 
     def __getitem__(self, parameter: str) -> Tensor:
+        if parameter in self._numbers and parameter not in self._place:
+            return self._numbers[parameter]
         name, stored = self._place[parameter]
         if len(self._shapes[parameter]) == 3 and stored.quantized is not None:
             return torch.stack([self.read_expert(parameter, expert) for expert in range(self._shapes[parameter][0])])

@@ -63,10 +63,8 @@ class Smoothed(LazyWeights):
         return len(self._weights)
 
 
-def smoothing_factors(
-    job: GraphJob, quantizations: list[Quantization], text: CalibrationTokens
-) -> dict[SmoothedNorm, Tensor]:
-    """Return the factors [K] of each norm that a layer reads whose inputs any of `quantizations` quantizes per token.
+def smoothing_factors(job: GraphJob, quantization: Quantization, text: CalibrationTokens) -> dict[SmoothedNorm, Tensor]:
+    """Return the factors [K] of each norm that a layer reads whose inputs are quantized per token.
 
     They give channels and columns the same largest magnitude: sⱼ² = max |norm(x)ⱼ| / max |Wⱼ|, to the nearest power of
     two. Raises ExportError if there is no such norm, and for inputs that are not finite.
@@ -75,7 +73,7 @@ def smoothing_factors(
     per_token = [
         norm
         for norm in smoothable_norms(job)
-        if any((form := each.format_of(name)) and form.block is None for each in quantizations for name in norm.readers)
+        if any((form := quantization.format_of(name)) and form.block is None for name in norm.readers)
     ]
     largest = _largest_inputs(job, text, [norm.readers[0] for norm in per_token])
     factors = {}

@@ -81,7 +81,7 @@ def sizes_of(model_spec: ModelSpec) -> tuple[int, int]:
         return model_spec.vocab_size, model_spec.context_length
     if model_spec.config.is_speech:
         raise ExportError("the model reads recordings, and calibration is by text. Leave calibration out.")
-    if model_spec.config.reads == "picture":
+    if model_spec.config.sees_pictures:
         raise ExportError("the model reads pictures, and calibration is by text. Leave calibration out.")
     stacks = model_spec.config.stacks.values()
     return min(stack.vocab_size for stack in stacks), min(stack.context_length for stack in stacks)

@@ -15,7 +15,8 @@ from edgeformer.config import EncoderConfig, PoolingHead
 from edgeformer.errors import ConfigError
 from edgeformer.export.importers.checkpoint_warnings import checkpoint_warnings
 from edgeformer.export.importers.opened_model import OpenedAdapter, OpenedModel, Origin
-from edgeformer.export.importers.picture_comparison import compare_pictures
+from edgeformer.export.importers.pictures.dual_texts import open_dual
+from edgeformer.export.importers.pictures.picture_comparison import compare_pictures
 from edgeformer.export.importers.tokenizer_files import TokenizerFiles
 from edgeformer.export.progress import Progress, no_progress
 from edgeformer.lora.adapter_tensors import open_adapter
@@ -52,6 +53,10 @@ def open_checkpoint(
         warnings = compare_pictures(source.folder, source.pictures)
     tokenizer = TokenizerFiles(source.folder)
     whole, tokens, is_decoder = source.text_model_of, source.special_tokens(), source.config.task == "causal-lm"
+    similarity = None
+    if source.config.task == "dual-encoder":
+        dual = open_dual(source, weights, tokenizer.folder, compares=compares)
+        tokens, similarity, warnings = dual.tokens, dual.similarity, (*warnings, *dual.warnings)
     return OpenedModel(
         model_spec=model_spec_of(source.config),
         weights=weights,
@@ -79,6 +84,7 @@ def open_checkpoint(
             generation=source.generation_defaults(applied=not is_decoder),
             prompts=read_prompts(source.modules),
             pictures=source.pictures,
+            similarity=similarity,
             lower_case=_pools(source) and lowers_case(source.folder),
         ),
     )

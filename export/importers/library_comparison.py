@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from edgeformer.checkpoints.source import ModelSource
 from edgeformer.checkpoints.tensor_files import open_tensors
-from edgeformer.config import ModelConfig, StackConfig
+from edgeformer.config import ModelConfig, PatchStem, StackConfig
 from edgeformer.errors import EdgeformerError, ExportError, MissingDependencyError
 from edgeformer.export.importers.opened_model import Comparison
 from edgeformer.export.reference.reference import Reference
@@ -190,16 +190,17 @@ def _inputs(source: ModelSource) -> list[Tensor]:
     """Return the inputs of every stack of the model, [1, N] or a spectrogram; those of a decoder are its target."""
     generator = torch.Generator().manual_seed(0)
     text = partial(_text, padding=source.hf_config.get("pad_token_id"), generator=generator)
-    recording = partial(_recording, config=source.config, generator=generator)
-    if source.config.reads == "picture":
-        return [_pictures(source.config.input_stack, generator)]
-    return [text(stack) if stack.audio is None else recording(stack) for stack in source.config.stacks.values()]
+    inputs = []
+    for stack in source.config.stacks.values():
+        if stack.patch_stem is not None:
+            inputs.append(_picture(stack.patch_stem, generator))
+        else:
+            inputs.append(text(stack) if stack.audio is None else _recording(stack, source.config, generator))
+    return inputs
 
 
-def _pictures(stack: StackConfig, generator: torch.Generator) -> Tensor:
+def _picture(patches: PatchStem, generator: torch.Generator) -> Tensor:
     """Return a picture of noise [1, channels, height, width]."""
-    patches = stack.patch_stem
-    assert patches is not None
     return torch.randn(1, patches.channels, patches.height, patches.width, generator=generator).double()
 
 
@@ -217,6 +218,8 @@ def _text(stack: StackConfig, padding: int | None, generator: torch.Generator) -
     windows = [each.window for each in stack.attentions if each.window is not None and each.window < LONGEST_WINDOW]
     length = min(max(windows, default=0) + TEXT, stack.context_length)
     tokens = torch.randint(0, stack.vocab_size - 1, (1, length), generator=generator)
+    if stack.end_token is not None:
+        tokens[0, [length // 2, length - 1]] = stack.end_token  # the first of them counts
     return tokens if not isinstance(padding, int) else tokens + (tokens >= padding)
 
 
@@ -226,10 +229,12 @@ def _run_theirs(source: ModelSource, model: Any, stored: Mapping[str, Tensor], i
     A module of a head that does not run, although its parameters are the model's, is read by the module around it
     (MobileBERT's table of words): these stay loaded, and the model runs again.
     """
+    # torch's own attention reads the weight of its last layer without running that layer (SigLIP's pooling).
+    unseen = [each.out_proj for each in model.modules() if isinstance(each, nn.MultiheadAttention)]
     ran: set[Any] = set()
     hooks = [each.register_forward_pre_hook(lambda module, _: ran.add(module)) for each in model.modules()]
     try:
-        with streaming_parameters(model, stored, torch.float64):
+        with streaming_parameters(model, stored, torch.float64, unseen):
             outputs = KINDS[source.config.task].comparison.theirs(model, source.config, inputs)
         body = set(model.base_model.modules())
         idle = [
@@ -238,7 +243,7 @@ def _run_theirs(source: ModelSource, model: Any, stored: Mapping[str, Tensor], i
         ]  # fmt: skip
         if not idle:
             return outputs
-        with streaming_parameters(model, stored, torch.float64, idle):
+        with streaming_parameters(model, stored, torch.float64, [*unseen, *idle]):
             return KINDS[source.config.task].comparison.theirs(model, source.config, inputs)
     except Exception as error:  # code that is not ours may raise anything
         raise NotComparedError(f"transformers cannot run it ({type(error).__name__}: {error})") from error

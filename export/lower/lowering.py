@@ -175,7 +175,7 @@ def _declare_opsets(model: ir.Model, lowering: LoweringOptions) -> None:
         redefined = min(captured, opset) < REDEFINED.get(op, 0) <= max(captured, opset)
         # ONNX Runtime has ops of its own in ONNX's domain.
         if redefined or (lowering.ops != "ort" and not _exists(op, opset)):
-            instead = "--activations block and without --prefill" if lowering.ops == "ort" else "--ops ort"
+            instead = "--activations block" if lowering.ops == "ort" else "--ops ort"
             raise ExportError(
                 f"the module uses the op {op}, which opset {opset} of ONNX lacks or takes for something else, and this "
                 f"graph is written in it. Export with {instead}."

@@ -17,7 +17,7 @@ from edgeformer.manifest.providers import Provider
 from edgeformer.runtime.caches.encoder_outputs import EncoderOutputs
 from edgeformer.runtime.caches.static_cache import StaticCache
 from edgeformer.runtime.sessions.narrow_floats import FLOAT8, stored
-from edgeformer.runtime.steps.decode_graph import PrefillSession, returns_last_logits
+from edgeformer.runtime.steps.decode_graph import returns_last_logits
 from edgeformer.runtime.steps.new_decoder import needs_numbers, new_decoder
 from edgeformer.runtime.steps.runner import StepRunner
 
@@ -40,14 +40,13 @@ Cache = tuple[NDArray[Any], ...]
 class Graph:
     """An open decoder graph and what is needed to feed it.
 
-    encoder_outputs: what the rows of an encoder-decoder read. prefill: a prefill graph, which runs the prompts.
+    encoder_outputs: what the rows of an encoder-decoder read.
     """
 
     session: Any
     manifest: Manifest
     provider: Provider
     encoder_outputs: EncoderOutputs | None = None
-    prefill: PrefillSession | None = None
 
     @property
     def fillings(self) -> tuple[float, ...]:
@@ -101,9 +100,7 @@ class Graph:
         """
         # onnxruntime refuses a buffer that is longer than the position tables, however few tokens it holds.
         capacity = max(tokens, min(tokens + SPARE, self.manifest.context_length))
-        decoder = new_decoder(
-            self.session, self.manifest, rows, capacity, self.provider, self.encoder_outputs, self.prefill
-        )
+        decoder = new_decoder(self.session, self.manifest, rows, capacity, self.provider, self.encoder_outputs)
         if isinstance(decoder.cache, StaticCache):
             decoder.cache.fill(self.fillings[0] if filling is None else filling)
         return decoder

@@ -26,7 +26,6 @@ from edgeformer.export.parity.report import KERNELS, REPORT_VERSION, Check, Repo
 from edgeformer.export.parity.trials.adapters import Updates
 from edgeformer.export.parity.trials.graph_forms import FORM_TRIALS, FormSetup
 from edgeformer.export.parity.trials.kinds import TRIALS
-from edgeformer.export.parity.trials.prefill_graph import judge_prefill_graph
 from edgeformer.export.parity.trials.protocol import Setup, Trial
 from edgeformer.export.parity.trials.quantized_cache import judge_quantized_cache, judge_scales
 from edgeformer.export.parity.trials.quantized_weights import judge_weights
@@ -219,9 +218,7 @@ class Verification:
     @cached_property
     def _kernels(self) -> KernelReport:
         """The report of what runs the graphs' functions where edgeformer's own kernels are used."""
-        prefill = self.subject.manifest.prefill
-        more = [] if prefill is None else [self.subject.folder / prefill.file]
-        return report_files([*self._graphs, *more], self._kernel_choice)
+        return report_files(self._graphs, self._kernel_choice)
 
     def _judge_kernels(self, report: Report) -> Report:
         """Run the graphs with edgeformer's own kernels, at each SIMD level of this machine, with the same limits.
@@ -254,10 +251,6 @@ class Verification:
         trial = _trial(self._as_used, [open_session(path, provider, kernels=kernels) for path in self._graphs])
         trial.run()
         checks += trial.judge.checks
-        if self.subject.manifest.prefill is not None:
-            setup = replace(self._setup, weights=self._weights, mode="quick", kernels=kernels)
-            prefill = judge_prefill_graph(setup, weights=False)
-            checks += [replace(check, name=f"prefill graph, {check.name}") for check in prefill]
 
     def _judge_quantized_cache(self, graph: Graph) -> None:
         """Check a quantized cache over the numbers that the graph stored, which leaves nothing to round."""
@@ -271,7 +264,7 @@ class Verification:
     def _judge_other_graphs(self) -> None:
         """Check the graphs that have trials of their own."""
         given = FormSetup(
-            setup=self._setup, original=self._weights, adapters=self.subject.adapters,
+            setup=self._setup, adapters=self.subject.adapters,
             formats={} if self._quantized is None else self._quantized.formats, kernels=self._kernel_choice,
         )  # fmt: skip
         for form in (form for form in self.subject.manifest.graphs if form in FORM_TRIALS):

@@ -28,22 +28,9 @@ PREFIX_SHARE = 4
 class CausalService(Service):
     """Requests of a decoder-only model."""
 
-    def __init__(
-        self,
-        model: CausalLM,
-        max_rows: int,
-        memory: int | None,
-        prefill_graph_steps: bool,
-        prefix_cache_bytes: int | None,
-    ):
+    def __init__(self, model: CausalLM, max_rows: int, memory: int | None, prefix_cache_bytes: int | None):
         adapters = model.row_adapters(max_rows) if model.adapters and not model.provider.on_device else None
-        graph = DecodeGraph(
-            model.session,
-            model.manifest,
-            prefill=model.prefill_session,
-            prefill_steps=prefill_graph_steps,
-            adapters=adapters,
-        )
+        graph = DecodeGraph(model.session, model.manifest, adapters=adapters)
         super().__init__(model, graph, max_rows, memory)
         self._adapters = adapters
         self._model = model

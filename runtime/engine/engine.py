@@ -20,6 +20,7 @@ from edgeformer.runtime.engine.worker import Turns, Worker
 from edgeformer.runtime.generation.generation_config import GenerationConfig
 from edgeformer.runtime.generation.sampling.logits_processors import LogitsProcessor
 from edgeformer.runtime.generation.scheduling import EngineStatistics, Scheduler
+from edgeformer.runtime.media.pictures.picture_files import Picture, is_picture
 from edgeformer.runtime.request_values import count, flag, is_list, seconds, shown
 from edgeformer.runtime.tasks.causal_lm import CausalLM
 from edgeformer.runtime.tasks.encoder_decoder import Source
@@ -27,43 +28,42 @@ from edgeformer.runtime.tasks.encoders.encoder import Encoder
 from edgeformer.runtime.tasks.encoders.text_encoder import Pair
 from edgeformer.runtime.tasks.model import Text
 from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
+from edgeformer.runtime.tasks.vision.dual_encoder import DualEncoder
+from edgeformer.runtime.tasks.vision.picture_reader import PictureReader
 
 
 class Engine:
     """Serves many requests of one model at once; safe to call from many threads. The model is then the engine's alone.
 
-    model: a `CausalLM` or a `Seq2SeqLM` with a static cache, or an `Encoder`; a `Seq2SeqLM` and LoRA adapters on the
-    CPU. max_rows: requests that run together. memory: bytes of cache that running requests may need together, half of
-    the free memory by default; a request is admitted only if all that it can come to need is left. On a GPU they are
-    allocated at once, and divided by `max_rows`. max_queue: requests that wait, at most.
-    prefill_graph_steps: run steps of many rows over the prefill graph of a bundle that has one; they are faster, but
-    that graph has other weights, so a text then depends on how many requests run beside it. prefix_cache_bytes: what a
-    decoder's prompts and answers may take that are kept, so that later prompts which begin alike are not run again; by
-    default a quarter of `memory`, on top of it, and 0 keeps none.
+    model: a `CausalLM` or a `Seq2SeqLM` with a static cache, or an encoder of texts or pictures; a `Seq2SeqLM` and
+    LoRA adapters on the CPU. max_rows: requests that run together. memory: bytes of cache that running requests may
+    need together, half of the free memory by default; a request is admitted only if all that it can come to need is
+    left. On a GPU they are allocated at once, and divided by `max_rows`. max_queue: requests that wait, at most.
+    prefix_cache_bytes: what a decoder's prompts and answers may take that are kept, so that later prompts which begin
+    alike are not run again; by default a quarter of `memory`, on top of it, and 0 keeps none.
 
     Raises RequestError for a model that an engine cannot run, and for numbers out of range.
     """
 
     def __init__(
         self,
-        model: CausalLM | Seq2SeqLM | Encoder,
+        model: CausalLM | Seq2SeqLM | Encoder | PictureReader,
         *,
         max_rows: int = 8,
         memory: int | None = None,
         max_queue: int = 256,
-        prefill_graph_steps: bool = False,
         prefix_cache_bytes: int | None = None,
     ):
         check_sizes(max_rows, memory, prefix_cache_bytes)
         count("max_queue", max_queue)
-        flag("prefill_graph_steps", prefill_graph_steps)
         changed = Condition()
         self._encoder = model if isinstance(model, Encoder) else None
+        self._reader = model if isinstance(model, PictureReader) else None
         self._service: Service | None = None
-        if isinstance(model, Encoder):
-            self._turns: Turns = TextScheduler(model, max_rows, max_queue, changed)
+        if isinstance(model, Encoder | PictureReader):
+            self._turns: Turns = TextScheduler(max_rows, max_queue, changed)
         else:
-            self._service = new_service(model, max_rows, memory, prefill_graph_steps, prefix_cache_bytes)
+            self._service = new_service(model, max_rows, memory, prefix_cache_bytes)
             self._turns = Scheduler(self._service, max_rows, most_waiting=max_queue, lock=changed)
         self._worker = Worker(self._turns, changed)
         weakref.finalize(self, self._worker.stop, False)
@@ -132,10 +132,27 @@ class Engine:
         A text whose future is cancelled before it has begun is not run. Raises RequestError as `Encoder.embed`, and
         EngineBusyError if the queue is full.
         """
-        encoder = self._require_encoder()
         if not is_list(texts):
             raise RequestError(f"texts is {shown(texts)}; it must be a list of texts.")
-        return self._add([WaitingText(encoder.encode_text(text, truncate)) for text in texts])
+        if isinstance(self._reader, DualEncoder):
+            rows = [self._reader.text_row(text) for text in texts]
+            return self._add([WaitingText(row, len(row), self._reader.embed_rows) for row in rows])
+        encoder = self._require_encoder()
+        encoded = [encoder.encode_text(text, truncate) for text in texts]
+        return self._add([WaitingText(each, len(each[0]), encoder.embed_encoded) for each in encoded])
+
+    def submit_pictures(self, pictures: Sequence[Picture]) -> "list[Future[NDArray[np.float32]]]":
+        """Put pictures into the queue of a model that reads them; return a future of each vector at once.
+
+        Vectors are those of its `embed`. Pictures are decoded and resized before this returns. Raises RequestError as
+        `embed`, and EngineBusyError if the queue is full.
+        """
+        if self._reader is None:
+            raise RequestError("this engine runs a model of texts, and no pictures. Use submit or submit_texts.")
+        if is_picture(pictures):
+            raise RequestError("pictures is one picture; it must be a list of at least one.")
+        values, tokens = self._reader.pixel_values(pictures), self._reader.tower.context_length
+        return self._add([WaitingText(each, tokens, self._reader.embed_values) for each in values])
 
     def submit_pairs(
         self, pairs: Sequence[Pair], *, truncate: bool = True, prompt: str | None = None, prompt_name: str | None = None
@@ -150,13 +167,16 @@ class Engine:
             raise RequestError(f"pairs is {shown(pairs)}; it must be a list of pairs of texts.")
         encoder.require_scores()
         encode = partial(encoder.encode_pair, truncate=truncate, prompt=prompt, prompt_name=prompt_name)
-        return self._add([WaitingText(encode(pair), is_pair=True) for pair in pairs])
+        encoded = [encode(pair) for pair in pairs]
+        return self._add([WaitingText(each, len(each[0]), encoder.score_encoded) for each in encoded])
 
     def _add(self, waiting: list[WaitingText]) -> "list[Future[NDArray[np.float32]]]":
         self._worker.add(waiting)
         return [text.result for text in waiting]
 
     def _require_encoder(self) -> Encoder:
+        if self._reader is not None:
+            raise RequestError("this engine runs a model of pictures. Use submit_pictures.")
         if self._encoder is None:
             raise RequestError("this engine runs a model that generates. Use submit.")
         return self._encoder

@@ -9,7 +9,6 @@ from edgeformer.runtime.engine.service import Service
 from edgeformer.runtime.request_values import count
 from edgeformer.runtime.tasks.causal_lm import CausalLM
 from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
-from edgeformer.runtime.tasks.vision.vision_encoder import VisionEncoder
 
 MOST_ROWS = 4096
 """Rows of an engine at most: each takes memory before there is a request, and no CPU runs a batch so large."""
@@ -23,16 +22,10 @@ def check_sizes(max_rows: int, memory: int | None, prefix_cache_bytes: int | Non
             count(name, value, least=int(name == "memory"))
 
 
-def new_service(
-    model: Any, max_rows: int, memory: int | None, prefill_graph_steps: bool, prefix_cache_bytes: int | None
-) -> Service:
+def new_service(model: Any, max_rows: int, memory: int | None, prefix_cache_bytes: int | None) -> Service:
     """Return what serves a model that generates. Raises RequestError for one that an engine cannot run."""
     if isinstance(model, CausalLM):
-        return CausalService(model, max_rows, memory, prefill_graph_steps, prefix_cache_bytes)
+        return CausalService(model, max_rows, memory, prefix_cache_bytes)
     if isinstance(model, Seq2SeqLM):
         return Seq2SeqService(model, max_rows, memory)
-    if isinstance(model, VisionEncoder):
-        raise RequestError(
-            "an engine runs models of texts and recordings, and this model reads pictures. Call its classify or embed."
-        )
     raise RequestError(f"an engine runs a model that `load` returned, and {type(model).__name__} is none.")

@@ -33,7 +33,7 @@ class OfflineEngine:
         prefix_cache_bytes: int | None = None,
     ):
         check_sizes(max_rows, memory, prefix_cache_bytes)
-        self._service: Service = new_service(model, max_rows, memory, False, prefix_cache_bytes)
+        self._service: Service = new_service(model, max_rows, memory, prefix_cache_bytes)
         self._scheduler = Scheduler(self._service, max_rows)
 
     def submit(

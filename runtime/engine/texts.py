@@ -1,5 +1,6 @@
-"""Texts for an encoder, of many callers, run together by length."""
+"""Texts and pictures for an encoder, of many callers, run together by length."""
 
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from threading import Condition
@@ -7,8 +8,7 @@ from typing import Any
 
 from edgeformer.runtime.generation.scheduling.statistics import EngineStatistics
 from edgeformer.runtime.generation.scheduling.waiting import EngineBusyError
-from edgeformer.runtime.tasks.encoders.encoder import Encoder
-from edgeformer.runtime.tasks.encoders.text_encoder import BATCH, Encoded, batches
+from edgeformer.runtime.tasks.encoders.text_encoder import BATCH, batches
 
 MOST_PADDING = 2
 """Texts run together with the one that waits longest if neither is more than this many times as long as the other."""
@@ -16,23 +16,27 @@ MOST_PADDING = 2
 
 @dataclass(eq=False)
 class WaitingText:
-    """A text that waits for its vector, or a pair of texts that waits for its score. result: that of the future."""
+    """A text or a picture that waits for its vector, or a pair of texts that waits for its score.
 
-    encoded: Encoded
-    is_pair: bool = False
+    encoded: what runs. length: its tokens. run: returns the results of what waits for the same. result: that of the
+    future.
+    """
+
+    encoded: Any
+    length: int
+    run: Callable[[list[Any]], Sequence[Any]]
     result: "Future[Any]" = field(default_factory=Future)
 
     def __len__(self) -> int:
-        return len(self.encoded[0])
+        return self.length
 
 
 class TextScheduler:
     """Batches of waiting texts. changed: guards them, since callers append. max_queue: texts that wait, at most."""
 
-    def __init__(self, model: Encoder, max_rows: int, max_queue: int, changed: Condition):
+    def __init__(self, max_rows: int, max_queue: int, changed: Condition):
         self.waiting: list[WaitingText] = []
         self.max_queue = max_queue
-        self._model = model
         self._rows = min(max_rows, BATCH)
         self._changed = changed
         self._done = {"prompt_tokens": 0, "finished": 0, "failed": 0, "cancelled": 0, "steps": 0}
@@ -62,8 +66,7 @@ class TextScheduler:
         if not batch:
             return
         try:
-            run = self._model.score_encoded if batch[0].is_pair else self._model.embed_encoded
-            results = run([text.encoded for text in batch])
+            results = batch[0].run([text.encoded for text in batch])
         except Exception as error:  # of onnxruntime, which has no base class of its own
             for text in batch:
                 text.result.set_exception(error)
@@ -80,7 +83,7 @@ class TextScheduler:
             return []
         first = waiting[0]
         longest, shortest = len(first) * MOST_PADDING, len(first) / MOST_PADDING
-        similar = [text for text in waiting if shortest <= len(text) <= longest and text.is_pair == first.is_pair]
+        similar = [text for text in waiting if shortest <= len(text) <= longest and text.run == first.run]
         similar.sort(key=lambda text: abs(len(text) - len(first)))  # stable: the oldest of one length first
         return [similar[place] for place in next(batches([len(text) for text in similar], self._rows))]
 

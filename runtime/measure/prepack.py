@@ -36,7 +36,8 @@ from edgeformer.runtime.tasks.encoders.encoder import Encoder
 from edgeformer.runtime.tasks.loading import load
 from edgeformer.runtime.tasks.model import Model
 from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
-from edgeformer.runtime.tasks.vision.vision_encoder import VisionEncoder
+from edgeformer.runtime.tasks.vision.dual_encoder import DualEncoder
+from edgeformer.runtime.tasks.vision.picture_reader import PictureReader
 
 TOKENS, STEPS = 24, 4
 """Tokens of the text, and decode steps after it, by which graphs are compared."""
@@ -219,8 +220,7 @@ def _startup(folder: Path, threads: int | None) -> Startup:
 def _answers(model: Model) -> list[NDArray[Any]]:
     """Return outputs of all graphs of a model for random tokens: states, or logits after a text and after steps."""
     manifest = model.manifest
-    length = TOKENS if manifest.prefill is None else max(TOKENS, manifest.prefill.from_tokens)
-    length = min(length, max(1, manifest.context_length - STEPS))
+    length = min(TOKENS, max(1, manifest.context_length - STEPS))
     tokens = np.random.default_rng(0).integers(0, manifest.vocab_size, length).tolist()
     return _outputs(model, tokens)
 
@@ -237,8 +237,13 @@ def _states(model: Encoder, tokens: list[int]) -> list[NDArray[Any]]:
 
 
 @_outputs.register
-def _pooled(model: VisionEncoder, tokens: list[int]) -> list[NDArray[Any]]:
+def _pooled(model: PictureReader, tokens: list[int]) -> list[NDArray[Any]]:
     return list(model.run([np.zeros((8, 8, 3), np.uint8)]).values())
+
+
+@_outputs.register
+def _of_both_halves(model: DualEncoder, tokens: list[int]) -> list[NDArray[Any]]:
+    return [*_pooled(model, tokens), *model.run_texts(np.array([tokens], np.int64)).values()]
 
 
 @_outputs.register
@@ -250,7 +255,6 @@ def _source_logits(model: Seq2SeqLM, tokens: list[int]) -> list[NDArray[Any]]:
 @_outputs.register
 def _text_logits(model: CausalLM, tokens: list[int]) -> list[NDArray[Any]]:
     decoder = model.new_decoder(1, len(tokens) + STEPS)
-    # The prefill graph, where there is one, computes the second.
     return [model.forward(tokens), decoder.prefill(0, tokens).copy(), *_steps(decoder, tokens)]
 
 

@@ -1,7 +1,6 @@
-"""A decoder graph and what its runs read besides tokens and cache: sources, adapters, a faster graph for prompts."""
+"""A decoder graph and what its runs read besides tokens and cache: sources and adapters."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,29 +23,15 @@ Logits = NDArray[Any]
 """float32 from edgeformer's own graphs; other graphs may return the precision that they compute in."""
 
 
-@dataclass(frozen=True)
-class PrefillSession:
-    """A session of the prefill graph: over the same cache, and faster for runs of `from_tokens` tokens or more.
-
-    The tokens of all rows count together. The graph returns the logits of the last token only: [B, 1, V].
-    """
-
-    session: Any
-    from_tokens: int
-
-
 def returns_last_logits(session: Any) -> bool:
     """Return whether runs of a session may return the logits of their last token alone: it has the optional input."""
     return any(each.name == LOGITS_START for each in session.get_overridable_initializers())
 
 
 class DecodeGraph:
-    """A session of a decoder graph, and the sessions that take its place for some rows and lengths.
+    """A session of a decoder graph, and the sessions that take its place for rows with adapters.
 
     - sources: keys and values of the rows' sources, of an encoder-decoder.
-    - prefill: the session of the prefill graph, where the bundle has one.
-    - prefill_steps: whether it also runs steps of enough rows. It has other weights, so a row's tokens then depend on
-      how many rows run.
     - adapters: those of the rows; rows with one run over the adapter graph.
     """
 
@@ -55,8 +40,6 @@ class DecodeGraph:
         session: Any,
         manifest: Manifest,
         sources: EncoderOutputs | None = None,
-        prefill: PrefillSession | None = None,
-        prefill_steps: bool = True,
         adapters: RowAdapters | None = None,
     ):
         self.session = session
@@ -68,38 +51,24 @@ class DecodeGraph:
         logits = next(output for output in session.get_outputs() if output.name == "logits")
         self.logits_dtype = np.dtype(np.float16 if logits.type == "tensor(float16)" else np.float32)
         self.has_start = returns_last_logits(session)
-        self._prefill = prefill
-        self._prefill_steps = prefill_steps
 
-    def session_of(self, row: int, tokens: int = 0) -> Any:
-        """Return the session for a run of one row. tokens: how many of whose logits the last alone are needed."""
+    def session_of(self, row: int) -> Any:
+        """Return the session for a run of one row."""
         adapted = None if self.adapters is None else self.adapters.session_of(row)
-        return self._faster(tokens) if adapted is None else adapted
+        return self.session if adapted is None else adapted
 
     def session_of_rows(self, rows: range) -> Any:
         """Return the session for a step of adjacent rows."""
         adapted = None if self.adapters is None else self.adapters.session_of_rows(rows)
-        if adapted is not None:
-            return adapted
-        return self._faster(len(rows)) if self._prefill_steps else self.session
-
-    def _faster(self, tokens: int) -> Any:
-        prefill = self._prefill
-        return self.session if prefill is None or tokens < prefill.from_tokens else prefill.session
+        return self.session if adapted is None else adapted
 
     def adapts(self, rows: range) -> bool:
         """Return whether any of some adjacent rows has an adapter."""
         return self.adapters is not None and self.adapters.any_of(rows)
 
-    def gives_last(self, session: Any) -> bool:
-        """Return whether a run of a session can return the logits of its last token alone."""
-        return self.takes_start(session) or (self._prefill is not None and session is self._prefill.session)
-
     def takes_start(self, session: Any) -> bool:
-        """Return whether a session has the optional input for that."""
-        if session is self.session:
-            return self.has_start
-        return (self._prefill is None or session is not self._prefill.session) and returns_last_logits(session)
+        """Return whether a session has the optional input by which runs return the logits of the last token alone."""
+        return self.has_start if session is self.session else returns_last_logits(session)
 
     def new_logits(self, *tokens: int) -> Logits:
         """Return an array for the logits of so many tokens [..., V]."""

@@ -77,8 +77,8 @@ class StepMemory(ABC):
 
     def run_prompt(self, row: int, tokens: Tokens, length: int) -> Logits:
         """Append a piece of a prompt to one row, of `length` tokens then; return the logits of its last token [V]."""
-        session = self.graph.session_of(row, len(tokens))
-        count = 1 if self.graph.gives_last(session) else len(tokens)
+        session = self.graph.session_of(row)
+        count = 1 if self.graph.takes_start(session) else len(tokens)
         logits = self._kept_logits(count)
         self._run_row(session, row, tokens, length, logits)
         return logits[count - 1]

@@ -9,7 +9,7 @@ from edgeformer.runtime.caches.dynamic_cache import DynamicCache
 from edgeformer.runtime.caches.encoder_outputs import EncoderOutputs
 from edgeformer.runtime.caches.static_cache import StaticCache
 from edgeformer.runtime.sessions.session import cache_dtype
-from edgeformer.runtime.steps.decode_graph import DecodeGraph, PrefillSession
+from edgeformer.runtime.steps.decode_graph import DecodeGraph
 from edgeformer.runtime.steps.device import CapturedSteps, DeviceSteps
 from edgeformer.runtime.steps.memory import GrowingSteps, HostSteps
 from edgeformer.runtime.steps.runner import StepRunner
@@ -30,15 +30,14 @@ def new_decoder(
     capacity: int,
     provider: Provider = CPU,
     encoder_outputs: EncoderOutputs | None = None,
-    prefill: PrefillSession | None = None,
     captured: CapturedSteps | None = None,
 ) -> StepRunner:
     """Return a runner of `batch_size` empty rows of up to `capacity` tokens, for the graph's form of cache.
 
-    encoder_outputs: keys and values of the sources, of an encoder-decoder. prefill: the session of the prefill graph,
-    where the bundle has one. captured: memory of steps that CUDA graphs replay; None for no CUDA graphs.
+    encoder_outputs: keys and values of the sources, of an encoder-decoder. captured: memory of steps that CUDA graphs
+    replay; None for no CUDA graphs.
     """
-    graph = DecodeGraph(session, manifest, encoder_outputs, prefill)
+    graph = DecodeGraph(session, manifest, encoder_outputs)
     if manifest.plan.cache_form == "dynamic":
         arguments = manifest.cache, cache_dtype(manifest), batch_size, capacity, provider, graph.cache_prefix
         growing = DynamicCache(*arguments)

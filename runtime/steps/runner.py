@@ -62,7 +62,7 @@ class StepRunner:
         return logits
 
     def prefill_all(self, row: int, tokens: Tokens, *, chunk: int = PREFILL_CHUNK) -> Logits:
-        """Append a prompt to one row as `prefill` does, over the decode graph; return the logits of each [S, V]."""
+        """Append a prompt to one row as `prefill` does; return the logits of each token [S, V]."""
         found = []
         for start in range(0, len(tokens), chunk):
             piece = tokens[start : start + chunk]

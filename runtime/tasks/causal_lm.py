@@ -32,7 +32,6 @@ from edgeformer.runtime.prefixes.prefix_cache import PrefixCache
 from edgeformer.runtime.prefixes.session_file import read_session, write_session
 from edgeformer.runtime.sessions.session import SessionSettings
 from edgeformer.runtime.steps.adapters import AdaptedSession, Tensors, adapter_names, check_adapter, read_adapter
-from edgeformer.runtime.steps.decode_graph import PrefillSession
 from edgeformer.runtime.steps.device import CapturedSteps
 from edgeformer.runtime.steps.new_decoder import new_decoder
 from edgeformer.runtime.steps.row_adapters import RowAdapters
@@ -54,7 +53,6 @@ class DecoderCall(CallOptions, total=False):
 class CausalLM(Model):
     """A decoder-only language model.
 
-    Where the bundle has a prefill graph, the CPU runs prompts over it, and steps of enough rows: `prefill_session`.
     prefix_cache: what `chat` keeps of its conversations; a `max_bytes` of 0 keeps nothing more.
     """
 
@@ -64,10 +62,6 @@ class CausalLM(Model):
         self.prefix_cache = PrefixCache(PREFIX_BYTES)
         self.draft: CausalLM | None = None
         self._captured = CapturedSteps(manifest.context_length) if self.captures else None
-        self.prefill_session: PrefillSession | None = None
-        if manifest.prefill is not None and self.provider.per_token:
-            session = self._open_graph(manifest.prefill.file)
-            self.prefill_session = PrefillSession(session, manifest.prefill.from_tokens)
 
     def use_draft(self, draft: "CausalLM | None") -> None:
         """Let another model draft tokens for requests of one prompt that ask for no prompt lookup; None for no model.
@@ -111,14 +105,12 @@ class CausalLM(Model):
         """
         request_values.count("batch_size", batch_size, most=request_values.MOST_ROWS)
         request_values.count("capacity", capacity, most=self.manifest.context_length)
-        session, prefill, captured = self.session, self.prefill_session, self._captured
+        session, captured = self.session, self._captured
         if adapter is not None:
             check_adapter(self.manifest, adapter)
             session = AdaptedSession(self.adapter_session, self._adapter_tensors(adapter))
-            prefill = captured = None
-        return new_decoder(
-            session, self.manifest, batch_size, capacity, self.provider, prefill=prefill, captured=captured
-        )
+            captured = None
+        return new_decoder(session, self.manifest, batch_size, capacity, self.provider, captured=captured)
 
     def row_adapters(self, rows: int) -> RowAdapters:
         """Return inputs of the adapter graph for rows that may each have another adapter of the bundle, or none."""

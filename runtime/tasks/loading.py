@@ -15,6 +15,7 @@ from edgeformer.runtime.tasks.causal_lm import CausalLM
 from edgeformer.runtime.tasks.encoders.encoder import Encoder
 from edgeformer.runtime.tasks.model import Model
 from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
+from edgeformer.runtime.tasks.vision.dual_encoder import DualEncoder
 from edgeformer.runtime.tasks.vision.vision_encoder import VisionEncoder
 
 M = TypeVar("M", bound=Model)
@@ -23,7 +24,7 @@ M = TypeVar("M", bound=Model)
 class Kind(NamedTuple):
     """The class of the models of a task, and the name of the loader that says so to a type checker."""
 
-    model: type[CausalLM] | type[Seq2SeqLM] | type[Encoder] | type[VisionEncoder]
+    model: type[CausalLM] | type[Seq2SeqLM] | type[Encoder] | type[VisionEncoder] | type[DualEncoder]
     loader: str
 
 
@@ -32,6 +33,7 @@ KINDS: dict[Task, Kind] = {
     "seq2seq-lm": Kind(Seq2SeqLM, "load_seq2seq"),
     "encoder": Kind(Encoder, "load_encoder"),
     "vision-encoder": Kind(VisionEncoder, "load_vision_encoder"),
+    "dual-encoder": Kind(DualEncoder, "load_dual_encoder"),
 }
 """The classes and loaders of the bundles of every task."""
 
@@ -44,7 +46,7 @@ def load(
     kernels: bool = True,
     cuda: CudaOptions | None = None,
     draft: str | Path | None = None,
-) -> CausalLM | Seq2SeqLM | Encoder | VisionEncoder:
+) -> CausalLM | Seq2SeqLM | Encoder | VisionEncoder | DualEncoder:
     """Open the bundle in a folder; its task decides about the class.
 
     provider: `auto` takes CUDA where onnxruntime has it, the bundle runs on it and there is a GPU, else the CPU; it
@@ -116,6 +118,18 @@ def load_vision_encoder(
 ) -> VisionEncoder:
     """Open the bundle of a tower of pictures, as `load` does. Raises BundleError for a bundle of another task."""
     return _load(path, "vision-encoder", VisionEncoder, SessionSettings(provider, threads, kernels, cuda))
+
+
+def load_dual_encoder(
+    path: str | Path,
+    provider: ProviderChoice = "auto",
+    threads: int | None = None,
+    *,
+    kernels: bool = True,
+    cuda: CudaOptions | None = None,
+) -> DualEncoder:
+    """Open the bundle of a dual encoder, as `load` does. Raises BundleError for a bundle of another task."""
+    return _load(path, "dual-encoder", DualEncoder, SessionSettings(provider, threads, kernels, cuda))
 
 
 def _load(path: str | Path, task: Task, model: type[M], settings: SessionSettings, name: str = "path") -> M:

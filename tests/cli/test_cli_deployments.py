@@ -16,8 +16,8 @@ def run(*arguments):
 def test_help_says_what_is_chosen():
     said = " ".join(run("export", "--help").stdout.split())
     for words in (
-        "server: int8, --prefill int8;",
-        "desktop: int4, a head in int8, --prefill int8;",
+        "server: int8;",
+        "desktop: int4, a head in int8;",
         "web: int8, activations per token;",
         "mobile: int4, a head in int8, .ort files",
     ):
@@ -36,12 +36,12 @@ def test_an_export_names_its_target(llama_folder, tmp_path):
 
 
 def test_options_go_before_it(llama_folder, tmp_path):
-    options = ["--deployment", "desktop", "--precision", "int8", "--head-precision", "fp32", "--prefill", "none"]
+    options = ["--deployment", "desktop", "--precision", "int8", "--head-precision", "fp32"]
     result = run("export", "--model", llama_folder, "-o", tmp_path / "b", *options, "--no-verify", "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["deployment"] == "desktop"
     manifest = Manifest.read(tmp_path / "b")
-    assert (manifest.plan.precision, manifest.prefill) == ("int8", None)
+    assert manifest.plan.precision == "int8"
     assert manifest.plan.quantization == make_quantization("int8", QuantizationOverrides(head="fp32"))
 
 

@@ -122,8 +122,6 @@ def test_integers_for_cuda_may_be_computed_with_in_bfloat16(llama_folder, tmp_pa
 def test_where_bf16_is_of_no_use_is_said(llama_folder, tmp_path):
     with pytest.raises(ExportError, match="cannot read a dynamic cache of it.*Choose a static cache"):
         export_model(llama_folder, tmp_path / "b", precision="bf16", provider="cuda", ops="standard")
-    with pytest.raises(ExportError, match="choose one of these precisions"):
-        export_model(llama_folder, tmp_path / "b", precision="bf16", prefill="int8")
     path = export_model(llama_folder, tmp_path / "b", precision="bf16", verify=None).path
     subject = open_subject(path, llama_folder)
     with pytest.raises(BundleError, match="this one is bf16"):

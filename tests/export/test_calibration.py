@@ -35,7 +35,6 @@ from edgeformer.manifest.quantization import (
     QuantizationOverrides,
     WeightFormat,
     make_quantization,
-    prefill_quantization,
 )
 from edgeformer.models.model_spec import model_spec_of
 from edgeformer.runtime.text.tokenizer import Tokenizer
@@ -595,10 +594,6 @@ def test_a_quantization_says_what_it_was_calibrated_with():
     assert str(replace(chosen, calibration=source)) == (
         "int4 in blocks of 128, gptq; calibrated with 8,192 tokens of story.txt"
     )
-    assert prefill_quantization(None).format_of("x.weight").rounding == "nearest"
-    view = prefill_quantization(chosen, source)
-    assert view.format_of("x.weight") == WeightFormat(bits=8, block=None, rounding="gptq")
-    assert (view.format_of("head.weight").bits, view.calibration) == (4, source)
 
 
 # Bundles.
@@ -606,16 +601,14 @@ def test_a_quantization_says_what_it_was_calibrated_with():
 
 @pytest.fixture(scope="module")
 def bundles(make_llama, tmp_path_factory):
-    """Bundles by whether they are symmetric, and their checkpoint; the one that is not is verified, with a view."""
+    """Bundles by whether they are symmetric, and their checkpoint; the one that is not is verified."""
     checkpoint = make_llama(vocab_size=97, num_hidden_layers=2, max_position_embeddings=64)
     place, options = tmp_path_factory.mktemp("bundles"), {"precision": "int4", "calibration": TEXTS}
     asymmetric = make_quantization("int4", QuantizationOverrides(rounding="gptq", symmetric=False))
     return {
         True: export_model(checkpoint, place / "symmetric", verify=None, **options).path,
-        False: export_model(
-            checkpoint, place / "asymmetric", quantization=asymmetric, prefill="int8", **options
-        ).path,
-    }, checkpoint  # fmt: skip
+        False: export_model(checkpoint, place / "asymmetric", quantization=asymmetric, **options).path,
+    }, checkpoint
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
@@ -634,15 +627,12 @@ def test_a_bundle_says_how_it_was_rounded_and_keeps_nothing_else(bundles, symmet
     assert {path.name for path in place.iterdir() if path.is_dir()} <= {"onnx", "parity"}
 
 
-def test_calibrated_integers_of_both_graphs_are_verified(bundles):
+def test_calibrated_integers_are_verified(bundles):
     place = bundles[0][False]
-    assert Manifest.read(place).prefill.quantization.calibration is not None
     checks = json.loads((place / "parity" / "report.json").read_text(encoding="utf-8"))["checks"]
     names = {check["name"] for check in checks if "weights: " in check["name"]}
-    every = "calibrated steps", "calibrated ranges"
-    judged = {f"weights: {each}" for each in ("unquantized", "block error", "calibrated zero points", *every)}
-    # An embedding that no text can round is looked up; the view shares it.
-    assert names == judged | {f"prefill graph, {each}" for each in judged}
+    judged = "unquantized", "block error", "calibrated zero points", "calibrated steps", "calibrated ranges"
+    assert names == {f"weights: {each}" for each in judged}
 
 
 DOWN = "blocks.1.feed_forward.down.weight"

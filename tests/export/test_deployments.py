@@ -51,17 +51,17 @@ HEAD_OF_8 = make_quantization("int4", QuantizationOverrides(head="int8"))
 @pytest.mark.parametrize(
     ("target", "decoder", "encoder"),
     [
-        ("server", ("int8", make_quantization("int8"), "int8"), ("int8", PER_TOKEN, None)),
-        ("desktop", ("int4", HEAD_OF_8, "int8"), ("int8", PER_TOKEN, None)),
-        ("web", ("int8", EVERYWHERE, None), ("int8", EVERYWHERE, None)),
-        ("mobile", ("int4", HEAD_OF_8, None), ("int8", make_quantization("int8"), None)),
-        (None, ("fp32", None, None), ("fp32", None, None)),
+        ("server", ("int8", make_quantization("int8")), ("int8", PER_TOKEN)),
+        ("desktop", ("int4", HEAD_OF_8), ("int8", PER_TOKEN)),
+        ("web", ("int8", EVERYWHERE), ("int8", EVERYWHERE)),
+        ("mobile", ("int4", HEAD_OF_8), ("int8", make_quantization("int8"))),
+        (None, ("fp32", None), ("fp32", None)),
     ],
 )
 def test_a_target_proposes_by_the_kind_of_model(target, decoder, encoder, configs):
     for name, expected in zip(MODELS, (decoder, encoder, encoder), strict=True):
         chosen = make_plan(ExportOptions(deployment=target), configs[name])
-        assert (chosen.precision, chosen.quantization, chosen.prefill) == expected
+        assert (chosen.precision, chosen.quantization) == expected
     module = make_plan(ExportOptions(deployment=target), None)
     assert module.precision == decoder[0], "a module that is not ours is a decoder"
 
@@ -76,35 +76,33 @@ def test_per_token_is_chosen_only_where_nothing_else_runs():
 @pytest.mark.parametrize(
     ("target", "asked", "expected"),
     [
-        ("web", {"precision": "int4"}, ("int4", make_quantization("int4"), None)),
-        ("web", {"quantization": QuantizationOverrides(head="fp32")}, ("int8", replace(EVERYWHERE, rules=()), None)),
+        ("web", {"precision": "int4"}, ("int4", make_quantization("int4"))),
+        ("web", {"quantization": QuantizationOverrides(head="fp32")}, ("int8", replace(EVERYWHERE, rules=()))),
         (
             "web",
             {"quantization": QuantizationOverrides(block=64)},
-            ("int8", make_quantization("int8", QuantizationOverrides(block=64)), None),
+            ("int8", make_quantization("int8", QuantizationOverrides(block=64))),
         ),
-        ("server", {"precision": "fp32"}, ("fp32", None, None)),
-        ("server", {"prefill": "none"}, ("int8", make_quantization("int8"), None)),
-        ("server", {"ops": "standard"}, ("fp32", None, None)),
-        ("server", {"provider": "cuda"}, ("fp16", None, None)),
-        ("desktop", {"precision": "int8"}, ("int8", make_quantization("int8"), "int8")),
+        ("server", {"precision": "fp32"}, ("fp32", None)),
+        ("server", {"ops": "standard"}, ("fp32", None)),
+        ("server", {"provider": "cuda"}, ("fp16", None)),
+        ("desktop", {"precision": "int8"}, ("int8", make_quantization("int8"))),
         (
             "desktop",
             {"quantization": QuantizationOverrides(head="int4")},
-            ("int4", make_quantization("int4", QuantizationOverrides(head="int4")), "int8"),
+            ("int4", make_quantization("int4", QuantizationOverrides(head="int4"))),
         ),
         (
             "desktop",
             {"quantization": make_quantization("int4", QuantizationOverrides(block=64))},
-            ("int4", make_quantization("int4", QuantizationOverrides(block=64)), "int8"),
+            ("int4", make_quantization("int4", QuantizationOverrides(block=64))),
         ),
         (
             "desktop",
             {"calibration": [[1]]},
-            ("int4", make_quantization("int4", QuantizationOverrides(head="int8"), calibrated=True), "int8"),
+            ("int4", make_quantization("int4", QuantizationOverrides(head="int8"), calibrated=True)),
         ),
-        ("mobile", {"prefill": "int8"}, ("int4", HEAD_OF_8, "int8")),
-        (None, {"precision": "int4"}, ("int4", make_quantization("int4"), None)),
+        (None, {"precision": "int4"}, ("int4", make_quantization("int4"))),
     ],
 )
 def test_what_is_asked_for_goes_before_it(target, asked, expected, configs):
@@ -113,7 +111,7 @@ def test_what_is_asked_for_goes_before_it(target, asked, expected, configs):
         assert chosen.quantization.format_of("head.weight") is None
         assert chosen.quantization.format_of("blocks.0.feed_forward.up.weight").block is None
         return
-    assert (chosen.precision, chosen.quantization, chosen.prefill) == expected
+    assert (chosen.precision, chosen.quantization) == expected
 
 
 @pytest.mark.parametrize(
@@ -163,7 +161,6 @@ def bundles(checkpoint, tmp_path_factory):
 WRITTEN = {
     "server": [
         "config.json", "genai_config.json", "special_tokens_map.json", "onnx/model.onnx", "onnx/model.onnx_data",
-        "onnx/model_prefill.onnx", "onnx/model_prefill.onnx_data",
     ],
     "web": ["config.json", "onnx/model.onnx", "onnx/model.onnx_data"],
     "mobile": ["genai_config.json", "onnx/model.ort", OPERATORS],

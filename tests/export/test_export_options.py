@@ -120,7 +120,7 @@ def test_the_options_have_the_declared_fields_and_defaults():
 
 def test_what_the_plan_takes_as_it_is_has_the_type_of_the_option():
     """A choice of the plan that has the name of an option is that option, or is decided from it by `make_plan`."""
-    decided = {"precision", "arithmetic", "quantization", "prefill"}
+    decided = {"precision", "arithmetic", "quantization"}
     same = {field.name: field.type for field in fields(ExportPlan) if field.name in OPTIONS.keys() - decided}
     assert same == {name: OPTIONS[name].type for name in same} and len(same) == 6
 

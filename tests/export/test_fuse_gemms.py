@@ -11,7 +11,7 @@ from edgeformer.export.lower import LoweringOptions
 from edgeformer.export.lower import ort as op_set
 from edgeformer.export.lower.ort.fuse_gemms import fuse_gemms
 from edgeformer.families import read_model_config
-from edgeformer.manifest.quantization import QuantizationOverrides, make_quantization, prefill_quantization
+from edgeformer.manifest.quantization import QuantizationOverrides, make_quantization
 from edgeformer.models.model_spec import model_spec_of
 
 LLAMA = {
@@ -73,10 +73,13 @@ def test_the_fused_weight_has_both_names_and_is_the_only_one():
     assert report.places == [f"blocks.{layer}.feed_forward.gate/MatMul" for layer in range(2)]
 
 
+PER_TOKEN = make_quantization("int8", QuantizationOverrides(activations="per_token"))
+
+
 @pytest.mark.parametrize(("data", "lowering"), [
     (LLAMA, {"quantization": make_quantization("int4", QuantizationOverrides(keep=("*.up.weight",)))}),  # one stays
     (LLAMA, {"quantization": make_quantization("int4", QuantizationOverrides(keep=("*.gate.weight",)))}),
-    (LLAMA, {"quantization": prefill_quantization(make_quantization("int4"))}),  # per-token products stay apart
+    (LLAMA, {"quantization": PER_TOKEN}),  # per-token products stay apart
     (LLAMA, {"quantization": make_quantization("int4"), "provider": "cuda"}),
     (LLAMA | {"mlp_bias": True}, {"quantization": make_quantization("int4")}),  # the kernel adds biases, but to no part
     (GPT2, {"quantization": make_quantization("int4")}),  # nothing beside anything

@@ -23,6 +23,7 @@ from edgeformer.export.calibrate.caches import calibrate_caches
 from edgeformer.export.graph.outlining import inline_functions
 from edgeformer.export.lower import GraphJob
 from edgeformer.export.parity.locate.locator import locate
+from edgeformer.export.parity.trials.quantized_cache import judge_scales
 from edgeformer.export.parity.verify import open_subject, verify_graph
 from edgeformer.export.reference import quantized_caches as caches
 from edgeformer.export.reference.quantized_caches import CacheEntrance, RoundedCaches, fake_quantize_cache
@@ -33,7 +34,7 @@ from edgeformer.manifest.plan import ExportPlan
 from edgeformer.models.model_spec import model_spec_of
 from edgeformer.runtime import load
 
-VIEW = "onnx/model_prefill.onnx"
+WINDOWED = "onnx/model_windowed.onnx"
 NUMBERS = "int8 cache, integers: beyond rounding"
 SCALES = "int8 cache, scales: differing numbers"
 CLIPPED = "int8 cache, scales: clipped"
@@ -57,13 +58,10 @@ def bundle(llama_folder, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def viewed(llama_folder, tmp_path_factory):
-    """Quantized all over: weights, the view for prompts, and the cache that both graphs share."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("edgeformer.export.prefill_graph.measure_crossover", lambda *arguments: 8)
-        place = tmp_path_factory.mktemp("bundles") / "viewed"
-        options = {"precision": "int4", "prefill": "int8", "cache_precision": "int8", "verify": None}
-        return export_model(llama_folder, place, **options).path
+def quantized(llama_folder, tmp_path_factory):
+    """Quantized all over: weights and the cache."""
+    place = tmp_path_factory.mktemp("bundles") / "quantized"
+    return export_model(llama_folder, place, precision="int4", cache_precision="int8", verify=None).path
 
 
 def attention(graph):
@@ -74,7 +72,7 @@ def constant(graph, name):
     return next(tensor for tensor in graph.initializer if tensor.name == name)
 
 
-@pytest.mark.parametrize("kind", ["bundle", "viewed"])
+@pytest.mark.parametrize("kind", ["bundle", "quantized"])
 def test_every_graph_caches_integers_by_the_manifest(kind, request):
     folder = request.getfixturevalue(kind)
     manifest = Manifest.read(folder)
@@ -134,7 +132,7 @@ def test_a_fault_of_a_float16_graph_is_found_too(llama_folder, tmp_path):
     assert "int8 cache, prefill: max error" in {check.name for check in report.failures()}
 
 
-@pytest.mark.parametrize("kind", ["bundle", "viewed"])
+@pytest.mark.parametrize("kind", ["bundle", "quantized"])
 def test_int8_attention_is_as_exact_as_any_graph(kind, request, llama_folder):
     report = verify(request.getfixturevalue(kind), llama_folder, mode="full")
     assert report.passed, report.describe()
@@ -208,13 +206,13 @@ def test_faults_are_found_by_what_is_computed(bundle, llama_folder, tmp_path, fa
     assert any(name.startswith("int8 cache, ") and name.endswith("max error") for name in failed)
 
 
-def test_the_view_for_prompts_may_not_have_scales_of_its_own(viewed, llama_folder, tmp_path):
-    subject = open_subject(viewed, llama_folder)
-    report = verify_graph(
-        faulty(viewed, tmp_path / "faulty", one_head, VIEW), subject.manifest, subject.model_spec, subject.weights
-    )
-    assert {check.name for check in report.failures()} == {SCALES}
-    assert next(check.value for check in report.checks if check.name == SCALES) == 16
+def test_the_windowed_graph_may_not_have_scales_of_its_own(make_model, tmp_path):
+    folder = make_model("gemma2", 3, vocab_size=131, bos_token_id=1, eos_token_id=2, **FAMILIES["gemma2"])
+    bundle = export_model(folder, tmp_path / "bundle", cache_precision="int8", verify=None).path
+    manifest = Manifest.read(faulty(bundle, tmp_path / "faulty", one_head, WINDOWED))
+    for place, differing in (("bundle", 0), ("faulty", 16)):
+        [check] = judge_scales(tmp_path / place, manifest)
+        assert (check.value, check.passed) == (differing, not differing)
 
 
 def test_scales_that_clip_are_found(llama_folder, tmp_path, monkeypatch):

@@ -113,7 +113,7 @@ def test_a_module_is_at_parity_in_both_precisions(exported, precision):
 @pytest.mark.parametrize(
     ("target", "precision", "files"),
     [
-        ("desktop", "int4", {"onnx/model.onnx", "onnx/model_prefill.onnx"}),
+        ("desktop", "int4", {"onnx/model.onnx"}),
         ("web", "int8", {"onnx/model.onnx"}),
         ("mobile", "int4", {"onnx/model.ort"}),
     ],

@@ -14,7 +14,7 @@ import torch
 
 from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.config import DecoderConfig
-from edgeformer.contract.tensors import LOGITS_START
+from edgeformer.contract.tensors import LOGITS_LENGTH, LOGITS_START
 from edgeformer.errors import ExportError
 from edgeformer.export.capture.trace import capture
 from edgeformer.export.graph.editing import streamed
@@ -24,7 +24,6 @@ from edgeformer.export.lower.ort.attention.attention import lower_attention
 from edgeformer.export.passes import (
     fold_rotary,
     fuse_skip_norm,
-    last_token,
     make_optional,
     optional_logits,
     pack_qkv,
@@ -354,12 +353,13 @@ def products(names):
     return {name.split("/")[0].removeprefix(f"{LAST}.") for name in names if "/MatMul" in name}
 
 
-def assert_gives_the_last_logits(graph: ir.Model, model: DecoderConfig, report_of=last_token):
+def assert_gives_the_last_logits(graph: ir.Model, model: DecoderConfig, place=-1):
+    """place: of the token whose logits must be those of the run."""
     logits, *caches = after_a_run(graph, model)
-    report = report_of(graph)
-    alone, *same = after_a_run(graph, model)
+    report = optional_logits(graph)
+    alone, *same = after_a_run(graph, model, {LOGITS_START: np.array([-1])})
     assert alone.shape == (1, 1, model.vocab_size)
-    for old, new in zip((logits[:, -1:], *caches), (alone, *same), strict=True):
+    for old, new in zip((logits[:, [place]], *caches), (alone, *same), strict=True):
         np.testing.assert_allclose(new, old, rtol=0, atol=1e-12)
     return report
 
@@ -374,7 +374,7 @@ def assert_gives_the_last_logits(graph: ir.Model, model: DecoderConfig, report_o
     ],
     ids=["llama", "tied", "norms on both sides and a cap", "parallel branches"],
 )
-def test_last_token_leaves_one_token_behind_the_last_attention(options):
+def test_one_token_is_left_behind_the_last_attention(options):
     model = config(**options)
     graph = captured(model)
     report = assert_gives_the_last_logits(graph, model)
@@ -382,10 +382,10 @@ def test_last_token_leaves_one_token_behind_the_last_attention(options):
     behind = {f"feed_forward.{name}" for name in ("gate", "up", "down")} | {"attention.output", "head"}
     assert products(report.places) == behind
     cut = [node.inputs[0].shape for node in graph.graph if node.name in report.places and node.op_type == "MatMul"]
-    assert [shape[1] for shape in cut] == [1] * len(behind)
+    assert [shape[1] for shape in cut] == [LOGITS_LENGTH] * len(behind)
 
 
-def test_last_token_leaves_what_somebody_else_reads():
+def test_what_somebody_else_reads_is_left_whole():
     model = config()
     graph = captured(model)
     [norm] = (node for node in graph.graph if node.name == "final_norm/RMSNorm")
@@ -405,11 +405,13 @@ def with_mixed_logits(model):
     return graph
 
 
-def test_last_token_leaves_logits_that_mix_tokens():
+def test_logits_that_mix_tokens_are_left_whole():
     model = config()
     graph = with_mixed_logits(model)
     before = after_a_run(graph, model)
-    report = last_token(graph)
+    names = [value.name for value in graph.graph.inputs]
+    report = optional_logits(graph)
+    assert [value.name for value in graph.graph.inputs] == names
     assert (report.changed, report.missed) == (0, ["mixing: no product with a weight makes the logits"])
     for old, new in zip(before, after_a_run(graph, model), strict=True):
         np.testing.assert_array_equal(new, old)
@@ -432,24 +434,8 @@ def test_an_optional_input_says_where_logits_begin(options, start):
         np.testing.assert_allclose(new, old, rtol=0, atol=1e-12)
 
 
-def test_graphs_without_such_a_part_get_no_optional_input():
-    graph = with_mixed_logits(config())
-    names = [value.name for value in graph.graph.inputs]
-    assert optional_logits(graph).changed == 0
-    assert [value.name for value in graph.graph.inputs] == names
-
-
 def test_the_last_token_is_not_any_token():
     """The check above would find another one."""
-
-    def second_last(graph):
-        report = last_token(graph)
-        for node in graph.graph:
-            if node.op_type == "Slice" and "/last/" in (node.name or ""):
-                node.inputs[1].producer().attributes["value"] = ir.AttrTensor("value", ir.tensor(np.array([-2])))
-                node.inputs[2].producer().attributes["value"] = ir.AttrTensor("value", ir.tensor(np.array([-1])))
-        return report
-
     model = config()
     with pytest.raises(AssertionError, match="Mismatched elements"):
-        assert_gives_the_last_logits(captured(model), model, second_last)
+        assert_gives_the_last_logits(captured(model), model, place=-2)

@@ -51,7 +51,7 @@ def test_a_plan_cannot_be_changed(llama):
     with pytest.raises(dataclasses.FrozenInstanceError):
         plan.precision = "int8"
     assert {field.name for field in dataclasses.fields(ExportPlan)} >= {
-        "deployment", "ops", "provider", "cache_form", "precision", "quantization", "prefill", "smooth",
+        "deployment", "ops", "provider", "cache_form", "precision", "quantization", "smooth",
     }  # fmt: skip
 
 
@@ -59,7 +59,7 @@ def test_overrides_complete_what_a_deployment_proposes(llama):
     """The same from Python as from the command line: the block is asked for, the int8 head is proposed."""
     overrides = QuantizationOverrides(block=64)
     plan = make_plan(ExportOptions(deployment="desktop", quantization=overrides), llama)
-    assert (plan.precision, plan.prefill) == ("int4", "int8")
+    assert plan.precision == "int4"
     assert plan.quantization == make_quantization("int4", QuantizationOverrides(block=64, head="int8"))
     whole = make_quantization("int4", overrides)
     assert make_plan(ExportOptions(deployment="desktop", quantization=whole), llama).quantization == whole

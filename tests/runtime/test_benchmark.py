@@ -21,11 +21,8 @@ import pytest
 from edgeformer.errors import BundleError, RequestError
 from edgeformer.export import export_model
 from edgeformer.manifest.accounting import account
-from edgeformer.manifest.graph_forms import BundledGraphs, PrefillGraph
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.parts import FileEntry
 from edgeformer.manifest.providers import CUDA
-from edgeformer.manifest.quantization import prefill_quantization
 from edgeformer.runtime import load
 from edgeformer.runtime.measure.benchmarking import benchmark, machine, measure, startup, workloads
 from edgeformer.runtime.measure.benchmarking import profile as profile_module
@@ -182,17 +179,11 @@ def test_bf16_weights_are_float32_once_they_are_loaded(manifest):
     assert read == 2 * stored
 
 
-def test_prompts_that_are_long_enough_read_the_view(manifest):
-    view = PrefillGraph(file="onnx/view.onnx", from_tokens=16, quantization=prefill_quantization(None))
-    files = {**manifest.files, "onnx/view.onnx_data": FileEntry(bytes=1000, sha256="")}
-    costs = Costs(replace(manifest, graphs=BundledGraphs({**manifest.graphs, "prefill": view}), files=files))
-    assert costs.prefill(300, 1).bytes == pytest.approx((2 * 1000 + (256 + 300) * CACHE_BYTES) / 300)
+def test_prompts_compute_the_last_part_for_the_last_token(manifest):
+    whole, last = (Costs(manifest, last_logits=each).prefill(300, 1) for each in (False, True))
     behind = 256 * 256 + 3 * 256 * 512 + 2048 * 256  # the last attention: of a chunk's last token alone
-    assert costs.prefill(300, 1).flops == pytest.approx(2 * (PRODUCTS - behind * 298 / 300) + 150.5 * ATTENTION)
-    assert Costs(manifest, last_logits=True).prefill(300, 1).flops == costs.prefill(300, 1).flops
-    assert Costs(manifest, last_logits=True).prefill(300, 1).bytes == Costs(manifest).prefill(300, 1).bytes
-    assert costs.prefill(15, 1) == Costs(manifest).prefill(15, 1)
-    assert costs.decode(300, 1, 20) == Costs(manifest).decode(300, 1, 20)
+    assert last.flops == pytest.approx(2 * (PRODUCTS - behind * 298 / 300) + 150.5 * ATTENTION)
+    assert last.bytes == whole.bytes
 
 
 def test_layers_see_no_further_than_their_windows(manifest):
@@ -236,22 +227,6 @@ def test_a_profile_has_every_kernel_that_runs(tiny_llama_bundle, tmp_path):
         assert [each.fraction for each in kernels] == sorted((each.fraction for each in kernels), reverse=True)
         wholes = [each.count * each.seconds / each.fraction for each in kernels if each.fraction]
         assert wholes == pytest.approx([wholes[0]] * len(wholes))
-
-
-def test_reading_and_steps_are_told_apart(tmp_path):
-    """By what runs: prompts over the view, steps over the graph of steps, and batches of them over the view again."""
-    bundle = export_model("tiny-llama", tmp_path / "viewed", precision="int4", prefill="int8", verify=None).path
-    manifest = Manifest.read(bundle)
-    prefill = replace(manifest.prefill, from_tokens=4)
-    replace(manifest, graphs=BundledGraphs({**manifest.graphs, "prefill": prefill})).write(bundle)
-    of_steps, of_prompts = (counted(tmp_path, bundle / graph) for graph in (manifest.graph, manifest.prefill.file))
-    one = measure_profile(bundle, 1, Request(tokens=16, batch_size=1, new_tokens=3))
-    assert (counts(one.prefill), counts(one.decode)) == (of_prompts, of_steps)
-    several = measure_profile(bundle, 1, Request(tokens=2, batch_size=5, new_tokens=3))
-    assert counts(several.prefill) == {op: 5 * count for op, count in of_steps.items()}
-    assert counts(several.decode) == of_prompts
-    rest = measure_profile(bundle, 1, Request(tokens=515, batch_size=1, new_tokens=3))
-    assert counts(rest.prefill) == of_prompts + of_prompts + of_steps, "two chunks, and a rest of three tokens"
 
 
 def test_of_a_pair_reading_is_the_encoder_and_a_step_the_decoder(translator, tmp_path):

@@ -54,10 +54,8 @@ def on_a_device(monkeypatch, capturing):
     """A function after which models have decoders of devices, with captured steps or without."""
 
     def change(model, captured=None):
-        def new_decoder(session, manifest, rows, tokens, provider, encoder_outputs=None, prefill=None, **_):
-            return device_runner(
-                DecodeGraph(session, manifest, encoder_outputs, prefill), rows, tokens, provider, captured
-            )
+        def new_decoder(session, manifest, rows, tokens, provider, encoder_outputs=None, **_):
+            return device_runner(DecodeGraph(session, manifest, encoder_outputs), rows, tokens, provider, captured)
 
         for module in causal_lm, encoder_decoder:
             monkeypatch.setattr(module, "new_decoder", new_decoder)

@@ -156,6 +156,13 @@ def test_another_schema_version_is_refused(bundle, version):
         Manifest.read(bundle)
 
 
+def test_a_bundle_with_a_prefill_graph_says_what_to_do(bundle):
+    graphs = {"model": {"file": "model.onnx"}, "prefill": {"file": "onnx/model_prefill.onnx", "from_tokens": 8}}
+    _edit(bundle, graphs=graphs, plan={"prefill": "int8"})
+    with pytest.raises(BundleError, match="a prefill graph, which .* no longer runs.* Export .* without --prefill.$"):
+        Manifest.read(bundle)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "1", "null", '"text"', "{}", '{"name": "tiny"}', "\ufeff{}"])
 def test_what_is_no_manifest_at_all_is_refused(bundle, text):
     (bundle / FILE_NAME).write_text(text, encoding="utf-8")

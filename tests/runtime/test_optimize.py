@@ -13,6 +13,7 @@ from edgeformer.cli.main import cli
 from edgeformer.errors import BundleError, ParityError, RequestError
 from edgeformer.export import export_model, verify
 from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.quantization import QuantizationOverrides
 from edgeformer.runtime import load
 from edgeformer.runtime.measure import prepack
 from edgeformer.runtime.sessions import session as sessions
@@ -150,23 +151,6 @@ def test_graphs_that_answer_otherwise_are_not_kept(bundle, make_llama, tmp_path,
     assert not (bundle / "prepacked").exists()
 
 
-def test_the_prefill_graph_is_compared_however_long_prompts_are(llama_folder, make_llama, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr("edgeformer.export.prefill_graph.measure_crossover", lambda *arguments: 64)
-        options = {"precision": "int4", "prefill": "int8", "verify": None}
-        path = export_model(llama_folder, tmp_path / "b", **options).path
-        other = export_model(make_llama(seed=1), tmp_path / "other", **options).path
-    prepack.optimize(path)
-    write = prepack._write
-
-    def write_another_view(graph, destination, kernels):
-        write(other / "onnx" / graph.name if "prefill" in graph.name else graph, destination, kernels)
-
-    monkeypatch.setattr(prepack, "_write", write_another_view)
-    with pytest.raises(ParityError, match="outputs of the prepacked graphs differ"):
-        prepack.optimize(path)
-
-
 def test_a_folder_that_is_no_bundle_keeps_what_it_has(tmp_path):
     mine = tmp_path / "prepacked" / "mine.txt"
     mine.parent.mkdir()
@@ -206,11 +190,12 @@ def test_a_full_disk_leaves_nothing(bundle, monkeypatch):
     assert sorted(bundle.rglob("*")) == before
 
 
-@pytest.mark.parametrize("options", [{"precision": "int4"}, {"precision": "int8", "prefill": "int8"}])
-def test_quantized_graphs_are_prepacked_with_their_scales(llama_folder, tmp_path, monkeypatch, options):
-    path = export_model(llama_folder, tmp_path / "b", verify=None, **options).path
-    graphs = {each.name for each in prepack.optimize(path).folder.glob("*.onnx")}
-    assert graphs == ({"model.onnx", "model_prefill.onnx"} if "prefill" in options else {"model.onnx"})
+@pytest.mark.parametrize("activations", ["block", "per_token"])
+def test_quantized_graphs_are_prepacked_with_their_scales(llama_folder, tmp_path, activations):
+    overrides = QuantizationOverrides(activations=activations)
+    options = {"precision": "int8", "quantization": overrides, "verify": None}
+    path = export_model(llama_folder, tmp_path / "b", **options).path
+    assert [each.name for each in prepack.optimize(path).folder.glob("*.onnx")] == ["model.onnx"]
 
 
 def test_every_weight_begins_where_a_page_does(llama_folder, tmp_path):

@@ -107,12 +107,27 @@ def test_vectors_are_projections_or_the_first_states(bundles, files):
         (lambda model, files: model.run(files, []), "outputs is empty"),
         (lambda model, files: model.run(files, "logits"), r"outputs is 'logits' \(str\); it must be a list"),
         (lambda model, files: model.run(files[0]), "run takes a list of pictures"),
-        (lambda model, files: Engine(model), "this model reads pictures. Call its classify or embed"),
+        (
+            lambda model, files: Engine(model).submit_texts(["a"]),
+            "this engine runs a model of pictures",
+        ),
+        (lambda model, files: Engine(model).submit_pictures(files[0]), "pictures is one picture; it must be a list"),
+        (lambda model, files: Engine(model).submit_pictures([5]), "picture 0 of the list is 5"),
+        (lambda model, files: Engine(model).submit("a"), "this engine runs an encoder, which generates nothing"),
     ],
 )
 def test_wrong_calls_are_refused_by_name(bundles, files, call, said):
     with pytest.raises(RequestError, match=said):
         call(load(bundles / "vectors"), files)
+
+
+def test_an_engine_embeds_pictures_of_many_callers(bundles, files):
+    model = load(bundles / "vectors")
+    expected = model.embed(files)
+    with Engine(model, max_rows=2) as engine:
+        found = [each.result(60) for each in engine.submit_pictures(files)]
+        assert engine.statistics().finished == 3
+    np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_other_loaders_say_which_one_it_is(bundles):
@@ -138,7 +153,6 @@ def test_the_command_line_takes_pictures(bundles, files):
         (("embed", bundles / "vectors", "Hello"), "this model reads pictures, and no text"),
         (("embed", bundles / "vectors"), "there is no picture; give at least one: --image PATH"),
         (("score", bundles / "vectors", "a", "b"), "reads pictures, and no texts"),
-        (("serve", bundles / "vectors"), "the server has no route for them"),
     ):
         result = CliRunner().invoke(cli, list(map(str, arguments)))
         assert result.exit_code != 0

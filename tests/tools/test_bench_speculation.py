@@ -19,7 +19,7 @@ def test_both_texts_are_written_with_and_without_drafts(tiny_bundle, tmp_path):
         assert list(figures["tokens_per_second"]) == ["plain", "lookup"]
         counts = figures["speculation"]
         assert counts["runs"] + counts["accepted"] == 31
-    assert list(data["steps_of_runs"]["decode"]) == [str(count) for count in bench_speculation.RUNS]
+    assert list(data["steps_of_runs"]) == [str(count) for count in bench_speculation.RUNS]
 
 
 def test_the_text_to_edit_repeats_its_prompt():

@@ -108,7 +108,7 @@ def blocks(precision: Any, rounding: Rounding, **changes: Any) -> Options:
 
 
 def per_token(rounding: Rounding) -> Options:
-    """Return export options for int8 × int8: per-channel weights, per-token activations, as in a prefill graph."""
+    """Return export options for int8 × int8: per-channel weights, per-token activations."""
     form, table = WeightFormat(bits=8, block=None, rounding=rounding), WeightFormat(bits=8, block=128)
     vocabulary = [QuantizationRule(pattern=pattern, format=table) for pattern in VOCABULARY]
     own = QuantizationRule(pattern=MATRICES, format=form)

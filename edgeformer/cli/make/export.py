@@ -132,9 +132,6 @@ def _show(result: "ExportResult", explained: bool, asked: bool) -> None:
         click.echo(f"smoothed: {manifest.smoothing}")
     if manifest.cache_scales is not None:
         click.echo(f"cache: {manifest.cache_scales.precision}, {manifest.cache.elements_per_token:,} bytes per token")
-    if manifest.prefill is not None:
-        graph = Path(manifest.prefill.file).name
-        click.echo(f"prefill from {manifest.prefill.from_tokens} tokens: {graph}, {manifest.prefill.quantization}")
     if explained:
         for name, lowered in result.graphs.items():
             click.echo(explain(name, lowered))

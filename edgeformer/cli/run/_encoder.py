@@ -9,7 +9,7 @@ from edgeformer.cli._output import note
 from edgeformer.errors import RequestError
 
 if TYPE_CHECKING:
-    from edgeformer.runtime import Encoder, VisionEncoder
+    from edgeformer.runtime import DualEncoder, Encoder, VisionEncoder
 
 
 def open_encoder(bundle: Path, provider: Any, threads: int | None, results: str) -> "Encoder":
@@ -17,27 +17,39 @@ def open_encoder(bundle: Path, provider: Any, threads: int | None, results: str)
 
     Raises RequestError for a bundle that generates text or reads pictures.
     """
-    from edgeformer.runtime import Encoder
-
-    model = _open(bundle, provider, threads, results)
-    if not isinstance(model, Encoder):
-        raise RequestError(f"{bundle} reads pictures, and no texts: edgeformer run {bundle} --image PATH")
-    return model
+    return _of_texts(_open(bundle, provider, threads, results), bundle)
 
 
-def open_embedder(bundle: Path, provider: Any, threads: int | None) -> "Encoder | VisionEncoder":
+def open_embedder(bundle: Path, provider: Any, threads: int | None) -> "Encoder | VisionEncoder | DualEncoder":
     """Load the model in a bundle that makes vectors of texts or of pictures, as `open_encoder`."""
     return _open(bundle, provider, threads, "vectors")
 
 
-def _open(bundle: Path, provider: Any, threads: int | None, results: str) -> "Encoder | VisionEncoder":
-    from edgeformer.runtime import Encoder, VisionEncoder, load
+def _open(bundle: Path, provider: Any, threads: int | None, results: str) -> "Encoder | VisionEncoder | DualEncoder":
+    from edgeformer.runtime import DualEncoder, Encoder, VisionEncoder, load
 
     model = load(bundle, provider, threads)
-    if not isinstance(model, Encoder | VisionEncoder):
+    if not isinstance(model, Encoder | VisionEncoder | DualEncoder):
         raise RequestError(f"{bundle} is no encoder; it generates text: edgeformer run {bundle}")
     if model.manifest.provenance.random_weights is not None:
         note(f"note: this model's weights are random, not trained. Its {results} mean nothing.")
+    return model
+
+
+def open_ranker(bundle: Path, provider: Any, threads: int | None) -> "Encoder | DualEncoder":
+    """Load the model in a bundle that ranks texts, or pictures by a text, as `open_encoder`."""
+    from edgeformer.runtime import DualEncoder
+
+    model = _open(bundle, provider, threads, "scores")
+    return model if isinstance(model, DualEncoder) else _of_texts(model, bundle)
+
+
+def _of_texts(model: Any, bundle: Path) -> "Encoder":
+    """Return an encoder of texts. Raises RequestError for a model of pictures."""
+    from edgeformer.runtime import Encoder
+
+    if not isinstance(model, Encoder):
+        raise RequestError(f"{bundle} reads pictures, and no texts: edgeformer run {bundle} --image PATH")
     return model
 
 

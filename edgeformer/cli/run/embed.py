@@ -56,16 +56,24 @@ def embed_command(
 
     Without TEXTS, every line of standard input is a text. Prints the cosine similarity of each text with the first
     one, the most similar first; --json prints the vectors, --output saves them. A model of pictures turns the files
-    of --image into vectors. `--form sparse` prints tokens and their numbers, and `--form tokens` how many vectors
-    there are.
+    of --image into vectors; a dual encoder does so with TEXTS and --image together. `--form sparse` prints tokens and
+    their numbers, and `--form tokens` how many vectors there are.
     """
     import numpy as np
 
-    from edgeformer.runtime import VisionEncoder
+    from edgeformer.runtime import DualEncoder, VisionEncoder
     from edgeformer.runtime.tasks.encoders.encoder import first_dimensions
 
     model = open_embedder(bundle, provider, threads)
-    if isinstance(model, VisionEncoder):
+    if isinstance(model, DualEncoder):
+        if prompt is not None or prompt_name is not None or query or form is not None:
+            raise RequestError("--prompt, --prompt-name, --query and --form: not for a bundle of this kind.")
+        words = list(texts) if texts or images else read_texts(texts, "text")
+        lines, what = [*words, *map(str, images)], "text or image"
+        parts = [model.embed(words)] if words else []
+        vectors = np.concatenate([*parts, *([model.embed(images=images)] if images else [])])
+        vectors = vectors if dimensions is None else first_dimensions(vectors, dimensions)
+    elif isinstance(model, VisionEncoder):
         if texts or prompt is not None or prompt_name is not None or query or form is not None:
             raise RequestError(f"this model reads pictures, and no text: edgeformer embed {bundle} --image PATH…")
         if not images:

@@ -22,7 +22,7 @@ from edgeformer.errors import RequestError
 from edgeformer.options.generation import BeamOptions, LogprobOptions
 
 if TYPE_CHECKING:
-    from edgeformer.runtime import Encoder, Seq2SeqLM, VisionEncoder
+    from edgeformer.runtime import DualEncoder, Encoder, Seq2SeqLM, VisionEncoder
     from edgeformer.runtime.tasks.model import Model
 
 
@@ -35,7 +35,7 @@ SEQ2SEQ_OPTIONS = ("num_beams", "source_language", "target_language", *SPEECH_OP
 ENCODER_OPTIONS = ("question", "aggregation")
 """Options that only bundles of some encoders take."""
 
-PICTURE_OPTIONS = ("image",)
+PICTURE_OPTIONS = ("image", "labels")
 """Options that only bundles of models of pictures take."""
 
 CHAT = "Chat"
@@ -93,6 +93,10 @@ CHAT_OPTIONS = ("enable_thinking", "reasoning_effort", "chat_template_kwargs")
     help="Join labelled tokens to spans (models that label tokens): what labels a word of several tokens.",
 )  # fmt: skip
 @option("--image", type=click.Path(path_type=Path), help="Classify this picture (models of pictures).")
+@option(
+    "--label", "labels", multiple=True, metavar="TEXT",
+    help="A label that the picture may have (dual encoders of texts and pictures). Repeatable.",
+)  # fmt: skip
 @execution_options
 @json_option
 def run_command(
@@ -107,27 +111,25 @@ def run_command(
     question: str | None,
     aggregation: str | None,
     image: Path | None,
+    labels: tuple[str, ...],
     **given: object,
 ) -> None:
     """Run the model in BUNDLE on PROMPT (or standard input).
 
     The task of the bundle decides what that does: continue a text, translate it, classify it, fill its mask, or
-    transcribe a recording (PROMPT is the path of a sound file then). A model of pictures classifies --image.
+    transcribe a recording (PROMPT is the path of a sound file then). A model of pictures classifies --image, and a
+    dual encoder does so by the labels of --label.
     """
-    from edgeformer.runtime import CausalLM, Encoder, Seq2SeqLM, VisionEncoder, load
+    from edgeformer.runtime import CausalLM, DualEncoder, Encoder, Seq2SeqLM, VisionEncoder, load
 
     options = explicit_options(given)
     model = load(bundle, provider, threads, draft=draft)
     if model.manifest.provenance.random_weights is not None:
         note("note: this model's weights are random, not trained. Its text is noise.")
-    labels = {
-        name: value
-        for name, value in (("question", question), ("aggregation", aggregation), ("image", image))
-        if value is not None
-    }
-    _check_options(model, chat, system, options | labels)
-    if isinstance(model, VisionEncoder):
-        _classify(model, prompt, image, as_json)
+    named = {"question": question, "aggregation": aggregation, "image": image, "labels": labels or None}
+    _check_options(model, chat, system, options | {name: value for name, value in named.items() if value is not None})
+    if isinstance(model, VisionEncoder | DualEncoder):
+        _classify(model, prompt, image, labels, as_json)
         return
     if prompt is None and not (chat and sys.stdin.isatty()):
         prompt = sys.stdin.read().removesuffix("\n")  # which echo and editors add
@@ -148,7 +150,7 @@ def run_command(
 
 def _check_options(model: "Model", chat: bool, system: str | None, options: dict[str, Any]) -> None:
     """Raise RequestError for options that do not apply to this task, instead of ignoring them."""
-    from edgeformer.runtime import Encoder, Seq2SeqLM, VisionEncoder
+    from edgeformer.runtime import DualEncoder, Encoder, Seq2SeqLM, VisionEncoder
 
     given = [*options, *(["chat"] if chat else []), *(["system"] if system is not None else [])]
     match model:
@@ -156,8 +158,10 @@ def _check_options(model: "Model", chat: bool, system: str | None, options: dict
             takes = {"question"} if "answers" in model.gives else set()
             takes |= {"aggregation"} if "token classes" in model.gives else set()
             foreign = [name for name in given if name not in takes]
-        case VisionEncoder():
+        case DualEncoder():
             foreign = [name for name in given if name not in PICTURE_OPTIONS]
+        case VisionEncoder():
+            foreign = [name for name in given if name != "image"]
         case Seq2SeqLM():
             languages = ["source_language", "target_language"] if model.is_speech else list(SPEECH_OPTIONS)
             others = ("chat", "system", "adapter", *CHAT_OPTIONS, *ENCODER_OPTIONS, *PICTURE_OPTIONS)
@@ -176,16 +180,27 @@ def _flag(name: str, options: dict[str, Any]) -> str:
     """Return an option of a parameter as it was given."""
     if name == "enable_thinking":
         return "--thinking" if options[name] else "--no-thinking"
-    return f"--{name.replace('_', '-')}"
+    return "--label" if name == "labels" else f"--{name.replace('_', '-')}"
 
 
-def _classify(model: "VisionEncoder", prompt: str | None, image: Path | None, as_json: bool) -> None:
-    """Print the labels of a picture, the most likely first."""
-    if model.config.classifier is None:
+def _classify(
+    model: "VisionEncoder | DualEncoder", prompt: str | None, image: Path | None, labels: tuple[str, ...], as_json: bool
+) -> None:
+    """Print the labels of a picture, the most likely first. labels: those that it may have, for a dual encoder."""
+    from edgeformer.runtime import DualEncoder
+
+    if isinstance(model, DualEncoder):
+        if prompt is not None or image is None or not labels:
+            raise RequestError(
+                "this model compares a picture with labels: "
+                f"edgeformer run {model.folder} --image PATH --label TEXT --label TEXT…"
+            )
+    elif model.config.classifier is None:
         raise RequestError(f"this model makes vectors: edgeformer embed {model.folder} --image PATH…")
-    if prompt is not None or image is None:
+    elif prompt is not None or image is None:
         raise RequestError(f"this model reads pictures, and no text: edgeformer run {model.folder} --image PATH")
-    found = model.classify(image)
+    assert image is not None
+    found = model.classify(image, labels) if isinstance(model, DualEncoder) else model.classify(image)
     if as_json:
         print_json([asdict(each) for each in found])
     else:

@@ -12,7 +12,7 @@ from edgeformer.cli._options import COMMON, COUNT, Command, execution_options, o
 ACCESS = "Access"
 LIMITS = "Limits"
 
-ENGINE_OPTIONS = ("max_rows", "max_queue", "memory", "prefix_cache", "prefill_graph_steps")
+ENGINE_OPTIONS = ("max_rows", "max_queue", "memory", "prefix_cache")
 """Options of the engine; the others are of the server."""
 
 
@@ -52,12 +52,6 @@ ENGINE_OPTIONS = ("max_rows", "max_queue", "memory", "prefix_cache", "prefill_gr
     "--prefix-cache", type=click.FloatRange(min=0), metavar="MB", topic=LIMITS,
     help="Memory for prompts and answers that are kept, in MB; 0 keeps none. [default: a quarter of --memory]",
 )  # fmt: skip
-@option(
-    "--prefill-graph-steps",
-    is_flag=True,
-    topic=LIMITS,
-    help="Run steps of many rows over the prefill graph: faster, but texts then depend on the load.",
-)
 @option(
     "--models-memory", type=click.FloatRange(min=0, min_open=True), metavar="MB", topic=LIMITS,
     help="Files of models of --models-dir that are loaded, in MB; beyond it the least recently used sleep.",

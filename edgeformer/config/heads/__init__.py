@@ -11,6 +11,7 @@ from edgeformer.config.heads.masked_lm import MaskedLMHead
 from edgeformer.config.heads.pooling import Pooling, PoolingHead, PoolingLayer
 from edgeformer.config.heads.question_answering import QuestionAnsweringHead
 from edgeformer.config.heads.splade import SpladeHead
+from edgeformer.config.heads.text_vector import PooledPlace, TextVectorHead
 from edgeformer.config.heads.token_vectors import Expansion, Reading, TokenVectorsHead
 from edgeformer.config.heads.token_weights import TokenWeightsHead
 
@@ -23,10 +24,11 @@ EncoderHead = (
     | TokenWeightsHead
     | SpladeHead
     | CombinedHead
+    | TextVectorHead
 )
 
 __all__ = [
     "ClassificationHead", "CombinedHead", "EncoderHead", "Expansion", "Gives", "Head", "HeadOutput", "MaskedLMHead",
-    "Pooling", "PoolingHead", "PoolingLayer", "ProblemType", "QuestionAnsweringHead", "Reading", "Sizes", "SpladeHead",
-    "TokenVectorsHead", "TokenWeightsHead",
+    "PooledPlace", "Pooling", "PoolingHead", "PoolingLayer", "ProblemType", "QuestionAnsweringHead", "Reading", "Sizes",
+    "SpladeHead", "TextVectorHead", "TokenVectorsHead", "TokenWeightsHead",
 ]  # fmt: skip

@@ -57,6 +57,11 @@ class Head(ABC):
         return False
 
     @property
+    def end_token(self) -> int | None:
+        """Return the id of a token whose place in a text the outputs depend on; None where there is no such token."""
+        return None
+
+    @property
     def parts(self) -> "tuple[Head, ...]":
         """Return the heads that it is made of: itself."""
         return (self,)

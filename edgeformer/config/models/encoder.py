@@ -92,6 +92,11 @@ class EncoderConfig(StackConfig):
         return self.head is not None and any(part.expands_unattended for part in self.head.parts)
 
     @property
+    def end_token(self) -> int | None:
+        """Return the id of a token whose place in a text the head's outputs depend on; None where there is none."""
+        return None if self.head is None else self.head.end_token
+
+    @property
     def head_outputs(self) -> tuple[HeadOutput, ...]:
         """Return the outputs of the head; none without one."""
         return () if self.head is None else self.head.outputs

@@ -36,6 +36,11 @@ class Seq2SeqConfig:
             check(sizes[0] == sizes[1], self, "shared_embedding", "False where vocabularies or widths differ")
 
     @property
+    def similarity_parameters(self) -> int:
+        """Return 0: only dual encoders compare what two stacks compute."""
+        return 0
+
+    @property
     def stacks(self) -> "Mapping[str, EncoderConfig | DecoderConfig]":
         """Return the stacks by the names of their modules, in the order in which they run."""
         return {"encoder": self.encoder, "decoder": self.decoder}
@@ -54,6 +59,11 @@ class Seq2SeqConfig:
     def is_speech(self) -> bool:
         """Whether the model reads recordings."""
         return self.encoder.is_speech
+
+    @property
+    def sees_pictures(self) -> bool:
+        """Whether the model reads pictures."""
+        return self.encoder.sees_pictures
 
     def with_context_length(self, context_length: int) -> "Seq2SeqConfig":
         """Return the config of a model whose decoder has positions for so many tokens."""

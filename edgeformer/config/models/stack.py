@@ -15,7 +15,7 @@ from edgeformer.documents import schema
 from edgeformer.documents.schema import check
 from edgeformer.errors import ConfigError
 
-Task = Literal["causal-lm", "seq2seq-lm", "encoder", "vision-encoder"]
+Task = Literal["causal-lm", "seq2seq-lm", "encoder", "vision-encoder", "dual-encoder"]
 """The task of a model, which the manifest stores; it is the key of tables by kind. Every class of configs has one."""
 
 Form = Literal["decoder", "encoder", "encoder-decoder"]
@@ -173,6 +173,11 @@ class StackConfig:
         return False
 
     @property
+    def similarity_parameters(self) -> int:
+        """Return 0: only dual encoders compare what two stacks compute."""
+        return 0
+
+    @property
     def stacks(self) -> Mapping[str, Self]:
         """Return the stacks of the model by the names of their modules: itself, whose module is the model."""
         return {"": self}
@@ -191,6 +196,16 @@ class StackConfig:
     def is_speech(self) -> bool:
         """Whether the model reads recordings."""
         return self.audio is not None
+
+    @property
+    def end_token(self) -> int | None:
+        """Return None: only the heads of encoders read a token at its place in a text."""
+        return None
+
+    @property
+    def sees_pictures(self) -> bool:
+        """Whether the model reads pictures."""
+        return self.patch_stem is not None
 
     def with_context_length(self, context_length: int) -> Self:
         """Return the config of a model with positions for so many tokens."""

@@ -11,12 +11,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime import Encoder
+from edgeformer.runtime import DualEncoder, Encoder, VisionEncoder
 from edgeformer.runtime.tasks.encoders.encoder import first_dimensions
 from edgeformer.server.schema.api_errors import ApiError, as_api_error
 from edgeformer.server.schema.bodies import DetokenizeBody, EmbeddingBody, TokenizeBody
 from edgeformer.server.service.answers import unless_gone
+from edgeformer.server.service.picture_inputs import plain_texts, submit_inputs
 from edgeformer.server.service.prompts import as_template_message, check_length, text_prompts
+from edgeformer.server.service.served import ServedModel
 from edgeformer.server.service.state import body_of, record_of, state_of
 
 MAX_TEXTS = 2048
@@ -40,18 +42,12 @@ async def embeddings(request: Request) -> Response:
     state, record = state_of(request), record_of(request)
     body = await body_of(request, EmbeddingBody)
     served = await state.models.use(body.model, record_of(request))
-    model = served.require(Encoder)
-    try:
-        model.require_vectors()
-    except RequestError as error:
-        raise ApiError(400, str(error), code="wrong_model", param="model") from None
-    prompted = model.with_prompt(body.input)
-    tokens = await state.in_thread(text_prompts, served, prompted, "input", MAX_TEXTS, body.truncate_prompt_tokens)
-    for each in tokens:
-        check_length(served, each, state.options.max_prompt_tokens, "input")
+    model = served.require(Encoder, VisionEncoder, DualEncoder)
     record.model = served.name
-    record.prompt_tokens = sum(map(len, tokens))
-    futures = await state.in_thread(served.engine.submit_texts, tokens)
+    if isinstance(model, Encoder):
+        futures = await _submit_texts(request, served, model, body)
+    else:
+        record.prompt_tokens, futures = await state.in_thread(submit_inputs, served, model, body.input)
     vectors = await unless_gone(request, all_of(futures))
     if body.dimensions is not None:
         try:
@@ -63,6 +59,23 @@ async def embeddings(request: Request) -> Response:
     data = [{"object": "embedding", "index": i, "embedding": written(vector)} for i, vector in enumerate(vectors)]
     usage = {"prompt_tokens": record.prompt_tokens, "total_tokens": record.prompt_tokens}
     return JSONResponse({"object": "list", "data": data, "model": served.name, "usage": usage})
+
+
+async def _submit_texts(
+    request: Request, served: ServedModel, model: Encoder, body: EmbeddingBody
+) -> "list[Future[Any]]":
+    """Put the texts of a request into the queue of an encoder of texts."""
+    state, record = state_of(request), record_of(request)
+    try:
+        model.require_vectors()
+    except RequestError as error:
+        raise ApiError(400, str(error), code="wrong_model", param="model") from None
+    prompted = model.with_prompt(plain_texts(served, body.input))
+    tokens = await state.in_thread(text_prompts, served, prompted, "input", MAX_TEXTS, body.truncate_prompt_tokens)
+    for each in tokens:
+        check_length(served, each, state.options.max_prompt_tokens, "input")
+    record.prompt_tokens = sum(map(len, tokens))
+    return await state.in_thread(served.engine.submit_texts, tokens)
 
 
 async def all_of(futures: "list[Future[Any]]") -> Any:

@@ -5,7 +5,7 @@ Ranges of OpenAI's API that the runtime checks too are left to it; its errors na
 
 import json
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Self, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, create_model, model_validator
 from pydantic_core import PydanticCustomError
@@ -323,10 +323,37 @@ class InfillBody(GenerationBody):
     prompt: str | None = None
 
 
+class PictureUrl(Body):
+    """The place of a picture: a data: URL."""
+
+    FIELDS = PARTS["part"]
+
+    url: str
+    detail: Literal["auto", "low", "high"] | None = None
+
+
+class EmbeddingPart(Body):
+    """A text or a picture to embed: {"type": "image_url", "image_url": {"url": "data:image/png;base64,…"}}."""
+
+    FIELDS = PARTS["part"]
+    TYPES = (*TEXT_TYPES[:2], "image_url"), "there are texts and pictures (image_url) to embed"
+
+    type: str
+    text: str | None = None
+    image_url: PictureUrl | None = None
+
+    @model_validator(mode="after")
+    def _check_content(self) -> Self:
+        wanted, other = ("image_url", "text") if self.type == "image_url" else ("text", "image_url")
+        if getattr(self, wanted) is None or getattr(self, other) is not None:
+            raise ValueError(f"a part of the type {self.type} has {wanted}, and no {other}")
+        return self
+
+
 class EmbeddingBody(ModelBody):
     """The request of /v1/embeddings."""
 
-    input: Prompt
+    input: Prompt | list[str | EmbeddingPart]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = None
     truncate_prompt_tokens: int | None = Field(None, ge=-1)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from edgeformer.config import Task
 from edgeformer.errors import RequestError
-from edgeformer.runtime import CausalLM, Encoder, Engine, Seq2SeqLM, VisionEncoder, load
+from edgeformer.runtime import CausalLM, DualEncoder, Encoder, Engine, Seq2SeqLM, VisionEncoder, load
 from edgeformer.runtime.tasks.model import Model
 from edgeformer.runtime.text.tokenizer import Tokenizer
 from edgeformer.server.schema.api_errors import ApiError
@@ -24,7 +24,8 @@ ROUTES: dict[Task, str] = {
     "causal-lm": "/v1/chat/completions, /v1/responses or /v1/completions",
     "seq2seq-lm": "/v1/completions",
     "encoder": "/v1/embeddings",
-    "vision-encoder": "no route: models of pictures are not served yet",
+    "vision-encoder": "/v1/embeddings",
+    "dual-encoder": "/v1/embeddings",
 }
 """Where requests to a model of each task go, for errors."""
 
@@ -43,7 +44,7 @@ class ServedModel:
     """
 
     name: str
-    model: CausalLM | Seq2SeqLM | Encoder
+    model: CausalLM | Seq2SeqLM | Encoder | VisionEncoder | DualEncoder
     engine: Engine
     adapter: str | None = None
     tool_format_name: str | None = None
@@ -218,10 +219,6 @@ def load_model(
 ) -> list[ServedModel]:
     """Open a bundle and start its engine; return its model, and one for each of its adapters, as `load_models`."""
     model, options = load(folder, provider, threads, draft=draft), dict(engine_options or {})
-    if isinstance(model, VisionEncoder):
-        raise RequestError(
-            f"{folder} reads pictures, and the server has no route for them. Use edgeformer.runtime.load."
-        )
     served = ServedModel(
         folder.resolve().name,
         model,

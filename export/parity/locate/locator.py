@@ -26,7 +26,6 @@ from edgeformer.export.parity.locate.findings import SAME, Findings, Localisatio
 from edgeformer.export.parity.locate.node_differences import Wiring, node_differences, wrong_weights
 from edgeformer.export.parity.locate.node_feeds import Array
 from edgeformer.export.parity.locate.node_values import Expected, NodeValues, difference
-from edgeformer.export.parity.trials.smoothing import smoothed_as_stored
 from edgeformer.export.progress import Progress
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.parts import Arithmetic
@@ -62,7 +61,6 @@ def locate(
     weights: parameters by name, which are cast to the precision of the graphs. Raises BundleError for a graph whose
     nodes do not have the names that edgeformer gives them.
     """
-    weights = smoothed_as_stored(folder, manifest, model_spec, weights)
     return Locator(manifest, model_spec, weights, progress).locate(folder)
 
 
@@ -113,7 +111,7 @@ class Locator:
                 f"wrong nodes can be located in ONNX files, and onnxruntime has fused the nodes of {manifest.graph}. "
                 "Export the model without --deployment mobile."
             )
-        files = [file for file in (manifest.encoder_graph, manifest.graph) if file is not None]
+        files = [manifest.graphs[name].file for name in ("encoder", "text", "model") if name in manifest.graphs]
         job = job_of_bundle(manifest, model_spec, weights)
         self.graphs = []
         for index, (file, spec) in enumerate(zip(files, model_spec.graphs, strict=True)):

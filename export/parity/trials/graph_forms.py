@@ -1,13 +1,10 @@
 """The trials of forms of graphs that are not tried together with the graphs that run the model, by form."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-
-from torch import Tensor
+from dataclasses import dataclass
 
 from edgeformer.export.parity.report import Check
 from edgeformer.export.parity.trials.adapters import Updates, adapter_trials
-from edgeformer.export.parity.trials.prefill_graph import judge_prefill_graph
 from edgeformer.export.parity.trials.protocol import Setup
 from edgeformer.manifest.quantization import WeightFormat
 from edgeformer.runtime.sessions.kernels import KernelChoice
@@ -19,14 +16,12 @@ class FormSetup:
 
     Attributes:
         setup: that of the graphs that run the model.
-        original: the weights before they were rounded to integers.
         adapters: what each adapter adds to the weights, by its name; what is not there, the bundle's own files say.
         formats: of quantized weights, by parameter.
         kernels: that clients run the graphs with.
     """
 
     setup: Setup
-    original: Mapping[str, Tensor]
     adapters: Updates
     formats: Mapping[str, WeightFormat]
     kernels: KernelChoice
@@ -36,13 +31,8 @@ FormTrials = Callable[[FormSetup], Iterator[tuple[str, Callable[[], list[Check]]
 """Yields how the names of checks begin, and the function that makes these checks."""
 
 
-def _of_prefill_graph(given: FormSetup) -> Iterator[tuple[str, Callable[[], list[Check]]]]:
-    setup = replace(given.setup, weights=given.original, mode="quick")
-    yield "prefill graph, ", lambda: judge_prefill_graph(setup)
-
-
 def _of_adapter_graph(given: FormSetup) -> Iterator[tuple[str, Callable[[], list[Check]]]]:
     return adapter_trials(given.setup, given.adapters, given.formats, given.kernels)
 
 
-FORM_TRIALS: dict[str, FormTrials] = {"prefill": _of_prefill_graph, "adapters": _of_adapter_graph}
+FORM_TRIALS: dict[str, FormTrials] = {"adapters": _of_adapter_graph}

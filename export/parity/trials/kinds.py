@@ -4,13 +4,15 @@ from edgeformer.config import Task
 from edgeformer.export.parity.trials.decoder import DecoderTrial
 from edgeformer.export.parity.trials.encoder import EncoderTrial
 from edgeformer.export.parity.trials.encoder_decoder import EncoderDecoderTrial
+from edgeformer.export.parity.trials.pictures.dual import DualTrial
+from edgeformer.export.parity.trials.pictures.vision import VisionTrial
 from edgeformer.export.parity.trials.protocol import Trial
-from edgeformer.export.parity.trials.vision import VisionTrial
 
 TRIALS: dict[Task, type[Trial]] = {
     "causal-lm": DecoderTrial,
     "encoder": EncoderTrial,
     "seq2seq-lm": EncoderDecoderTrial,
     "vision-encoder": VisionTrial,
+    "dual-encoder": DualTrial,
 }
 """The trial of the graphs of each kind."""

@@ -3,10 +3,9 @@
 Weights count as a session holds them: the bytes of their file (twice those of bf16, which are widened to float32 when
 they are loaded), times the fraction of the parameters that are factors of products. The other parameters are gathered,
 one row per token (an embedding table that is not also the head), or small (norms, biases). This is exact where all
-weights are stored in one format. A prefill graph has its factors in a file of its own, except the head, which is read
-once, and runs what follows its last attention for the last token of a chunk only, as does a decode graph that can
-return the logits of the last token alone. Activations are not counted, nor reads and copies of an implementation beyond
-the minimum.
+weights are stored in one format. A decode graph that can return the logits of the last token alone runs what follows
+its last attention for the last token of a chunk only. Activations are not counted, nor reads and copies of an
+implementation beyond the minimum.
 """
 
 from collections.abc import Sequence
@@ -30,8 +29,6 @@ class Costs:
         self._model = manifest.model
         self._element_bytes = cache_element_bytes(manifest)
         self._file_bytes = _weights_bytes(manifest, manifest.graph)
-        self._prefill = manifest.prefill
-        self._prefill_bytes = 0 if self._prefill is None else _weights_bytes(manifest, self._prefill.file)
 
     def prefill(self, tokens: int, batch_size: int) -> Cost | None:
         """Return the cost of one token of a prompt, of a source, or of an encoder's text."""
@@ -62,10 +59,7 @@ class Costs:
         ends = [min(end, tokens) for end in range(PREFILL_CHUNK, tokens + PREFILL_CHUNK, PREFILL_CHUNK)]
         own, config = account(model), model.output_stack
         weights, products = self._read(model, own.flops_per_token) * len(ends), float(own.flops_per_token)
-        over_prefill = self._prefill is not None and tokens >= self._prefill.from_tokens
-        if over_prefill:
-            weights = self._prefill_bytes * len(ends)
-        if over_prefill or self._last_logits:
+        if self._last_logits:
             products -= last_token_flops(config) * (1 - len(ends) / tokens)
         cache = sum(self._cache(config, end) for end in ends)
         flops = products + _attention(config, range(1, tokens + 1))

@@ -25,7 +25,7 @@ from edgeformer.runtime.tasks.encoders.encoder import Encoder
 from edgeformer.runtime.tasks.model import Model
 from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
 from edgeformer.runtime.tasks.speech.prompt import window_seconds
-from edgeformer.runtime.tasks.vision.vision_encoder import VisionEncoder
+from edgeformer.runtime.tasks.vision.picture_reader import PictureReader
 from edgeformer.runtime.text.streaming import TextStream
 
 PROMPTS = (128, 512)
@@ -148,7 +148,7 @@ def _run_encoder(model: Encoder, request: Request) -> Timing:
 
 
 @run.register
-def _run_tower(model: VisionEncoder, request: Request) -> Timing:
+def _run_tower(model: PictureReader, request: Request) -> Timing:
     shape = [size for size in model.session.get_inputs()[0].shape if isinstance(size, int)]
     pixel_values = np.random.default_rng(0).standard_normal((request.batch_size, *shape), np.float32)
     start = time.perf_counter()

@@ -1,69 +1,23 @@
 """Classify pictures and make vectors of them with a tower of pictures."""
 
 from collections.abc import Sequence
-from functools import cached_property
-from typing import cast, overload
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import overload
 
 from edgeformer.config import VisionConfig
 from edgeformer.errors import RequestError
 from edgeformer.runtime.media.pictures.picture_files import Picture, is_picture
-from edgeformer.runtime.media.pictures.processor import FixedSize
-from edgeformer.runtime.request_values import count, is_list, shown
+from edgeformer.runtime.request_values import count
 from edgeformer.runtime.tasks.labels import Class, label_probabilities
-from edgeformer.runtime.tasks.model import Model, output_names
-
-PICTURES = 4
-"""Pictures per run, unless the call says otherwise. More are no faster on a CPU, and take more memory."""
-
-VECTORS = ("image_embeds", "pooler_output")
-"""Outputs that are the vector of a picture, the first that a graph has."""
-
-Features = NDArray[np.float32]
+from edgeformer.runtime.tasks.vision.picture_reader import PICTURES, Features, PictureReader
 
 
-class VisionEncoder(Model):
-    """A tower of pictures. `embed` always works; `classify` needs a model with classes.
-
-    A picture is the path of a file, its bytes, an image of Pillow, or an array uint8 [height, width, 3].
-    """
+class VisionEncoder(PictureReader):
+    """A tower of pictures. `embed` always works; `classify` needs a model with classes."""
 
     @property
     def config(self) -> VisionConfig:
         """The config of the model."""
-        return cast(VisionConfig, self.manifest.model)  # `Manifest` has checked it
-
-    @cached_property
-    def processor(self) -> FixedSize:
-        """The processor, which makes pixel values of pictures."""
-        assert self.manifest.pictures is not None, "every manifest of this task has one"
-        return FixedSize(self.manifest.pictures)
-
-    def pixel_values(self, pictures: Picture | Sequence[Picture]) -> Features:
-        """Return what the graph reads of pictures: float32 [N, 3, height, width], or [3, height, width] for one.
-
-        Raises RequestError for what is no picture, or one that cannot be read; it says which of several.
-        """
-        values = [self._values(*named) for named in _named(pictures)]
-        return values[0] if is_picture(pictures) else np.stack(values)
-
-    def run(self, pictures: Sequence[Picture], outputs: Sequence[str] | None = None) -> dict[str, Features]:
-        """Run pictures as one batch; return the graph's outputs by name.
-
-        outputs: names of the outputs to return, None for all. last_hidden_state is float32 [B, tokens, E]: the states
-        of learned tokens, then those of patches row by row. Raises RequestError as `pixel_values`, and for an unknown
-        output.
-        """
-        if is_picture(pictures):
-            raise RequestError("run takes a list of pictures. Give it one, of at least one picture.")
-        return self.run_values(self.pixel_values(pictures), outputs)
-
-    def run_values(self, pixel_values: Features, outputs: Sequence[str] | None = None) -> dict[str, Features]:
-        """Run pixel values, float32 [B, 3, height, width], as `run` runs pictures."""
-        names = output_names(self.session, outputs)
-        return dict(zip(names, self.session.run(names, {"pixel_values": pixel_values}), strict=True))
+        return self.tower
 
     def embed(self, pictures: Picture | Sequence[Picture], *, batch_size: int = PICTURES) -> Features:
         """Return one vector for each picture: float32 [N, D], or [D] for one picture.
@@ -72,11 +26,7 @@ class VisionEncoder(Model):
         neither, such as a classifier, the state of its first token, or the mean of its states where it has none. It is
         not scaled to length one. Raises RequestError as `pixel_values`.
         """
-        known = [output.name for output in self.session.get_outputs()]
-        name = next((name for name in VECTORS if name in known), "last_hidden_state")
-        vectors = self._in_batches(pictures, name, batch_size)
-        if name == "last_hidden_state":
-            vectors = vectors[:, 0] if self.config.prefix_tokens else vectors.mean(1)
+        vectors = self.picture_vectors(pictures, batch_size)
         return vectors[0] if is_picture(pictures) else vectors
 
     @overload
@@ -98,27 +48,6 @@ class VisionEncoder(Model):
         if classifier is None:
             raise RequestError("this model has no classes. It embeds: embed.")
         most = len(classifier.labels) if top_k is None else count("top_k", top_k)
-        logits = self._in_batches(pictures, "logits", batch_size)
+        logits = self.in_batches(pictures, "logits", batch_size)
         found = [label_probabilities(classifier.labels, row, classifier.problem_type)[:most] for row in logits]
         return found[0] if is_picture(pictures) else found
-
-    def _in_batches(self, pictures: Picture | Sequence[Picture], output: str, batch_size: int) -> Features:
-        """Return an output of pictures [N, …], `batch_size` at once, so that memory holds the pixels of so many."""
-        size, named, found = count("batch_size", batch_size), _named(pictures), []
-        for start in range(0, len(named), size):
-            values = np.stack([self._values(*each) for each in named[start : start + size]])
-            found.append(self.run_values(values, [output])[output])
-        return np.concatenate(found)
-
-    def _values(self, picture: Picture, name: str) -> Features:
-        return self.processor.pixel_values(picture, name)
-
-
-def _named(pictures: Picture | Sequence[Picture]) -> list[tuple[Picture, str]]:
-    """Return pictures, each with its name in errors. Raises RequestError for what is neither a picture nor a list."""
-    if is_picture(pictures):
-        return [(pictures, "the picture")]
-    several = cast("Sequence[Picture]", pictures)
-    if not is_list(several) or len(several) == 0:
-        raise RequestError(f"pictures is {shown(pictures)}; it must be a picture, or a list of at least one.")
-    return [(picture, f"picture {row} of the list") for row, picture in enumerate(several)]

@@ -1,7 +1,6 @@
 """Many requests at once: each gets what it gets alone, whoever comes, goes, or fails beside it."""
 
 import threading
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -65,21 +64,6 @@ def test_who_sees_the_end_of_a_stream_finds_it_counted(models):
         listening.set()
         stream.finish(WAIT)
     assert seen == [1]
-
-
-def test_steps_of_many_rows_run_the_decode_graph_unless_asked(bundles):
-    model = load(bundles("llama", prefill="int8"))
-    model.prefill_session = replace(model.prefill_session, from_tokens=4)  # measured, so it differs among machines
-    alone = [model.generate(prompt, **TALE).token_ids for prompt in TALES]
-
-    def together(**options):
-        with Engine(model, max_rows=len(TALES), **options) as engine:
-            streams = [engine.submit(prompt, **TALE) for prompt in TALES]
-            return [stream.finish(WAIT).token_ids for stream in streams]
-
-    assert together() == alone
-    # The weights of the prefill graph are rounded, so its texts are others: the comparison above can fail.
-    assert together(prefill_graph_steps=True) != alone
 
 
 def test_rows_give_their_memory_back_when_no_request_has_them(models):

@@ -131,14 +131,9 @@ def test_what_a_cancelled_request_had_run_is_kept(models):
     assert found.token_ids == model.generate([*prompt, *begun, 7], **NEW).token_ids
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"precision": "int8"}, pytest.param({"precision": "int4", "prefill": "int8"}, marks=pytest.mark.slow)],
-    ids=["int8", "prefill"],
-)
-def test_weights_that_round_by_the_run_keep_prefixes(bundles, options):
+def test_weights_that_round_by_the_run_keep_prefixes(bundles):
     """By default prefixes are kept of every bundle; without them, no text depends on what came before."""
-    model, prompts = load(bundles("llama", **options)), prompts_of()
+    model, prompts = load(bundles("llama", precision="int8")), prompts_of()
     with Engine(model, max_rows=1) as engine:
         assert [each.cached_tokens for each in run(engine, prompts)] == [0, 30, 30, 30]
     alone = [model.generate(prompt, **NEW) for prompt in prompts]

@@ -75,7 +75,6 @@ def print_report(data: dict[str, Any]) -> None:
 @click.command(help=(__doc__ or "").split("\n")[0])
 @click.argument("checkpoint", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--precision", type=click.Choice(get_args(Precision)), default="int4", show_default=True)
-@click.option("--prefill", type=click.Choice(["int8"]), help="Precision of a prefill graph. [default: no such graph]")
 @click.option("--prompt", type=click.IntRange(min=1), default=2000, show_default=True, help="Tokens of the first turn.")
 @click.option("--answer", type=click.IntRange(min=1), default=64, show_default=True, help="Tokens of its answer.")
 @click.option("--message", type=click.IntRange(min=1), default=16, show_default=True, help="New tokens of the second.")
@@ -87,7 +86,6 @@ def print_report(data: dict[str, Any]) -> None:
 def main(
     checkpoint: Path,
     precision: Precision,
-    prefill: Any,
     rounds: int,
     threads: int | None,
     file: Path | None,
@@ -97,7 +95,7 @@ def main(
     threads, seeds = threads or usable_cores(), count()
     systems: dict[str, Callable[[], list[float]]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        bundle = export_model(checkpoint, Path(folder) / "b", precision=precision, prefill=prefill, verify=None).path
+        bundle = export_model(checkpoint, Path(folder) / "b", precision=precision, verify=None).path
         engines = {name: Engine(load_causal_lm(bundle, "cpu", threads), **options) for name, options in KEPT.items()}
         for name, engine in engines.items():
             vocab_size = load_causal_lm(bundle, "cpu", threads).manifest.vocab_size
@@ -114,7 +112,7 @@ def main(
         figures[name] = {"milliseconds": milliseconds, "ratio": ratios[TURNS[0]]}
     data = {
         "model": checkpoint.name,
-        "precision": precision if prefill is None else f"{precision} with prefill {prefill}",
+        "precision": precision,
         **lengths,
         "rounds": rounds,
         "threads": threads,

@@ -11,7 +11,7 @@ marks of this repository's documentation are the tokens.
 
 Both contenders share one session and run in alternation (interleave.py). Prints decode throughput in tokens/s, the
 speedup of prompt lookup over plain decoding within a round, the counts of drafts; and how long a run of n tokens takes,
-in steps: of the decode graph, and of the prefill graph where the bundle has one.
+in steps.
 """
 
 import json
@@ -36,8 +36,6 @@ from edgeformer.runtime.generation.row import Row
 from edgeformer.runtime.generation.sampling.sampling import Sampling
 from edgeformer.runtime.generation.speculation.row_drafts import drafts_of
 from edgeformer.runtime.sessions.session import usable_cores
-from edgeformer.runtime.steps.decode_graph import PrefillSession
-from edgeformer.runtime.steps.new_decoder import new_decoder
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the folders of tools/ are packages
 
@@ -101,36 +99,27 @@ def write(model: CausalLM, task: Task, drafted: int) -> Run:
     return Run(len(row.tokens) - 1, row.decode_seconds, row.speculation)
 
 
-def time_runs(model: CausalLM, past: int, rounds: int) -> dict[str, dict[int, float]]:
-    """Return how many steps a run of n tokens takes after `past` others, by graph and n: medians over the rounds."""
+def time_runs(model: CausalLM, past: int, rounds: int) -> dict[int, float]:
+    """Return how many steps a run of n tokens takes after `past` others, by n: medians over the rounds."""
     decoder = model.new_decoder(1, past + 2 * max(RUNS))
-    runs: dict[str, Callable[[Sequence[int]], Any]] = {"decode": partial(decoder.decode_tokens, 0)}
-    decoders = [decoder]
-    if model.prefill_session is not None:
-        always = PrefillSession(model.prefill_session.session, from_tokens=1)
-        decoders.append(new_decoder(model.session, model.manifest, 1, past + 2 * max(RUNS), prefill=always))
-        runs["prefill"] = partial(decoders[1].prefill, 0)
-    for each in decoders:
-        each.prefill(0, [1] * past)
-    moments = [each.snapshot() for each in decoders]
+    decoder.prefill(0, [1] * past)
+    moment = decoder.snapshot()
 
     def timed(run: Callable[[], Any]) -> float:
         run()  # the first of its kind allocates
         start = time.perf_counter()
         run()
         taken = time.perf_counter() - start
-        for each, moment in zip(decoders, moments, strict=True):
-            each.restore(moment)
+        decoder.restore(moment)
         return taken
 
     steps: list[float] = []
-    seconds: dict[str, dict[int, list[float]]] = {name: {count: [] for count in RUNS} for name in runs}
+    seconds: dict[int, list[float]] = {count: [] for count in RUNS}
     for _ in range(rounds):
         steps.append(timed(lambda: decoder.decode_one_token([1])))
-        for name, run in runs.items():
-            for count in RUNS:
-                seconds[name][count].append(timed(partial(run, [1] * count)))
-    return {name: {count: median(all_) / median(steps) for count, all_ in of.items()} for name, of in seconds.items()}
+        for count in RUNS:
+            seconds[count].append(timed(partial(decoder.decode_tokens, 0, [1] * count)))
+    return {count: median(each) / median(steps) for count, each in seconds.items()}
 
 
 def report(runs: dict[str, dict[str, list[Run]]]) -> dict[str, Any]:
@@ -158,9 +147,8 @@ def print_report(data: dict[str, Any]) -> None:
         table.add_row(task, *speeds, cell(figures["lookup_over"]["plain"], 2), *counts)
     console = report_console()
     console.print(table)
-    for graph, steps in data["steps_of_runs"].items():
-        costs = ", ".join(f"{count}: {taken:.2f}" for count, taken in steps.items())
-        console.print(f"steps that a run of n tokens takes in the {graph} graph: {costs}")
+    costs = ", ".join(f"{count}: {taken:.2f}" for count, taken in data["steps_of_runs"].items())
+    console.print(f"steps that a run of n tokens takes: {costs}")
     console.print(", ".join(f"{name} {value}" for name, value in data["environment"].items()))
 
 

@@ -10,16 +10,13 @@ from edgeformer.runtime.generation.generate import start_rows
 from edgeformer.runtime.generation.row import Row
 from edgeformer.runtime.generation.sampling.sampling import Sampling
 from edgeformer.runtime.generation.scheduling import Beginnings
-from edgeformer.runtime.sessions.kernels import Library, find_library
 
 BUNDLE = "bundle"
 """Name of the bundle inside the folder; an export creates its own folder."""
 
 
 def convert(checkpoint: Path, folder: Path, precision: Any) -> None:
-    """Export with the block sizes that a calibrated export has, and without edgeformer-kernels with a prefill graph.
-
-    Kernels read prompts from the 4-bit weights as fast as onnxruntime reads them from an 8-bit copy.
+    """Export with the block sizes that a calibrated export has.
 
     On a trained model, calibrated blocks of 128 lose about as much as the blocks of 32 that other runtimes store by
     default (quantization_loss.py). Checkpoints of random weights have no calibration text; speed does not depend on the
@@ -32,10 +29,7 @@ def convert(checkpoint: Path, folder: Path, precision: Any) -> None:
         export_model(checkpoint, folder / BUNDLE, precision=precision, verify=None)
         return
     quantization = make_quantization(precision, QuantizationOverrides(block=CALIBRATED[precision].block))
-    prefill = None if isinstance(find_library(), Library) else "int8"
-    export_model(
-        checkpoint, folder / BUNDLE, precision=precision, quantization=quantization, prefill=prefill, verify=None
-    )
+    export_model(checkpoint, folder / BUNDLE, precision=precision, quantization=quantization, verify=None)
 
 
 def load(checkpoint: Path, folder: Path, precision: str, threads: int) -> Generate:

@@ -76,7 +76,8 @@ class Lengths:
         """Return seqlens_k, int32 [B]: tokens of each row minus one; total_sequence_length, an int32 scalar."""
         mask = canonical_inputs(node)["attention_mask"]
         if mask not in self._lengths:
-            emit = NodeBuilder("lengths", LENGTHS_ORIGIN)
+            number = f"_{len(self._lengths)}" if self._lengths else ""  # graphs of two stacks have two masks
+            emit = NodeBuilder(f"lengths{number}", LENGTHS_ORIGIN)
             valid = emit("ReduceSum", mask, emit.constant([1]), keepdims=0)
             seqlens_k = emit("Cast", emit("Sub", valid, emit.constant(1)), to=ir.DataType.INT32)
             total = emit("Squeeze", emit("Shape", mask, start=1, end=2))

@@ -1,0 +1,1 @@
+"""Trials of models that read pictures."""
