@@ -33,7 +33,7 @@ TRY_TRANSFORMERS_BACKEND = " transformers' own module may be tried instead: --ba
 """End of an error about a config.json that the family of a decoder refuses."""
 
 __all__ = [
-    "REFUSED", "Computed", "Family", "Fields", "family_names", "find_tensors", "has_family",
+    "REFUSED", "Computed", "Family", "Fields", "checked", "family_names", "find_tensors", "has_family",
     "load_family", "read_model_config", "text_config",
 ]  # fmt: skip
 
@@ -45,7 +45,9 @@ def family_names() -> list[str]:
 
 @functools.cache
 def _names() -> tuple[str, ...]:
-    return tuple(sorted(each.name for each in pkgutil.iter_modules(__path__) if not each.name.startswith("_")))
+    return tuple(
+        sorted(each.name for each in pkgutil.iter_modules(__path__) if not (each.ispkg or each.name.startswith("_")))
+    )
 
 
 def has_family(model_type: str) -> bool:
@@ -118,7 +120,7 @@ def read_model_config(data: dict[str, Any], context_length: int | None = None) -
                 family = family.without_head()
             elif config.task == "dual-encoder":
                 family = family.both_halves()
-            config = _checked(config)
+            config = checked(config)
             if alone and isinstance(config, Seq2SeqConfig):
                 return family.encoder_alone(), config.encoder
     except ContextLengthError:
@@ -166,7 +168,7 @@ def _values_of(data: dict[str, Any]) -> Iterator[None]:
         ) from error
 
 
-def _checked(config: ModelConfig) -> ModelConfig:
+def checked(config: ModelConfig) -> ModelConfig:
     """Return a config, every field of which has the type that it declares: families pass on values of config.json.
 
     Raises ConfigError for another type, and for a model with more than MOST_PARAMETERS.

@@ -37,7 +37,7 @@ NO_MODULE = "_empty_nn_module_stack"
 
 SIZES = {
     "batch_size": 2, "sequence_length": 3, "past_sequence_length": 5, "total_sequence_length": 8, "source_length": 7,
-    "text_batch_size": 2, "image_batch_size": 4,
+    "num_images": 4, "text_batch_size": 2, "image_batch_size": 4,
 }  # fmt: skip
 """Sizes of the contract's symbolic dimensions while a module is traced: any but 0 and 1, which torch.export
 specializes.

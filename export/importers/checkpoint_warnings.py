@@ -14,6 +14,7 @@ from edgeformer.config import Task
 from edgeformer.documents.json_document import read_object
 from edgeformer.errors import BundleError, RequestError, shown
 from edgeformer.export.importers.tokenizer_files import TokenizerFiles
+from edgeformer.manifest.manifest import MODELS
 from edgeformer.manifest.parts import SpecialTokens
 from edgeformer.options.generation_fields import requested_fields
 from edgeformer.runtime.text.tokenizer import Tokenizer
@@ -41,9 +42,10 @@ def checkpoint_warnings(
 
     tokenizer: the model's. vocab_size: rows of the embedding. compared: whether transformers reads the tokenizer, too.
     """
-    generates = task in ("causal-lm", "seq2seq-lm")
+    form = MODELS[task].form
+    generates = form != "encoder"
     return (
-        *(decoder_warnings(found.generation_config()) if task == "causal-lm" else ()),
+        *(decoder_warnings(found.generation_config()) if form == "decoder" else ()),
         *(end_warnings(tokens, vocab_size) if generates else ()),
         *tokenizer.warnings,
         *head_warnings(found),

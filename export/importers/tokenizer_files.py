@@ -8,6 +8,7 @@
 | tiktoken.model, a tokenizer.model of it  | tiktoken                                  | transformers, tiktoken      |
 | vocab.json, merges.txt, added_tokens.json| GPT-2 and its kin                         | transformers                |
 | vocab.txt                                | BERT and its kin                          | transformers                |
+| *.gguf                                   | byte-level, or pieces of SentencePiece    | us (`checkpoints.gguf`)     |
 
 transformers reads them once, when the model is exported; the runtime needs tokenizer.json only.
 """
@@ -22,6 +23,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from edgeformer.checkpoints.gguf.gguf_file import open_gguf
+from edgeformer.checkpoints.gguf.tokenizer_json import write_gguf_tokenizer
+from edgeformer.checkpoints.weight_map import GGUF
 from edgeformer.client_files.files import copy_files
 from edgeformer.documents.json_document import read_object
 from edgeformer.errors import MissingDependencyError, require, shown
@@ -67,11 +71,15 @@ class TokenizerFiles:
     def __init__(self, folder: Path):
         self.folder, self.warnings = folder, tuple[str, ...]()
         files = [folder / name for name in VOCABULARIES if (folder / name).is_file()]
-        if (folder / STORED).is_file() or not files:
+        gguf = None if files else next(iter(sorted(folder.glob(GGUF))), None)
+        if (folder / STORED).is_file() or not (files or gguf):
             return
         made = Path(tempfile.mkdtemp(prefix="edgeformer-tokenizer-"))
         weakref.finalize(self, shutil.rmtree, made, ignore_errors=True)
         try:
+            if gguf is not None:
+                self._read_gguf(gguf, made)
+                return
             least = max(map(_count, files))
             theirs = _read(folder)
             if len(theirs) < least:  # transformers makes an empty tokenizer where it does not find its files
@@ -80,7 +88,15 @@ class TokenizerFiles:
             self.folder = made
             self.warnings = tuple(_differences(made, theirs))
         except Exception as error:  # code that is not ours may raise anything
-            self.warnings = (_unread(files[0].name, error),)
+            self.warnings = (_unread((gguf or files[0]).resolve().name, error),)
+
+    def _read_gguf(self, file: Path, made: Path) -> None:
+        """Make the tokenizer of a GGUF file, if it has one."""
+        opened = open_gguf(file)
+        if "tokenizer.ggml.tokens" in opened.metadata:
+            write_gguf_tokenizer(opened, made)
+            copy_files(ANYWHERE, file.parent, made)
+            self.folder = made
 
 
 def _count(file: Path) -> int:

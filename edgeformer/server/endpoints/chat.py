@@ -13,6 +13,7 @@ from edgeformer.errors import PromptLengthError, RequestError
 from edgeformer.runtime import CausalLM, Generation, TokenEvent
 from edgeformer.runtime.text.thinking.reader import ThinkingStream
 from edgeformer.runtime.text.tokenizer import Tokenizer
+from edgeformer.server.endpoints.logprobs import chat_logprobs
 from edgeformer.server.schema.answer_forms import form_error, warnings_of
 from edgeformer.server.schema.api_errors import as_api_error
 from edgeformer.server.schema.bodies import ChatBody
@@ -20,7 +21,6 @@ from edgeformer.server.schema.thinking import thinking_budget
 from edgeformer.server.service.answers import Answers, Progress, unless_gone
 from edgeformer.server.service.config_of_body import configs, skips_special_tokens
 from edgeformer.server.service.generating import FINISH_REASONS, EventStream, keep_text, submit, usage
-from edgeformer.server.service.logprobs import chat_logprobs
 from edgeformer.server.service.prompts import ChatPrompt, chat_prompt, check_length
 from edgeformer.server.service.records import Record
 from edgeformer.server.service.served import ServedModel
