@@ -12,6 +12,7 @@ KERNELS = Path(__file__).parent.parent.parent / "kernels"
 TESTED = (
     "attention",
     "file_pages",
+    "float_linear",
     "gate",
     "half",
     "panels",

@@ -3,6 +3,7 @@
 
 #include "add_norm.h"
 #include "cached_attention.h"
+#include "float_mat_mul.h"
 #include "mat_mul_n_bits.h"
 #include "packer.h"
 #include "per_token.h"
@@ -32,6 +33,7 @@ using AllKernels =
     Joined<KernelList<AddRMSNorm, AddLayerNormOp<false>, AddLayerNormOp<true>>,
            KernelList<CachedAttentionOp<FloatCache>, CachedAttentionOp<Int8Cache>, CachedAttentionOp<SharedCache>,
                       CachedAttentionOp<WindowedCache>, CachedAttentionOp<Int8WindowedCache>, SelfAttentionOp<false>, SelfAttentionOp<true>, SourceAttention>,
+           KernelList<FloatMatMul<false>, FloatMatMul<true>>,
            KernelList<MatMulNBits, MatMulNBitsGeGLU, MatMulNBitsSwiGLU, Packer<MatMulNBits>, Packer<MatMulNBitsGeGLU>,
                       Packer<MatMulNBitsSwiGLU>>,
            KernelList<PerTokenMatMul<false>, PerTokenMatMul<true>>,
