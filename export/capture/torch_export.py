@@ -217,7 +217,8 @@ def _flatten(node: Any, sizes: _Sizes) -> None:
 
 def _flattened(node: Any) -> tuple[Any, int, int]:
     """Return the shape of what `flatten` is given, and the first and the last axis that it makes one of."""
-    value, first, last = (*node.args, *(0, -1)[len(node.args) - 1 :])
+    value, *axes = node.args
+    first, last = [*axes, *(0, -1)[len(axes) :]]
     shape = value.meta["val"].shape
     return shape, first % len(shape), last % len(shape)
 
