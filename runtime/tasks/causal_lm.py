@@ -270,9 +270,10 @@ class CausalLM(Model):
             enable_thinking, reasoning_effort: whether the model thinks before it answers, and how much ("low",
                 "medium", "high"), where its chat template asks.
             chat_template_kwargs: other variables that the template reads.
-            images: the pictures of the parts {"type": "image"} of all messages, in order. The other arguments are those
-                of `generate`. What the messages have in common with those of earlier calls is not read again
-                (`prefix_cache`).
+            images: the pictures of the parts {"type": "image"} of all messages, in order.
+
+        The other arguments are those of `generate`. What the messages have in common with those of earlier calls is not
+        read again (`prefix_cache`).
 
         What the model thinks is no part of the text: events and the result have it as `reasoning`. Raises RequestError
         for a model without a chat template, and for what its template does not read.
