@@ -38,7 +38,8 @@ CHANGES = {
     ),
     "a family": (
         r"smollm3",
-        ("edgeformer/families/smollm3.py", "edgeformer/checkpoints/gguf/architectures.py", *(f"edgeformer/check/client_rules/{name}.py" for name in (
+        ("edgeformer/families/smollm3.py", "edgeformer/checkpoints/gguf/architectures.py",
+         *(f"edgeformer/check/client_rules/{name}.py" for name in (
             "genai_keys", "optimum", "optimum_types", "transformers_js_types",
         ))),
         0,
