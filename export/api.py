@@ -32,7 +32,8 @@ def export_model(
 ) -> "ExportResult":
     """Export a model to a bundle folder, and verify it.
 
-    model: a preset, a folder with config.json and safetensors, or a hub id. output: by default ./ and the model's name.
+    model: a preset, a folder with config.json and safetensors, a GGUF file, or a hub id. output: by default ./ and the
+    model's name.
     options, changes: what is asked for; `export_model(m, o, precision="int4")` is short for
     `export_model(m, o, ExportOptions(precision="int4"))`.
 
@@ -44,7 +45,9 @@ def export_model(
     """
     options = with_changes(options, changes)
     if not isinstance(model, str | Path):
-        raise ExportError(f"model is {shown(model)}; it must be a preset, the path of a folder, or a hub id.")
+        raise ExportError(
+            f"model is {shown(model)}; it must be a preset, the path of a folder or a GGUF file, or a hub id."
+        )
     if not isinstance(output, str | Path | None):
         raise ExportError(f"output is {shown(output)}; it must be the path of a folder, as a text or a Path.")
     found = find_model(model, options.allow_pickle)
@@ -53,7 +56,7 @@ def export_model(
     if lacks_family(found):
         with _no_family(found):
             return _export_with_transformers(found, replace(options, backend="transformers"), output, progress)
-    source = open_source(found, options.context_length, options.pooling, options.normalize)
+    source = open_source(found, options.context_length, options.pooling, options.normalize, text_only=options.text_only)
     plan = make_plan(options, source.config)
     require_packages()
     from edgeformer.checkpoints.merged_source import merge_adapter
@@ -169,4 +172,5 @@ def _destination(source: FoundModel, output: str | Path | None) -> Path:
         return Path(output)
     destination = Path(source.name)
     # A checkpoint in the current folder keeps its name to itself.
-    return Path(f"{source.name}-onnx") if destination.resolve() == source.folder.resolve() else destination
+    folder = source.folder if source.gguf is None else source.gguf.file.paths[0].parent
+    return Path(f"{source.name}-onnx") if destination.resolve() == folder.resolve() else destination

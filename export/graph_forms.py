@@ -1,11 +1,12 @@
 """How each form of a graph is made: the writers of `edgeformer.manifest.graph_forms.FORMS`.
 
-encoder, text, model, merged, joined, alignment     are lowered first, and written together, over weights in common
+encoder, text, model, merged, joined, alignment,
+vision_encoder, embed_tokens, embedding_decoder     are lowered first, and written together, over weights in common
 windowed, adapters                                  are written beside them, from what is there
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from edgeformer.config import DualEncoderConfig, Seq2SeqConfig
@@ -65,21 +66,27 @@ def make_graphs(out: GraphFolder, names: Iterable[str] | None = None) -> None:
 
 
 def _lower_first(out: GraphFolder) -> BundledGraph:
-    return _lower(out, 0)
+    return _lower(out, out.job.model_spec.graphs[0])
 
 
 def _lower_model(out: GraphFolder) -> BundledGraph:
-    return _lower(out, -1)
+    return _lower(out, out.job.model_spec.graphs[-1])
 
 
-def _lower(out: GraphFolder, place: int) -> BundledGraph:
+def _lower_other(name: str, *, quantized: bool = True) -> "Writer":
+    """Return the writer of a graph with which a model reads what is no text. quantized: whether its weights may be."""
+
+    def make(out: GraphFolder) -> BundledGraph:
+        return _lower(out, out.job.model_spec.other_graphs[name], quantized=quantized)
+
+    return Writer(lambda job: name in job.model_spec.other_graphs, make)
+
+
+def _lower(out: GraphFolder, spec: GraphSpec, *, quantized: bool = True) -> BundledGraph:
     """Lower one of the graphs that run the model."""
-    return _lower_spec(out, out.job.model_spec.graphs[place])
-
-
-def _lower_spec(out: GraphFolder, spec: GraphSpec) -> BundledGraph:
-    out.models[spec.file] = out.job.captured(spec)
-    out.lowered[spec.file] = out.job.lower(out.models[spec.file], spec)
+    job = out.job if quantized else replace(out.job, plan=replace(out.job.plan, quantization=None), calibrated=None)
+    out.models[spec.file] = job.captured(spec)
+    out.lowered[spec.file] = job.lower(out.models[spec.file], spec)
     return BundledGraph(file=spec.file)
 
 
@@ -100,7 +107,7 @@ def _is_dual(job: GraphJob) -> bool:
 
 
 def _lower_joined(out: GraphFolder) -> BundledGraph:
-    return _lower_spec(out, joined_graph(cast(DualEncoderConfig, out.job.model_spec.config)))
+    return _lower(out, joined_graph(cast(DualEncoderConfig, out.job.model_spec.config)))
 
 
 def _lower_alignment(out: GraphFolder) -> BundledGraph:
@@ -111,7 +118,7 @@ def _lower_alignment(out: GraphFolder) -> BundledGraph:
 
 
 def _has_windowed_graph(job: GraphJob) -> bool:
-    plan, for_our_runtime = job.plan, job.model_spec.task == "causal-lm" and job.plan.ops == "ort"
+    plan, for_our_runtime = job.plan, job.model_spec.form == "decoder" and job.plan.ops == "ort"
     return for_our_runtime and plan.place.windowed and not job.adapted
 
 
@@ -131,6 +138,10 @@ WRITERS: dict[str, Writer] = {
     "encoder": Writer(_has_encoder, _lower_first),
     "text": Writer(_is_dual, _lower_first),
     "model": Writer(lambda job: True, _lower_model),
+    # Weights of a tower stay floats: what it makes of a picture is computed once, and its outliers cost much.
+    "vision_encoder": _lower_other("vision_encoder", quantized=False),
+    "embed_tokens": _lower_other("embed_tokens"),
+    "embedding_decoder": _lower_other("embedding_decoder"),
     "merged": Writer(_has_merged_decoder, _merge_decoder),
     "joined": Writer(lambda job: _is_dual(job) and TRANSFORMERS_JS in job.plan.place.clients, _lower_joined),
     "alignment": Writer(lambda job: job.alignment is not None, _lower_alignment),

@@ -182,6 +182,7 @@ def package(export: Export) -> Manifest:
         generation=origin.generation,
         prompts=origin.prompts,
         pictures=origin.pictures,
+        placeholder=origin.placeholder,
         similarity=origin.similarity,
         adapters=export.adapters,
         cache_scales=out.job.cache_scales,

@@ -47,6 +47,7 @@ def make_plan(options: ExportOptions, config: ModelConfig | None) -> ExportPlan:
     _check_ort_format(plan)
     if options.adapters:
         _check_adapters(plan, config)
+    _check_pictures(plan, config)
     return plan
 
 
@@ -149,7 +150,7 @@ def _check_cache_precision(plan: ExportPlan, config: ModelConfig | None) -> None
     if plan.cache_precision is None:
         return
     cache = f"an {plan.cache_precision} cache"
-    if config is not None and config.task != "causal-lm":
+    if config is not None and config.form != "decoder":
         raise ExportError(f"{cache} is for decoders alone, and this model has an encoder. Leave cache_precision out.")
     if config is not None and not config.output_stack.cache_geometry.is_uniform:
         raise ExportError(
@@ -196,7 +197,7 @@ def _check_ort_format(plan: ExportPlan) -> None:
 
 def _check_adapters(plan: ExportPlan, config: ModelConfig | None) -> None:
     instead = "Merge one adapter instead: --merge-adapter, or merge_adapter= of export_model."
-    if config is not None and config.task != "causal-lm":
+    if config is not None and config.form != "decoder":
         raise ExportError(f"adapters are kept apart for decoders alone, and this model has an encoder. {instead}")
     if plan.ops != "ort" or "bf16" in (plan.precision, plan.arithmetic):
         raise ExportError(f"adapters are kept apart with --ops ort, and without bf16. {instead}")
@@ -204,4 +205,15 @@ def _check_adapters(plan: ExportPlan, config: ModelConfig | None) -> None:
         raise ExportError(
             f"adapters are kept apart for edgeformer's own runtime, and the deployment {plan.deployment} is for "
             f"others. {instead}"
+        )
+
+
+def _check_pictures(plan: ExportPlan, config: ModelConfig | None) -> None:
+    if config is None or config.task != "image-text-to-text":
+        return
+    if plan.runs_on.on_device or plan.place.ort_format:
+        where = plan.runs_on.title if plan.runs_on.on_device else f"the deployment {plan.deployment}"
+        raise ExportError(
+            f"models that read pictures are exported for ONNX files on the CPU this time, and not for {where}. Export "
+            "the text model by itself: --text-only."
         )

@@ -5,8 +5,8 @@
     for text in model.stream("Once upon a time", max_new_tokens=64):
         print(text, end="")
 
-`load` opens any bundle; `load_causal_lm`, `load_seq2seq`, `load_encoder`, `load_vision_encoder` and `load_dual_encoder`
-tell a type checker which model it is.
+`load` opens any bundle; `load_causal_lm`, `load_seq2seq`, `load_encoder`, `load_vision_encoder`,
+`load_dual_encoder` and `load_picture_text` tell a type checker which model it is.
 `edgeformer.runtime.measure.evaluation` scores bundles. `benchmark` and `optimize` are imported when they are first
 used.
 """
@@ -37,12 +37,14 @@ from edgeformer.runtime.tasks.loading import (
     load_causal_lm,
     load_dual_encoder,
     load_encoder,
+    load_picture_text,
     load_seq2seq,
     load_vision_encoder,
 )
 from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
 from edgeformer.runtime.tasks.speech import Segment, SpeechConfig, Transcript, Word
 from edgeformer.runtime.tasks.vision.dual_encoder import DualEncoder, RankedPicture
+from edgeformer.runtime.tasks.vision.picture_text import PictureTextLM
 from edgeformer.runtime.tasks.vision.vision_encoder import VisionEncoder
 from edgeformer.runtime.text.tokenizer import Message
 
@@ -76,6 +78,7 @@ __all__ = [
     "Manifest",
     "Message",
     "OfflineEngine",
+    "PictureTextLM",
     "Ranked",
     "RankedPicture",
     "RequestError",
@@ -95,6 +98,7 @@ __all__ = [
     "load_causal_lm",
     "load_dual_encoder",
     "load_encoder",
+    "load_picture_text",
     "load_seq2seq",
     "load_vision_encoder",
     "optimize",

@@ -134,9 +134,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Let the garbage collector pass over ten thousand tests and all that they import: it would find them all alive."""
+    """Let the garbage collector pass over ten thousand tests and all that they import: it would find them all alive.
+
+    Traces leave much behind that counts references, and little in circles.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 10, 10)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

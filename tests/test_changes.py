@@ -48,7 +48,7 @@ CHANGES = {
         ("edgeformer/check/client_rules/optimum.py", "edgeformer/check/client_rules/optimum_types.py"),
         4,
     ),
-    "a deployment": (r'"mobile"', (), 2),
+    "a deployment": (r'"mobile"', (), 1),
     "an op": (r"[eE]xpert_?[rR]outer", ("edgeformer/ops/expert_router.py",), 5),
 }  # fmt: skip
 

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 DIES = """
 import os
 import time
@@ -22,6 +24,7 @@ def test_behind_it():
 """
 
 
+@pytest.mark.slow
 def test_a_dead_process_is_replaced_at_once(tmp_path):
     (tmp_path / "test_dies.py").write_text(DIES)
     line = [

@@ -10,7 +10,7 @@ import pytest
 from edgeformer.checkpoints.source import open_source
 from edgeformer.cli.measure.info import HEADS as DESCRIBED_HEADS
 from edgeformer.client_files.model_card import CARDS
-from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Task, VisionConfig
+from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, PictureTextConfig, Task, VisionConfig
 from edgeformer.export.parity.trials.kinds import TRIALS
 from edgeformer.manifest.accounting import HEADS, account
 from edgeformer.manifest.deployment import DEPLOYMENTS
@@ -51,7 +51,9 @@ def test_table_has_every_kind(name):
 
 def test_tables_of_heads_have_every_stack():
     stacks = {config for config in get_args(ModelConfig) if hasattr(config, "from_json")}
-    assert set(HEADS) == set(DESCRIBED_HEADS) == stacks == {DecoderConfig, EncoderConfig, VisionConfig}
+    assert (
+        set(HEADS) == set(DESCRIBED_HEADS) == stacks == {DecoderConfig, EncoderConfig, PictureTextConfig, VisionConfig}
+    )
 
 
 def test_six_files_name_every_kind():

@@ -47,7 +47,9 @@ def test_a_missing_model_is_said_with_what_was_looked_for(model):
 
 def test_a_file_is_no_model(tmp_path):
     (tmp_path / "model.safetensors").write_text("")
-    with pytest.raises(ConfigError, match="is a file; --model takes a preset, a model folder, or a hub id"):
+    with pytest.raises(
+        ConfigError, match="is a file; --model takes a preset, a model folder, a GGUF file, or a hub id"
+    ):
         open_source(tmp_path / "model.safetensors")
 
 

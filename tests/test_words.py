@@ -98,3 +98,33 @@ def test_words_that_were_replaced_are_gone():
         for match in pattern.finditer(line)
     ]
     assert found == []
+
+
+NAME_AND_MEANING = re.compile(r"(?:^|(?<=[.;)]) )([a-z_]\w*(?:, [a-z_]\w*)*): ")
+MOST_IN_A_PARAGRAPH = 4
+MOST_RUN_ON = 8
+"""Paragraphs of more names than that; they may only become fewer."""
+
+
+def meanings(paragraph: str) -> int:
+    """Return how many names a paragraph explains as `name: meaning. name: meaning.`"""
+    found = list(NAME_AND_MEANING.finditer(" ".join(paragraph.split())))
+    return sum(len(match[1].split(", ")) for match in found) if found and found[0].start() == 0 else 0
+
+
+def test_many_names_and_their_meanings_are_a_list():
+    found = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        for name, text in docstrings(path)
+        for paragraph in text.split("\n\n")
+        if meanings(paragraph) > MOST_IN_A_PARAGRAPH
+    ]
+    assert len(found) <= MOST_RUN_ON, found
+
+
+def test_names_and_their_meanings_are_counted():
+    assert meanings("a: one. b, c: two;\nd: three.") == 4
+    assert meanings("Attributes:\n    a: one.\n    b: two.") == 0
+    assert meanings("Return what is read. path: a file.") == 0

@@ -92,6 +92,15 @@ def families() -> str:
     return "\n".join(["| `model_type` | what it reads |", "|---|---|", *rows])
 
 
+def seeing() -> str:
+    """Return a table of the families that read pictures and text."""
+    from edgeformer.families.picture_text import load_seeing, seeing_names
+
+    found = [(name, load_seeing(name)) for name in seeing_names()]
+    rows = [f"| `{name}` | {family.summary} |" for name, family in found if family is not None]
+    return "\n".join(["| model_type | models |", "|---|---|", *rows])
+
+
 def wrappers() -> str:
     """Return a table of the models whose text model is read, and the families of these text models."""
     from edgeformer.families._wrappers import SAME_ON_TEXT, WRAPPERS
@@ -289,6 +298,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "export_options": export_options,
     "families": families,
     "generation_options": generation_options,
+    "seeing": seeing,
     "wrappers": wrappers,
     "server_bodies": server_bodies,
     "server_fields": server_fields,

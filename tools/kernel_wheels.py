@@ -24,7 +24,7 @@ import click
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "kernels" / "backend"))
 
-import edgeformer_kernels_build as backend  # noqa: E402 – it is no package that is installed
+import edgeformer_kernels_build as backend  # noqa: E402 – it is not a package that is installed
 
 MOST_BYTES = 3 << 20
 """The largest wheel."""

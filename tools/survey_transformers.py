@@ -54,9 +54,13 @@ WAYS = ("family", "family of the text model", "backend", "backend, if asked")
 class Outcome:
     """The result for one architecture.
 
-    verdict: passes, refused, fails or untried. way: one of `WAYS`. ops: counts of our ops in the canonical graph.
-    folded: rotations of queries and keys that become part of attention. error: of the bundle, as `compare` returns it.
-    notes: of the export.
+    Attributes:
+        verdict: passes, refused, fails or untried.
+        way: one of `WAYS`.
+        ops: counts of our ops in the canonical graph.
+        folded: rotations of queries and keys that become part of attention.
+        error: of the bundle, as `compare` returns it.
+        notes: of the export.
     """
 
     model_type: str

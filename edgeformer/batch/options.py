@@ -27,12 +27,18 @@ which rows run together must not."""
 class BatchOptions:
     """The options of a job. Jobs with equal options, input and bundle write the same bytes.
 
-    verb: None for what the bundle's task suggests. column: the one that holds the prompt; None for the verb's default.
-    template: a Jinja template over the columns of a row that gives the prompt instead. format: of the shards.
-    shard_rows: rows of a shard at most. max_rows: rows that are generated together. threads: of one worker; None for
-    what the size of the bundle suggests. seed: of the job; each row's own follows from it and the row's number.
-    prefix: put before the names of the new columns. generation: options of `CausalLM.generate` or
-    `Seq2SeqLM.generate`, with source_language and target_language for translations and language for recordings.
+    Attributes:
+        verb: None for what the bundle's task suggests.
+        column: the one that holds the prompt; None for the verb's default.
+        template: a Jinja template over the columns of a row that gives the prompt instead.
+        format: of the shards.
+        shard_rows: rows of a shard at most.
+        max_rows: rows that are generated together.
+        threads: of one worker; None for what the size of the bundle suggests.
+        seed: of the job; each row's own follows from it and the row's number.
+        prefix: put before the names of the new columns.
+        generation: options of `CausalLM.generate` or `Seq2SeqLM.generate`, with source_language and target_language for
+            translations and language for recordings.
 
     Raises RequestError for numbers out of range and unknown names.
     """

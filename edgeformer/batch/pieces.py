@@ -36,9 +36,12 @@ Row = dict[str, Any]
 class Piece:
     """Consecutive rows of one input. begin, end: bytes of a JSONL or CSV file, or rows of a Parquet file.
 
-    index: which piece. first_row, rows: its rows in the whole input. paths: one file, or a file per row of a folder.
-    header: the names of the columns of a CSV file. sha256: of the bytes from begin to end; of Parquet, of the row
-    groups that hold its rows.
+    Attributes:
+        index: which piece.
+        first_row, rows: its rows in the whole input.
+        paths: one file, or a file per row of a folder.
+        header: the names of the columns of a CSV file.
+        sha256: of the bytes from begin to end; of Parquet, of the row groups that hold its rows.
     """
 
     index: int

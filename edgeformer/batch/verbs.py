@@ -59,12 +59,12 @@ class Result:
 def choose_verb(manifest: Manifest, verb: Verb | None) -> Verb:
     """Return the verb of a job. Raises RequestError for one that the bundle's task cannot do."""
     speech = getattr(getattr(manifest.model, "encoder", None), "audio", None) is not None
-    if manifest.pictures is not None:
+    if manifest.task == "vision-encoder":
         raise RequestError(
             "a job reads texts or recordings, and this bundle reads pictures. Use edgeformer.runtime.load."
         )
     match manifest.task:
-        case "causal-lm":
+        case "causal-lm" | "image-text-to-text":
             able: tuple[Verb, ...] = ("generate", "chat", "perplexity")
         case "seq2seq-lm":
             able = ("transcribe",) if speech else ("translate", "generate")

@@ -3,7 +3,7 @@
 A stacked parameter [X, out, in] is read one expert at a time, a table of embeddings [V, E] some rows at a time. Weights
 are mappings from parameter names to tensors (`LazyWeights`). One that can read parts by itself has the methods
 `read_expert(name, expert)` and `read_rows(name, rows)`; of any other the whole parameter is read, and the part is cut
-from it.
+from it. One whose checkpoint is quantized already may have the method `read_blocks`: integers that need no rounding.
 """
 
 import math
@@ -11,6 +11,9 @@ from collections import ChainMap
 from collections.abc import Mapping, Sequence
 
 from torch import Tensor
+
+WHOLE = slice(None)
+"""All rows of a matrix."""
 
 LARGE = 2**24
 """Elements of a parameter above which its experts, or some of its rows, are read by themselves: 64 MiB in float32."""
@@ -40,6 +43,21 @@ def read_rows(weights: Mapping[str, Tensor], name: str, rows: slice | Tensor) ->
     return part
 
 
+def read_blocks(
+    weights: Mapping[str, Tensor], name: str, bits: int, block: int | None, part: slice | int = WHOLE
+) -> tuple[Tensor, Tensor] | None:
+    """Return the integers uint8 [N, B, L] and scales float32 [N, B] that a checkpoint stores for a matrix.
+
+    A weight is scale · (integer − 2^(bits − 1)). None where there are none of `bits`, in blocks of so many weights.
+    part: rows of the matrix; of a stacked parameter the expert.
+    """
+    reader = getattr(weights, "read_blocks", None)
+    found: tuple[Tensor, Tensor] | None = None
+    if reader is not None and block is not None:
+        found = reader(name, bits, block, part)
+    return found
+
+
 def row_slices(shape: Sequence[int]) -> list[slice]:
     """Return the slices of rows in which a matrix is read, of `LARGE` elements at most; one for a small matrix."""
     rows, width = shape
@@ -65,3 +83,7 @@ class FirstOf(ChainMap[str, Tensor]):
     def read_rows(self, name: str, rows: slice | Tensor) -> Tensor:
         """Return some rows of a parameter."""
         return read_rows(next(weights for weights in self.maps if name in weights), name, rows)
+
+    def read_blocks(self, name: str, bits: int, block: int, part: slice | int) -> tuple[Tensor, Tensor] | None:
+        """Return the integers and scales of a parameter, or of a part of it, that a checkpoint stores."""
+        return read_blocks(next(weights for weights in self.maps if name in weights), name, bits, block, part)

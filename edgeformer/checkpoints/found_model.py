@@ -1,14 +1,17 @@
-"""Find a model by `--model`: the name of a preset, a folder, or a Hugging Face Hub id.
+"""Find a model by `--model`: the name of a preset, a folder, a GGUF file, or a Hugging Face Hub id.
 
 Names of presets take precedence: `edgeformer export --model tiny-llama` makes a folder of that name, and the same
 command must find the same model again. `./tiny-llama` always means the folder.
 """
 
 import os
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from edgeformer.checkpoints.gguf.gguf_file import SUFFIX
+from edgeformer.checkpoints.gguf.unpacked import UnpackedGguf, sole_gguf
 from edgeformer.checkpoints.sentence_transformers import transformer_folder
 from edgeformer.checkpoints.weight_map import find_weight_files
 from edgeformer.documents.json_document import read_object
@@ -33,6 +36,8 @@ TOKENIZER_MODELS = ("tokenizer.model", "spiece.model", "spm.model", "sentencepie
 # also matches slashes, so that 1_Pooling/config.json is downloaded.
 HUB_CONFIGS = ["*.json", "*.jinja", "artifact.metadata", "*.spm", "*vocab.txt", "*merges.txt", *TOKENIZER_MODELS]
 HUB_WEIGHTS = ["*.safetensors"]
+HUB_GGUF = re.compile(r"([\w.-]+/[\w.-]+):([\w./-]+\.gguf)")
+"""A GGUF file of a hub repository, as `--model` names it."""
 HUB_PICKLES = ["*pytorch_model*.bin", "*_linear.pt"]
 
 
@@ -50,6 +55,7 @@ class FoundModel:
         hub_id: hub repository to download the weights from; None for local models.
         text_model_of: model_type of the whole model where `hf_config` is that of the text model inside it.
         allow_pickle: whether pickled weights are read where there are no safetensors.
+        gguf: of a model in a GGUF file, the temporary folder that is made of it, which this keeps on disk.
     """
 
     name: str
@@ -61,6 +67,7 @@ class FoundModel:
     hub_id: str | None = None
     text_model_of: str | None = None
     allow_pickle: bool = False
+    gguf: UnpackedGguf | None = None
 
     def fetch_weights(self) -> None:
         """Download the weights into the folder, unless they are in it. Raises WeightsError."""
@@ -149,18 +156,25 @@ def _find_model(model: str | Path) -> FoundModel:
         return _open_folder(PRESETS / text, text, f"preset {text}")
     path = Path(text).expanduser()
     if os.path.isdir(path):
+        if (gguf := sole_gguf(path)) is not None:
+            return _open_gguf(gguf, path.resolve().name, f"folder {path.name}", beside=path)
         return _open_folder(path, path.resolve().name, f"folder {path.name}")
+    if path.suffix == SUFFIX and os.path.isfile(path):
+        return _open_gguf(path, path.stem, f"file {path.name}")
     looks_like_path = (
         isinstance(model, Path) or path.is_absolute() or text.startswith((".", "~")) or text.count("/") > 1
     )
     if os.path.exists(path):
-        raise ConfigError(f"{path} is a file; --model takes a preset, a model folder, or a hub id.")
+        raise ConfigError(f"{path} is a file; --model takes a preset, a model folder, a GGUF file, or a hub id.")
     if looks_like_path or "/" not in text:
         raise ConfigError(
             f"there is no model {text!r}: no preset of that name (presets: {', '.join(preset_names())}), and no folder "
             f"{path.absolute()}. For a model of the Hugging Face Hub give its whole id, as in "
             "HuggingFaceTB/SmolLM2-135M."
         )
+    if (named := HUB_GGUF.fullmatch(text)) is not None:
+        file = _download_gguf(named[1], named[2])
+        return _open_gguf(file, file.stem, f"hub {text}")
     folder = _download(text, HUB_CONFIGS)
     return _open_folder(folder, text.split("/")[1], f"hub {text}", hub_id=text)
 
@@ -176,6 +190,20 @@ def _open_folder(folder: Path, name: str, origin: str, hub_id: str | None = None
         name=name, origin=origin, folder=folder, modules=modules, hf_config=hf_config, random_weights=random_weights,
         hub_id=hub_id,
     )  # fmt: skip
+
+
+def _open_gguf(path: Path, name: str, origin: str, beside: Path | None = None) -> FoundModel:
+    """Return a model in a GGUF file. beside: a folder with files of its tokenizer."""
+    unpacked = UnpackedGguf(path, beside)
+    return replace(_open_folder(unpacked.folder, name, origin), gguf=unpacked)
+
+
+def _download_gguf(hub_id: str, name: str) -> Path:
+    """Return a GGUF file of a hub repository; the other files of a split one are beside it."""
+    file = _download(hub_id, [re.sub(r"-\d{5}-of-(?=\d{5})", "-*-of-", name)]) / name
+    if not file.is_file():
+        raise ConfigError(f"the hub's {hub_id} has no file {name}.")
+    return file
 
 
 def cached_folder(hub_id: str) -> Path | None:

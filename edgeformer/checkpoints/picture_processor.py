@@ -10,7 +10,15 @@ from typing import Any
 
 from edgeformer.documents.json_document import read_object
 from edgeformer.errors import ConfigError, shown
-from edgeformer.manifest.pictures import CHANNELS, FixedSizeProcessor, PictureSize, Resample, Resize
+from edgeformer.manifest.pictures import (
+    CHANNELS,
+    FixedSizeProcessor,
+    PictureProcessor,
+    PictureSize,
+    Resample,
+    Resize,
+    TilesProcessor,
+)
 
 FILE_NAME = "preprocessor_config.json"
 PROCESSOR_FILE = "processor_config.json"
@@ -43,12 +51,22 @@ PROCESSORS: dict[str, Mapping[str, Any]] = {
     },
     "CLIP": _CLIP,
     "Bit": _CLIP,
+    "Llava": _CLIP,
     "Siglip": {
         "size": {"height": 224, "width": 224}, "resample": 3, "do_convert_rgb": True, "default_to_square": False,
         **STANDARD,
     },
 }  # fmt: skip
 """Defaults of transformers' classes for absent fields, by the beginning of their names."""
+
+_TILES = {
+    "size": {"longest_edge": 4 * 364}, "max_image_size": {"longest_edge": 364}, "resample": 1, "do_convert_rgb": True,
+    "do_image_splitting": True, **STANDARD,
+}  # fmt: skip
+TILES: dict[str, Mapping[str, Any]] = {"Idefics3": _TILES, "SmolVLM": _TILES}
+"""Defaults of the classes that cut pictures into tiles. All their pictures have one size, which is not padded."""
+TILES_WITHOUT_EFFECT = ("do_pad", "return_row_col_info", "video_sampling")
+"""Fields of these that change nothing for pictures."""
 
 WITHOUT_EFFECT = (
     "_valid_processor_keys", "feature_extractor_type", "image_processor_type", "processor_class", "data_format",
@@ -57,7 +75,7 @@ WITHOUT_EFFECT = (
 """Fields of bookkeeping, and of how transformers returns tensors; it always computes [3, height, width]."""
 
 
-def read_picture_processor(folder: Path) -> FixedSizeProcessor:
+def read_picture_processor(folder: Path) -> PictureProcessor:
     """Return the image processor of a checkpoint's folder.
 
     Raises ConfigError where there is none, or one that edgeformer does not have, and for unknown fields.
@@ -86,9 +104,19 @@ def _find(folder: Path) -> tuple[str, dict[str, Any]]:
     )
 
 
-def _read(name: str, data: dict[str, Any]) -> FixedSizeProcessor:
-    fields = {**COMMON, **_defaults(name, data)}
-    known = {*fields, "size", "crop_size", "do_pad", *WITHOUT_EFFECT}
+def _read(name: str, data: dict[str, Any]) -> PictureProcessor:
+    kind = _kind(name, data)
+    if kind in TILES:
+        return _read_tiles(name, _known_fields(name, data, TILES[kind], TILES_WITHOUT_EFFECT))
+    return _read_fixed_size(name, _known_fields(name, data, PROCESSORS[kind], ("size", "crop_size", "do_pad")))
+
+
+def _known_fields(
+    name: str, data: dict[str, Any], defaults: Mapping[str, Any], others: tuple[str, ...]
+) -> dict[str, Any]:
+    """Return all fields with their values. Raises ConfigError for unknown ones. others: that have no default."""
+    fields = {**COMMON, **defaults}
+    known = {*fields, *others, *WITHOUT_EFFECT}
     # A field that is null has its default, as in transformers.
     given = {field: value for field, value in data.items() if value is not None}
     unknown = sorted(given.keys() - known)
@@ -98,36 +126,71 @@ def _read(name: str, data: dict[str, Any]) -> FixedSizeProcessor:
             f"{name} has fields that edgeformer does not know: {listed}. They may change what the model sees, so "
             "nothing was exported."
         )
-    fields |= given
+    return fields | given
+
+
+def _read_fixed_size(name: str, fields: Mapping[str, Any]) -> FixedSizeProcessor:
     if fields.get("do_pad"):
         raise ConfigError(f"{name} has do_pad = true, which edgeformer does not have for pictures of one size.")
-    number = fields["resample"]
-    if number not in RESAMPLE:
-        raise ConfigError(f"{name} has resample = {shown(number)}; it must be one of Pillow's filters, 0 to 5.")
-    normalizes = bool(fields["do_normalize"])
     return FixedSizeProcessor(
         resize=_resize(name, fields) if fields["do_resize"] else None,
         crop=_square_or_both(name, "crop_size", fields["crop_size"]) if fields["do_center_crop"] else None,
-        scale=float(fields["rescale_factor"]) if fields["do_rescale"] else None,
-        mean=_per_channel(fields["image_mean"]) if normalizes else None,
-        std=_per_channel(fields["image_std"]) if normalizes else None,
-        white_background=bool(fields["do_convert_rgb"]),
+        **_values(fields),
     )
 
 
-def _defaults(name: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the defaults of the class that a file names, such as ViTImageProcessorFast or CLIPFeatureExtractor."""
+def _read_tiles(name: str, fields: Mapping[str, Any]) -> TilesProcessor:
+    if fields["do_center_crop"]:
+        raise ConfigError(f"{name} has do_center_crop = true, which edgeformer does not have for pictures in tiles.")
+    if fields["do_image_splitting"] and not fields["do_resize"]:
+        raise ConfigError(f"{name} has do_resize = false, so that a picture could become any number of tiles.")
+    return TilesProcessor(
+        tile=_longest_edge(name, "max_image_size", fields["max_image_size"]),
+        longest_edge=_longest_edge(name, "size", fields["size"]) if fields["do_resize"] else None,
+        splits=bool(fields["do_image_splitting"]),
+        resample=_resample(name, fields),
+        **_values(fields),
+    )
+
+
+def _longest_edge(name: str, field: str, size: Any) -> int:
+    if not isinstance(size, dict) or size.keys() != {"longest_edge"}:
+        raise ConfigError(f"{name} has {field} = {shown(size)}; it must have longest_edge, and nothing else.")
+    edge: int = size["longest_edge"]
+    return edge
+
+
+def _resample(name: str, fields: Mapping[str, Any]) -> Resample:
+    number = fields["resample"]
+    if number not in RESAMPLE:
+        raise ConfigError(f"{name} has resample = {shown(number)}; it must be one of Pillow's filters, 0 to 5.")
+    return RESAMPLE[number]
+
+
+def _values(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what all processors do to values."""
+    normalizes = bool(fields["do_normalize"])
+    return {
+        "scale": float(fields["rescale_factor"]) if fields["do_rescale"] else None,
+        "mean": _per_channel(fields["image_mean"]) if normalizes else None,
+        "std": _per_channel(fields["image_std"]) if normalizes else None,
+        "white_background": bool(fields["do_convert_rgb"]),
+    }
+
+
+def _kind(name: str, data: Mapping[str, Any]) -> str:
+    """Return the beginning of the name of the class that a file names, as of CLIPFeatureExtractor."""
     kind = data.get("image_processor_type") or data.get("feature_extractor_type")
     stem = str(kind).removesuffix("Fast").removesuffix("Pil").removesuffix("ImageProcessor")
     stem = stem.removesuffix("FeatureExtractor")
-    if stem not in PROCESSORS:
-        known = ", ".join(f"{each}ImageProcessor" for each in PROCESSORS)
+    if stem not in PROCESSORS and stem not in TILES:
+        known = ", ".join(f"{each}ImageProcessor" for each in (*PROCESSORS, *TILES))
         raise ConfigError(f"{name} has image_processor_type = {shown(kind)}; supported: {known}.")
-    return PROCESSORS[stem]
+    return stem
 
 
 def _resize(name: str, fields: Mapping[str, Any]) -> Resize:
-    size, resample = fields["size"], RESAMPLE[fields["resample"]]
+    size, resample = fields["size"], _resample(name, fields)
     if isinstance(size, int) and not fields["default_to_square"]:
         size = {"shortest_edge": size}
     if isinstance(size, dict) and size.keys() == {"shortest_edge"}:

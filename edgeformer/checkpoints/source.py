@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from edgeformer.checkpoints.found_model import FoundModel, find_model
 from edgeformer.checkpoints.picture_processor import read_picture_processor
@@ -22,8 +22,17 @@ from edgeformer.checkpoints.weight_map import find_weight_files
 from edgeformer.config import ClassificationHead, DecoderConfig, EncoderConfig, LearnedPositions, ModelConfig, Pooling
 from edgeformer.documents.json_document import parse
 from edgeformer.errors import ConfigError
-from edgeformer.families import REFUSED, Family, has_family, load_family, read_model_config, text_config
-from edgeformer.manifest.parts import sha256
+from edgeformer.families import (
+    REFUSED,
+    Family,
+    checked,
+    has_family,
+    load_family,
+    read_model_config,
+    text_config,
+)
+from edgeformer.families.picture_text import PictureTextFamily, load_seeing, with_tower
+from edgeformer.manifest.parts import SpecialTokens, sha256
 from edgeformer.manifest.pictures import PictureProcessor
 
 if TYPE_CHECKING:
@@ -46,7 +55,8 @@ class ModelSource(FoundModel):
     merged: the adapter that is merged into the weights when they are read (`edgeformer.lora.merged_adapter`).
     head_layers: folders or files with the weights of layers of the head, by the beginnings of their names.
     pictures: the processor of a model that reads pictures. causal: config of the causal model whose next token is the
-    score, and answers: the tokens that count (`ClassificationHead.tokens`).
+    score, and answers: the tokens that count (`ClassificationHead.tokens`). text_config: config.json of the text model
+    inside one that reads pictures.
     """
 
     family: Family
@@ -56,6 +66,13 @@ class ModelSource(FoundModel):
     pictures: PictureProcessor | None = None
     causal: DecoderConfig | None = None
     answers: tuple[int, ...] = ()
+    text_config: dict[str, Any] | None = None
+
+    def special_tokens(self) -> SpecialTokens:
+        """Return the token ids of the text model; see `FoundModel.special_tokens`."""
+        if self.text_config is None:
+            return super().special_tokens()
+        return replace(self, hf_config=self.text_config, text_config=None).special_tokens()
 
     @property
     def weight_folders(self) -> tuple[Path, ...]:
@@ -92,6 +109,8 @@ def open_source(
     context_length: int | None = None,
     pooling: Pooling | None = None,
     normalize: bool | None = None,
+    *,
+    text_only: bool = False,
 ) -> ModelSource:
     """Find a model of a known family and read its config.
 
@@ -103,12 +122,17 @@ def open_source(
             None: the pooling of a sentence-transformers folder, otherwise the head of config.json.
         normalize: whether the sentence embedding has L2 norm 1. None: as the sentence-transformers folder says,
             otherwise False.
+        text_only: whether the text model of a model that reads pictures is meant by itself.
 
     Raises:
         ConfigError: there is no such model, or its config is not supported.
         WeightsError: the hub does not provide it.
     """
-    found = find_text_model(model if isinstance(model, FoundModel) else find_model(model))
+    found = model if isinstance(model, FoundModel) else find_model(model)
+    seeing = None if text_only else load_seeing(found.hf_config.get("model_type"))
+    if seeing is not None and _read_head(found, pooling, normalize) is None:
+        return _open_seeing(found, seeing, context_length)
+    found = find_text_model(found)
     if pooling is None and (answers := read_answer_head(found.modules)) is not None:
         return _open_answers(found, answers, context_length)
     pooled = _read_head(found, pooling, normalize)
@@ -118,6 +142,8 @@ def open_source(
         config = _with_score(found, _with_stored_positions(found, family, config))
         if config.sees_pictures:
             pictures = read_picture_processor(found.folder)
+            if pictures.kind != "fixed_size":
+                raise ConfigError("the processor cuts pictures into tiles, and the model reads one picture at a time.")
             config = config.with_picture_size(pictures.size.height, pictures.size.width)
             if context_length not in (None, config.context_length):
                 raise ConfigError(
@@ -149,6 +175,29 @@ def open_source(
     config = replace(config, head=pooled.head(config.head), context_length=length)
     family = replace(family, tensors={**family.tensors, **_names_of_layers(pooled.layers), **pooled.tensors})
     return ModelSource(**vars(found), family=family, config=config, head_layers=pooled.layers)
+
+
+def _open_seeing(found: FoundModel, seeing: PictureTextFamily, context_length: int | None) -> ModelSource:
+    """Return a model that reads pictures and text, with its tower."""
+    text = find_text_model(found)
+    family, decoder = read_model_config(text.hf_config, context_length)
+    if decoder.form != "decoder":
+        raise ConfigError(f"the text model of {found.origin} is no decoder, and its pictures are for one. {TEXT_ONLY}")
+    try:
+        family, config = with_tower(found.hf_config, family, cast(DecoderConfig, decoder))
+        pictures = read_picture_processor(found.folder)
+        if pictures.kind != seeing.processor:
+            raise ConfigError(f"the processor of its pictures is of kind {pictures.kind}, not {seeing.processor}.")
+        config = config.with_picture_size(pictures.size.height, pictures.size.width)
+    except ConfigError as error:
+        raise ConfigError(f"{error} {TEXT_ONLY}") from error
+    return ModelSource(
+        **vars(found), family=family, config=checked(config), pictures=pictures, text_config=text.hf_config
+    )
+
+
+TEXT_ONLY = "Its text model can be exported by itself: --text-only."
+"""End of an error about the tower of a model that reads pictures."""
 
 
 def _read_head(found: FoundModel, pooling: Pooling | None, normalize: bool | None) -> PooledStates | None:
@@ -243,6 +292,8 @@ def _stored_names(found: FoundModel) -> set[str]:
         from edgeformer.checkpoints.tensor_files import open_tensors
 
         return set(open_tensors(found.folder, allow_pickle=True))
+    if files.gguf:
+        return set()  # it holds one model, of one type
     names = set(files.weight_map or ())
     for path in files.paths if files.index is None else ():
         with path.open("rb") as file, suppress(ValueError):

@@ -90,6 +90,11 @@ def open_tensors(folder: Path, allow_pickle: bool = False) -> dict[str, TensorFi
     files = find_weight_files(folder, allow_pickle)
     if not files.paths:
         raise WeightsError(f"{folder} has no safetensors files{_instead(folder)}.")
+    if files.gguf:
+        from edgeformer.checkpoints.gguf.tensors import open_gguf_tensors
+
+        tensors = open_gguf_tensors(files.paths[0])
+        return dict.fromkeys(tensors.keys(), tensors)
     stored: dict[str, TensorFile] = {}
     places: dict[str, Path] = {}
     for path in files.paths:
@@ -100,7 +105,7 @@ def open_tensors(folder: Path, allow_pickle: bool = False) -> dict[str, TensorFi
             raise WeightsError(f"{path} is missing{listed}. Download the folder again.") from None
         except (SafetensorError, OSError) as error:
             raise WeightsError(f"{path} is not a whole safetensors file ({error}). Download it again.") from None
-        for name in file.keys():  # noqa: SIM118 - safe_open is no mapping
+        for name in file.keys():  # noqa: SIM118 - safe_open is not a mapping
             if name in stored and not _same(stored[name].get_tensor(name), file.get_tensor(name)):
                 said = (
                     f" {files.index.name} names {files.weight_map[name]}." if files.index and files.weight_map else ""

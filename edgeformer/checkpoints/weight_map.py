@@ -17,6 +17,9 @@ from edgeformer.errors import WeightsError, shown
 SAFETENSORS, PICKLES = ("model", "safetensors"), ("pytorch_model", "bin")
 """Beginning and end of the names of files with weights, as transformers writes them."""
 
+GGUF = "model*.gguf"
+"""Pattern of the link to a GGUF file, or of links to all files of a split one, in a folder that is made of it."""
+
 
 @dataclass(frozen=True)
 class WeightFiles:
@@ -25,12 +28,14 @@ class WeightFiles:
     Attributes:
         paths: the files; none where the folder has no weights.
         pickled: whether they are pickles.
+        gguf: whether they are GGUF files.
         index: the index that lists them; None for one file, and for shards without an index.
         weight_map: name of the file that holds each tensor, as the index says; empty without an index.
     """
 
     paths: tuple[Path, ...] = ()
     pickled: bool = False
+    gguf: bool = False
     index: Path | None = None
     weight_map: Mapping[str, str] | None = None
 
@@ -50,12 +55,12 @@ def find_weight_files(folder: Path, allow_pickle: bool = False) -> WeightFiles:
         if index.is_file():
             weight_map = read_weight_map(index)
             paths = tuple(folder / name for name in sorted(set(weight_map.values())))
-            return WeightFiles(paths, kind is PICKLES, index, weight_map)
+            return WeightFiles(paths, kind is PICKLES, index=index, weight_map=weight_map)
     for kind in kinds:
         paths = _shards_without_index(folder, *kind)
         if paths:
             return WeightFiles(paths, kind is PICKLES)
-    return WeightFiles()
+    return WeightFiles(tuple(sorted(folder.glob(GGUF))), gguf=True)
 
 
 def _shards_without_index(folder: Path, stem: str, suffix: str) -> tuple[Path, ...]:

@@ -18,6 +18,7 @@ from torch import Tensor
 from edgeformer.checkpoints import computed_tensors, mxfp4
 from edgeformer.checkpoints.expert_weights import LazyWeights, is_stacked
 from edgeformer.checkpoints.tensor_files import TensorFile, open_pickle, open_tensors
+from edgeformer.checkpoints.weight_map import find_weight_files
 from edgeformer.config import AttentionConfig, DeltaNetConfig, ModelConfig
 from edgeformer.errors import WeightsError
 from edgeformer.families import Family, find_tensors
@@ -75,6 +76,9 @@ class CheckpointWeights(LazyWeights):
         self.left_out: tuple[LeftOut, ...] = ()
         if family.nested:
             self._names, others = find_tensors(family, stored)
+            if family.sees:
+                self._names |= {name.removeprefix("model."): name for names in others.values() for name in names}
+                others = {}
             self.left_out = tuple(_left_out(modality, names, stored) for modality, names in others.items())
             stored = {name: stored[theirs] for name, theirs in self._names.items()}
         prefix = family.optional_prefix
@@ -118,8 +122,8 @@ class CheckpointWeights(LazyWeights):
         if problems:
             shown = problems[:20] + ([f"… and {len(problems) - 20} more"] if len(problems) > 20 else [])
             raise WeightsError(
-                f"the tensors in {folder} do not fit its config.json:\n  " + "\n  ".join(shown) + "\n"
-                "Check that config.json and the safetensors files belong together."
+                f"the tensors in {_described(folder)} do not fit its config.json:\n  " + "\n  ".join(shown) + "\n"
+                "Check that config.json and the weights belong together."
             )
 
     def _find_copies(self, family: Family) -> dict[str, list[str]]:
@@ -240,6 +244,36 @@ class CheckpointWeights(LazyWeights):
         stack = self._open(place.tensor)[expert : expert + 1]
         return self._unpacked(name, stack.mT if place.transposed else stack)[0]
 
+    def read_rows(self, name: str, rows: slice | Tensor) -> Tensor:
+        """Return some rows of a parameter; of one that is a tensor by itself, no others are read."""
+        place = self._places[name]
+        alone = place.packed is None and not place.transposed and place.tensor in self._stored
+        if alone and isinstance(rows, slice) and name not in self._copies and place.tensor not in self._changes:
+            opened = self._open(place.tensor)
+            if list(opened.get_shape()) == list(self._shapes[name]):
+                part: Tensor = opened[rows]
+                return part
+        return self[name][rows]
+
+    def read_blocks(self, name: str, bits: int, block: int, part: slice | int) -> tuple[Tensor, Tensor] | None:
+        """Return the integers uint8 [N, B, L] and scales float32 [N, B] that a GGUF file stores for a parameter.
+
+        None where it stores other blocks, or none (`expert_weights.read_blocks`). part: rows, or an expert.
+        """
+        place = self._places[name]
+        if place.transposed or ("#" not in place.tensor and place.tensor not in self._stored):
+            return None
+        own = isinstance(part, int) and "#" in place.tensor
+        opened = self._open(place.tensor.replace("#", str(part)) if own else place.tensor)
+        if not hasattr(opened, "blocks") or (isinstance(part, slice) and "#" in place.tensor):
+            return None
+        index = slice(part, part + 1) if isinstance(part, int) and not own else slice(None)
+        found = opened.blocks(bits, block, index)
+        if found is None or own:
+            return found
+        integers, scales = (self._unpacked(name, each) for each in found)
+        return (integers[0], scales[0]) if isinstance(part, int) else (integers[part], scales[part])
+
     def _unpacked(self, name: str, tensor: Tensor) -> Tensor:
         """Return the parameter that is a part of a tensor."""
         place = self._places[name]
@@ -273,15 +307,13 @@ class CheckpointWeights(LazyWeights):
     @property
     def _delta_net(self) -> DeltaNetConfig:
         """Return the config of linear attention, which is the same in all layers that have it."""
-        (stack,) = self._config.stacks.values()  # no encoder-decoder has linear attention
-        layers = (block.recurrent for block in stack.blocks)
+        layers = (block.recurrent for block in self._config.output_stack.blocks)
         return next(layer for layer in layers if isinstance(layer, DeltaNetConfig))
 
     @property
     def _attention(self) -> AttentionConfig:
         """Return the attention by whose heads tensors are divided, the same in all blocks."""
-        (stack,) = self._config.stacks.values()  # no encoder-decoder stores tensors by head
-        return stack.attentions[0]
+        return self._config.output_stack.attentions[0]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._shapes)
@@ -327,6 +359,12 @@ class RandomWeights(LazyWeights):
 
     def __len__(self) -> int:
         return len(self.shapes)
+
+
+def _described(folder: Path) -> Path:
+    """Return where weights are, for people: a GGUF file where a folder is made of one."""
+    files = find_weight_files(folder)
+    return files.paths[0].resolve() if files.gguf and files.paths else folder
 
 
 def _left_out(modality: str, names: Iterable[str], stored: Mapping[str, TensorFile]) -> LeftOut:

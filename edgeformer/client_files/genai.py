@@ -34,7 +34,7 @@ def genai_obstacle(cache: CacheGeometry) -> str | None:
 
 def runs_in_genai(manifest: Manifest) -> bool:
     """Return whether onnxruntime-genai can run a bundle, which then has a genai_config.json: it runs decoders only."""
-    return manifest.task == "causal-lm" and genai_obstacle(manifest.cache) is None
+    return manifest.form == "decoder" and genai_obstacle(manifest.cache) is None
 
 
 def genai_config(manifest: Manifest) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from edgeformer.config import (
     DecoderConfig,
     DualEncoderConfig,
     EncoderConfig,
+    PictureTextConfig,
     PoolingHead,
     Seq2SeqConfig,
     StackConfig,
@@ -131,6 +132,16 @@ def _vision_values(manifest: Manifest, config: VisionConfig, folder: Path | None
     return {"python_use": use, "javascript_task": task, "javascript_call": '"cat.jpg"', "patches": config.patches}
 
 
+def _picture_text_first_line(name: str, config: PictureTextConfig, folder: Path | None) -> str:
+    return f'edgeformer run {name} --chat --image cat.jpg "What is in the picture?"'
+
+
+def _picture_text_values(manifest: Manifest, config: PictureTextConfig, folder: Path | None) -> dict[str, Any]:
+    parts = '[{"type": "image"}, {"type": "text", "text": "What is in the picture?"}]'
+    use = f'message = {{"role": "user", "content": {parts}}}\n'
+    return {"python_use": use + 'print(model.chat([message], images=["cat.jpg"]).finish().text)'}
+
+
 def _dual_first_line(name: str, config: DualEncoderConfig, folder: Path | None) -> str:
     return f"edgeformer run {name} --image cat.jpg --label cat --label dog"
 
@@ -162,6 +173,7 @@ CARDS: dict[Task, Card] = {
     "causal-lm": Card(_decoder_first_line, _decoder_values, has_parameters=True),
     "seq2seq-lm": Card(_seq2seq_first_line, _seq2seq_values),
     "encoder": Card(_encoder_first_line, _encoder_values),
+    "image-text-to-text": Card(_picture_text_first_line, _picture_text_values, has_parameters=True),
     "vision-encoder": Card(_vision_first_line, _vision_values, has_parameters=True),
     "dual-encoder": Card(_dual_first_line, _dual_values, has_parameters=True),
 }
@@ -178,6 +190,7 @@ def _transformers_js_where(manifest: Manifest) -> str:
         or manifest.plan.cache_form == "static"
         or (manifest.cache.num_layers and not manifest.cache.elements_per_token)  # it counts tokens by keys
         or (is_seq2seq and "merged" not in manifest.graphs)
+        or manifest.task == "image-text-to-text"  # whose pipeline was not tried
     ):
         return ""
     if is_seq2seq and deployment.shared_data:
@@ -226,7 +239,9 @@ def _sizes(manifest: Manifest) -> dict[str, object]:
     if manifest.pictures is None or manifest.vocab_size:
         rows |= {"vocabulary": f"{manifest.vocab_size:,}", "context": f"{manifest.context_length:,} tokens"}
     if manifest.pictures is not None and model is not None:
-        rows["pictures"] = f"{manifest.pictures.size} pixels, {model.input_stack.context_length:,} tokens each"
+        tiles = "tiles of " if manifest.pictures.kind == "tiles" else ""
+        count = model.input_stack.context_length if manifest.placeholder is None else manifest.placeholder.count
+        rows["pictures"] = f"{tiles}{manifest.pictures.size} pixels, {count:,} tokens each"
     if cache.num_layers:
         kind = "" if manifest.cache_scales is None else f", {manifest.cache_scales.precision}"
         rows["cache"] = f"{cache.elements_per_token * cache_element_bytes(manifest):,} bytes a token{kind}"

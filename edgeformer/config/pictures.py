@@ -120,3 +120,41 @@ class PictureClassifier:
     def __post_init__(self) -> None:
         check(len(self.labels) > 0, self, "labels", "at least one label")
         check(len(self.poolings) > 0, self, "poolings", "at least one")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PixelShuffleProjector:
+    """The projector of Idefics3: the states of a square of patches side by side, then one matrix.
+
+    Source: arXiv 2408.12637 (Idefics3), transformers' Idefics3Connector.
+
+    Attributes:
+        factor: patches of a side of the square; the rows of a square come one after the other.
+    """
+
+    kind: Literal["pixel_shuffle"] = "pixel_shuffle"
+    factor: int
+    bias: bool
+
+    def __post_init__(self) -> None:
+        check(self.factor > 0, self, "factor", "positive")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MlpProjector:
+    """The projector of LLaVA: two dense layers, each as wide as the text model.
+
+    Source: arXiv 2310.03744 (LLaVA-1.5), transformers' LlavaMultiModalProjector.
+
+    Attributes:
+        activation, beta: between the layers; see `FeedForwardConfig`.
+    """
+
+    kind: Literal["mlp"] = "mlp"
+    activation: Activation
+    beta: float = 1.0
+    bias: bool
+
+
+Projector = PixelShuffleProjector | MlpProjector
+"""The kinds of projectors, told apart by `kind`."""

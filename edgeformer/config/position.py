@@ -14,6 +14,9 @@ class LinearScaling:
     kind: Literal["linear"] = "linear"
     factor: float
 
+    def __post_init__(self) -> None:
+        check(self.factor > 0, self, "factor", "positive")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProportionalScaling:
@@ -26,6 +29,9 @@ class ProportionalScaling:
     kind: Literal["proportional"] = "proportional"
     factor: float
     fraction: float
+
+    def __post_init__(self) -> None:
+        check(self.factor > 0, self, "factor", "positive")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +48,7 @@ class Llama3Scaling:
     original_context_length: int
 
     def __post_init__(self) -> None:
+        check(self.factor > 0, self, "factor", "positive")
         check(self.high_freq_factor > self.low_freq_factor, self, "high_freq_factor", "larger than low_freq_factor")
 
 
@@ -56,6 +63,9 @@ class YarnScaling:
     beta_slow: float
     original_context_length: int
     truncate: bool
+
+    def __post_init__(self) -> None:
+        check(self.factor > 0, self, "factor", "positive")
 
 
 @dataclass(frozen=True, kw_only=True)

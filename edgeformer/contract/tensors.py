@@ -370,13 +370,23 @@ def audio_inputs(mel_bins: int, frames: int) -> list[TensorSpec]:
     return [TensorSpec("input_features", ("batch_size", mel_bins, frames))]
 
 
+def embedding_decoder_inputs(geometry: CacheGeometry, width: int) -> list[TensorSpec]:
+    """Return all inputs of the graph of a decoder that reads embeddings in the place of tokens, in order."""
+    embeddings = TensorSpec("inputs_embeds", ("batch_size", "sequence_length", width), single=True)
+    return [embeddings, *decoder_inputs(geometry)[1:]]
+
+
 MEDIA_INPUTS = ("input_features", "pixel_values")
 """Inputs of encoder graphs that hold no tokens: spectrograms, pixels."""
 
 
-def picture_inputs(channels: int, height: int, width: int) -> list[TensorSpec]:
-    """Return the input of an encoder graph for pictures, all of one size, float32 in every precision of the graph."""
-    return [TensorSpec("pixel_values", ("batch_size", channels, height, width), single=True)]
+def picture_inputs(channels: int, height: int, width: int, tiled: bool = False) -> list[TensorSpec]:
+    """Return the input of an encoder graph for pictures, all of one size, float32 in every precision of the graph.
+
+    tiled: whether there is an axis for the pictures that one is cut into, and for those of one text.
+    """
+    tiles = ("num_images",) if tiled else ()
+    return [TensorSpec("pixel_values", ("batch_size", *tiles, channels, height, width), single=True)]
 
 
 def dual_inputs(channels: int, height: int, width: int) -> list[TensorSpec]:

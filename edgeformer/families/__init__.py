@@ -7,6 +7,7 @@ See docs/how-to/add-a-family.md.
 
 import functools
 import importlib
+import math
 import pkgutil
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from edgeformer.families import _nested
 from edgeformer.families._encoder import read_decoder_head
 from edgeformer.families._family import Computed, Family, Fields
 from edgeformer.families._nested import find_tensors
+from edgeformer.families._neutral import WITHOUT_EFFECT
 from edgeformer.families._refused import REFUSED
 from edgeformer.manifest.accounting import account
 
@@ -33,7 +35,7 @@ TRY_TRANSFORMERS_BACKEND = " transformers' own module may be tried instead: --ba
 """End of an error about a config.json that the family of a decoder refuses."""
 
 __all__ = [
-    "REFUSED", "Computed", "Family", "Fields", "family_names", "find_tensors", "has_family",
+    "REFUSED", "Computed", "Family", "Fields", "checked", "family_names", "find_tensors", "has_family",
     "load_family", "read_model_config", "text_config",
 ]  # fmt: skip
 
@@ -45,7 +47,9 @@ def family_names() -> list[str]:
 
 @functools.cache
 def _names() -> tuple[str, ...]:
-    return tuple(sorted(each.name for each in pkgutil.iter_modules(__path__) if not each.name.startswith("_")))
+    return tuple(
+        sorted(each.name for each in pkgutil.iter_modules(__path__) if not (each.ispkg or each.name.startswith("_")))
+    )
 
 
 def has_family(model_type: str) -> bool:
@@ -118,7 +122,7 @@ def read_model_config(data: dict[str, Any], context_length: int | None = None) -
                 family = family.without_head()
             elif config.task == "dual-encoder":
                 family = family.both_halves()
-            config = _checked(config)
+            config = checked(config)
             if alone and isinstance(config, Seq2SeqConfig):
                 return family.encoder_alone(), config.encoder
     except ContextLengthError:
@@ -160,13 +164,24 @@ def _values_of(data: dict[str, Any]) -> Iterator[None]:
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        numbers = {name: value for name, value in data.items() if isinstance(value, str) and _is_number(value)}
+        texts = [f"{name} = {shown(value)}" for name, value in numbers.items() if name not in WITHOUT_EFFECT]
+        said = f", {' and '.join(texts)} (a text, where a number is wanted)" if 0 < len(texts) <= MOST_NAMED else ""
+        kind = f"config.json is not one of a {data['model_type']} model"
+        reason = f"{type(error).__name__}: {str(error)[:200]}"
         raise ConfigError(
-            f"config.json is not one of a {data['model_type']} model: a field of it has a value of the wrong kind "
-            f"({type(error).__name__}: {str(error)[:200]}). Sizes must be positive numbers."
+            f"{kind}: a field of it has a value of the wrong kind{said} ({reason}). Sizes must be positive numbers."
         ) from error
 
 
-def _checked(config: ModelConfig) -> ModelConfig:
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def checked(config: ModelConfig) -> ModelConfig:
     """Return a config, every field of which has the type that it declares: families pass on values of config.json.
 
     Raises ConfigError for another type, and for a model with more than MOST_PARAMETERS.

@@ -34,7 +34,7 @@ def read_head(fields: Fields, model: str, heads: Mapping[str, Callable[[], Head]
     plain = f"{model}Model"
     makers: dict[str, Callable[[], Head]] = {plain: lambda: None}
     makers |= {f"{model}{task}": make for task, make in heads.items()}
-    classes = fields.take("architectures", [plain])
+    classes = fields.take("architectures", None) or [plain]
     if len(classes) != 1 or classes[0] not in makers:
         raise ConfigError(
             f"config.json has architectures = {classes!r}, whose head edgeformer does not have; it has those of "

@@ -144,6 +144,7 @@ class Family:
         zero_if_absent: names of tensors that a checkpoint may lack, and that are zero then.
         encoder_class: transformers' class of the encoder alone, of families of encoder-decoders that have one.
         nested: whether the checkpoint holds other models beside this one, which has a prefix there (`_nested.py`).
+        sees: whether its tensors of other modalities are read, too, by their names without `model.`.
     """
 
     summary: str
@@ -158,6 +159,7 @@ class Family:
     zero_if_absent: tuple[str, ...] = ()
     encoder_class: str | None = None
     nested: bool = False
+    sees: bool = False
 
     @property
     def is_decoder(self) -> bool:

@@ -16,12 +16,13 @@ WITHOUT_EFFECT = {
             *GENERATION_FIELDS, *UNSUPPORTED, *WITHOUT_EFFECT_ON_TOKENS,
         ),
         "It says which file or class this is, and what wrote it.": (
-            "_commit_hash", "_from_auto", "_name_or_path", "architectures", "auto_map", "model_type",
+            "_commit_hash", "_from_auto", "_name_or_path", "architectures", "auto_map", "model_name", "model_type",
             "transformers.js_config", "transformers_version",
         ),
         "It is a token, a tokenizer or a length of texts; the tokenizer and the manifest have it.": (
-            "bos_token_id", "cls_token_id", "eos_token_id", "eos_token_ids", "mask_token_id", "pad_token_id",
-            "sep_token_id", "tokenizer_class", "tokenizer_model_max_length", "tokenizer_padding_side", "unk_token_id",
+            "bos_token_id", "cls_token_id", "eos_token_id", "eos_token_ids", "mask_token_id",
+            "max_seq_length", "max_sequence_length", "model_max_length", "pad_token_id", "sep_token_id",
+            "tokenizer_class", "tokenizer_model_max_length", "tokenizer_padding_side", "unk_token_id",
         ),
         "It chooses a kernel or the type of weights, and all of them mean the same product.": (
             "_attn_implementation", "_attn_implementation_autoset", "_attn_implementation_internal",
@@ -30,7 +31,8 @@ WITHOUT_EFFECT = {
             "torchscript", "use_bfloat16", "use_flash_attn", "use_flash_attention_2", "xla_device",
         ),
         "It is of training.": (
-            "attention_dropout", "gradient_checkpointing", "initializer_range", "loss_type", "neftune_noise_alpha",
+            "attention_dropout", "attn_pdrop", "embd_pdrop", "hidden_dropout", "resid_pdrop", "gradient_checkpointing",
+            "initializer_range", "loss_type", "neftune_noise_alpha",
             "router_aux_loss_coef", "tf_legacy_loss", "use_gradient_checkpointing",
         ),
         "It names the classes of a head, or what it is trained for; the shape of the head says how many there are.": (
@@ -38,7 +40,7 @@ WITHOUT_EFFECT = {
         ),
         "It says what transformers returns beside the logits, or for how many tokens of a prompt.": (
             "num_logits_to_keep", "output_attentions", "output_hidden_states", "output_past", "output_router_logits",
-            "return_dict", "use_cache", "use_return_dict",
+            "keys_to_ignore_at_inference", "return_dict", "use_cache", "use_return_dict",
         ),
         "It is of one task of transformers 2 to 4, and no module reads it.": ("prefix",),
         "sentence-transformers does it to logits; the source of a model reads it.": (
@@ -59,9 +61,10 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "add_cross_attention": (False,), "is_decoder": (False,), "is_encoder_decoder": (False,), "pruned_heads": ({}, []),
     "tie_encoder_decoder": (False,),
     # Something that a model may have, and that this one says it has not.
-    "attention_bias": (False,), "attention_chunk_size": (0,), "mlp_bias": (False,),
+    "attention_bias": (False,), "attention_chunk_size": (0,), "is_causal": (True,), "mlp_bias": (False,),
     "use_bidirectional_attention": (False,), "use_mrope": (False,), "use_qk_norm": (False,),
-    "use_sliding_window": (False,), "pretraining_tp": (1,), "rope_interleaved": (False,),
+    "use_dynamic_ntk": (False,), "use_logn_attn": (False,), "use_sliding_window": (False,), "pretraining_tp": (1,),
+    "rope_interleaved": (False,),
 }  # fmt: skip
 """Fields that a family may not read, with the values at which they change nothing."""
 

@@ -1,4 +1,4 @@
-"""Encoders and encoder-decoders of transformers that blocks of `ModelConfig` cannot express, with the reason.
+"""Encoders and encoder-decoders that blocks of `ModelConfig` cannot express, or that transformers lacks, and why.
 
 No other backend exports them either: `--backend transformers` takes decoders.
 """
@@ -8,13 +8,19 @@ REFUSED = {
     "bigbird_pegasus": "its encoder has the block-sparse attention of BigBird",
     "canine": "it hashes characters, and shortens and lengthens the text by convolutions",
     "convbert": "convolutions whose kernels are computed from the text take the place of some heads",
+    "esm": "it scales the embeddings of a text by how many of its tokens are masked (token dropout)",
     "fnet": "it has Fourier transforms in place of attention",
     "funnel": "it shortens the text between blocks by pooling",
+    "gte": "its module is code of a model's own repository, and transformers has none to compare an export with",
     "ibert": "it computes with integers that its checkpoints are quantized to",
     "layoutlm": "it reads the boxes of words on a page beside the text",
     "longt5": "its encoder attends to means of blocks of the text (transient-global attention)",
     "luke": "it reads entities beside the text",
     "mra": "its attention approximates scores in blocks of several resolutions",
+    "new": (
+        "its module is code of a repository (Alibaba-NLP/new-impl), and transformers has none to compare an export "
+        "with; of the same makers, gte-modernbert-base is exported"
+    ),
     "nystromformer": "its attention approximates scores by landmarks and a convolution",
     "prophetnet": "its decoder predicts several tokens at a time by several streams",
     "reformer": "its attention sorts tokens by hashes, and its residual streams are reversible",

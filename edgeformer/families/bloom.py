@@ -23,7 +23,7 @@ def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     num_heads = _take(fields, "n_head", "num_attention_heads")
     num_layers = _take(fields, "n_layer", "num_hidden_layers")
     fields.choice("n_inner", {4 * hidden_size: None}, 4 * hidden_size)
-    # seq_length is no limit: ALiBi has no table of positions, so the context may be longer.
+    # seq_length is not a limit: ALiBi has no table of positions, so the context may be longer.
     trained_length = fields.take("seq_length", 2048)
     context_length = trained_length if context_length is None else context_length
     if context_length <= 0:

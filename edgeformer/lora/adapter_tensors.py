@@ -80,7 +80,7 @@ class LoraAdapter:
         self._parts: dict[str, dict[str, str]] = {}
         self.replaced: dict[str, str] = {}
         """Tensors (biases, `modules_to_save`) by the tensors of transformers' module that they replace."""
-        for name in self._file.keys():  # noqa: SIM118 - safe_open is no mapping
+        for name in self._file.keys():  # noqa: SIM118 - safe_open is not a mapping
             path = name.removeprefix(PREFIX)
             found = PART.fullmatch(path)
             if found is None:

@@ -12,6 +12,8 @@ from edgeformer.config import (
     EncoderConfig,
     LearnedPositions,
     ModelConfig,
+    PictureTextConfig,
+    PixelShuffleProjector,
     StackConfig,
     T5BiasConfig,
     TokenPooler,
@@ -232,6 +234,12 @@ def _decoder_head(config: DecoderConfig) -> int:
     return _table(config) * (not config.tied_head) + config.vocab_size * config.head_bias
 
 
+def _projector(config: PictureTextConfig) -> int:
+    hidden, bias = config.hidden_size, config.projector.bias
+    count = hidden * (config.feature_size + bias)
+    return count if isinstance(config.projector, PixelShuffleProjector) else count + hidden * (hidden + bias)
+
+
 def _vision_head(config: VisionConfig) -> int:
     hidden, pooler, classifier = config.hidden_size, config.pooler, config.classifier
     count = 0 if config.projection is None else config.pooled_size * config.projection
@@ -279,6 +287,7 @@ HEADS: dict[type[StackConfig], HeadCount] = {
         lambda config: 0 if config.head is None else config.head.products(config.sizes),
     ),
     VisionConfig: HeadCount(_vision_head, _vision_head_products),
+    PictureTextConfig: HeadCount(lambda config: _decoder_head(config) + _projector(config), _table),
 }
 """Counts of heads, by the class of the stack."""
 

@@ -6,12 +6,16 @@ file.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from edgeformer.config import ModelConfig
 from edgeformer.errors import ExportError
-from edgeformer.manifest.parts import DeploymentName, OpSet, Precision
+from edgeformer.manifest.parts import OpSet, Precision
 from edgeformer.manifest.providers import ProviderName, find_provider
 from edgeformer.manifest.quantization import Activations
+
+DeploymentName = Literal["server", "desktop", "web", "mobile"]
+"""Where a bundle can be made to run."""
 
 LARGEST_ARRAY = 0x7FE00000
 """Bytes of an array in Chrome, into which a page loads a file.

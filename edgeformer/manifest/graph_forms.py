@@ -136,7 +136,22 @@ FORMS: dict[str, GraphForm] = {
         file=GRAPH, what="decode graph of a decoder, or an encoder; of an encoder-decoder, `onnx/decoder_model.onnx`, "
         "and of a dual encoder its pictures' half, `onnx/vision_model.onnx`",
         written="all", verified="trial of the model", read_by=(EDGEFORMER, GENAI, TRANSFORMERS_JS, OPTIMUM),
-        steps=True, weights=("merged",), ort=True, prepacked=True, twin=True,
+        steps=True, weights=("merged", "embedding_decoder"), ort=True, prepacked=True, twin=True,
+    ),
+    "vision_encoder": GraphForm(
+        file="onnx/vision_encoder.onnx", what="tower of pictures and projector: pixel values → `image_features`",
+        written="models that read pictures and text", verified="trial of its own",
+        read_by=(EDGEFORMER, TRANSFORMERS_JS),
+    ),
+    "embed_tokens": GraphForm(
+        file="onnx/embed_tokens.onnx", what="embeddings of tokens, which those of pictures are put between",
+        written="models that read pictures and text", verified="trial of its own",
+        read_by=(EDGEFORMER, TRANSFORMERS_JS),
+    ),
+    "embedding_decoder": GraphForm(
+        file=MERGED_GRAPH, what="decode graph that reads embeddings in the place of tokens, same weights",
+        written="models that read pictures and text", verified="trial of its own, behind the other two",
+        read_by=(EDGEFORMER, TRANSFORMERS_JS),
     ),
     "windowed": GraphForm(
         file="onnx/model_windowed.onnx", what="decode graph over caches as long as the windows, same weights",

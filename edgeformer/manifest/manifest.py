@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar, get_args
 
-from edgeformer.config import ModelConfig, Task
+from edgeformer.config import Form, ModelConfig, Task
 from edgeformer.contract.tensors import CacheGeometry
 from edgeformer.documents import schema
 from edgeformer.documents.json_document import is_contained, is_inside, read_object
@@ -35,7 +35,7 @@ from edgeformer.manifest.parts import (
     TextPrompts,
     sha256,
 )
-from edgeformer.manifest.pictures import PictureProcessor
+from edgeformer.manifest.pictures import FixedSizeProcessor, PictureProcessor, Placeholder
 from edgeformer.manifest.plan import ExportPlan
 from edgeformer.manifest.quantization import Smoothing
 
@@ -66,6 +66,7 @@ class Manifest:
         generation: defaults of generation of an encoder-decoder, with the keys of generation_config.json.
         prompts: of a sentence encoder, what it was trained to find before texts.
         pictures: what is done to a picture before a graph reads it; None for models that read none.
+        placeholder: what stands for a picture in a prompt; None for models that read none in texts.
         similarity: how a dual encoder compares texts and pictures; None for other models.
         adapters: the LoRA adapters of the adapter graph.
         cache_scales: scales of keys and values that are cached as int8 or fp8.
@@ -90,6 +91,7 @@ class Manifest:
     generation: dict[str, Any] = field(default_factory=dict)
     prompts: TextPrompts | None = None
     pictures: PictureProcessor | None = None
+    placeholder: Placeholder | None = None
     similarity: Similarity | None = None
     adapters: tuple[BundledAdapter, ...] = ()
     cache_scales: CacheScales | None = None
@@ -111,6 +113,10 @@ class Manifest:
             raise ConfigError(f"the task is {self.task}, and {has}.")
         if self.model is not None and self.model.sees_pictures and self.pictures is None:
             raise ConfigError(f"the task is {self.task}, and there is no processor of pictures.")
+        if self.task in ("vision-encoder", "dual-encoder") and not isinstance(self.pictures, FixedSizeProcessor):
+            raise ConfigError(f"the task is {self.task}, and its processor makes several pictures of one.")
+        if (self.task == "image-text-to-text") != (self.placeholder is not None):
+            raise ConfigError(f"the task is {self.task}, and placeholder is {shown(self.placeholder)}.")
         if self.task == "dual-encoder" and self.similarity is None:
             raise ConfigError(f"the task is {self.task}, and there is no similarity.")
         # An encoder of recordings or pictures has no vocabulary.
@@ -158,6 +164,12 @@ class Manifest:
         """Write `edgeformer.json` into a folder."""
         text = json.dumps(schema.to_json(self), indent=1, ensure_ascii=False)
         (folder / FILE_NAME).write_text(text + "\n", encoding="utf-8")
+
+    @property
+    def form(self) -> Form:
+        """Return what clients call this kind of model."""
+        form: Form = MODELS[self.task].form
+        return form
 
     @property
     def graph(self) -> str:

@@ -15,8 +15,6 @@ Precision = Literal["fp32", "fp16", "bf16", "int8", "int4"]
 CachePrecision = Literal["int8", "fp8"]
 """Data type of keys and values in a quantized cache; fp8 is float8e4m3fn."""
 OpSet = Literal["ort", "standard", "portable"]
-DeploymentName = Literal["server", "desktop", "web", "mobile"]
-"""Where a bundle can be made to run; `edgeformer.manifest.deployment` says what each implies."""
 Backend = Literal["transformers"]
 """Libraries whose own modules can be exported by module patching."""
 

@@ -77,11 +77,7 @@ class FixedSizeProcessor:
     def __post_init__(self) -> None:
         fixed = self.crop is not None or (self.resize is not None and self.resize.size is not None)
         check(fixed, self, "crop", "set where no resize decides about height and width")
-        check((self.mean is None) == (self.std is None), self, "std", "set where there is a mean, and only there")
-        for field in ("mean", "std"):
-            values = getattr(self, field)
-            check(values is None or len(values) == CHANNELS, self, field, f"a list of {CHANNELS} numbers, or None")
-        check(self.std is None or all(value > 0 for value in self.std), self, "std", "positive")
+        _check_normalization(self)
 
     @property
     def size(self) -> PictureSize:
@@ -92,5 +88,115 @@ class FixedSizeProcessor:
         return size
 
 
-PictureProcessor = FixedSizeProcessor
+@dataclass(frozen=True, kw_only=True)
+class TilesProcessor:
+    """A processor that cuts a picture into tiles, row by row, and adds the whole picture at the size of a tile.
+
+    A picture becomes RGB, is resized so that its longer side is `longest_edge`, then so that both sides are multiples
+    of a tile, cut, and each tile is made values of as `FixedSizeProcessor` does it. A picture of one tile is that tile
+    alone. Source: transformers' Idefics3ImageProcessorPil.
+
+    Attributes:
+        tile: pixels of a side of a tile, which the graph reads.
+        longest_edge: pixels of the longer side before the picture is cut; None to leave its size.
+        splits: whether pictures are cut; otherwise each is resized to one tile.
+        resample: the filter of all resizes.
+        scale, mean, std, white_background: see `FixedSizeProcessor`.
+    """
+
+    kind: Literal["tiles"] = "tiles"
+    tile: int
+    longest_edge: int | None
+    splits: bool = True
+    resample: Resample
+    scale: float | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    white_background: bool = False
+
+    def __post_init__(self) -> None:
+        check(0 < self.tile <= LARGEST_SIDE, self, "tile", f"between 1 and {LARGEST_SIDE:,}")
+        edge = self.longest_edge
+        check(edge is None or 0 < edge <= LARGEST_SIDE, self, "longest_edge", f"between 1 and {LARGEST_SIDE:,}")
+        _check_normalization(self)
+
+    @property
+    def size(self) -> PictureSize:
+        """Return the size of what the graph reads."""
+        return PictureSize(height=self.tile, width=self.tile)
+
+
+def _check_normalization(config: "FixedSizeProcessor | TilesProcessor") -> None:
+    """Check `mean` and `std`."""
+    check((config.mean is None) == (config.std is None), config, "std", "set where there is a mean, and only there")
+    for field in ("mean", "std"):
+        values = getattr(config, field)
+        check(values is None or len(values) == CHANNELS, config, field, f"a list of {CHANNELS} numbers, or None")
+    check(config.std is None or all(value > 0 for value in config.std), config, "std", "positive")
+
+
+PictureProcessor = FixedSizeProcessor | TilesProcessor
 """The kinds of processors, told apart by `kind`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepeatedPlaceholder:
+    """A placeholder of a picture in a prompt that becomes the same token, once for each of the picture's states.
+
+    Attributes:
+        token: the placeholder.
+        count: states of a picture.
+    """
+
+    kind: Literal["repeated"] = "repeated"
+    token: int
+    count: int
+
+    def __post_init__(self) -> None:
+        check(self.count > 0, self, "count", "positive")
+
+    def expanded(self, rows: int, columns: int) -> list[int]:
+        """Return the tokens of a picture; `token` stands for each state. It is not cut into rows and columns."""
+        return [self.token] * self.count
+
+
+@dataclass(frozen=True, kw_only=True)
+class TiledPlaceholder:
+    """A placeholder that becomes marks which say which tile of a picture follows, and the states of the tile.
+
+        border name(1, 1) token × count border name(1, 2) … row_end border name(2, 1) … rows_end
+        border whole token × count border
+
+    Attributes:
+        token: the placeholder, which stands for each state, too.
+        count: states of a tile.
+        border: tokens before each tile and behind the last one.
+        names: of tiles, by row and column.
+        whole: name of the whole picture.
+        row_end, rows_end: tokens behind a row that another follows, and behind the last one.
+    """
+
+    kind: Literal["tiles"] = "tiles"
+    token: int
+    count: int
+    border: tuple[int, ...]
+    names: tuple[tuple[tuple[int, ...], ...], ...]
+    whole: tuple[int, ...]
+    row_end: tuple[int, ...]
+    rows_end: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        check(self.count > 0, self, "count", "positive")
+
+    def expanded(self, rows: int, columns: int) -> list[int]:
+        """Return the tokens of a picture of so many tiles beside the whole one; `token` stands for each state."""
+        states, found = [self.token] * self.count, list[int]()
+        for row in range(rows):
+            for column in range(columns):
+                found += [*self.border, *self.names[row][column], *states]
+            found += self.rows_end if row == rows - 1 else self.row_end
+        return [*found, *self.border, *self.whole, *states, *self.border]
+
+
+Placeholder = RepeatedPlaceholder | TiledPlaceholder
+"""The kinds of placeholders, told apart by `kind`."""

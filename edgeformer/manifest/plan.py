@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from edgeformer.contract.tensors import CacheForm
-from edgeformer.manifest.deployment import DEPLOYMENTS, Deployment
-from edgeformer.manifest.parts import Arithmetic, CachePrecision, DeploymentName, OpSet, Precision
+from edgeformer.manifest.deployment import DEPLOYMENTS, Deployment, DeploymentName
+from edgeformer.manifest.parts import Arithmetic, CachePrecision, OpSet, Precision
 from edgeformer.manifest.providers import Provider, ProviderName, find_provider
 from edgeformer.manifest.quantization import Quantization
 

@@ -1,13 +1,22 @@
 """The comparison of modules of each kind with those of transformers: the class there, and the outputs compared."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
-from edgeformer.config import ClassificationHead, DualEncoderConfig, EncoderConfig, Seq2SeqConfig, VisionConfig
+from edgeformer.config import (
+    ClassificationHead,
+    DualEncoderConfig,
+    EncoderConfig,
+    PictureTextConfig,
+    Seq2SeqConfig,
+    VisionConfig,
+)
 
 
 @dataclass(frozen=True)
@@ -120,8 +129,67 @@ def _states_or_logits(outputs: Any) -> Tensor:
     return found
 
 
+PLACEHOLDER = -1
+"""The id in the place of each state of a picture, in the texts that are compared."""
+
+
+def _picture_text_class(config: PictureTextConfig, architectures: Sequence[str]) -> str:
+    return "AutoModelForImageTextToText"
+
+
+def _picture_text_ours(
+    module: Any, config: PictureTextConfig, inputs: list[Tensor], caches: Sequence[Any]
+) -> list[Tensor]:
+    pixels, text = inputs
+    features, seen = module.see(pixels), text == PLACEHOLDER
+    embeddings = module.embed_tokens(text.masked_fill(seen, 0))
+    embeddings = embeddings.masked_scatter(seen.unsqueeze(-1), features.to(embeddings.dtype))
+    return [features.flatten(0, 1), module.read_embeddings(embeddings, torch.ones_like(text), caches)[0]]
+
+
+def _picture_text_theirs(model: Any, config: PictureTextConfig, inputs: list[Tensor]) -> list[Tensor]:
+    pixels, text = inputs
+    text = text.masked_fill(text == PLACEHOLDER, model.config.image_token_id)
+    cpu = torch.device("cpu")  # Idefics3 moves states to where its parameters are, which are on the meta device
+    devices = (patch.object(kind, "device", cpu) for kind in {type(model), type(model.model)})
+    with ExitStack() as patches, _positions_in_float32(model):
+        for each in devices:
+            patches.enter_context(each)
+        features = model.get_image_features(pixel_values=pixels, return_dict=True).pooler_output
+        logits = model(input_ids=text, pixel_values=pixels, return_dict=True, use_cache=False).logits
+    return [torch.cat([each.flatten(0, -2) for each in features]), logits]
+
+
+@contextmanager
+def _positions_in_float32(model: Any) -> Iterator[None]:
+    """Let towers that find positions by parts of height and width compute these in float32, as they always do.
+
+    Where everything else is computed in float64, rounding would make other positions of them.
+    """
+    before, entered = torch.get_default_dtype(), ExitStack()
+
+    def enter(*_: Any) -> None:
+        entered.enter_context(torch._C.DisableTorchFunction())  # of a mode that computes in float64
+        torch.set_default_dtype(torch.float32)
+
+    def leave(*_: Any) -> None:
+        torch.set_default_dtype(before)
+        entered.close()
+
+    hooks = []
+    for module in model.modules():
+        if hasattr(module, "num_patches_per_side"):
+            hooks += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
 DECODER = Comparison(lambda config, architectures: "AutoModelForCausalLM", _decoder_ours, _decoder_theirs)
 ENCODER = Comparison(_encoder_class, _encoder_ours, _encoder_theirs)
 VISION = Comparison(_vision_class, _vision_ours, _vision_theirs)
 DUAL = Comparison(_dual_class, _dual_ours, _dual_theirs)
 SEQ2SEQ = Comparison(_seq2seq_class, _seq2seq_ours, _seq2seq_theirs)
+PICTURE_TEXT = Comparison(_picture_text_class, _picture_text_ours, _picture_text_theirs)

@@ -53,6 +53,12 @@ class Decoder(Stack):
             source_mask: for cross-attention, int64 [B, source] with 0 for padding.
         """
         x, run = self.embed(input_ids, attention_mask, source_mask)
+        return self.run_blocks(x, run, caches, encoder_caches)
+
+    def run_blocks(
+        self, x: Tensor, run: Run, caches: Sequence[LayerCache], encoder_caches: Sequence[Cache] = ()
+    ) -> tuple[Tensor, list[LayerCache]]:
+        """Return what `forward` returns, of what `embed` returns."""
         presents: list[LayerCache] = []
         for index, past in enumerate(caches):
             attention = self.config.blocks[index].attention
@@ -67,8 +73,17 @@ class Decoder(Stack):
 
         Embeddings are [B, S, E], or [B, S, N, E] for the residual streams of AltUp.
         """
+        return self.begin(self.embed_tokens(input_ids), input_ids, attention_mask, source_mask)
+
+    def begin(
+        self, x: Tensor, input_ids: Tensor, attention_mask: Tensor, source_mask: Tensor | None = None
+    ) -> tuple[Tensor, Run]:
+        """Return what `embed` returns, of embeddings x [B, S, E] of the tokens.
+
+        input_ids: these, or x where there are none, of a model that reads no token twice.
+        """
         positions = ops.token_positions(attention_mask, input_ids)
-        x = self.embedding_norm(self.add_positions(self.embed_tokens(input_ids), positions))
+        x = self.embedding_norm(self.add_positions(x, positions))
         key_positions = ops.key_positions(attention_mask)
         biases = self.shared_biases(positions, key_positions, x.dtype)
         recurrent = any(block.recurrent is not None for block in self.config.blocks)

@@ -8,23 +8,40 @@ return logits in float32, so that clients need no half-precision type for sampli
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
-from edgeformer.config import DecoderConfig, DualEncoderConfig, EncoderConfig, Seq2SeqConfig, StackConfig, VisionConfig
+from edgeformer.config import (
+    DecoderConfig,
+    DualEncoderConfig,
+    EncoderConfig,
+    PictureTextConfig,
+    Seq2SeqConfig,
+    StackConfig,
+    VisionConfig,
+)
 from edgeformer.contract.tensors import (
     CacheGeometry,
     TensorSpec,
     audio_inputs,
     decoder_inputs,
     dual_inputs,
+    embedding_decoder_inputs,
     output_names,
     picture_inputs,
     present_names,
     seq2seq_decoder_inputs,
     text_inputs,
 )
-from edgeformer.manifest.graph_forms import DECODER_GRAPH, ENCODER_GRAPH, GRAPH, TEXT_GRAPH, VISION_GRAPH
+from edgeformer.manifest.graph_forms import DECODER_GRAPH, ENCODER_GRAPH, FORMS, GRAPH, TEXT_GRAPH, VISION_GRAPH
+
+TABLE_ROW = "table_row"
+"""An output of the graph that reads embeddings, where its head is the table of embeddings: a row of that table.
+
+It is there until the graph is lowered, so that the weight is stored as the graphs store it that embed tokens.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +152,34 @@ def seq2seq_graphs(config: Seq2SeqConfig) -> tuple[GraphSpec, GraphSpec]:
     )
 
 
+def picture_graphs(config: PictureTextConfig) -> dict[str, GraphSpec]:
+    """Return the graphs with which a decoder reads pictures, by form, beside the one with which it reads text."""
+    cache, patches = config.cache_geometry, config.vision.patches
+    return {
+        "vision_encoder": GraphSpec(
+            file=FORMS["vision_encoder"].file,
+            inputs=tuple(picture_inputs(patches.channels, patches.height, patches.width, config.tiled)),
+            outputs=("image_features",),
+            wrap=_PictureGraph,
+            stack=config.vision,
+        ),
+        "embed_tokens": GraphSpec(
+            file=FORMS["embed_tokens"].file,
+            inputs=tuple(decoder_inputs(cache)[:1]),
+            outputs=("inputs_embeds",),
+            wrap=_EmbeddingGraph,
+        ),
+        "embedding_decoder": GraphSpec(
+            file=FORMS["embedding_decoder"].file,
+            inputs=tuple(embedding_decoder_inputs(cache, config.hidden_size)),
+            outputs=(*output_names(cache), *((TABLE_ROW,) if config.tied_head else ())),
+            wrap=_EmbeddingDecoderGraph,
+            caches=(cache,),
+            stack=config,
+        ),
+    }
+
+
 def _encoder_inputs(config: EncoderConfig, length: str) -> tuple[TensorSpec, ...]:
     if config.audio is not None:
         return tuple(audio_inputs(config.audio.mel_bins, 2 * config.context_length))
@@ -159,6 +204,27 @@ class _DecoderGraph(_Graph):
         (geometry,) = self.caches
         logits, presents = self.model(input_ids, attention_mask, geometry.by_layer(caches))
         return logits.float(), *_flat(presents)
+
+
+class _PictureGraph(_Graph):
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        features: Tensor = self.model.see(pixel_values)  # type: ignore[operator]
+        return features.float()
+
+
+class _EmbeddingGraph(_Graph):
+    def forward(self, input_ids: Tensor) -> Tensor:
+        embeddings: Tensor = self.model.embed_tokens(input_ids)  # type: ignore[operator]
+        return embeddings.float()
+
+
+class _EmbeddingDecoderGraph(_Graph):
+    def forward(self, inputs_embeds: Tensor, attention_mask: Tensor, *caches: Tensor) -> tuple[Tensor, ...]:
+        (geometry,), model = self.caches, cast(Any, self.model)
+        x, table = inputs_embeds.to(model.embedding.weight.dtype), model.embedding
+        logits, presents = model.read_embeddings(x, attention_mask, geometry.by_layer(caches))
+        row = (table(torch.zeros(1, dtype=torch.int64)),) if model.head.weight is table.weight else ()
+        return logits.float(), *_flat(presents), *row
 
 
 class _EncoderGraph(_Graph):

@@ -3,7 +3,7 @@
 Another kind is a config class (`edgeformer.config`), its module in a file of this folder, and an entry of `KINDS`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,9 +24,11 @@ from edgeformer.models.graph_specs import (
     decoder_graph,
     dual_graphs,
     encoder_graph,
+    picture_graphs,
     seq2seq_graphs,
     vision_graph,
 )
+from edgeformer.models.picture_text import PictureText
 from edgeformer.models.seq2seq import Seq2Seq
 from edgeformer.models.vision import VisionEncoder
 
@@ -41,12 +43,14 @@ class Kind:
         read: runs a module on texts: module, config, ids int64 [B, S], mask [B, S] and empty caches → logits, or states
             and the outputs of a head.
         comparison: how it is run beside the module of transformers.
+        others: returns the graphs with which a config's model reads what is no text, by form.
     """
 
     build: Callable[[Any, torch.dtype], nn.Module]
     graphs: Callable[[Any, CacheGeometry], tuple[GraphSpec, ...]]
     read: Callable[[nn.Module, Any, Tensor, Tensor, Sequence[Any]], tuple[Tensor, ...]]
     comparison: Comparison
+    others: Callable[[Any], Mapping[str, GraphSpec]] = lambda config: {}
 
 
 def _build_decoder(config: DecoderConfig, dtype: torch.dtype) -> Decoder:
@@ -98,6 +102,13 @@ KINDS: dict[Task, Kind] = {
         graphs=lambda config, cache: (vision_graph(config),),
         read=_read_no_text,
         comparison=compared.VISION,
+    ),
+    "image-text-to-text": Kind(
+        build=PictureText,
+        graphs=lambda config, cache: (decoder_graph(cache, config),),
+        read=_read_with_decoder,
+        comparison=compared.PICTURE_TEXT,
+        others=picture_graphs,
     ),
     "dual-encoder": Kind(
         build=DualEncoder,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edgeformer.config import ModelConfig, Task
+from edgeformer.config import Form, ModelConfig, Task
 from edgeformer.contract.tensors import CacheGeometry
 from edgeformer.models import build_model, model_constants
 from edgeformer.models.graph_specs import GraphSpec
@@ -55,9 +55,19 @@ class ModelSpec:
         return "causal-lm" if self.config is None else self.config.task
 
     @property
+    def form(self) -> Form:
+        """Return what clients call this kind of model."""
+        return "decoder" if self.config is None else self.config.form
+
+    @property
     def graphs(self) -> tuple[GraphSpec, ...]:
         """Return the graphs that the model is exported as, in the order in which they run."""
         return KINDS[self.task].graphs(self.config, self.cache)
+
+    @property
+    def other_graphs(self) -> Mapping[str, GraphSpec]:
+        """Return the graphs with which the model reads what is no text, such as pictures, by form."""
+        return KINDS[self.task].others(self.config)
 
     def read(self, module: nn.Module, ids: Tensor, mask: Tensor, caches: Sequence[Any]) -> tuple[Tensor, ...]:
         """Run the model's module on texts; an encoder-decoder reads them with both halves.

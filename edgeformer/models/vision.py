@@ -1,6 +1,7 @@
 """Towers of pictures: a vision transformer over patches, and what it pools of its states."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,8 @@ TAPS = 4
 class VisionEncoder(Stack):
     """A stack of bidirectional blocks over the patches of a picture; see `VisionConfig`."""
 
+    position_rows: Tensor
+
     def __init__(self, config: VisionConfig, dtype: torch.dtype = torch.float32):
         super().__init__(config, dtype)
         self.config = config
@@ -36,6 +39,8 @@ class VisionEncoder(Stack):
             self.prefix = PrefixTokens(config.prefix_tokens, hidden, dtype)
         if config.interpolated is not None:
             self.interpolation = Interpolation(config.context_length, dtype)
+        if config.fractional_grids is not None:
+            self.register_buffer("position_rows", torch.zeros(config.context_length, dtype=torch.int64))
         match config.pooler:
             case TokenPooler() as pooler:
                 self.pooler: nn.Module = PooledToken(pooler, hidden, dtype)
@@ -63,12 +68,18 @@ class VisionEncoder(Stack):
 
     def encode(self, pixel_values: Tensor) -> Tensor:
         """Return the last states [B, S, E]: those of the learned tokens, then those of patches row by row."""
+        return self.states_after(pixel_values, [len(self.blocks)])[0]
+
+    def states_after(self, pixel_values: Tensor, layers: Sequence[int]) -> list[Tensor]:
+        """Return the states [B, S, E] after so many blocks each; those after the last one are normalized."""
         x = self.stem(pixel_values)
         batch, length = x.shape[0], self.config.context_length
         if self.config.prefix_tokens:
             x = self.prefix(x)
         places = torch.arange(length, device=x.device).unsqueeze(0)  # [1, S]
-        if self.config.interpolated is None:
+        if self.config.fractional_grids is not None:
+            x = self.add_positions(x, self.position_rows.unsqueeze(0))
+        elif self.config.interpolated is None:
             x = self.add_positions(x, places)
         else:
             x = x + self.interpolation(self.position_embedding(self.interpolation.rows))
@@ -79,10 +90,11 @@ class VisionEncoder(Stack):
             key_positions=places,
             biases={},
         )
-        for index in range(len(self.blocks)):
+        states = [x]
+        for index in range(max(layers)):
             x, _ = self.run_block(index, x, (), run)
-        states: Tensor = self.final_norm(x)
-        return states
+            states.append(x)
+        return [self.final_norm(states[layer]) if layer == len(self.blocks) else states[layer] for layer in layers]
 
 
 class PatchProjection(nn.Module):
@@ -203,6 +215,8 @@ class PictureLabels(nn.Module):
 
 def picture_constants(config: StackConfig) -> dict[str, Tensor]:
     """Compute the buffers of a `VisionEncoder` that a `Stack` does not have: name → float64 or int64 tensor."""
+    if config.fractional_grids is not None:
+        return {"position_rows": fractional_rows(*config.fractional_grids)}
     if config.interpolated is None:
         return {}
     trained, wanted = config.interpolated
@@ -215,6 +229,26 @@ def picture_constants(config: StackConfig) -> dict[str, Tensor]:
         "interpolation.rows": torch.cat((first, rows + prefix)),
         "interpolation.weights": torch.cat((alone, weights)),
     }
+
+
+def fractional_rows(trained: Grid, pictures: Grid) -> Tensor:
+    """Return the row of the table of positions for each patch, int64 [P], of pictures that the patches fill.
+
+    It is computed in float32 as transformers' Idefics3VisionEmbeddings does: of a grid of 19 × 19, rounding makes one
+    of another patch of some.
+    """
+    y, x = (
+        torch.bucketize(
+            torch.clamp(
+                torch.arange(count, dtype=torch.float32) * (1.0 / torch.tensor(float(count), dtype=torch.float32)),
+                max=1.0 - 1e-6,
+            ),
+            torch.arange(1 / side, 1.0, 1 / side, dtype=torch.float32),
+            right=True,
+        )
+        for side, count in ((trained.rows, pictures.rows), (trained.columns, pictures.columns))
+    )
+    return (y[:, None] * trained.columns + x).flatten()
 
 
 def interpolation(trained: Grid, wanted: Grid) -> tuple[Tensor, Tensor]:

@@ -137,16 +137,7 @@ def _(
     attention_mask: Tensor,
     num_heads: int,
     num_kv_heads: int,
-    scale: float,
-    cos: Tensor | None = None,
-    sin: Tensor | None = None,
-    attention_bias: Tensor | None = None,
-    sinks: Tensor | None = None,
-    value_relations: Tensor | None = None,
-    rotary_interleaved: bool = False,
-    window: int = 0,
-    softcap: float = 0.0,
-    causal: bool = True,
+    *others: object,
 ) -> tuple[Tensor, Tensor, Tensor]:
     head_dim = query.shape[-1] // (num_heads if key is not None else num_heads + 2 * num_kv_heads)
     present = (query.shape[0], num_kv_heads, attention_mask.shape[1], head_dim)

@@ -52,14 +52,5 @@ def linear_attention(
 
 
 @linear_attention.register_fake
-def _(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    past: Tensor,
-    token_mask: Tensor,
-    decay: Tensor | None,
-    beta: Tensor | None,
-    scale: float,
-) -> tuple[Tensor, Tensor]:
+def _(query: Tensor, key: Tensor, value: Tensor, past: Tensor, *others: object) -> tuple[Tensor, Tensor]:
     return torch.empty_like(value), torch.empty_like(past)

@@ -50,7 +50,7 @@ def mixture_of_experts(
 
 
 @mixture_of_experts.register_fake
-def _(x: Tensor, *inputs: object, **attributes: object) -> Tensor:
+def _(x: Tensor, *others: object) -> Tensor:
     return torch.empty_like(x)
 
 

@@ -10,7 +10,7 @@ def token_mask(attention_mask: Tensor, input_ids: Tensor) -> Tensor:
 
     attention_mask  int64 [B, T]: each row is ones, then zeros (padding is on the right). Its sum is length(b), the
                     number of tokens of the row, new ones included.
-    input_ids       int64 [B, S]
+    input_ids       int64 [B, S], or embeddings [B, S, …]; only B and S are read
 
     Only a first prompt has padding, behind its tokens; behind a past, S new tokens make a length of at least S. This is
     an op because graphs with a dynamic cache have their padding elsewhere (`export/graph/cache_forms.py`).
@@ -21,4 +21,4 @@ def token_mask(attention_mask: Tensor, input_ids: Tensor) -> Tensor:
 
 @token_mask.register_fake
 def _(attention_mask: Tensor, input_ids: Tensor) -> Tensor:
-    return torch.empty_like(input_ids, dtype=torch.bool)
+    return attention_mask.new_empty(input_ids.shape[:2], dtype=torch.bool)

@@ -10,7 +10,7 @@ def token_positions(attention_mask: Tensor, input_ids: Tensor) -> Tensor:
 
     attention_mask  int64 [B, T]: each row is ones, then zeros (padding is on the right). Its sum is length(b), the
                     number of tokens of the row, new ones included.
-    input_ids       int64 [B, S]
+    input_ids       int64 [B, S], or embeddings [B, S, …]; only B and S are read
 
     So S tokens after a past of P have the positions P … P + S − 1. In a right-padded first prompt (length ≤ S) every
     row starts at 0; the results of its padding are never read.
@@ -20,7 +20,7 @@ def token_positions(attention_mask: Tensor, input_ids: Tensor) -> Tensor:
 
 @token_positions.register_fake
 def _(attention_mask: Tensor, input_ids: Tensor) -> Tensor:
-    return torch.empty_like(input_ids)
+    return attention_mask.new_empty(input_ids.shape[:2])
 
 
 def new_positions(attention_mask: Tensor, sequence_length: int) -> Tensor:

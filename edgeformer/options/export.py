@@ -16,12 +16,11 @@ from typing import Any, ClassVar, Literal, TypedDict, get_args
 from edgeformer.config import Pooling
 from edgeformer.documents.option import Option, check_options, option, options_of
 from edgeformer.errors import ExportError, shown
-from edgeformer.manifest.deployment import DEPLOYMENTS
+from edgeformer.manifest.deployment import DEPLOYMENTS, DeploymentName
 from edgeformer.manifest.parts import (
     Arithmetic,
     Backend,
     CachePrecision,
-    DeploymentName,
     OpSet,
     Precision,
 )
@@ -83,6 +82,9 @@ class CheckpointOptions:
         None, "Export this library's own module.",
         unset="edgeformer's; transformers for a type without a family", cli=True,
     )  # fmt: skip
+    text_only: bool = option(
+        False, "Export the text model of a model that reads pictures by itself.", "Its tower is left out.", cli=True
+    )
     allow_pickle: bool = option(
         False,
         "Read the tensors of a pytorch_model.bin where there are no safetensors; nothing else in it is called.",
@@ -221,6 +223,7 @@ class OptionKeywords(ModuleOptionKeywords, total=False):
     merge_adapter: Folder | None
     adapters: Adapters
     backend: Backend | None
+    text_only: bool
     allow_pickle: bool
     pooling: Pooling | None
     normalize: bool | None

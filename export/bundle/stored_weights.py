@@ -11,7 +11,7 @@ from torch import Tensor
 from edgeformer.checkpoints.expert_weights import LazyWeights, is_large
 from edgeformer.errors import BundleError
 from edgeformer.export.bundle.ort_format import SUFFIX, load_onnx
-from edgeformer.export.graph.tensors import TensorSource, split_stored, unscaled
+from edgeformer.export.graph.tensors import TORCH_DTYPES, TensorSource, split_stored, unscaled
 from edgeformer.export.quantize.quantized_tensor import dequantized
 from edgeformer.export.quantize.rounding import unpack
 from edgeformer.manifest.manifest import Manifest
@@ -28,6 +28,12 @@ def _source(stored: StoredWeight) -> TensorSource:
 def _load(path: Path) -> ir.Model:
     """Load a graph. Its weights are mapped from their file; those of a graph in ORT format are in memory."""
     return ir.from_proto(load_onnx(path)) if path.suffix == SUFFIX else ir.load(path)
+
+
+def _weight_graphs(manifest: Manifest) -> list[str]:
+    """Return the graphs that hold all weights together: those that run the model, a tower, and joined halves."""
+    others = [manifest.graphs[name].file for name in ("vision_encoder", "joined") if name in manifest.graphs]
+    return [*manifest.step_graphs, *others]
 
 
 def _similarity(manifest: Manifest) -> dict[str, Tensor]:
@@ -47,8 +53,7 @@ class StoredWeights(LazyWeights):
 
     def __init__(self, folder: Path, manifest: Manifest, model_spec: ModelSpec):
         self._shapes = model_spec.parameter_shapes()
-        joined = [manifest.graphs["joined"].file] if "joined" in manifest.graphs else []
-        opened = [_load(folder / name).graph for name in (*manifest.step_graphs, *joined)]
+        opened = [_load(folder / name).graph for name in _weight_graphs(manifest)]
         self._initializers = {name: value for graph in opened for name, value in graph.initializers.items()}
         # A quantized matrix is several tensors; its integers stand for all of them.
         self._place = {
@@ -118,6 +123,14 @@ class StoredWeights(LazyWeights):
         shape = self._shapes[parameter]
         stacked = is_large(shape) or (len(shape) == 3 and self._place[parameter][1].quantized is not None)
         return shape[0] if stacked else None
+
+    def scale_dtype(self, parameter: str) -> torch.dtype:
+        """Return the type of the scales of a quantized parameter."""
+        name = self._place[parameter][0]
+        matrix = name.removesuffix(".flat").removesuffix(".integers")
+        dtype = self._initializers[f"{matrix}.scales"].dtype
+        assert dtype is not None
+        return TORCH_DTYPES[dtype]
 
     def output_rows(self, parameter: str, value: Tensor) -> Tensor:
         """Return a quantized parameter as [N, K], with a row for each output; blocks of a row share a scale."""

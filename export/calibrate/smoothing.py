@@ -30,7 +30,7 @@ from edgeformer.manifest.quantization import Quantization, SmoothedNorm
 
 NORMS = {CANONICAL_RMS_NORM.key, LAYER_NORM.key}
 """Domain and op type of the canonical norms."""
-FARTHEST = 2.0**16
+MAX_SCALE = 2.0**16
 """The largest factor; the smallest is its inverse. Such factors leave float32 weights far from its largest exponent."""
 NEGLIGIBLE = 1e-30
 """Channels whose norm weight is below this are not smoothed: they contribute nothing, and dividing may round them."""
@@ -101,7 +101,7 @@ def _factors(inputs: Tensor, columns: Tensor, gains: Tensor) -> Tensor:
     octaves = octaves - octaves[~left_alone].median()
     # torch's ldexp and exp2 may be off in the last digit.
     exact = [2.0 ** round(octave) for octave in octaves.masked_fill(left_alone, 0).tolist()]
-    return torch.tensor(exact).clamp(1 / FARTHEST, FARTHEST)
+    return torch.tensor(exact).clamp(1 / MAX_SCALE, MAX_SCALE)
 
 
 def smoothable_norms(job: GraphJob) -> list[SmoothedNorm]:

@@ -4,9 +4,10 @@ torch.onnx.export builds its registry of operators and its table of decompositio
 0.06 s of processor time. `tables_built_once` keeps them for the process.
 
 Between `torch.export.export` and the translation to ONNX, torch.onnx.export traces the program again to decompose
-composite ops, and interprets it to find implicit type promotions. Both take longer than everything else that it does,
-and most of our programs have neither. torch has no option for this, so the shim overrides one method of the program and
-one of its graph module, on these instances alone.
+composite ops, and interprets it to find implicit type promotions. Both take longer than everything else that it does.
+Most of our programs promote no type, and their few composite ops are decomposed here, node by node, as torch would.
+torch has no option for this, so the shim overrides one method of the program and one of its graph module, on these
+instances alone.
 
 Checked with the torch versions in `CHECKED`, on which the skipped stages are `ExportedProgram.run_decompositions` and
 loops over `GraphModule.modules()` (torch/onnx/_internal/exporter/_fx_passes.py). On any other version nothing is
@@ -16,9 +17,10 @@ version that is not listed; add the version once these tests pass with it.
 
 import copy
 import functools
+import itertools
 import operator
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -35,18 +37,32 @@ CHECKED = ("2.13",)
 aten = torch.ops.aten
 
 ELEMENTWISE = {
-    aten.abs.default, aten.add.Tensor, aten.div.Tensor, aten.eq.Scalar, aten.gelu.default, aten.lt.Scalar,
-    aten.mul.Tensor, aten.neg.default, aten.relu.default, aten.silu.default, aten.sub.Tensor, aten.tanh.default,
+    aten.abs.default, aten.add.Tensor, aten.bitwise_not.default, aten.bitwise_or.Tensor, aten.cat.default,
+    aten.clamp.default, aten.div.Tensor, aten.eq.Scalar, aten.eq.Tensor, aten.exp.default, aten.gelu.default,
+    aten.gt.Scalar, aten.log.default, aten.lt.Scalar, aten.minimum.default, aten.mul.Tensor, aten.neg.default,
+    aten.pow.Tensor_Scalar, aten.relu.default, aten.rsqrt.default, aten.sigmoid.default, aten.silu.default,
+    aten.softplus.default, aten.sqrt.default, aten.sub.Tensor, aten.sum.dim_IntList, aten.tanh.default,
+    aten.where.self,
 }  # fmt: skip
 """Ops that promote types: their inputs may have different types, or another type than the output."""
 
+ARITHMETIC = {aten.add.Tensor, aten.div.Tensor, aten.mul.Tensor, aten.sub.Tensor}
+"""Ops whose numbers torch makes tensors of."""
+
 NOT_COMPOSITE = ELEMENTWISE | {
-    operator.getitem, *OPS.values(), aten._assert_tensor_metadata.default, aten.arange.default,
-    aten.bitwise_not.default, aten.embedding.default, aten.layer_norm.default, aten.linear.default,
-    aten.masked_fill.Scalar, aten.sym_size.int, aten.to.dtype, aten.transpose.int, aten.unsqueeze.default,
-    aten.view.default, aten.zeros.default,
+    operator.getitem, operator.mul, operator.sub, *OPS.values(), aten._assert_tensor_metadata.default,
+    aten.alias.default, aten.arange.default, aten.conv1d.default, aten.conv2d.default, aten.einsum.default,
+    aten.embedding.default, aten.expand.default, aten.gather.default, aten.index.Tensor, aten.index_select.default,
+    aten.layer_norm.default, aten.linalg_vector_norm.default, aten.linear.default, aten.masked_fill.Scalar,
+    aten.matmul.default, aten.mean.dim, aten.ones.default, aten.pad.default, aten.permute.default, aten.select.int,
+    aten.slice.Tensor, aten.split_with_sizes.default, aten.squeeze.dim, aten.stack.default, aten.sym_size.int,
+    aten.t.default, aten.topk.default, aten.transpose.int, aten.unsqueeze.default, aten.view.default,
+    aten.zeros.default,
 }  # fmt: skip
-"""Ops that torch.onnx.export does not decompose. `to` is the exception: it becomes a copy, or nothing."""
+"""Ops that torch.onnx.export does not decompose."""
+
+SIZE = aten.sym_size.int
+"""The op that reads a size; a program begins with these."""
 
 _LOCK = threading.Lock()
 """Held while functions of torch are replaced."""
@@ -120,18 +136,13 @@ def skip_needless_stages(program: ExportedProgram, version: str = torch.__versio
     version: of torch.
     """
     nodes = [node for node in program.graph.nodes if node.op not in ("placeholder", "output")]
-    casts = [node for node in nodes if node.target is aten.to.dtype]
-    if (
-        not _is_checked(version)
-        or any(node.target not in NOT_COMPOSITE for node in nodes)
-        or any(len(node.args) != 2 or node.kwargs for node in casts)
-    ):
+    sizes = _Sizes(program.graph)
+    if not _is_checked(version) or not all(node.target in NOT_COMPOSITE or _is_known(node, sizes) for node in nodes):
         return program
-    for node in casts:
-        value, dtype = node.args
-        same = value.meta["val"].dtype == dtype
-        node.target, node.args = (aten.alias if same else aten._to_copy).default, (value,)
-        node.kwargs = {} if same else {"dtype": dtype}
+    for node in nodes:
+        sizes.take(node)
+        if node.target in DECOMPOSED:
+            DECOMPOSED[node.target](node, sizes)
     _override(program, "run_decompositions", lambda decompositions=None: program)
     if not any(map(_promotes, nodes)):
         for node in nodes:
@@ -142,6 +153,102 @@ def skip_needless_stages(program: ExportedProgram, version: str = torch.__versio
     return program
 
 
+class _Sizes:
+    """The nodes that read the sizes of a program's inputs, or multiply them, by the expressions of what they give."""
+
+    def __init__(self, graph: torch.fx.Graph):
+        self._graph = graph
+        self._nodes: dict[Any, torch.fx.Node] = {}
+        for node in itertools.takewhile(lambda node: node.op == "placeholder" or node.target is SIZE, graph.nodes):
+            self.take(node)
+
+    def take(self, node: torch.fx.Node) -> None:
+        """Use what a node computes in those behind it, if it is a size."""
+        if isinstance(node.meta.get("val"), torch.SymInt):
+            self._nodes.setdefault(node.meta["val"].node.expr, node)
+
+    def __contains__(self, size: int | torch.SymInt) -> bool:
+        return isinstance(size, int) or size.node.expr in self._nodes
+
+    def of(self, size: int | torch.SymInt) -> Any:
+        """Return a size as an argument of nodes."""
+        return size if isinstance(size, int) else self._nodes[size.node.expr]
+
+    def product(self, sizes: Sequence[int | torch.SymInt], node: torch.fx.Node) -> Any:
+        """Return the product of sizes as an argument of a node, before which it is computed."""
+        product: Any = sizes[0]
+        for size in sizes[1:]:
+            factors, product = (self.of(product), self.of(size)), product * size
+            if product not in self:
+                with self._graph.inserting_before(node):
+                    computed = self._graph.call_function(operator.mul, factors)
+                computed.meta = node.meta | {"val": product}
+                self._nodes[product.node.expr] = computed
+        return self.of(product)
+
+
+def _cast(node: Any, sizes: _Sizes) -> None:
+    """Make a copy of `to`, or nothing."""
+    value, dtype = node.args
+    same = value.meta["val"].dtype == dtype
+    node.target, node.args = (aten.alias if same else aten._to_copy).default, (value,)
+    node.kwargs = {} if same else {"dtype": dtype}
+
+
+def _square(node: Any, sizes: _Sizes) -> None:
+    node.target, node.args = aten.pow.Tensor_Scalar, (*node.args, 2)
+
+
+def _or(node: Any, sizes: _Sizes) -> None:
+    node.target = aten.bitwise_or.Tensor
+
+
+def _reshape(node: Any, sizes: _Sizes) -> None:
+    """Make a view, even where torch would copy: ONNX knows no strides."""
+    node.target = aten.view.default
+
+
+def _flatten(node: Any, sizes: _Sizes) -> None:
+    shape, first, last = _flattened(node)
+    flat = sizes.product(shape[first : last + 1], node)
+    node.args = (node.args[0], [*map(sizes.of, shape[:first]), flat, *map(sizes.of, shape[last + 1 :])])
+    node.target = aten.view.default
+
+
+def _flattened(node: Any) -> tuple[Any, int, int]:
+    """Return the shape of what `flatten` is given, and the first and the last axis that it makes one of."""
+    value, first, last = (*node.args, *(0, -1)[len(node.args) - 1 :])
+    shape = value.meta["val"].shape
+    return shape, first % len(shape), last % len(shape)
+
+
+def _unflatten(node: Any, sizes: _Sizes) -> None:
+    node.target, node.args = aten.view.default, (node.args[0], list(map(sizes.of, node.meta["val"].shape)))
+
+
+DECOMPOSED = {
+    aten.to.dtype: _cast,
+    aten.square.default: _square,
+    aten.__or__.Tensor: _or,
+    aten.reshape.default: _reshape,
+    aten.flatten.using_ints: _flatten,
+    aten.unflatten.int: _unflatten,
+}
+"""Composite ops, and what makes of a node what torch.onnx.export would decompose it into."""
+
+
+def _is_known(node: Any, sizes: _Sizes) -> bool:
+    """Whether this is a composite op that can be decomposed here: a program may compute none of the sizes it needs."""
+    if node.target not in DECOMPOSED or node.kwargs:
+        return False
+    if node.target is aten.to.dtype:
+        return len(node.args) == 2
+    if node.target is aten.flatten.using_ints:
+        shape = node.args[0].meta["val"].shape
+        return len(shape) > 0 and all(size in sizes for size in shape)
+    return node.target is not aten.unflatten.int or all(size in sizes for size in node.meta["val"].shape)
+
+
 def _override(instance: object, method: str, replacement: Any) -> None:
     """Override a method of one instance."""
     assert hasattr(type(instance), method), f"torch has no {type(instance).__name__}.{method} any more"
@@ -149,9 +256,11 @@ def _override(instance: object, method: str, replacement: Any) -> None:
 
 
 def _promotes(node: torch.fx.Node) -> bool:
-    """Whether an op computes in another type than that of its inputs; Python floats count as float32."""
+    """Whether an op computes in another type than that of its inputs; Python's numbers count as float32 and int64."""
     if node.target not in ELEMENTWISE:
         return False
     types = {each.meta["val"].dtype for each in node.all_input_nodes if isinstance(each.meta["val"], Tensor)}
     types |= {torch.float32 for each in node.args if isinstance(each, float)}
+    if node.target in ARITHMETIC:
+        types |= {torch.int64 for each in node.args if isinstance(each, int)}
     return len(types) > 1 or node.meta["val"].dtype not in {torch.bool, *types}

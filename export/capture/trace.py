@@ -7,6 +7,7 @@ as for a thousand. Initializers keep the names of the module's parameters and be
 import functools
 import inspect
 import logging
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from typing import Any
 
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
+import sympy
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -37,7 +39,7 @@ NO_MODULE = "_empty_nn_module_stack"
 
 SIZES = {
     "batch_size": 2, "sequence_length": 3, "past_sequence_length": 5, "total_sequence_length": 8, "source_length": 7,
-    "text_batch_size": 2, "image_batch_size": 4,
+    "num_images": 4, "text_batch_size": 2, "image_batch_size": 4,
 }  # fmt: skip
 """Sizes of the contract's symbolic dimensions while a module is traced: any but 0 and 1, which torch.export
 specializes.
@@ -150,9 +152,17 @@ def _name_dimensions(graph: ir.Graph, inputs: Sequence[TensorSpec]) -> None:
                 names.setdefault(dim.value, name)
     for value in (*graph.inputs, *(output for node in graph for output in node.outputs)):
         if value.shape is not None:
-            value.shape = ir.Shape(
-                names.get(dim.value, dim.value) if isinstance(dim, ir.SymbolicDim) else dim for dim in value.shape
-            )
+            dims = (_simplest(dim.value) if isinstance(dim, ir.SymbolicDim) else dim for dim in value.shape)
+            value.shape = ir.Shape(names.get(dim, dim) if isinstance(dim, str) else dim for dim in dims)
+
+
+def _simplest(dim: str | None) -> str | None:
+    """Return the name of a dimension for what equals it: torch may write (s22**2)//s22 for s22."""
+    if dim is None or "//" not in dim:
+        return dim
+    symbols = {name: sympy.Symbol(name, integer=True, positive=True) for name in re.findall(r"[A-Za-z_]\w*", dim)}
+    found = sympy.sympify(dim, locals=symbols)
+    return found.name if isinstance(found, sympy.Symbol) else dim
 
 
 def _name_nodes(graph: ir.Graph) -> None:

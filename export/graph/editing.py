@@ -19,7 +19,7 @@ def producer(value: ir.Value | None, op_type: str, domain: str = "") -> ir.Node 
 
 
 def read_once(value: ir.Value) -> bool:
-    """Return whether exactly one node reads a value, and it is no graph output."""
+    """Return whether exactly one node reads a value, and it is not a graph output."""
     return len(value.uses()) == 1 and not value.is_graph_output()
 
 

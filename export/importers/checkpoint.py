@@ -11,16 +11,18 @@ from edgeformer.checkpoints.found_model import CONTEXT_FIELDS
 from edgeformer.checkpoints.sentence_transformers import lowers_case, read_prompts
 from edgeformer.checkpoints.source import ModelSource
 from edgeformer.checkpoints.weights import CheckpointWeights
-from edgeformer.config import EncoderConfig, PoolingHead
+from edgeformer.config import EncoderConfig, PictureTextConfig, PoolingHead
 from edgeformer.errors import ConfigError
 from edgeformer.export.importers.checkpoint_warnings import checkpoint_warnings
 from edgeformer.export.importers.opened_model import OpenedAdapter, OpenedModel, Origin
 from edgeformer.export.importers.pictures.dual_texts import open_dual
 from edgeformer.export.importers.pictures.picture_comparison import compare_pictures
+from edgeformer.export.importers.pictures.placeholders import compare_prompts, read_placeholder
 from edgeformer.export.importers.tokenizer_files import TokenizerFiles
 from edgeformer.export.progress import Progress, no_progress
 from edgeformer.lora.adapter_tensors import open_adapter
 from edgeformer.manifest.parts import Provenance, TextModelOf
+from edgeformer.manifest.pictures import Placeholder
 from edgeformer.models.model_spec import model_spec_of
 
 NO_ADAPTERS: Mapping[str, str | Path] = MappingProxyType({})
@@ -48,23 +50,16 @@ def open_checkpoint(
         comparison = compare_modules(compared, weights if compared is source else compared.weights())
     left_out = weights.left_out if isinstance(weights, CheckpointWeights) else ()
     compares = comparison is not None and comparison.library is not None
-    warnings: tuple[str, ...] = ()
-    if source.pictures is not None and compares:
-        warnings = compare_pictures(source.folder, source.pictures)
     tokenizer = TokenizerFiles(source.folder)
+    placeholder, warnings = _read_pictures(source, tokenizer.folder, compares)
     dual = open_dual(source, weights, tokenizer.folder, compares=compares)
-    whole, tokens, is_decoder = source.text_model_of, dual.tokens, source.config.task == "causal-lm"
+    whole, tokens, is_decoder = source.text_model_of, dual.tokens, source.config.form == "decoder"
+    found = checkpoint_warnings(source, tokenizer, source.config.task, tokens, source.config.vocab_size, compares)
     return OpenedModel(
         model_spec=model_spec_of(source.config),
         weights=weights,
         comparison=comparison,
-        warnings=(
-            *checkpoint_warnings(
-                source, tokenizer, source.config.task, tokens, source.config.vocab_size, compared=compares
-            ),
-            *warnings,
-            *dual.warnings,
-        ),
+        warnings=(*found, *warnings, *dual.warnings),
         adapters=tuple(_open_adapter(name, Path(folder), weights) for name, folder in adapters.items()),
         origin=Origin(
             name=source.name,
@@ -82,10 +77,27 @@ def open_checkpoint(
             generation=source.generation_defaults(applied=not is_decoder),
             prompts=read_prompts(source.modules),
             pictures=source.pictures,
+            placeholder=placeholder,
             similarity=dual.similarity,
             lower_case=_pools(source) and lowers_case(source.folder),
         ),
     )
+
+
+def _read_pictures(
+    source: ModelSource, folder: Path | None, compares: bool
+) -> tuple[Placeholder | None, tuple[str, ...]]:
+    """Return what stands for a picture in prompts, and why pictures were not compared with transformers.
+
+    folder: of the tokenizer.
+    """
+    if source.pictures is None:
+        return None, ()
+    warnings = compare_pictures(source.folder, source.pictures) if compares else ()
+    if not isinstance(source.config, PictureTextConfig):
+        return None, warnings
+    placeholder = read_placeholder(source, source.config, folder)
+    return placeholder, (*warnings, *(compare_prompts(source, placeholder, folder) if compares else ()))
 
 
 def _pools(source: ModelSource) -> bool:
@@ -109,7 +121,15 @@ def _client_config(source: ModelSource) -> dict[str, Any]:
     if source.causal is not None:
         names = [name.replace("ForCausalLM", "ForSequenceClassification") for name in source.hf_config["architectures"]]
         return source.hf_config | {"architectures": names, "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
-    if source.config.task != "causal-lm":
+    if source.config.form != "decoder":
         return source.hf_config
-    limits = {name: source.config.context_length for name in CONTEXT_FIELDS if name in source.hf_config}
-    return source.hf_config | (limits or {"max_position_embeddings": source.config.context_length})
+    if source.text_config is not None:
+        inner = source.hf_config.get("text_config") or {}
+        return source.hf_config | {"text_config": _with_limit(inner, source.config.context_length)}
+    return _with_limit(source.hf_config, source.config.context_length)
+
+
+def _with_limit(hf_config: dict[str, Any], context_length: int) -> dict[str, Any]:
+    """Return the config.json of a decoder with the positions that its graph has."""
+    limits = {name: context_length for name in CONTEXT_FIELDS if name in hf_config}
+    return hf_config | (limits or {"max_position_embeddings": context_length})

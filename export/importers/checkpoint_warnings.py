@@ -14,6 +14,7 @@ from edgeformer.config import Task
 from edgeformer.documents.json_document import read_object
 from edgeformer.errors import BundleError, RequestError, shown
 from edgeformer.export.importers.tokenizer_files import TokenizerFiles
+from edgeformer.manifest.manifest import MODELS
 from edgeformer.manifest.parts import SpecialTokens
 from edgeformer.options.generation_fields import requested_fields
 from edgeformer.runtime.text.tokenizer import Tokenizer
@@ -24,6 +25,12 @@ USER, ANSWER = "What is one and one?", "Two, of course."
 
 PROBES = ("Hello, world!", " two  spaces,\ta tab\nand 1234567 numbers", "naïve café, 漢字, 🙂")
 """Texts that tokenizers part ways at: beginnings, spaces, digits, letters beyond ASCII."""
+
+RANK_BY_TOKENS = (
+    "To rank by it, write modules.json and the template into its folder, as the reference of bundles says (Causal "
+    "models that rank), and export again."
+)
+"""Advice for a causal model that should rank."""
 
 LISTED = 3
 """Tokens that a sentence names at most."""
@@ -41,9 +48,11 @@ def checkpoint_warnings(
 
     tokenizer: the model's. vocab_size: rows of the embedding. compared: whether transformers reads the tokenizer, too.
     """
-    generates = task in ("causal-lm", "seq2seq-lm")
+    form = MODELS[task].form
+    generates = form != "encoder"
     return (
-        *(decoder_warnings(found.generation_config()) if task == "causal-lm" else ()),
+        *(decoder_warnings(found.generation_config()) if form == "decoder" else ()),
+        *(ranking_warnings(found) if form == "decoder" else ()),
         *(end_warnings(tokens, vocab_size) if generates else ()),
         *tokenizer.warnings,
         *head_warnings(found),
@@ -58,6 +67,16 @@ def head_warnings(found: FoundModel) -> Iterator[str]:
         yield (
             f"{' and '.join(M3_HEADS)} are pickles, so that the sparse weights and the vectors of tokens are left out. "
             "To read them: --allow-pickle."
+        )
+
+
+def ranking_warnings(found: FoundModel) -> Iterator[str]:
+    """Yield that a causal model whose name says that it ranks becomes one that writes."""
+    names = (found.name, found.hub_id, found.folder.name, found.hf_config.get("_name_or_path"))
+    if any("rerank" in str(name).lower() for name in names):
+        yield (
+            "the name of this model says that it ranks texts, and its folder does not say by which tokens, so the "
+            f"bundle writes texts. {RANK_BY_TOKENS}"
         )
 
 

@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from edgeformer.checkpoints.gguf.unpacked import UnpackedGguf
 from edgeformer.checkpoints.source import ModelSource
 from edgeformer.checkpoints.tensor_files import open_tensors
-from edgeformer.config import ModelConfig, PatchStem, StackConfig
+from edgeformer.config import ModelConfig, PatchStem, PictureTextConfig, StackConfig
 from edgeformer.errors import EdgeformerError, ExportError, MissingDependencyError
 from edgeformer.export.importers.opened_model import Comparison
 from edgeformer.export.reference.reference import Reference
 from edgeformer.export.reference.weight_streaming import streaming_parameters
+from edgeformer.models.compared import PLACEHOLDER
 from edgeformer.models.kinds import KINDS
 from edgeformer.models.model_spec import model_spec_of
 
@@ -41,6 +43,9 @@ SMALL_TABLE = 2**21
 
 LARGEST_MODULE = 2**30
 """Bytes in float64 that one module may hold by itself. Stacked experts are read at once by transformers' modules."""
+
+LARGEST_UNPACKED = 2**34
+"""Bytes in float32 of a GGUF file that transformers dequantizes at once."""
 
 LONGEST_RECORDING = 2**27
 """Parameters of a speech model above which 30 seconds, 1,500 positions, would take minutes in float64."""
@@ -117,6 +122,8 @@ def _build(source: ModelSource) -> Any:
         raise NotComparedError(f"transformers has no model_type {model_type!r}")
     plain = source.hf_config.items()
     values = {name: decoded(value) for name, value in plain if name not in ("model_type", "auto_map")}
+    if source.gguf is not None:
+        values |= _read_metadata(source.gguf, model_type)
     try:
         config = CONFIG_MAPPING[model_type].from_dict(values)
         kind = getattr(transformers, _class_name(source))
@@ -131,6 +138,28 @@ def _build(source: ModelSource) -> Any:
         if size > LARGEST_MODULE and type(module) not in (nn.Linear, nn.Embedding):
             raise NotComparedError(f"{name} alone would take {size / 2**30:.1f} GiB of memory in transformers")
     return model
+
+
+def _read_metadata(gguf: UnpackedGguf, model_type: str) -> dict[str, Any]:
+    """Return the fields of a config that transformers itself reads from the metadata of a GGUF file.
+
+    It leaves others at their defaults, which may be those of another model; these are edgeformer's reading. Raises
+    NotComparedError for an architecture that it does not read, and for a file that it would need more memory for than
+    `LARGEST_UNPACKED`.
+    """
+    from edgeformer.transformers_backend.tensors.gguf_metadata import read_gguf_config
+
+    unpacked = 4 * sum(math.prod(tensor.shape) for tensor in gguf.file.tensors.values())
+    if unpacked > LARGEST_UNPACKED:
+        raise NotComparedError(f"transformers would unpack the file to {unpacked / 2**30:.1f} GiB in memory")
+    try:
+        found = read_gguf_config(gguf.folder, gguf.file.paths[0])
+    except Exception as error:  # code that is not ours may raise anything
+        said = (str(error).strip().splitlines() or [""])[0][:200]
+        raise NotComparedError(f"transformers cannot read the file ({type(error).__name__}: {said})") from error
+    if found.pop("model_type", None) != model_type:
+        raise NotComparedError("transformers reads the file as a model of another type")
+    return found
 
 
 def _class_name(source: ModelSource) -> str:
@@ -190,6 +219,8 @@ def _inputs(source: ModelSource) -> list[Tensor]:
     """Return the inputs of every stack of the model, [1, N] or a spectrogram; those of a decoder are its target."""
     generator = torch.Generator().manual_seed(0)
     text = partial(_text, padding=source.hf_config.get("pad_token_id"), generator=generator)
+    if isinstance(source.config, PictureTextConfig):
+        return _pictures_in_text(source.config, text(source.config), source.hf_config)
     inputs = []
     for stack in source.config.stacks.values():
         if stack.patch_stem is not None:
@@ -202,6 +233,20 @@ def _inputs(source: ModelSource) -> list[Tensor]:
 def _picture(patches: PatchStem, generator: torch.Generator) -> Tensor:
     """Return a picture of noise [1, channels, height, width]."""
     return torch.randn(1, patches.channels, patches.height, patches.width, generator=generator).double()
+
+
+def _pictures_in_text(config: PictureTextConfig, text: Tensor, hf_config: Mapping[str, Any]) -> list[Tensor]:
+    """Return three pictures of noise, and a text [1, N] with them: two at its beginning and one at its end."""
+    generator, patches = torch.Generator().manual_seed(1), config.vision.patches
+    batch = (1, 3) if config.tiled else (3,)
+    pixels = torch.randn(*batch, patches.channels, patches.height, patches.width, generator=generator).double()
+    names = ("image_token_id", "image_token_index")
+    placeholder = next((hf_config[name] for name in names if isinstance(hf_config.get(name), int)), None)
+    if placeholder is None:
+        raise NotComparedError("its config.json names no token that stands for a picture")
+    text = torch.where(text == placeholder, (text + 1) % config.vocab_size, text)
+    picture = torch.full((1, config.picture_tokens), PLACEHOLDER)
+    return [pixels, torch.cat((picture, picture, text, picture), 1)]
 
 
 def _recording(stack: StackConfig, config: ModelConfig, generator: torch.Generator) -> Tensor:

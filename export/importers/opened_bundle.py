@@ -73,9 +73,9 @@ def open_subject(
 def find_checkpoint(bundle: str | Path, adapter: str | Path | None = None) -> str | None:
     """Return the model that a bundle was exported from, if it is here: what `against` of `open_subject` takes.
 
-    That is a preset, a folder of the name that the manifest gives, beside the bundle or in the working directory, or
-    what the local cache has of a hub id. None for another folder than a bundle, and where a model found so does not
-    fit. adapter: folder of the adapter that was merged into it. Raises BundleError for a damaged manifest.
+    That is a preset, a folder or file of the name that the manifest gives, beside the bundle or in the working
+    directory, or what the local cache has of a hub id. None for another folder than a bundle, and where a model found
+    so does not fit. adapter: folder of the adapter that was merged into it. Raises BundleError for a damaged manifest.
     """
     folder = Path(bundle)
     if not os.path.isfile(folder / FILE_NAME):
@@ -85,7 +85,7 @@ def find_checkpoint(bundle: str | Path, adapter: str | Path | None = None) -> st
     found: list[str | Path] = []
     if kind == "preset" and name in preset_names():
         found = [name]
-    elif kind == "folder" and Path(name).name == name:
+    elif kind in ("folder", "file") and Path(name).name == name:
         found = [folder.resolve().parent / name, Path.cwd() / name]
     elif kind == "hub":
         found = [path for path in (cached_folder(name),) if path is not None]
@@ -94,13 +94,18 @@ def find_checkpoint(bundle: str | Path, adapter: str | Path | None = None) -> st
 
 def _fits(folder: Path, manifest: Manifest, model: str | Path, adapter: str | Path | None) -> bool:
     """Return whether a model has the config and the tensors of the one that a bundle was exported from."""
-    if isinstance(model, Path) and (not os.path.isfile(model / "config.json") or os.path.isfile(model / FILE_NAME)):
+    if isinstance(model, Path) and (not _holds_model(model) or os.path.isfile(model / FILE_NAME)):
         return False
     try:
         _with_checkpoint(folder, manifest, model, adapter)
     except EdgeformerError:
         return False
     return True
+
+
+def _holds_model(path: Path) -> bool:
+    """Return whether a path is a GGUF file, or a folder with a config.json or with one."""
+    return path.is_file() or os.path.isfile(path / "config.json") or any(path.glob("*.gguf"))
 
 
 def _with_checkpoint(
@@ -120,7 +125,8 @@ def _with_checkpoint(
     if isinstance(head, PoolingHead) and isinstance(head.pooling, str) and not head.layers:
         pooled = (head.pooling, head.normalize)
     found = find_model(against, bool(manifest.provenance.pickled_weights))
-    source = open_source(found, manifest.context_length, *pooled)
+    text_only = manifest.provenance.text_model_of is not None
+    source = open_source(found, manifest.context_length, *pooled, text_only=text_only)
     source = _merged(source, manifest, adapter)
     if source.config != manifest.model:
         raise ConfigError(

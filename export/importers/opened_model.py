@@ -10,7 +10,7 @@ from torch import Tensor
 from edgeformer.export.importers.tokenizer_files import TokenizerFiles
 from edgeformer.lora.adapter_tensors import Update
 from edgeformer.manifest.parts import AdapterOrigin, Provenance, Similarity, SpecialTokens, TextPrompts
-from edgeformer.manifest.pictures import PictureProcessor
+from edgeformer.manifest.pictures import PictureProcessor, Placeholder
 from edgeformer.models.model_spec import ModelSpec
 
 
@@ -28,6 +28,7 @@ class Origin:
         generation: fields of generation_config.json that an encoder-decoder generates with.
         prompts: of a sentence encoder.
         pictures: the processor of a model that reads pictures.
+        placeholder: what stands for a picture in a prompt.
         similarity: of a dual encoder.
         lower_case: whether the tokenizer is to lower the case of texts, too.
     """
@@ -41,6 +42,7 @@ class Origin:
     generation: dict[str, Any] = field(default_factory=dict)
     prompts: TextPrompts | None = None
     pictures: PictureProcessor | None = None
+    placeholder: Placeholder | None = None
     similarity: Similarity | None = None
     lower_case: bool = False
 

@@ -26,9 +26,13 @@ from edgeformer.models.model_spec import ModelSpec
 class ModuleDescription:
     """The facts that a module does not tell about itself.
 
-    context_length: positions that it can tell apart. num_layers, num_kv_heads, head_dim: of its caches. name: of the
-    model, by default that of the output folder. tokenizer_folder: holds tokenizer.json and what belongs to it. eos: ids
-    of the tokens that end a text. bos, pad: ids of the tokens that begin and pad one.
+    Attributes:
+        context_length: positions that it can tell apart.
+        num_layers, num_kv_heads, head_dim: of its caches.
+        name: of the model, by default that of the output folder.
+        tokenizer_folder: holds tokenizer.json and what belongs to it.
+        eos: ids of the tokens that end a text.
+        bos, pad: ids of the tokens that begin and pad one.
     """
 
     vocab_size: int

@@ -8,6 +8,7 @@
 | tiktoken.model, a tokenizer.model of it  | tiktoken                                  | transformers, tiktoken      |
 | vocab.json, merges.txt, added_tokens.json| GPT-2 and its kin                         | transformers                |
 | vocab.txt                                | BERT and its kin                          | transformers                |
+| *.gguf                                   | byte-level, or pieces of SentencePiece    | us (`checkpoints.gguf`)     |
 
 transformers reads them once, when the model is exported; the runtime needs tokenizer.json only.
 """
@@ -22,6 +23,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from edgeformer.checkpoints.gguf.gguf_file import open_gguf
+from edgeformer.checkpoints.gguf.tokenizer_json import write_gguf_tokenizer
+from edgeformer.checkpoints.weight_map import GGUF
 from edgeformer.client_files.files import copy_files
 from edgeformer.documents.json_document import read_object
 from edgeformer.errors import MissingDependencyError, require, shown
@@ -52,6 +56,9 @@ PROBES = (
 PLAIN_PROBES = 4
 """The first of them, which SentencePiece itself is asked for, too: it knows of no special tokens."""
 
+READ_AS = {"umt5": "t5"}
+"""Types of models whose tokenizer transformers makes of other files than tokenizer.json by another type alone."""
+
 LINE_OF_TIKTOKEN = re.compile(rb"[A-Za-z0-9+/=]+ \d+\r?\n")
 LONGEST_LINE = 1024
 """A line of a file of tiktoken: bytes in base64, and an id."""
@@ -67,11 +74,15 @@ class TokenizerFiles:
     def __init__(self, folder: Path):
         self.folder, self.warnings = folder, tuple[str, ...]()
         files = [folder / name for name in VOCABULARIES if (folder / name).is_file()]
-        if (folder / STORED).is_file() or not files:
+        gguf = None if files else next(iter(sorted(folder.glob(GGUF))), None)
+        if (folder / STORED).is_file() or not (files or gguf):
             return
         made = Path(tempfile.mkdtemp(prefix="edgeformer-tokenizer-"))
         weakref.finalize(self, shutil.rmtree, made, ignore_errors=True)
         try:
+            if gguf is not None:
+                self._read_gguf(gguf, made)
+                return
             least = max(map(_count, files))
             theirs = _read(folder)
             if len(theirs) < least:  # transformers makes an empty tokenizer where it does not find its files
@@ -80,7 +91,15 @@ class TokenizerFiles:
             self.folder = made
             self.warnings = tuple(_differences(made, theirs))
         except Exception as error:  # code that is not ours may raise anything
-            self.warnings = (_unread(files[0].name, error),)
+            self.warnings = (_unread((gguf or files[0]).resolve().name, error),)
+
+    def _read_gguf(self, file: Path, made: Path) -> None:
+        """Make the tokenizer of a GGUF file, if it has one."""
+        opened = open_gguf(file)
+        if "tokenizer.ggml.tokens" in opened.metadata:
+            write_gguf_tokenizer(opened, made)
+            copy_files(ANYWHERE, file.parent, made)
+            self.folder = made
 
 
 def _count(file: Path) -> int:
@@ -103,10 +122,12 @@ def _count(file: Path) -> int:
 def _read(folder: Path) -> Any:
     """Return transformers' tokenizer of a folder, by the files that are there and no code of the model's."""
     AutoTokenizer = require("transformers", "transformers").AutoTokenizer
+    model_type = read_object(folder / "config.json").get("model_type") if (folder / "config.json").is_file() else None
+    options = {"tokenizer_type": READ_AS[model_type]} if model_type in READ_AS else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # Marian recommends a package that it uses for nothing here
         theirs = AutoTokenizer.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False, mistral_format=False
+            folder, local_files_only=True, trust_remote_code=False, mistral_format=False, **options
         )
     if (folder / TEKKEN).is_file() and "add_bos_token" not in _config(folder):
         theirs.bos_token = BOS_OF_TEKKEN  # which mistral-common puts before every text, whatever files say

@@ -33,8 +33,7 @@ from edgeformer.export.passes import (
     optional_logits,
     quantize_weights,
 )
-from edgeformer.manifest.graph_forms import GRAPH
-from edgeformer.models.graph_specs import GraphSpec
+from edgeformer.models.graph_specs import TABLE_ROW, GraphSpec
 
 
 @dataclass(frozen=True)
@@ -84,10 +83,14 @@ def lower_captured(graph: ir.Model, graph_spec: GraphSpec, lowering: LoweringOpt
     """Lower a captured graph in place; `locate` lowers it a second time and must get the same nodes."""
     canonicalized = [] if graph_spec.stack is not None else canonicalize(graph)
     shortened = []
-    if graph_spec.file == GRAPH and (report := optional_logits(graph)).changed:  # of a decoder without an encoder
+    alone = len(graph_spec.caches) == 1  # of a decoder without an encoder
+    if alone and (report := optional_logits(graph)).changed:
         shortened.append(report)
     lowered = lower(graph, lowering, expected_changes(graph_spec.stack) if graph_spec.stack is not None else None)
     make_optional(graph)
+    for output in [each for each in graph.graph.outputs if each.name == TABLE_ROW]:
+        graph.graph.outputs.remove(output)
+        common_passes.RemoveUnusedNodesPass()(graph)
     return replace(lowered, passes=[*canonicalized, *shortened, *lowered.passes])
 
 

@@ -18,9 +18,12 @@ KERNELS = "kernels "
 class Check:
     """One figure and its limit; a figure that is NaN fails.
 
-    name: the run and the figure (`prefill: worst ratio`). what: a description of the run. eager: the same figure for
-    eager PyTorch in the graph's own precision, if it has one. reason: why the limit has its value. at_least: the limit
-    is a lower bound.
+    Attributes:
+        name: the run and the figure (`prefill: worst ratio`).
+        what: a description of the run.
+        eager: the same figure for eager PyTorch in the graph's own precision, if it has one.
+        reason: why the limit has its value.
+        at_least: the limit is a lower bound.
     """
 
     name: str
@@ -122,12 +125,18 @@ class Rounding:
 class Report:
     """The result of a verification of the graphs of one bundle; its fields are those of report.json.
 
-    mode: quick or full. reference: what the graphs were compared with. hashes: SHA-256 of the graphs' files, by name.
-    environment: versions, provider, threads, TF32, machine. rounding: the effect of storing the weights; quantization:
-    that effect together with all rounding of the graph in use, of activations and of a quantized cache. orders: the
-    number of summation orders in which eager PyTorch ran; more than 1 where a borderline failure was checked again.
-    comparison: of eager PyTorch with the module of transformers, at export; None where there was none to compare.
-    pickled_weights: SHA-256 of each pickle that the weights were read from, by name.
+    Attributes:
+        mode: quick or full.
+        reference: what the graphs were compared with.
+        hashes: SHA-256 of the graphs' files, by name.
+        environment: versions, provider, threads, TF32, machine.
+        rounding: the effect of storing the weights.
+        quantization: that effect together with all rounding of the graph in use, of activations and of a quantized
+            cache.
+        orders: the number of summation orders in which eager PyTorch ran; more than 1 where a borderline failure was
+            checked again.
+        comparison: of eager PyTorch with the module of transformers, at export; None where there was none to compare.
+        pickled_weights: SHA-256 of each pickle that the weights were read from, by name.
     """
 
     version: int

@@ -28,6 +28,9 @@ ELEMENTWISE = {
     "Reciprocal", "Relu", "Sigmoid", "Softplus", "Sqrt", "Sub", "Tanh", "Where",
 }  # fmt: skip
 
+TOKENS = ("input_ids", "inputs_embeds")
+"""Inputs of decoders with an entry for every token."""
+
 INT32_MAX = 2**31 - 1
 """End of a Slice that reads to the end of an axis; Slice clamps it."""
 
@@ -87,7 +90,7 @@ def _tokenwise(model: ir.Model) -> tuple[set[ir.Node], set[ir.Value | None]]:
 
     Values inside of what torch decomposes have no shape, so these values are found by what they are computed from.
     """
-    tokens = next(value for value in model.graph.inputs if value.name == "input_ids").shape[1]  # type: ignore[index]
+    tokens = next(value for value in model.graph.inputs if value.name in TOKENS).shape[1]  # type: ignore[index]
     tokenwise: set[ir.Node] = set()
     per_token: set[ir.Value | None] = set()
     constant: set[ir.Value | None] = {None}

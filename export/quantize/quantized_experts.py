@@ -13,11 +13,20 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
+from edgeformer.checkpoints.expert_weights import read_blocks
 from edgeformer.export.graph.tensors import StreamedTensor
-from edgeformer.export.quantize.quantized_tensor import Part, QuantizedPart, check_finite, stored_scales
-from edgeformer.export.quantize.rounding import pack, round_blocks
+from edgeformer.export.quantize.quantized_tensor import (
+    Part,
+    QuantizedPart,
+    check_finite,
+    stored_blocks,
+    stored_scales,
+)
+from edgeformer.export.quantize.rounding import QuantizedBlocks, pack, round_blocks
 from edgeformer.manifest.parts import StoredWeight
 from edgeformer.manifest.quantization import WeightFormat
+
+PARTS = ("integers", "scales", "zeros")
 
 
 class QuantizedExperts:
@@ -50,14 +59,33 @@ class QuantizedExperts:
         kept = self._kept.get(expert, {}) if self._kept is not None else {}
         if part in kept:
             return kept[part]
-        rows = self.tensor.read_expert(expert).float()  # [N, K]
-        check_finite(rows, self.tensor.source.parameters)
-        blocks = round_blocks(rows.reshape(len(rows), -1, self.block), self.form)
+        blocks = self._stored_blocks(expert) or self._rounded(expert)
         scales = stored_scales(blocks.scales, self.tensor.dtype, self.tensor.source.parameters)
         parts: dict[Part, Tensor] = {"scales": scales, "zero_points": pack(blocks.zeros, self.form.bits)}
         if self._kept is not None:
             self._kept[expert] = parts
         return pack(blocks.integers, self.form.bits).flatten(1) if part == "integers" else parts[part]
+
+    def _rounded(self, expert: int) -> QuantizedBlocks:
+        rows = self.tensor.read_expert(expert).float()  # [N, K]
+        check_finite(rows, self.tensor.source.parameters)
+        return round_blocks(rows.reshape(len(rows), -1, self.block), self.form)
+
+    def _stored_blocks(self, expert: int) -> QuantizedBlocks | None:
+        """Return the blocks that the checkpoint stores for all parameters of an expert, None unless it has them."""
+        source, form = self.tensor.source, self.form
+        if source.transposed or not form.symmetric:
+            return None
+        parts = []
+        for name in source.parameters:
+            found = read_blocks(self.tensor.values, name, form.bits, form.block, expert)
+            if found is None:
+                return None
+            parts.append(stored_blocks(found, form, name))
+        if len(parts) == 1:
+            return parts[0]
+        joined = (torch.stack([getattr(part, each) for part in parts], 1).flatten(0, 1) for each in PARTS)
+        return QuantizedBlocks(*joined)
 
 
 class ExpertsPart(QuantizedPart):

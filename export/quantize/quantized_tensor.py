@@ -16,7 +16,7 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
-from edgeformer.checkpoints.expert_weights import read_rows, row_slices
+from edgeformer.checkpoints.expert_weights import read_blocks, read_rows, row_slices
 from edgeformer.errors import ExportError
 from edgeformer.export.graph.tensors import TORCH_DTYPES, StreamedTensor, join, multiplied
 from edgeformer.export.quantize.calibrated_weights import Calibrated
@@ -84,13 +84,28 @@ class QuantizedMatrix:
         if self.form.reads_calibration:
             assert self.calibrated is not None and self._by_rows
             return concatenate([self.calibrated[name] for name in source.parameters])
+        if self._by_rows and self.form.symmetric:
+            found = [read_blocks(values, name, self.form.bits, self.form.block, rows) for name in source.parameters]
+            if any(each is not None for each in found):
+                return concatenate(
+                    [
+                        self._rounded(name, rows) if kept is None else stored_blocks(kept, self.form, name)
+                        for name, kept in zip(source.parameters, found, strict=True)
+                    ]
+                )
         if len(self._slices) > 1:
             weights = read_rows(values, source.parameters[0], rows).float()
         else:
             parameters = [values[name].float() for name in source.parameters]
             joined = torch.cat(parameters, 0 if self._by_rows else -1) if len(parameters) > 1 else parameters[0]
             weights = joined if self._by_rows else joined.t()
-        check_finite(weights, source.parameters)
+        return self._round(weights, source.parameters)
+
+    def _rounded(self, parameter: str, rows: slice) -> QuantizedBlocks:
+        return self._round(read_rows(self.tensor.values, parameter, rows).float(), (parameter,))
+
+    def _round(self, weights: Tensor, parameters: Sequence[str]) -> QuantizedBlocks:
+        check_finite(weights, parameters)
         return round_blocks(weights.reshape(len(weights), -1, self.form.block or self.inputs), self.form)
 
 
@@ -208,6 +223,13 @@ def concatenate_matrices(name: str, matrices: Sequence[QuantizedMatrix]) -> Quan
     first = matrices[0]
     tensor = join(name, [matrix.tensor for matrix in matrices])
     return QuantizedMatrix(tensor, first.form, columns=first.columns, calibrated=first.calibrated)
+
+
+def stored_blocks(stored: tuple[Tensor, Tensor], form: WeightFormat, parameter: str) -> QuantizedBlocks:
+    """Return the blocks that a checkpoint stores, integers and scales, without a rounding of ours."""
+    integers, scales = stored
+    check_finite(scales, (parameter,))
+    return QuantizedBlocks(integers, scales, torch.full(scales.shape, form.zero, dtype=torch.uint8))
 
 
 def is_finite(x: Tensor) -> bool:

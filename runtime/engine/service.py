@@ -94,15 +94,15 @@ class Service(Beginnings, ABC):
         """
         self._count_surplus(request)
         of_row = self._bytes_of_row(request)
-        if request.surplus > max(0, min(of_row, free_bytes - request.needed, self.memory // self._rows - of_row)):
+        if request.extra_bytes > max(0, min(of_row, free_bytes - request.needed, self.memory // self._rows - of_row)):
             self.decoder.release(request.place)
-            request.surplus = 0
+            request.extra_bytes = 0
         self.decoder.take(request.place)
 
     def _count_surplus(self, request: ScheduledRequest) -> None:
         """Take account of the memory that the row of a request takes already, and the request does not need."""
         taken = self.cache_bytes(self.decoder.written(request.place))
-        request.surplus = max(0, taken - self._bytes_of_row(request))
+        request.extra_bytes = max(0, taken - self._bytes_of_row(request))
 
     def _bytes_of_row(self, request: ScheduledRequest) -> int:
         """Return the bytes of its row that a request may need."""

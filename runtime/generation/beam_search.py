@@ -87,10 +87,13 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """Continue every source; return the hypotheses of each, best first.
 
-    first_logits: [R, V], after the prompts; the num_beams rows of a source are equal. prompts: for each source, the
-    tokens that the decoder was fed. eos: tokens that end a sequence; may be empty. pad: the token fed to rows of
-    sources that are done. rules, processors: change log-probabilities (logits if greedy), as in transformers. texts:
-    the tokens of each source [N], for rules that read them.
+    Args:
+        first_logits: [R, V], after the prompts; the num_beams rows of a source are equal.
+        prompts: for each source, the tokens that the decoder was fed.
+        eos: tokens that end a sequence; may be empty.
+        pad: the token fed to rows of sources that are done.
+        rules, processors: change log-probabilities (logits if greedy), as in transformers.
+        texts: the tokens of each source [N], for rules that read them.
 
     A source has fewer than num_return_sequences hypotheses only where the rules leave no more. Raises RequestError if
     they leave none, or if logits are not finite. Source: `_beam_search` of transformers 5.23.

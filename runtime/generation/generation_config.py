@@ -142,7 +142,7 @@ class GenerationConfig(
         """Return this config with other values; max_new_tokens=None leaves the value that it has.
 
         A temperature turns beam search off unless num_beams is given with it. Raises UnknownOptionError for a name that
-        is no field, and RequestError for a value outside its range.
+        is not a field, and RequestError for a value outside its range.
         """
         names = request_values.mapping("options", options).keys()
         unknown = sorted(map(str, names - OPTIONS.keys()))

@@ -22,11 +22,12 @@ def make_row(
     tokenizer: Tokenizer | None,
     processors: Sequence[LogitsProcessor] = (),
     sample: int = 0,
+    shown_prompt: Sequence[int] | None = None,
 ) -> Row:
     """Return the row of a prompt.
 
     prompt: the decoder's tokens. processors: the caller's; see `all_processors`. sample: the number of this row among
-    several of one prompt; it draws as it would alone with `config.seed + sample`.
+    several of one prompt; it draws as it would alone with `config.seed + sample`. shown_prompt: see `Row`.
     """
     sampling = config.sampling
     if sampling.seed is not None and sample:
@@ -41,6 +42,7 @@ def make_row(
         processors=all_processors(config, tokenizer, processors),
         top_logprobs=config.top_logprobs if config.logprobs else None,
         constraint=config.structured_output.constraint(tokenizer, manifest),
+        shown_prompt=shown_prompt,
     )
 
 

@@ -60,7 +60,8 @@ class Row:
 
     prompt: the decoder's tokens before the first new one. prompt_tokens: what `Generation` reports, where that is not
     the length of `prompt`. top_logprobs: how many of the most likely tokens `logprobs` gets at each place; None for no
-    log-probabilities. source: the tokens that rules of the source read; None for the prompt's.
+    log-probabilities. source: the tokens that rules of the source read; None for the prompt's. shown_prompt: the
+    prompt's tokens where `prompt` has numbers of pictures in it; what rules and drafts read.
     """
 
     prompt: Sequence[int]
@@ -82,15 +83,21 @@ class Row:
     source: NDArray[np.int64] | None = None
     cached_tokens: int = 0
     speculation: SpeculationStatistics | None = None
+    shown_prompt: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         self._sampler = Sampler(self.sampling)
         if self.source is None and self.rules.reads_source:
-            self.source = np.array(self.prompt, np.int64)
+            self.source = np.array(self.prompt_ids, np.int64)
         self._changes_logits = bool(self.processors) or not self.rules.allows_all
         if self._changes_logits:
             self._ids = np.empty(len(self.prompt) + self.max_new_tokens, np.int64)
-            self._ids[: len(self.prompt)] = self.prompt
+            self._ids[: len(self.prompt)] = self.prompt_ids
+
+    @property
+    def prompt_ids(self) -> Sequence[int]:
+        """The prompt's tokens, in which a token stands for each state of a picture."""
+        return self.prompt if self.shown_prompt is None else self.shown_prompt
 
     @property
     def candidate_count(self) -> int | None:

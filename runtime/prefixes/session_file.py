@@ -71,7 +71,7 @@ def write_session(path: Path, manifest: Manifest, kept: Kept, messages: Sequence
 def read_session(path: Path, manifest: Manifest, cache: Cache) -> tuple[Kept, list[Message]]:
     """Return what a file holds and its messages; cache: any one of this model.
 
-    Raises RequestError for a file that is no session, that is damaged, or that is of another bundle.
+    Raises RequestError for a file that is not a session, that is damaged, or that is of another bundle.
     """
     try:
         with path.open("rb") as file:

@@ -52,9 +52,13 @@ NAMES = ("libedgeformer_kernels.so", "libedgeformer_kernels.dylib", "edgeformer_
 class Library:
     """An installed library of kernels.
 
-    path: absolute. version: of the package. ops: names of the functions that it has kernels for. levels: SIMD levels
-    that run here, the fastest first. level: that of sessions that name none. panels: names of the formats in which
-    levels pack weights; none of a library that cannot store them.
+    Attributes:
+        path: absolute.
+        version: of the package.
+        ops: names of the functions that it has kernels for.
+        levels: SIMD levels that run here, the fastest first.
+        level: that of sessions that name none.
+        panels: names of the formats in which levels pack weights; none of a library that cannot store them.
     """
 
     path: str

@@ -10,6 +10,7 @@ from edgeformer.contract.tensors import LOGITS_START
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime.caches.encoder_outputs import EncoderOutputs
 from edgeformer.runtime.sessions.buffer import Rows
+from edgeformer.runtime.steps.picture_rows import PictureRows
 from edgeformer.runtime.steps.row_adapters import RowAdapters
 
 LAST = np.array([-1], np.int64)
@@ -33,6 +34,7 @@ class DecodeGraph:
 
     - sources: keys and values of the rows' sources, of an encoder-decoder.
     - adapters: those of the rows; rows with one run over the adapter graph.
+    - pictures: those of the rows' prompts; pieces of prompts with some run over the graph that reads embeddings.
     """
 
     def __init__(
@@ -51,6 +53,14 @@ class DecodeGraph:
         logits = next(output for output in session.get_outputs() if output.name == "logits")
         self.logits_dtype = np.dtype(np.float16 if logits.type == "tensor(float16)" else np.float32)
         self.has_start = returns_last_logits(session)
+        self.pictures: PictureRows | None = None
+
+    def input_of(self, session: Any, tokens: Tokens) -> tuple[Any, str, NDArray[Any]]:
+        """Return the session that reads tokens of one row, another one for pictures, and its input [1, S, …]."""
+        ids = np.asarray(tokens, np.int64)
+        if self.pictures is None or not self.pictures.read(ids):
+            return session, "input_ids", ids[None]
+        return self.pictures.graphs.decoder, "inputs_embeds", self.pictures.embeddings(ids)
 
     def session_of(self, row: int) -> Any:
         """Return the session for a run of one row."""
@@ -74,14 +84,17 @@ class DecodeGraph:
         """Return an array for the logits of so many tokens [..., V]."""
         return np.empty((*tokens, self.manifest.vocab_size), self.logits_dtype)
 
-    def new_binding(self, session: Any, ids: NDArray[np.int64], logits: Logits | None, rows: Rows) -> Any:
+    def new_binding(
+        self, session: Any, ids: NDArray[Any], logits: Logits | None, rows: Rows, name: str = "input_ids"
+    ) -> Any:
         """Return a binding of tokens [R, S], logits and sources, for all rows or some.
 
+        name: of the input, `inputs_embeds` for embeddings [R, S, E].
         logits: of all tokens, or of the last one where the session can return those alone; None where the caller binds
         them, of the last one if possible.
         """
         binding = session.io_binding()
-        bind_input(binding, "input_ids", ids)
+        bind_input(binding, name, ids)
         if logits is not None:
             bind_output(binding, "logits", logits)
         if self.takes_start(session) and (logits is None or logits.shape[1] < ids.shape[1]):

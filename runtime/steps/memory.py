@@ -7,6 +7,7 @@ dynamic   `GrowingSteps`  every run returns a present, which is the past of the 
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,16 +78,17 @@ class StepMemory(ABC):
 
     def run_prompt(self, row: int, tokens: Tokens, length: int) -> Logits:
         """Append a piece of a prompt to one row, of `length` tokens then; return the logits of its last token [V]."""
-        session = self.graph.session_of(row)
+        session, *inputs = self.graph.input_of(self.graph.session_of(row), tokens)
         count = 1 if self.graph.takes_start(session) else len(tokens)
         logits = self._kept_logits(count)
-        self._run_row(session, row, tokens, length, logits)
+        self._run_row(session, row, inputs, length, logits)
         return logits[count - 1]
 
     def run_all(self, row: int, tokens: Tokens, length: int) -> Logits:
         """Append tokens to one row, of `length` then; return new logits of each [S, V]."""
         logits = self.graph.new_logits(len(tokens))
-        self._run_row(self.graph.session_of(row), row, tokens, length, logits)
+        session, *inputs = self.graph.input_of(self.graph.session_of(row), tokens)
+        self._run_row(session, row, inputs, length, logits)
         return logits
 
     def run_tokens(self, row: int, tokens: Tokens, length: int) -> Logits:
@@ -107,29 +109,29 @@ class StepMemory(ABC):
         """Bind anew from the next run on, because a buffer of the sources has moved."""
         self._prompts.clear()
 
-    def _run_row(self, session: Any, row: int, tokens: Tokens, length: int, logits: Logits) -> None:
-        """Run one row by itself, so that its result does not depend on the other rows."""
-        ids = np.asarray(tokens, np.int64)[None]
-        binding = self._row_binding(session, row, ids, logits[None])
-        with self._cache.over(binding, np.ones(ids.shape, np.bool_), np.array([length]), row) as mask:
+    def _run_row(self, session: Any, row: int, inputs: Sequence[Any], length: int, logits: Logits) -> None:
+        """Run one row by itself, so that its result does not depend on the other rows. inputs: name and values."""
+        name, values = inputs
+        binding = self._row_binding(session, row, name, values, logits[None])
+        with self._cache.over(binding, np.ones(values.shape[:2], np.bool_), np.array([length]), row) as mask:
             bind_input(binding, self.graph.mask_name, mask)
             session.run_with_iobinding(binding)
 
-    def _row_binding(self, session: Any, row: int, ids: NDArray[np.int64], logits: Logits) -> Any:
+    def _row_binding(self, session: Any, row: int, name: str, values: NDArray[Any], logits: Logits) -> Any:
         """Return a binding of a row; that of a cache which stays in place is kept."""
         binding = self._prompts.get((session, row)) if self._cache.in_place else None
         if binding is None:
-            binding = self.graph.new_binding(session, ids, logits, row)
+            binding = self.graph.new_binding(session, values, logits, row, name)
             self._cache.bind(binding, row)
             if self._cache.in_place:
                 if len(self._prompts) >= MOST_BINDINGS:
                     self._prompts.clear()
                 self._prompts[session, row] = binding
         else:
-            bind_input(binding, "input_ids", ids)
+            bind_input(binding, name, values)
             bind_output(binding, "logits", logits)
             if self.graph.takes_start(session):
-                bind_input(binding, LOGITS_START, LAST if logits.shape[1] < ids.shape[1] else ALL)
+                bind_input(binding, LOGITS_START, LAST if logits.shape[1] < values.shape[1] else ALL)
         return binding
 
     def _kept_logits(self, tokens: int) -> Logits:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, Unpack, cast, overload
+from typing import Any, Literal, NamedTuple, Unpack, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,12 +28,14 @@ from edgeformer.runtime.generation.scheduling import (
 )
 from edgeformer.runtime.generation.speculation import DraftLength, DraftModel, check_same_tokens
 from edgeformer.runtime.generation.speculation.row_drafts import RowDrafts, drafts_of
+from edgeformer.runtime.media.pictures.picture_files import Picture
 from edgeformer.runtime.prefixes.prefix_cache import PrefixCache
 from edgeformer.runtime.prefixes.session_file import read_session, write_session
 from edgeformer.runtime.sessions.session import SessionSettings
 from edgeformer.runtime.steps.adapters import AdaptedSession, Tensors, adapter_names, check_adapter, read_adapter
 from edgeformer.runtime.steps.device import CapturedSteps
 from edgeformer.runtime.steps.new_decoder import new_decoder
+from edgeformer.runtime.steps.picture_rows import PictureRows
 from edgeformer.runtime.steps.row_adapters import RowAdapters
 from edgeformer.runtime.steps.runner import StepRunner
 from edgeformer.runtime.tasks.model import Model, Text, is_batch
@@ -48,6 +50,19 @@ class DecoderCall(CallOptions, total=False):
     """Keywords of the overloads of `CausalLM.generate`."""
 
     adapter: str | None
+    images: Any
+
+
+class SeenPrompt(NamedTuple):
+    """A prompt with pictures.
+
+    tokens: of the prompt, with numbers that stand for the states of pictures. shown: the same with the token of their
+    placeholders instead. pictures: their states.
+    """
+
+    tokens: list[int]
+    shown: list[int]
+    pictures: PictureRows
 
 
 class CausalLM(Model):
@@ -122,14 +137,31 @@ class CausalLM(Model):
             self._adapters[name] = read_adapter(self.folder, self.manifest, name)
         return self._adapters[name]
 
-    def forward(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
+    def forward(self, token_ids: Sequence[int], images: Sequence[Picture] = ()) -> NDArray[np.float32]:
         """Return the logits after every token of one text: float32 [S, V].
 
-        Raises RequestError for more tokens than the context has.
+        images: pictures of the text's placeholders; S counts the tokens that these become. Raises RequestError for more
+        tokens than the context has.
         """
-        tokens = self.encode(token_ids)
+        seen = self._see([token_ids], images, True)[0] if len(images) else None
+        tokens = self.encode(token_ids) if seen is None else seen.tokens
         check_length(len(tokens), self.manifest.context_length, "the text")
-        return self.new_decoder(1, len(tokens)).prefill_all(0, tokens)
+        decoder = self.new_decoder(1, len(tokens))
+        decoder.graph.pictures = None if seen is None else seen.pictures
+        return decoder.prefill_all(0, tokens)
+
+    def see(self, prompt: Text, images: Sequence[Picture]) -> SeenPrompt:
+        """Return a prompt with pictures in the places of its placeholders. Raises RequestError: it reads none."""
+        raise RequestError("this model reads no pictures; leave images out.")
+
+    def _images(self, images: Any, prompts: int, single: bool) -> list[list[Picture]]:
+        """Return the pictures of each prompt. Raises RequestError: this model reads none."""
+        raise RequestError("this model reads no pictures; leave images out.")
+
+    def _see(self, prompts: Sequence[Text], images: Any, single: bool) -> list[SeenPrompt]:
+        """Return prompts with their pictures, those of some prompts of a batch in common."""
+        lists = self._images(images, len(prompts), single)
+        return [self.see(prompt, pictures) for prompt, pictures in zip(prompts, lists, strict=True)]
 
     # A str is a Sequence[str] too, which mypy reports; the overload of one text comes first and wins.
     @overload
@@ -159,6 +191,7 @@ class CausalLM(Model):
         config: GenerationConfig | None = None,
         num_return_sequences: int = 1,
         adapter: str | None = None,
+        images: Any = (),
         logits_processors: Sequence[LogitsProcessor] = (),
         **options: Unpack[GenerationOptions],
     ) -> Generation | list[Generation] | list[list[Generation]]:
@@ -167,10 +200,11 @@ class CausalLM(Model):
         prompt: a text, token ids, or a sequence of either; for a sequence, the result is a list. config: replaces the
         model's own `generation_config`. num_return_sequences: samples of each prompt, which is run once for all of
         them; above 1 the result of a prompt is a list, and sample i is what seed + i gives alone. adapter: the name of
-        a LoRA adapter of the bundle; None for the model alone. logits_processors:
-        functions that change logits before a token is chosen (see `LogitsProcessor`). options: fields of
-        `GenerationConfig`, which override those of the config. Without max_new_tokens there are 256 new tokens at most,
-        or what the context leaves.
+        a LoRA adapter of the bundle; None for the model alone. images: pictures for the placeholders of a prompt, in
+        their order: a list, or a list for each prompt of a batch; each a path, bytes, an array uint8 [height, width, 3]
+        or an image of Pillow. logits_processors: functions that change logits before a token is chosen (see
+        `LogitsProcessor`). options: fields of `GenerationConfig`, which override those of the config. Without
+        max_new_tokens there are 256 new tokens at most, or what the context leaves.
 
         Raises RequestError for a request that the model cannot serve, such as a prompt beyond its context.
         """
@@ -178,7 +212,7 @@ class CausalLM(Model):
         single = not is_batch(prompt)
         prompts = cast(list[Text], [prompt] if single else prompt)
         count = _samples(num_return_sequences, chosen)
-        rows, decoder = self._prepare(prompts, chosen, logits_processors, count, adapter)
+        rows, decoder = self._prepare(prompts, chosen, logits_processors, count, adapter, images, single=single)
         beginnings = SampleBeginnings(decoder, count) if count > 1 else Beginnings(decoder)
         drafts = self.new_drafts(rows[0], chosen) if len(rows) == 1 else None
         start_rows(beginnings, rows, drafts=drafts)[0].run()
@@ -194,6 +228,7 @@ class CausalLM(Model):
         *,
         config: GenerationConfig | None = None,
         adapter: str | None = None,
+        images: Any = (),
         logits_processors: Sequence[LogitsProcessor] = (),
         **options: Unpack[GenerationOptions],
     ) -> GenerationStream:
@@ -202,7 +237,7 @@ class CausalLM(Model):
         Arguments and errors are those of `generate`.
         """
         chosen = self._config(config, options)
-        [row], decoder = self._prepare([prompt], chosen, logits_processors, adapter=adapter)
+        [row], decoder = self._prepare([prompt], chosen, logits_processors, adapter=adapter, images=images)
         [stream] = start_rows(Beginnings(decoder), [row], drafts=self.new_drafts(row, chosen))[1]
         return stream
 
@@ -217,6 +252,7 @@ class CausalLM(Model):
         chat_template_kwargs: Mapping[str, Any] | None = None,
         config: GenerationConfig | None = None,
         adapter: str | None = None,
+        images: Any = (),
         logits_processors: Sequence[LogitsProcessor] = (),
         **options: Unpack[GenerationOptions],
     ) -> GenerationStream:
@@ -226,8 +262,9 @@ class CausalLM(Model):
         assistant thought before. tools: the functions that the model may call. allow_special: whether a message that
         spells a special token, such as `<|im_end|>`, becomes that token; otherwise it is text like any other.
         enable_thinking, reasoning_effort: whether the model thinks before it answers, and how much ("low", "medium",
-        "high"), where its chat template asks. chat_template_kwargs: other variables that the template reads. The other
-        arguments are those of `generate`. What the messages have in common with those of earlier calls is not read
+        "high"), where its chat template asks. chat_template_kwargs: other variables that the template reads. images:
+        the pictures of the parts {"type": "image"} of all messages, in order. The other arguments are those of
+        `generate`. What the messages have in common with those of earlier calls is not read
         again (`prefix_cache`).
 
         What the model thinks is no part of the text: events and the result have it as `reasoning`. Raises RequestError
@@ -244,7 +281,7 @@ class CausalLM(Model):
             chat_template_kwargs=variables or None,
         )
         chosen = self._config(config, options)
-        [row], decoder = self._prepare([prompt], chosen, logits_processors, adapter=adapter)
+        [row], decoder = self._prepare([prompt], chosen, logits_processors, adapter=adapter, images=images)
         beginnings, drafts = PrefixBeginnings(decoder, self.prefix_cache), self.new_drafts(row, chosen)
         make_stream: Callable[[ScheduledRequest, Scheduler], GenerationStream] = GenerationStream
         if tokenizer.thinking_format is not None:
@@ -298,13 +335,17 @@ class CausalLM(Model):
         return self._new_row(prompt, self._config(config, options), logits_processors)
 
     def _new_row(
-        self, prompt: Text, config: GenerationConfig, processors: Sequence[LogitsProcessor], sample: int = 0
+        self,
+        prompt: Text | SeenPrompt,
+        config: GenerationConfig,
+        processors: Sequence[LogitsProcessor],
+        sample: int = 0,
     ) -> Row:
         if config.stop:
             self.require_tokenizer()
-        tokens = self.encode(prompt)
+        tokens, shown = (prompt.tokens, prompt.shown) if isinstance(prompt, SeenPrompt) else (self.encode(prompt), None)
         new = self._new_tokens(len(tokens), config)
-        return make_row(tokens, new, config, self.manifest, self.tokenizer, processors, sample)
+        return make_row(tokens, new, config, self.manifest, self.tokenizer, processors, sample, shown)
 
     def _prepare(
         self,
@@ -313,16 +354,25 @@ class CausalLM(Model):
         processors: Sequence[LogitsProcessor],
         samples: int = 1,
         adapter: str | None = None,
+        images: Any = (),
+        single: bool = True,
     ) -> tuple[list[Row], StepRunner]:
         """Return the rows of each prompt, one for each of its samples, and a decoder with room for all of them."""
+        seen: list[SeenPrompt] = []
+        if not (isinstance(images, list | tuple) and not images):
+            if adapter is not None:
+                raise RequestError("prompts with pictures run without adapters; leave adapter out.")
+            seen = self._see(prompts, images, single)
         rows = []
-        for index, prompt in enumerate(prompts):
-            with request_values.naming_entry("prompt", index, prompt, of=len(prompts)):
+        for index, prompt in enumerate(seen or prompts):
+            with request_values.naming_entry("prompt", index, prompts[index], of=len(prompts)):
                 rows += [self._new_row(prompt, config, processors, sample) for sample in range(samples)]
         if not rows:
             raise RequestError("there is no prompt in the batch; give at least one.")
         capacity = max(len(row.prompt) + row.max_new_tokens for row in rows)
-        return rows, self.new_decoder(len(rows), capacity, adapter)
+        decoder = self.new_decoder(len(rows), capacity, adapter)
+        decoder.graph.pictures = PictureRows.joined([each.pictures for each in seen]) if seen else None
+        return rows, decoder
 
     def drafts_by_model(self, config: GenerationConfig) -> bool:
         """Return whether the draft model drafts for a request: there is one, and prompt lookup is not asked for."""

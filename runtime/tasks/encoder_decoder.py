@@ -103,7 +103,7 @@ class EncoderDecoder(Model):
         return self._open_graph(self.manifest.alignment.file)
 
     def encode_sources(self, sources: Sequence[Any]) -> list[list[int]]:
-        """Return the token ids of each source, which is no recording."""
+        """Return the token ids of each source, which is not a recording."""
         config, encoded = self._encoder_config, []
         for row, source in enumerate(sources):
             with naming_entry("source", row, source, of=len(sources)):

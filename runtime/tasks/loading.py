@@ -16,6 +16,7 @@ from edgeformer.runtime.tasks.encoders.encoder import Encoder
 from edgeformer.runtime.tasks.model import Model
 from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
 from edgeformer.runtime.tasks.vision.dual_encoder import DualEncoder
+from edgeformer.runtime.tasks.vision.picture_text import PictureTextLM
 from edgeformer.runtime.tasks.vision.vision_encoder import VisionEncoder
 
 M = TypeVar("M", bound=Model)
@@ -24,7 +25,9 @@ M = TypeVar("M", bound=Model)
 class Kind(NamedTuple):
     """The class of the models of a task, and the name of the loader that says so to a type checker."""
 
-    model: type[CausalLM] | type[Seq2SeqLM] | type[Encoder] | type[VisionEncoder] | type[DualEncoder]
+    model: (
+        type[CausalLM] | type[Seq2SeqLM] | type[Encoder] | type[VisionEncoder] | type[DualEncoder] | type[PictureTextLM]
+    )
     loader: str
 
 
@@ -34,6 +37,7 @@ KINDS: dict[Task, Kind] = {
     "encoder": Kind(Encoder, "load_encoder"),
     "vision-encoder": Kind(VisionEncoder, "load_vision_encoder"),
     "dual-encoder": Kind(DualEncoder, "load_dual_encoder"),
+    "image-text-to-text": Kind(PictureTextLM, "load_picture_text"),
 }
 """The classes and loaders of the bundles of every task."""
 
@@ -82,6 +86,18 @@ def load_causal_lm(
     if draft is not None:
         model.use_draft(_load(draft, "causal-lm", CausalLM, settings, "draft"))
     return model
+
+
+def load_picture_text(
+    path: str | Path,
+    provider: ProviderChoice = "auto",
+    threads: int | None = None,
+    *,
+    kernels: bool = True,
+    cuda: CudaOptions | None = None,
+) -> PictureTextLM:
+    """Open the bundle of a model that reads pictures and text, as `load` does. Raises BundleError for another task."""
+    return _load(path, "image-text-to-text", PictureTextLM, SessionSettings(provider, threads, kernels, cuda))
 
 
 def load_seq2seq(

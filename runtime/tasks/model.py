@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeformer.errors import RequestError
-from edgeformer.manifest.manifest import MODELS, Manifest
+from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime.request_values import flag, is_list, shown, text_or_ids
 from edgeformer.runtime.sessions.kernel_report import KernelReport, report_kernels
 from edgeformer.runtime.sessions.kernels import choose_kernels
@@ -37,14 +37,14 @@ class Model:
         self._kernel_choice = choose_kernels(self.provider, flag("kernels", settings.kernels))
         self._threads, self._cuda = settings.threads, checked(settings.cuda)
         self.captures = sessions_of(self.provider).captures(self._cuda)
-        if self.captures and (manifest.task != "causal-lm" or manifest.plan.cache_form == "dynamic"):
-            has = "a dynamic cache" if manifest.task == "causal-lm" else f"a model for {manifest.task}"
+        if self.captures and (manifest.form != "decoder" or manifest.plan.cache_form == "dynamic"):
+            has = "a dynamic cache" if manifest.form == "decoder" else f"a model for {manifest.task}"
             raise RequestError(
                 "enable_cuda_graph is for decoder-only models with a static cache, whose steps find everything at the "
                 f"same addresses; {folder} has {has}."
             )
         self.session: Any = self._open_graph(manifest.step_graphs[-1], self.captures)
-        if MODELS[manifest.task].form != "encoder":
+        if manifest.form != "encoder":
             tensors = manifest.cache.tensors("" if manifest.encoder_graph is None else "decoder.")
             inputs = ["input_ids", *(tensor.past for tensor in tensors)]
             check_tensors(

@@ -72,11 +72,15 @@ class Seq2SeqLM(EncoderDecoder):
     ) -> Generation | list[Generation] | list[list[Generation]]:
         """Generate a text from one source, or from each source of a batch of any lengths.
 
-        source: a text or token ids; of a speech model a sound file or mono samples [N] at 16 kHz; or a list of these.
-        prompt: the decoder's first tokens, by default the model's start token. config: replaces the model's own
-        `generation_config`. num_return_sequences: 1 to num_beams; above 1 the result of a source is a list of its best
-        hypotheses, best first. logits_processors: functions that change logits before a token is chosen (see
-        `LogitsProcessor`). options: fields of `GenerationConfig`, which override those of the config.
+        Args:
+            source: a text or token ids; of a speech model a sound file or mono samples [N] at 16 kHz; or a list of
+                these.
+            prompt: the decoder's first tokens, by default the model's start token.
+            config: replaces the model's own `generation_config`.
+            num_return_sequences: 1 to num_beams; above 1 the result of a source is a list of its best hypotheses, best
+                first.
+            logits_processors: functions that change logits before a token is chosen (see `LogitsProcessor`).
+            options: fields of `GenerationConfig`, which override those of the config.
 
         Returns a `Generation`, for a batch a list of one per source. Raises RequestError for a request that the model
         cannot serve.

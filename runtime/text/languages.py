@@ -25,8 +25,11 @@ from edgeformer.runtime.text.tokenizer import Tokenizer
 class Translation:
     """How a source is encoded, and how the decoder starts, for a pair of languages.
 
-    before, after: tokens around those of the source; None for those that the tokenizer adds. words: a prefix of the
-    source's text. first: the first new token, forced. start: the decoder's prompt; None for the model's start token.
+    Attributes:
+        before, after: tokens around those of the source; None for those that the tokenizer adds.
+        words: a prefix of the source's text.
+        first: the first new token, forced.
+        start: the decoder's prompt; None for the model's start token.
     """
 
     before: Sequence[int] | None = None
@@ -83,7 +86,7 @@ def plan_translation(
 def _languages(tokenizer: Tokenizer) -> dict[str, int]:
     """Return the tokens of the languages by their codes: special tokens like eng_Latn, en_XX or __en__.
 
-    A token that is not special is no language, whatever its name: `en` is a piece of words.
+    A token that is not special is not a language, whatever its name: `en` is a piece of words.
     """
     added = tokenizer.backend.get_added_tokens_decoder()
     return {

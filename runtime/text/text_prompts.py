@@ -8,7 +8,7 @@ from edgeformer.runtime.request_values import shown, text_or_ids
 def choose_prompt(own: TextPrompts | None, prompt: str | None, prompt_name: str | None) -> str | None:
     """Return the prompt of a call; None where there is none.
 
-    own: the model's. Raises RequestError for an unknown name, for what is no text, and for both at once.
+    own: the model's. Raises RequestError for an unknown name, for what is not a text, and for both at once.
     """
     for name, value in (("prompt", prompt), ("prompt_name", prompt_name)):
         if value is not None and not isinstance(value, str):

@@ -185,7 +185,7 @@ class Tokenizer:
     def special_token(self, name: str) -> str | None:
         """Return the text of a special token (`mask_token`) by tokenizer_config.json; None if it has none.
 
-        Raises RequestError for a name that is no text.
+        Raises RequestError for a name that is not a text.
         """
         request_values.text("name", name)
         token = _content(self.config.get(name))
@@ -259,14 +259,20 @@ class Tokenizer:
     ) -> list[int]:
         """Return the token ids of a conversation and the start of the assistant's turn, by the chat template.
 
-        messages: dicts with `role` (system, user, assistant, tool) and `content`, a text or a list of parts. tools: the
-        functions that the model may call, for templates that have the variable `tools`. allow_special: whether a
-        message or a tool that spells a special token, such as `<|im_end|>`, becomes that token, and may so end its
-        turn; otherwise it is text like any other. What the assistant said is the model's own, and keeps its tokens.
-        add_generation_prompt: whether the assistant's turn begins at the end. continue_final_message: leave the last
-        message, which is the assistant's, open, so that the model goes on with it. chat_template_kwargs: variables of
-        the template, such as {"enable_thinking": False}. most_tokens: how many are of any use; a much longer
-        conversation is not encoded to its end, and raises PromptLengthError. Raises RequestError as `render_chat`.
+        Args:
+            messages: dicts with `role` (system, user, assistant, tool) and `content`, a text or a list of parts.
+            tools: the functions that the model may call, for templates that have the variable `tools`.
+            allow_special: whether a message or a tool that spells a special token, such as `<|im_end|>`, becomes that
+                token, and may so end its turn; otherwise it is text like any other. What the assistant said is the
+                model's own, and keeps its tokens.
+            add_generation_prompt: whether the assistant's turn begins at the end.
+            continue_final_message: leave the last message, which is the assistant's, open, so that the model goes on
+                with it.
+            chat_template_kwargs: variables of the template, such as {"enable_thinking": False}.
+            most_tokens: how many are of any use; a much longer conversation is not encoded to its end, and raises
+                PromptLengthError.
+
+        Raises RequestError as `render_chat`.
         """
         _check_conversation(messages, tools)
         request_values.flag("allow_special", allow_special)

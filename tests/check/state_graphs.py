@@ -4,7 +4,6 @@ The logits of a token depend on the token and on every number of every state, an
 a client that loses a state, or feeds one layer's to another, writes other tokens.
 """
 
-import json
 import math
 from dataclasses import replace
 
@@ -100,8 +99,3 @@ def state_bundle(folder, geometry, like, hf_config=None):
     write_files(folder, ANYWHERE, config, manifest, "It was not verified.")
     manifest.write(folder)
     return folder
-
-
-def genai_config_of(folder):
-    """Return the content of genai_config.json."""
-    return json.loads((folder / "genai_config.json").read_text())

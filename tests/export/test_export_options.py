@@ -88,7 +88,7 @@ def test_values_of_every_kind_are_taken():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((5, "bundle"), "model is 5; it must be a preset, the path of a folder, or a hub id."),
+        ((5, "bundle"), "model is 5; it must be a preset, the path of a folder or a GGUF file, or a hub id."),
         (("tiny-llama", 5), "output is 5; it must be the path of a folder, as a text or a Path."),
         (("tiny-llama", "bundle", {"ops": "ort"}), "options is {'ops': 'ort'}; it must be an ExportOptions, or None."),
     ],

@@ -84,12 +84,16 @@ def test_a_form_is_read_by_commands_from_the_table(toy, tmp_path, monkeypatch):
     assert list(Manifest.read(mobile).graphs) == ["model"], "its row does not say that a bundle in ORT format has it"
 
 
+PICTURE_FORMS = ("vision_encoder", "embed_tokens", "embedding_decoder")
+
+
 def test_what_a_client_opens_follows_from_the_table():
     graphs = BundledGraphs({name: BundledGraph(file=form.file) for name, form in FORMS.items()})
     opened = {client: list(graphs.read_by(client)) for client in (EDGEFORMER, GENAI, TRANSFORMERS_JS, OPTIMUM)}
     assert opened == {
-        EDGEFORMER: ["encoder", "windowed", "adapters", "alignment"], GENAI: ["model"],
-        TRANSFORMERS_JS: ["encoder", "merged"], OPTIMUM: ["encoder", "merged"],
+        EDGEFORMER: ["encoder", "text", *PICTURE_FORMS, "windowed", "adapters", "alignment"], GENAI: ["model"],
+        TRANSFORMERS_JS: ["encoder", "text", *PICTURE_FORMS, "merged", "joined"],
+        OPTIMUM: ["encoder", "merged", "joined"],
     }  # fmt: skip
 
 

@@ -17,7 +17,16 @@ from edgeformer.manifest.plan import ExportPlan
 from edgeformer.manifest.quantization import QuantizationOverrides, make_quantization
 from edgeformer.options.export import OPTIONS, ModuleOptionKeywords, OptionKeywords, with_changes
 
-FROM_CHECKPOINTS = {"context_length", "pooling", "normalize", "backend", "merge_adapter", "adapters", "allow_pickle"}
+FROM_CHECKPOINTS = {
+    "context_length",
+    "pooling",
+    "normalize",
+    "backend",
+    "merge_adapter",
+    "adapters",
+    "allow_pickle",
+    "text_only",
+}
 """Options that a module of the user's own does not have."""
 
 

@@ -35,6 +35,7 @@ MODELS = {
     "llama": ("tokenizer.model", "LlamaTokenizer", BYTES),
     "gemma": ("tokenizer.model", "GemmaTokenizer", {**BYTES, "add_dummy_prefix": False}),
     "t5": ("spiece.model", "T5Tokenizer", PIECES),
+    "umt5": ("spiece.model", "T5Tokenizer", PIECES),
     "pegasus": ("spiece.model", None, PIECES),
     "xlm-roberta": ("sentencepiece.bpe.model", "XLMRobertaTokenizer", {}),
     "mbart": ("sentencepiece.bpe.model", "MBartTokenizer", {}),
@@ -76,7 +77,8 @@ def describe(folder, model_type, tokenizer_class=None, **config):
 
 def read(folder):
     """Return transformers' tokenizer."""
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True, mistral_format=False)
+    named = {"tokenizer_type": "t5"} if json.loads((folder / "config.json").read_text())["model_type"] == "umt5" else {}
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True, mistral_format=False, **named)
 
 
 def streamed(tokenizer, ids):

@@ -29,7 +29,8 @@ MARKS = {
     "peft_version": "0.21", "_attn_implementation": "eager", "attn_implementation": "sdpa", "num_logits_to_keep": 0,
     "output_router_logits": False, "eos_token_ids": 0, "quantization_config": None, "rope_scaling": None,
     "some_new_field": None, "tokenizer_class": None, "torch_dtype": "auto", "_flash_attn_2_enabled": True,
-    "add_cross_attention": False, "use_mrope": False, "neftune_noise_alpha": 5.0,
+    "add_cross_attention": False, "use_mrope": False, "neftune_noise_alpha": 5.0, "model_name": "unsloth/x",
+    "is_causal": True, "model_max_length": 512, "use_dynamic_ntk": False, "hidden_dropout": 0.1,
 }  # fmt: skip
 MATHS = {
     "attention_sink_scale": 0.5, "residual_gain": 2.0, "hidden_act": "nosuch", "hidden_activation": "nosuch",

@@ -103,7 +103,14 @@ def test_no_node_of_a_layer_lacks_a_bfloat16_kernel(name):
     assert {title: each for title, each in found.items() if each} == {}
 
 
-@pytest.mark.parametrize("name", ["gemma2", "t5-bias", "chunk", "experts of gpt-oss", "qwen3_next"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gemma2",
+        "experts of gpt-oss",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("t5-bias", "chunk", "qwen3_next")),
+    ],
+)
 def test_a_trace_in_bfloat16_has_another_type_alone(name):
     def said(graph):
         model = ir.serde.serialize_model(graph)

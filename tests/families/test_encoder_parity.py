@@ -62,8 +62,14 @@ def models(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def outcomes(models, tmp_path_factory):
-    """Return a function that returns the outputs of plain onnxruntime for the bundles of a family."""
-    return functools.cache(lambda family: run_bundles(models(family), tmp_path_factory.mktemp(family)))
+    """Return a function that returns the outputs of plain onnxruntime for the bundles of a family, fast or slow."""
+
+    @functools.cache
+    def of_family(family, slow):
+        made = {name: model for name, model in models(family).items() if is_slow(family, name) == slow}
+        return run_bundles(family, made, tmp_path_factory.mktemp(family))
+
+    return lambda family, name: of_family(family, is_slow(family, name))
 
 
 def make(family, name, seed, folder):
@@ -148,15 +154,15 @@ def pooled(states, mask, mode, normalize):
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True) if normalize else vectors
 
 
-def run_bundles(made, work):
-    """Export every model of a family, and run the bundles in one plain process."""
+def run_bundles(family, made, work):
+    """Export models of a family, and run the bundles in one plain process."""
     jobs = []
     for name, model in made.items():
         np.savez(work / f"{name}.npz", **model.inputs)
-        for precision in precisions(name, made):
+        for precision in precisions(family, name):
             bundle = work / f"{name}-{precision}"
             # The model that has both precisions also meets the gates of an export.
-            verify = "quick" if len(precisions(name, made)) > 1 and precision == "fp32" else None
+            verify = "quick" if len(precisions(family, name)) > 1 and precision == "fp32" else None
             export_model(model.folder, bundle, precision=precision, verify=verify)
             inputs, outputs = work / f"{name}.npz", work / f"{name}-{precision}.npz"
             jobs.append({"bundle": str(bundle), "inputs": str(inputs), "outputs": str(outputs)})
@@ -169,12 +175,12 @@ def run_bundles(made, work):
     return {
         (name, precision): np.load(work / f"{name}-{precision}.npz")
         for name in made
-        for precision in precisions(name, made)
+        for precision in precisions(family, name)
     }
 
 
-def precisions(name, names):
-    return ["fp32", "fp16"] if name == next(iter(names)) else ["fp32"]
+def precisions(family, name):
+    return ["fp32", "fp16"] if name == next(iter(ENCODERS[family].models)) else ["fp32"]
 
 
 def valid(value, mask):
@@ -289,26 +295,37 @@ def test_the_comparison_sees_a_neighbouring_model(models, family, name, neighbou
     assert eager_error(model, change(open_source(model.folder).config)) > 100 * EAGER
 
 
-EXPORTED_ALWAYS = ("bert", "deberta-v2", "modernbert")
-"""Families whose graphs differ most from each other; the exports of the others are slow."""
+EXPORTED_ALWAYS = {
+    "bert": {*ENCODERS["bert"].models},
+    "deberta-v2": {"masked-lm", "new-head"},
+    "modernbert": {"masked-lm", "mean-of-text"},
+}
+"""The families whose graphs differ most from each other, and their models of which one has every kind of head; the
+exports of the others are slow.
+"""
 
 
-def exported(*case):
+def is_slow(family, name):
+    """Return whether the export of a model is left to the slow tests."""
+    return name not in EXPORTED_ALWAYS.get(family, ())
+
+
+def exported(family, name, *rest):
     """Return a test case of (family, name, …) that reads an export."""
-    return pytest.param(*case, marks=() if case[0] in EXPORTED_ALWAYS else pytest.mark.slow)
+    return pytest.param(family, name, *rest, marks=pytest.mark.slow if is_slow(family, name) else ())
 
 
 CASES = [
     exported(family, name, precision)
     for family, row in ENCODERS.items()
     for name in row.models
-    for precision in precisions(name, row.models)
+    for precision in precisions(family, name)
 ]
 
 
 @pytest.mark.parametrize(("family", "name", "precision"), CASES)
 def test_plain_onnxruntime_matches_transformers(models, outcomes, family, name, precision):
-    model, outputs = models(family)[name], outcomes(family)[name, precision]
+    model, outputs = models(family)[name], outcomes(family, name)[name, precision]
     mask, errors = model.inputs["attention_mask"], {}
     for output, expected in model.expected.items():
         errors[output] = error(valid(outputs[f"batch.{output}"], mask), valid(expected, mask))
@@ -322,7 +339,7 @@ def test_plain_onnxruntime_matches_transformers(models, outcomes, family, name, 
 
 @pytest.mark.parametrize(("family", "name", "precision"), CASES)
 def test_padding_changes_nothing_and_is_finite(models, outcomes, family, name, precision):
-    model, outputs = models(family)[name], outcomes(family)[name, precision]
+    model, outputs = models(family)[name], outcomes(family, name)[name, precision]
     mask = model.inputs["attention_mask"]
     assert (model.inputs["input_ids"] != model.inputs["other_ids"])[mask == 0].any()
     for output in model.expected:
@@ -335,7 +352,7 @@ def test_padding_changes_nothing_and_is_finite(models, outcomes, family, name, p
 def test_a_graph_asks_for_segments_only_where_there_are_several(models, outcomes, family, name):
     several = getattr(transformers.AutoConfig.from_pretrained(models(family)[name].folder), "type_vocab_size", 0) > 1
     expected = ["input_ids", "attention_mask", *(["token_type_ids"] if several else [])]
-    assert outcomes(family)[name, "fp32"]["inputs"].tolist() == expected
+    assert outcomes(family, name)[name, "fp32"]["inputs"].tolist() == expected
 
 
 def test_blocks_that_share_parameters_are_stored_once(models, tmp_path):
@@ -354,7 +371,7 @@ SENTENCES = [exported(*model) for model in MODELS if "pooling" in ENCODERS[model
 
 @pytest.mark.parametrize(("family", "name"), SENTENCES)
 def test_sentences_have_length_one_if_that_is_wished(outcomes, family, name):
-    lengths = np.linalg.norm(outcomes(family)[name, "fp32"]["batch.sentence_embedding"], axis=1)
+    lengths = np.linalg.norm(outcomes(family, name)[name, "fp32"]["batch.sentence_embedding"], axis=1)
     assert (np.abs(lengths - 1) < 1e-6).all() == ENCODERS[family].models[name]["pooling"]["normalize"]
 
 

@@ -75,7 +75,7 @@ def logits_of_whole(folder, tokens, auto="AutoModelForImageTextToText"):
 
 
 def logits_of_text(folder, tokens):
-    source = open_source(folder)
+    source = open_source(folder, text_only=True)
     return Reference(model_spec_of(source.config), source.weights()).run(torch.from_numpy(tokens))[0].numpy()
 
 
@@ -116,7 +116,7 @@ def test_the_comparison_sees_another_rotary_base(make_wrapper, tmp_path):
 def test_plain_onnxruntime_matches_the_whole_model(make_wrapper, run_plain, tmp_path, kind, name):
     folder = make_wrapper(kind, name)
     tokens = some_tokens(rows=len(LENGTHS), length=PROMPT + STEPS)
-    result = export_model(folder, tmp_path / "bundle", verify=None)
+    result = export_model(folder, tmp_path / "bundle", verify=None, text_only=True)
     assert verify(tmp_path / "bundle", folder, mode="quick").passed
     outputs = run_plain(tmp_path / "bundle", tokens)
     expected = logits_of_whole(folder, tokens)
@@ -194,7 +194,7 @@ def test_a_flat_config_is_read_like_a_nested_one(make_wrapper, tmp_path):
         return text | data | old | {"model_type": "qwen2_vl"}
 
     moved = changed(folder, tmp_path, flat)
-    assert open_source(moved).config == open_source(folder).config
+    assert open_source(moved, text_only=True).config == open_source(folder, text_only=True).config
     assert relative_error(logits_of_text(moved, some_tokens()), logits_of_whole(moved, some_tokens())) <= LIMIT
 
 
@@ -208,7 +208,7 @@ def test_a_head_is_tied_as_transformers_ties_it(make_wrapper, tmp_path, name):
         return {key: value for key, value in data.items() if key != "tie_word_embeddings"}
 
     moved = changed(folder, tmp_path, silent)
-    assert open_source(moved).config.tied_head is (name == "tied")
+    assert open_source(moved, text_only=True).config.tied_head is (name == "tied")
     assert relative_error(logits_of_text(moved, tokens), logits_of_whole(moved, tokens)) <= LIMIT
 
 
@@ -221,7 +221,7 @@ def test_the_text_config_may_say_that_the_head_is_tied(make_wrapper, tmp_path):
         return data | {"tie_word_embeddings": False}
 
     moved = changed(folder, tmp_path, inner)
-    assert open_source(moved).config.tied_head
+    assert open_source(moved, text_only=True).config.tied_head
     assert relative_error(logits_of_text(moved, some_tokens()), logits_of_whole(moved, some_tokens())) <= LIMIT
 
 
@@ -232,7 +232,7 @@ def test_text_config_tokens_come_after_the_whole_models(make_wrapper, tmp_path):
         data["text_config"] |= {"bos_token_id": 5, "eos_token_id": 6, "pad_token_id": 7}
         return data | {"eos_token_id": [6, 8], "bos_token_id": None}
 
-    tokens = open_source(changed(folder, tmp_path, changed_ids)).special_tokens()
+    tokens = open_source(changed(folder, tmp_path, changed_ids), text_only=True).special_tokens()
     assert (tokens.bos, tokens.eos, tokens.pad) == (5, (6, 8), 7)
 
 
@@ -277,12 +277,12 @@ def test_mrope_by_itself_is_still_refused():
 def test_a_tensor_of_no_known_module_is_reported(make_wrapper, tmp_path, name):
     more = changed(make_wrapper("gemma3", "tied"), tmp_path, tensors=lambda stored: stored | {name: torch.ones(3)})
     with pytest.raises(WeightsError, match=f"unexpected: .*{name.rpartition('layers')[2]}"):
-        open_source(more).weights()
+        open_source(more, text_only=True).weights()
 
 
 def test_the_export_says_what_was_left_out(make_wrapper, tmp_path):
     folder = make_wrapper("gemma3", "tied")
-    arguments = ["export", "--model", str(folder), "--output", str(tmp_path / "bundle"), "--no-verify"]
+    arguments = ["export", "--model", str(folder), "--output", str(tmp_path / "bundle"), "--no-verify", "--text-only"]
     done = CliRunner().invoke(cli, arguments)
     parts = "vision (32 tensors, 0.0 M parameters); projection (2 tensors, 0.0 M parameters)"
     line = f"text model of gemma3; left out: {parts}"
@@ -319,8 +319,8 @@ def test_a_model_inside_a_model_inside_is_found(make_wrapper, tmp_path):
             "talker.model.norm.weight": torch.ones(3)
         }
 
-    source = open_source(changed(folder, tmp_path, outer, renamed))
-    assert source.config == open_source(folder).config
+    source = open_source(changed(folder, tmp_path, outer, renamed), text_only=True)
+    assert source.config == open_source(folder, text_only=True).config
     tokens = some_tokens()
     auto = "AutoModelForMultimodalLM"
     assert relative_error(logits_of_text(tmp_path, tokens), logits_of_whole(folder, tokens, auto)) <= LIMIT

@@ -4,9 +4,9 @@ The reference is edgeformer's module in float64, over whole texts and without a 
 once, in pieces, and in batches of unequal lengths, padded on the right and, with a dynamic cache, on the left.
 Error: max |Δ| / max |expected|. Other runtimes are in `test_op_set_runtimes.py`.
 
-What covers what: every model is computed in every op set, and each of these graphs is valid ONNX of its version. On
-CUDA's tables of kernels (`test_cuda_graphs.py`) the families whose graphs differ, and every kind of block, are audited:
-a variant has the same ops of the same types.
+What covers what: the families whose graphs differ, and every kind of block, are computed in every op set, and each of
+these graphs is valid ONNX of its version; on CUDA's tables of kernels (`test_cuda_graphs.py`) they are audited. The
+other families are variants, which have the same ops of the same types: two op sets show that they are.
 """
 
 import functools
@@ -35,7 +35,7 @@ from op_set_models import (
     reference,
 )
 from op_set_rules import OPSETS, assert_domains, check, foreign_ops
-from rows import DISTINCT
+from rows import DISTINCT, WITH_ALL_OPS
 from vision_rows import TOWERS
 
 from edgeformer.check.cuda.audit import audit_graph
@@ -51,10 +51,19 @@ NAMES = [*FAMILIES, *PAIRS, *ENCODERS, *KINDS]
 FAST = {*KINDS, "llama", "t5", "bert"}
 """The models that are made of few blocks, and a few of whole families; the others are slow."""
 MODELS = [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in NAMES]
+DIFFERENT = WITH_ALL_OPS | KINDS.keys() | {"mobilebert", "xlm-roberta"}
+"""The models that have every op, also those of embeddings and heads, between them."""
 CUDA_FAST = {"llama", "gemma2", "gpt_oss", "qwen3_next", "t5", "bert", "chunk", "t5-bias", "experts of gpt-oss"}
 CUDA_FAST |= {"experts in groups", "experts of Gemma 4"}
-CUDA_MODELS = [pytest.param(name, marks=() if name in CUDA_FAST else pytest.mark.slow) for name in NAMES]
+CUDA_MODELS = [
+    pytest.param(name, marks=() if name in CUDA_FAST else pytest.mark.slow) for name in NAMES if name in DIFFERENT
+]
 AUDITED = [case for case in CUDA_MODELS if case.values[0] in DISTINCT | KINDS.keys()]
+
+
+def targets_of(name):
+    """Return the op sets in which a model is computed."""
+    return [*TARGETS] if name in DIFFERENT else ["ort", "portable"]
 
 
 @functools.cache
@@ -82,8 +91,10 @@ def assert_valid(graph, target):
     assert bool(graph.functions) == (target == "portable functions")
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [pytest.param(*each.values, target, marks=each.marks) for each in MODELS for target in targets_of(*each.values)],
+)
 def test_every_op_set_computes_what_our_module_computes(name, target):
     """The graphs are valid ONNX of their version: `outcome` checks them."""
     found = errors(model(name), outcome(name, target))
@@ -93,12 +104,27 @@ def test_every_op_set_computes_what_our_module_computes(name, target):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_op_sets_agree(name):
-    parts = set.intersection(*(set(outcome(name, target)) for target in TARGETS))
+    parts = set.intersection(*(set(outcome(name, target)) for target in targets_of(name)))
     assert len(parts) >= (3 if "tokens" in model(name).texts else 2)
     for part in parts:
-        pairs = [comparable(model(name), part, outcome(name, target)[part]) for target in TARGETS]
+        pairs = [comparable(model(name), part, outcome(name, target)[part]) for target in targets_of(name)]
         spread = np.ptp([actual for actual, _ in pairs], axis=0).max() / np.abs(pairs[0][1]).max()
         assert spread <= LIMITS[torch.float32], part
+
+
+def kinds_of_nodes(name):
+    """Return the ops of a model's canonical graphs, each with the names of its attributes and the inputs it has."""
+    return {
+        (node.domain, node.op_type, *sorted(node.attributes), *(value is not None for value in node.inputs))
+        for graph in model(name).graphs
+        for node in graph.graph
+    }
+
+
+@pytest.mark.slow
+def test_variants_have_the_ops_of_the_families_that_differ():
+    known = set().union(*map(kinds_of_nodes, DIFFERENT))
+    assert {name: found for name in NAMES if (found := kinds_of_nodes(name) - known)} == {}
 
 
 @pytest.fixture

@@ -240,12 +240,12 @@ def test_our_module_is_that_of_transformers(models, family, name):
 
 @pytest.fixture(scope="module")
 def outcomes(models, tmp_path_factory):
-    """Return a function that returns the outputs of a family's bundles in one plain process."""
+    """Return a function that returns the outputs of a family's bundles, fast or slow, in one plain process."""
 
     @functools.cache
-    def of_family(family):
+    def of_family(family, slow):
         work, jobs = tmp_path_factory.mktemp(family), []
-        for _, name, precision in (job for job in EXPORTED if job[0] == family):
+        for _, name, precision in (job for job in EXPORTED if job[0] == family and is_slow(*job[:2]) == slow):
             folder, inputs, _ = models(family, name)
             np.savez(work / f"{name}.npz", **inputs)
             bundle = work / f"{name}-{precision}"
@@ -262,7 +262,7 @@ def outcomes(models, tmp_path_factory):
         assert "ran without edgeformer and torch" in done.stdout, done.stderr
         return {Path(job["bundle"]).name: np.load(job["outputs"]) for job in jobs}
 
-    return of_family
+    return lambda family, name: of_family(family, is_slow(family, name))
 
 
 def errors_of_bundle(outputs, expected, inputs):
@@ -281,19 +281,29 @@ def errors_of_bundle(outputs, expected, inputs):
     return {part: relative_error(*pair) for part, pair in parts.items()}
 
 
-EXPORTED_ALWAYS = ("bart", "t5", "transformer", "whisper")
-"""Families whose graphs differ most from each other; the exports of the others are slow."""
+EXPORTED_ALWAYS = {
+    "bart": {"plain"},
+    "t5": {"plain", "v1.1"},
+    "transformer": {"paper", "apart"},
+    "whisper": {"plain"},
+}
+"""The models whose graphs differ most from each other, by family; the exports of the others are slow."""
 
 
-def exported(*case):
+def is_slow(family, name):
+    """Return whether the export of a model is left to the slow tests."""
+    return name not in EXPORTED_ALWAYS.get(family, ())
+
+
+def exported(family, name, *rest):
     """Return a test case of (family, name, …) that reads an export."""
-    return pytest.param(*case, marks=() if case[0] in EXPORTED_ALWAYS else pytest.mark.slow)
+    return pytest.param(family, name, *rest, marks=pytest.mark.slow if is_slow(family, name) else ())
 
 
 @pytest.mark.parametrize(("family", "name", "precision"), [exported(*job) for job in EXPORTED])
 def test_plain_onnxruntime_matches_transformers(models, outcomes, family, name, precision):
     _, inputs, expected = models(family, name)
-    outputs = outcomes(family)[f"{name}-{precision}"]
+    outputs = outcomes(family, name)[f"{name}-{precision}"]
     found = errors_of_bundle(outputs, expected, inputs)
     assert max(found.values()) <= LIMITS[precision], found
     assert outputs["cache_tail_is_untouched"].all()
@@ -302,7 +312,7 @@ def test_plain_onnxruntime_matches_transformers(models, outcomes, family, name, 
 @pytest.mark.parametrize(("family", "name"), [exported(*job[:2]) for job in EXPORTED if job[2] == "fp32"])
 def test_greedy_tokens_are_those_of_transformers(models, outcomes, family, name):
     greedy = models(family, name)[2]["greedy"]
-    assert outcomes(family)[f"{name}-fp32"]["greedy"].tolist() == greedy.tolist()
+    assert outcomes(family, name)[f"{name}-fp32"]["greedy"].tolist() == greedy.tolist()
 
 
 # Negative controls by family: a field, and a wrong value that keeps all shapes.
@@ -336,7 +346,7 @@ def test_the_comparison_sees_a_neighbouring_model(models, family, tmp_path):
 def test_the_comparison_sees_the_bundle_of_a_neighbouring_model(models, outcomes):
     _, inputs, _ = models("bart", "plain")
     _, _, other = models("bart", "unequal")
-    found = errors_of_bundle(outcomes("bart")["plain-fp32"], other, inputs)
+    found = errors_of_bundle(outcomes("bart", "plain")["plain-fp32"], other, inputs)
     assert min(found.values()) > 100 * LIMITS["fp32"], found
 
 

@@ -30,11 +30,15 @@ VALUES = [
     ("rms_norm_eps", [0.1], WRONG_KIND),
     ("tie_word_embeddings", "yes", r"tied_head is 'yes'; it must be of type bool"),
     ("mlp_bias", 1, r"bias is 1; it must be of type bool"),
-    ("hidden_size", "64", WRONG_KIND),
+    ("hidden_size", "64", rf"{WRONG_KIND}, hidden_size = '64' \(a text, where a number is wanted\)"),
     ("hidden_act", "x" * 10_000, r"hidden_act = 'xxx.*… \(str\), which is not supported"),
+    *(("rope_parameters", {"rope_theta": 1e4, "factor": 0} | scaling,
+       r"Scaling\.factor is 0\.0; it must be positive") for scaling in (
+        {"rope_type": "linear"}, {"rope_type": "yarn"},
+        {"rope_type": "llama3", "low_freq_factor": 1, "high_freq_factor": 4})),
     ("model_type", ["llama"], r"model_type = \['llama'\]; it must be a text"),
     ("model_type", 3, r"model_type = 3; it must be a text"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "value", "message"), VALUES, ids=range(len(VALUES)))

@@ -2,20 +2,24 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
 from click.testing import CliRunner
 from sentence_transformers import CrossEncoder
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.cross_encoder.modules import LogitScore
+from transformers import AutoModelForCausalLM
 
-from edgeformer.checkpoints.found_model import PRESETS
+from edgeformer.checkpoints.found_model import PRESETS, find_model
 from edgeformer.checkpoints.source import open_source
 from edgeformer.cli.main import cli
 from edgeformer.errors import ConfigError, RequestError
 from edgeformer.export import export_model
+from edgeformer.export.importers.checkpoint_warnings import ranking_warnings
 from edgeformer.runtime import Engine, load
 
 YES, NO = 7, 9
@@ -32,6 +36,14 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n\n</think>\n\n{% endif %}"
 )
 """The form of Qwen3-Reranker's."""
+
+SEARCH = "Given a web search query, retrieve relevant passages that answer the query"
+BEFORE = (
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
+    'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
+)
+AFTER = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+"""The parts of a prompt on the page of Qwen3-Reranker, which encodes them one by one."""
 
 SIZES = {
     "vocab_size": 2048, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -96,6 +108,29 @@ def test_scores_are_those_of_the_library(ours, theirs, options):
     ranked = ours.rank(QUERY, DOCUMENTS[:3], **options)
     expected = theirs.rank(QUERY, DOCUMENTS[:3], **options)
     assert [each.index for each in ranked] == [each["corpus_id"] for each in expected]
+
+
+def test_a_folder_of_weights_ranks_as_its_page_says(make_model, tmp_path, monkeypatch):
+    """The lines of the reference, on a model whose scores are computed as Qwen3-Reranker's page does."""
+    place = shutil.copytree(make_model("qwen3", 5, **SIZES | {"vocab_size": 2050}), tmp_path / "Qwen3-Reranker-0.6B")
+    backend = tokenizers.Tokenizer.from_file(str(PRESETS / "tiny-llama" / "tokenizer.json"))
+    backend.add_tokens(["yes", "no"])
+    backend.save(str(place / "tokenizer.json"))
+    (place / "tokenizer_config.json").write_text("{}")
+    [warning] = ranking_warnings(find_model(place))
+    assert "the bundle writes texts" in warning
+    page = (Path(__file__).parents[2] / "docs/reference/bundle.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    exec(page.partition("```python\n")[2].partition("```")[0], {})
+    ours = load(export_model(place, tmp_path / "bundle", verify=None).path)
+    model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float64)
+    answers = [backend.token_to_id("no"), backend.token_to_id("yes")]
+    for instruct in (None, "Find poems"):
+        asked = f"<Instruct>: {instruct or SEARCH}\n<Query>: {QUERY}\n<Document>: {DOCUMENTS[0]}"
+        ids = [id for text in (BEFORE, asked, AFTER) for id in backend.encode(text, add_special_tokens=False).ids]
+        with torch.no_grad():
+            logits = model(torch.tensor([ids])).logits[0, -1, answers]
+        close(ours.score((QUERY, DOCUMENTS[0]), prompt=instruct), torch.softmax(logits, 0)[1].item())
 
 
 def test_a_score_is_the_probability_of_yes(ours, theirs):

@@ -249,7 +249,7 @@ def test_a_wall_of_pixels_is_refused(tmp_path):
         ({"resample": 9}, "resample = 9; it must be one of Pillow's filters"),
         ({"size": {"longest_edge": 9}}, "size = .*; it must be a number, or have height and width, or shortest_edge"),
         ({"size": {"height": 0, "width": 4}}, "PictureSize.height is 0"),
-        ({"image_processor_type": "LlavaImageProcessor"}, "supported: ViTImageProcessor, DeiTImageProcessor"),
+        ({"image_processor_type": "MllamaImageProcessor"}, "supported: ViTImageProcessor, DeiTImageProcessor"),
         ({"image_mean": [0.5, 0.5]}, "FixedSizeProcessor.mean is .*; it must be a list of 3 numbers"),
         ({"image_std": "x"}, "a value of the wrong kind"),
     ],

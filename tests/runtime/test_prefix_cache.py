@@ -82,9 +82,9 @@ def test_a_random_history_restores_what_the_tokens_left(kind):
             rows.run(1, text[: prefix.length])
             for mine, expected in zip(found, rows.content(1), strict=True):
                 np.testing.assert_array_equal(mine, expected)
-        if prefix.fork:
-            rows.run(1, text[: prefix.fork])
-            prefixes.keep(rows, 1, text[: prefix.fork])
+        if prefix.branch_at:
+            rows.run(1, text[: prefix.branch_at])
+            prefixes.keep(rows, 1, text[: prefix.branch_at])
         rows.run(1, text)
         prefixes.keep(rows, 1, text, np.array([text.sum()]))
         rows.cache.fill(-1)  # were memory shared, later texts would find this
@@ -112,11 +112,11 @@ def test_states_are_found_where_kept_and_where_texts_part():
     prefixes.keep(rows, 0, first, np.zeros(4))
     assert prefixes.restore(rows, 1, first).length == 29  # whole, since the logits are known
     found = prefixes.restore(rows, 1, second)
-    assert (found.length, found.fork) == (0, 20)
+    assert (found.length, found.branch_at) == (0, 20)
     rows.run(0, second[:20])
     prefixes.keep(rows, 0, second[:20])
     found = prefixes.restore(rows, 1, third)
-    assert (found.length, found.fork) == (20, 0)
+    assert (found.length, found.branch_at) == (20, 0)
 
 
 def test_common_beginnings_are_kept_once_and_the_oldest_goes():

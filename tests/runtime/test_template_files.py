@@ -128,6 +128,8 @@ def test_a_template_gets_variables_that_it_reads_and_no_others(folder):
         ({"thinking": True}, "has 'thinking', which the chat template of this model does not read; its variables are "
          "enable_thinking\\."),
         ({"messages": []}, "has 'messages', which the conversation itself says"),
+        ({"enable_thinking": "false"}, r"has enable_thinking = 'false' \(str\), which templates take for true; give a "
+         "bool"),
         ([1], r"is \[1\] \(list\); it must map names to values"),
     ):  # fmt: skip
         with pytest.raises(RequestError, match=f"^chat_template_kwargs {message}"):

@@ -52,6 +52,7 @@ def test_a_conversation_is_read_as_the_chat_that_it_is():
     system = [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]
     body = read(messages=TURNS, system=system, tools=[TOOL], stop_sequences=["x"], metadata={"user_id": "a"},
                 tool_choice={"type": "any", "disable_parallel_tool_use": True},
+                context_management={"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
                 thinking={"type": "disabled"}).as_chat()  # fmt: skip
     assert [message.role for message in body.messages] == ["system", "user", "assistant", "tool", "user"]
     answer, result, said = body.messages[2:]
@@ -72,6 +73,8 @@ REFUSED = {
         "is 'web_search_20250305'; tools of clients alone"),
     "no id": ({"messages": [{"role": "user", "content": [{"type": "tool_result", "content": "x"}]}]},
         "messages.0.content.0.tool_use_id", "Field required"),
+    "a conversation that is changed": ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
+        "context_management.edits.0.type", "a conversation is answered as it is"),
     "no name": ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "tool_choice.name", "is missing"),
     "an image in a result": ({"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a",
         "content": [{"type": "thinking"}]}]}]}, "messages.0.content.0.content.0.type", "only texts can stand here"),

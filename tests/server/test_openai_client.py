@@ -154,7 +154,7 @@ REFUSED = [
     ({"extra_body": {"tempratur": 1}}, openai.BadRequestError, "unknown_parameter", "tempratur", "is no field"),
     ({"extra_body": {"max_tokens": "5"}}, openai.BadRequestError, "invalid_type", "max_tokens", "valid integer"),
     ({"max_tokens": 5, "max_completion_tokens": 6}, openai.BadRequestError, None, "max_tokens", "differ"),
-    ({"messages": []}, openai.BadRequestError, "invalid_type", "messages", "at least 1 item"),
+    ({"messages": []}, openai.BadRequestError, "invalid_type", "messages", "is empty"),
     ({"max_tokens": 2000}, openai.BadRequestError, "context_length_exceeded", "max_tokens",
      "the model's context is 1024 tokens"),
     ({"messages": [{"role": "user", "content": "dog " * 1100}]}, openai.BadRequestError, "context_length_exceeded",

@@ -22,6 +22,7 @@ from edgeformer.server.schema.bodies import (
 )
 from edgeformer.server.schema.fields import FIELDS, MESSAGE_FIELDS, PARTS
 from edgeformer.server.schema.response_bodies import ResponseBody
+from edgeformer.server.service.prompts import as_template_message
 
 USER = {"role": "user", "content": "What is 345 + 278?"}
 ANSWER = "345 + 278 = 623"
@@ -52,6 +53,11 @@ NOTHING_MEANT = {
     "what a model thought": [{"role": "assistant", "content": "x", "reasoning_content": "r"},
         {"role": "assistant", "content": "x", "reasoning": "r"}, {"role": "assistant", "content": "x",
         "reasoning_content": None}],
+    "what a model thought, as parts": [{"role": "assistant", "content": [
+        {"type": "thinking", "thinking": [{"type": "text", "text": "r"}]}, {"type": "text", "text": "x"}]},
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "r"}]},
+        {"role": "assistant", "content": "x", "thinking_blocks": [{"type": "thinking", "thinking": "r"}]}],
+    "fields that are empty": [{"role": "assistant", "content": "x", "images": [], "extra": {}, "note": ""}],
     "an old role": [{"role": "function", "name": "f", "content": "1"}],
 }  # fmt: skip
 
@@ -68,6 +74,11 @@ def test_what_a_model_thought_and_objects_of_arguments_are_kept():
     [call] = chat(*NOTHING_MEANT["arguments as an object"]).messages[1].tool_calls
     assert call.function.arguments == '{"x": 1}'
     assert "".join(part.text for part in chat(*NOTHING_MEANT["parts of answers"]).messages[1].content) == "hino"
+    first, second, _ = chat(*NOTHING_MEANT["what a model thought, as parts"]).messages[1:]
+    assert as_template_message(first) == {
+        "role": "assistant", "content": [{"type": "text", "text": "x"}], "reasoning_content": "r",
+    }  # fmt: skip
+    assert second.reasoning_content == "r"
 
 
 FIELDS_THAT_PASS = {
@@ -79,6 +90,7 @@ FIELDS_THAT_PASS = {
     "verbosity": "low", "metadata": {"a": "b"}, "prompt_logprobs": None, "dry_multiplier": 0.8, "seed": None,
     "stop_token_ids": [2], "skip_special_tokens": False, "guided_json": SCHEMA, "guided_choice": ["a"],
     "structured_outputs": {}, "response_format": {"type": "json_object", "schema": SCHEMA}, "audio": None,
+    "n": 1.0, "max_completion_tokens": 16.0, "extra_body": {}, "my_label": "",
 }  # fmt: skip
 
 
@@ -86,6 +98,14 @@ FIELDS_THAT_PASS = {
 def test_fields_that_change_nothing_or_are_done_pass(name):
     chat(**{name: FIELDS_THAT_PASS[name]})
     chat(**{name: None})
+
+
+def test_whole_numbers_may_have_a_point_and_forms_be_empty():
+    assert (
+        chat(max_tokens=16.0, response_format={}).max_tokens == 16 and chat(response_format={}).response_format is None
+    )
+    with pytest.raises(ApiError, match="max_tokens: Input should be a valid integer"):
+        chat(max_tokens=16.5)
 
 
 def test_the_number_of_choices_is_as_good_as_a_best_of():
@@ -110,6 +130,14 @@ REFUSED = {
     "a role": ({"messages": [{"role": "king", "content": "a"}]}, "messages.0.role", "Input should be 'system'"),
     "no role": ({"messages": [{"content": "a"}]}, "messages.0.role", "Field required"),
     "by its other name": ({"n_predict": "5"}, "max_tokens", "valid integer"),
+    "nothing to answer": ({"messages": []}, "messages", "messages is empty"),
+    "a form": ({"response_format": {"type": "regex", "regex": "a+"}}, "response_format.type", "is 'regex'; an answer"),
+    "a thought of a user": ({"messages": [{"role": "user", "content": [{"type": "thinking", "thinking": "r"}]}]},
+        "messages.0.content.0.type", "is 'thinking'; messages have parts that are texts"),
+    "behind a thought": ({"messages": [{"role": "assistant", "content": [{"type": "thinking", "thinking": "r"},
+        {"type": "image_url"}]}]}, "messages.0.content.1.type", "is 'image_url'"),
+    "no mode": ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"tools": [TOOL]}}},
+        "tool_choice.allowed_tools.mode", "required"),
     "a hidden class": ({"tool_choice": {"type": "function", "function": {}}}, "tool_choice.function.name", "required"),
 }  # fmt: skip
 
@@ -142,6 +170,16 @@ RESPONSES = {
     "background": False, "top_logprobs": 0, "stream_options": {"include_obfuscation": False},
     "tools": [{"type": "function", "name": "f", "description": None, "parameters": None, "strict": None}],
 }  # fmt: skip
+
+
+def test_only_some_of_the_tools_may_be_called():
+    tools = [{"type": "function", "name": name} for name in "fg"]
+    choice = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "g"}]}
+    of_chat = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [
+        {"type": "function", "function": {"name": "g"}}]}}  # fmt: skip
+    body = read(ResponseBody, input="hi", tools=tools, tool_choice=choice).as_chat()
+    assert body.tool_choice == chat(tool_choice=of_chat).tool_choice
+    assert chat(tool_choice="any").tool_choice == "required"
 
 
 def test_responses_are_read_as_codex_and_agents_ask():

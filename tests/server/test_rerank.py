@@ -41,11 +41,16 @@ def bundles(make_model, tmp_path_factory):
     return {name: export_model(model, place / name, verify=None).path for name, model in models.items()}
 
 
-def test_documents_are_ranked_by_their_tokens(server, bundles):
+def test_documents_are_ranked_by_their_tokens(server, bundles, monkeypatch):
     ours = load(bundles["colbert"])
     body = {"model": "colbert", "query": QUERY, "documents": [*DOCUMENTS[:2], DOCUMENTS[3]], "top_n": 2}
     answer = server.post("/v1/rerank", body).json()
+    ran = []
+    monkeypatch.setattr(
+        ours, "run_encoded", lambda *given: ran.append(given[0]) or type(ours).run_encoded(ours, *given)
+    )
     expected = ours.rank(QUERY, body["documents"], top_k=2)
+    assert answer["usage"]["prompt_tokens"] == sum(len(ids) for batch in ran for ids, _ in batch)
     assert [each["index"] for each in answer["results"]] == [each.index for each in expected]
     np.testing.assert_allclose([each["relevance_score"] for each in answer["results"]], [x.score for x in expected])
     refused = server.post("/v1/embeddings", {"model": "colbert", "input": QUERY})

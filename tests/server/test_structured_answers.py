@@ -189,6 +189,31 @@ def test_parameters_with_pointers_are_followed(create, choice, others):
     jsonschema.validate(json.loads(message.tool_calls[0].function.arguments), NESTED)
 
 
+def test_only_the_tools_that_are_allowed_are_called(create, says):
+    def allowed(mode, *names):
+        named = [{"type": "function", "function": {"name": name}} for name in names]
+        return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": named}}
+
+    [call] = create(tools=TOOLS, tool_choice=allowed("required", "time")).choices[0].message.tool_calls
+    assert call.function.name == "time"
+    with pytest.raises(openai.BadRequestError, match="names 'king', which is none of the tools"):
+        create(tools=TOOLS, tool_choice=allowed("auto", "time", "king"))
+    says(CALL)
+    assert create(tools=TOOLS, tool_choice=allowed("auto", "time")).choices[0].message.content == CALL
+    assert create(tools=TOOLS, tool_choice=allowed("auto", "weather")).choices[0].message.content == "Look: "
+
+
+def test_keywords_that_are_null_are_none(create):
+    """Servers of tools that are written in Go send `null` for a list that they have not."""
+    city = {"enum": ["Rome", "Oslo"], "description": None, "items": None}
+    parameters = {"type": "object", "properties": {"city": city}, "required": None, "$defs": None, "not": None}
+    for schema in (parameters | {"required": ["city"]}, parameters | {"properties": None}):
+        [call] = create(tools=[tool(schema)], tool_choice="required").choices[0].message.tool_calls
+        assert json.loads(call.function.arguments).get("city") in (["Rome", "Oslo"] if schema["required"] else [None])
+    answer = create(response_format={"type": "json_object", "schema": parameters | {"required": ["city"]}})
+    assert json.loads(answer.choices[0].message.content)["city"] in ("Rome", "Oslo")
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_required_call_follows_the_schema_in_every_format(create, server, format, monkeypatch):
     served = server.models.find(None)

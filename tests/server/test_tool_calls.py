@@ -143,6 +143,16 @@ CASES = {
     "channels": (
         "gpt-oss", f"{ANALYSIS}<|start|>assistant<|channel|>final<|message|>Hi.<|return|>", "<think>Hm.</think>Hi.", [],
     ),
+    "a fence": (
+        "command-r", 'Action: ```json\n[{"tool_name": "f", "parameters": {"x": 1}}]\n```', "", [("f", {"x": 1})],
+    ),
+    "a fence within marks": (
+        "hermes", '<tool_call>\n```\n{"name": "f"}\n```\n</tool_call>', "", [("f", {})],
+    ),
+    "a recipient without its namespace": (
+        "gpt-oss", '<|channel|>commentary to=f <|constrain|>json<|message|>{"x": 1}<|call|>', "", [("f", {"x": 1})],
+    ),
+    "another recipient": ("gpt-oss", "<|channel|>commentary to=python<|message|>1 + 1<|call|>", "1 + 1", []),
     "quotes as templates write them": (
         "lfm2", "<|tool_call_start|>[f(t='it's', n=None)]<|tool_call_end|>", "", [("f", {"t": "it's", "n": None})],
     ),
@@ -154,6 +164,14 @@ CASES = {
 def test_calls_as_models_really_write_them(case, size):
     format, answer, text, calls = CASES[case]
     assert read(format, answer, size) == (text, calls)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_no_piece_of_a_mark_behind_a_call_is_text(format):
+    example = FORMATS[format].example
+    found = [read(format, example[:end], size) for end in range(len(example) + 1) for size in (1, 1000)]
+    assert [text for text, calls in found if calls and text] == []
+    assert any(calls for _, calls in found)
 
 
 TEMPLATES = {

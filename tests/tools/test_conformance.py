@@ -182,7 +182,7 @@ def pair(make_model, tmp_path_factory):
     return of_family
 
 
-@pytest.mark.parametrize("family", PAIRS)
+@pytest.mark.parametrize("family", ["t5", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bart", "marian"))])
 def test_our_runtime_writes_of_a_source_what_transformers_writes(family, pair):
     bundle, checkpoint = pair(family)
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
@@ -195,7 +195,16 @@ def test_our_runtime_writes_of_a_source_what_transformers_writes(family, pair):
     assert len(set(found)) > 10, "a model that says few words would hide much"
 
 
-@pytest.mark.parametrize(("family", "precision"), [*((family, "fp32") for family in PAIRS), ("t5", "int8")])
+@pytest.mark.parametrize(
+    ("family", "precision"),
+    [
+        ("t5", "fp32"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("bart", "fp32"), ("marian", "fp32"), ("t5", "int8"))
+        ),
+    ],
+)
 @pytest.mark.parametrize("name", [NODE, OPTIMUM])
 def test_other_clients_write_the_same_of_a_source(name, family, precision, pair, places):
     bundle, _ = pair(family, precision)

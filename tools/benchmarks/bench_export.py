@@ -11,7 +11,6 @@ Both are peaks of samples, so a peak shorter than the interval can be missed. Th
 (VmHWM) and exact. The bundle is written below --workdir and removed. Prints seconds, and memory in MiB.
 """
 
-import json
 import multiprocessing
 import os
 import shutil
@@ -24,7 +23,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from edgeformer.errors import EdgeformerError
@@ -32,6 +30,7 @@ from edgeformer.manifest.parts import Precision
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
 
+from benchmarks.command import publish
 from benchmarks.environment import environment
 
 INTERVAL_SECONDS = 0.02
@@ -109,7 +108,7 @@ def bench_export(model: str, workdir: Path, precision: Precision, verify: bool) 
         shutil.rmtree(folder)
 
 
-def print_report(data: dict[str, Any]) -> None:
+def print_report(data: dict[str, Any], file: Path | None) -> None:
     """Print the figures as a table."""
     peaks = data["peak_bytes"]
     rows = {
@@ -127,10 +126,7 @@ def print_report(data: dict[str, Any]) -> None:
     table.add_column(justify="right")
     for name, value in rows.items():
         table.add_row(name, value)
-    console = Console(highlight=False)
-    console.print(table)
-    console.print(data["method"])
-    console.print(", ".join(f"{name} {value}" for name, value in data["environment"].items()))
+    publish(data, file, table, data["method"])
 
 
 @click.command(help=(__doc__ or "").split("\n")[0])
@@ -166,9 +162,7 @@ def main(model: str, precision: Precision, no_verify: bool, workdir: Path, file:
         "method": f"{len(samples)} samples of /proc/<pid>/status, one every {1000 * INTERVAL_SECONDS:.0f} ms",
         "environment": environment(),
     }
-    print_report(data)
-    if file:
-        file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    print_report(data, file)
 
 
 if __name__ == "__main__":

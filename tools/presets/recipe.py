@@ -20,11 +20,16 @@ __all__ = ["Question", "Recipe"]
 class Recipe:
     """How to make one preset.
 
-    summary: a line for `edgeformer models`, containing {parameters}. data and use: text for the model card on what the
-    model learned from and how to run it. hf_config and files: config.json, and the folder's other files by name (JSON
-    data or text). make_tokenizer: makes the tokenizer from a seed. loss: the loss of a batch that it draws. questions:
-    held-out questions from a seed. score: which of them the module answers correctly. scored: what that means,
-    containing {total}. adapt: changes the ModelConfig where a file beside config.json affects it.
+    Attributes:
+        summary: a line for `edgeformer models`, containing {parameters}. data and use: text for the model card on what
+            the model learned from and how to run it. hf_config and files: config.json, and the folder's other files by
+            name (JSON data or text).
+        make_tokenizer: makes the tokenizer from a seed.
+        loss: the loss of a batch that it draws.
+        questions: held-out questions from a seed.
+        score: which of them the module answers correctly.
+        scored: what that means, containing {total}.
+        adapt: changes the ModelConfig where a file beside config.json affects it.
     """
 
     name: str

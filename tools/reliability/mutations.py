@@ -37,9 +37,6 @@ ODD: list[Any] = [
 ]  # fmt: skip
 
 
-NOT_UTF8 = (b"\xff", b"\xc3\x28", b"\xed\xa0\x80", b"\x00", b"\xef\xbb\xbf", b"\xf8\x88\x80\x80")
-
-
 def mutate_bytes(data: bytes, draw: random.Random) -> bytes:
     """Return `data` with one to four faults: cut, flipped, removed, repeated or foreign bytes."""
     for _ in range(draw.choice((1, 1, 2, 4))):

@@ -77,7 +77,7 @@ def _keys(config: dict[str, Any], schema: keys.Schema, path: str) -> Iterator[Fi
     for key, value in config.items():
         place, kind = f"{path}{key}", schema.get(key, schema.get("*"))
         if kind is None:
-            # At the top level, it ignores unknown keys whose value is no object or list.
+            # At the top level, it ignores unknown keys whose value is not an object or list.
             if path or isinstance(value, dict | list):
                 near = get_close_matches(key, schema, 1)
                 hint = f"It knows {near[0]}; else remove it." if near else "Remove it."

@@ -40,7 +40,7 @@ PARTS = {"quantization": OVERRIDES}
 
 
 @click.command("export", cls=Command)
-@option("--model", required=True, help="A preset (see `edgeformer models`), a model folder, or a hub id.")
+@option("--model", required=True, help="A preset (see `edgeformer models`), a model folder, a GGUF file, or a hub id.")
 @option("--output", "-o", type=click.Path(path_type=Path), help="Bundle folder to make. [default: ./NAME]")
 @declare([part for each in OPTIONS.values() for part in PARTS.get(each.name, (each,))], KINDS)
 @option(

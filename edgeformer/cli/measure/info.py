@@ -11,7 +11,7 @@ import click
 
 from edgeformer.cli._options import Command, json_option, option
 from edgeformer.cli._output import print_json, print_table
-from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, StackConfig, VisionConfig
+from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, PictureTextConfig, StackConfig, VisionConfig
 from edgeformer.config.heads import EncoderHead
 from edgeformer.contract.tensors import CacheGeometry, ConvState, KeyValueState
 from edgeformer.errors import MissingDependencyError, RequestError
@@ -250,6 +250,12 @@ HEADS: dict[type[StackConfig], Head] = {
     EncoderConfig: Head(
         fields=lambda config: {} if config.head is None else _head_fields(config.head),
         words=lambda config: "" if config.head is None else config.head.words,
+    ),
+    PictureTextConfig: Head(
+        fields=lambda config: {"tied_head": config.tied_head, "tokens_per_picture": config.picture_tokens},
+        words=lambda config: ", ".join(
+            [*(["head tied to the embedding"] if config.tied_head else []), f"{config.picture_tokens} tokens a picture"]
+        ),
     ),
     VisionConfig: Head(
         fields=lambda config: {

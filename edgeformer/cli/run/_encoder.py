@@ -11,6 +11,9 @@ from edgeformer.errors import RequestError
 if TYPE_CHECKING:
     from edgeformer.runtime import DualEncoder, Encoder, VisionEncoder
 
+RANKING = "docs/reference/bundle.md (Causal models that rank)"
+"""Where it says how a causal model ranks."""
+
 
 def open_encoder(bundle: Path, provider: Any, threads: int | None, results: str) -> "Encoder":
     """Load the encoder in a bundle, and say on stderr if its results (`vectors`) mean nothing.
@@ -26,11 +29,13 @@ def open_embedder(bundle: Path, provider: Any, threads: int | None) -> "Encoder 
 
 
 def _open(bundle: Path, provider: Any, threads: int | None, results: str) -> "Encoder | VisionEncoder | DualEncoder":
-    from edgeformer.runtime import DualEncoder, Encoder, VisionEncoder, load
+    from edgeformer.runtime import CausalLM, DualEncoder, Encoder, VisionEncoder, load
 
     model = load(bundle, provider, threads)
     if not isinstance(model, Encoder | VisionEncoder | DualEncoder):
-        raise RequestError(f"{bundle} is no encoder; it generates text: edgeformer run {bundle}")
+        ranks = results == "scores" and isinstance(model, CausalLM)
+        advice = f". One that ranks is exported as {RANKING} says" if ranks else ""
+        raise RequestError(f"{bundle} is no encoder; it generates text: edgeformer run {bundle}{advice}")
     if model.manifest.provenance.random_weights is not None:
         note(f"note: this model's weights are random, not trained. Its {results} mean nothing.")
     return model

@@ -35,7 +35,7 @@ SEQ2SEQ_OPTIONS = ("num_beams", "source_language", "target_language", *SPEECH_OP
 ENCODER_OPTIONS = ("question", "aggregation")
 """Options that only bundles of some encoders take."""
 
-PICTURE_OPTIONS = ("image", "labels")
+PICTURE_OPTIONS = ("images", "labels")
 """Options that only bundles of models of pictures take."""
 
 CHAT = "Chat"
@@ -92,7 +92,11 @@ CHAT_OPTIONS = ("enable_thinking", "reasoning_effort", "chat_template_kwargs")
     "--aggregation", type=click.Choice(["simple", "first", "average", "max"]),
     help="Join labelled tokens to spans (models that label tokens): what labels a word of several tokens.",
 )  # fmt: skip
-@option("--image", type=click.Path(path_type=Path), help="Classify this picture (models of pictures).")
+@option(
+    "--image", "images", multiple=True, type=click.Path(path_type=Path),
+    help="A picture: classify it (models of pictures), or put it in the place of a placeholder of PROMPT (models of "
+    "pictures and text); with --chat, before PROMPT. Several of these, in their order.",
+)  # fmt: skip
 @option(
     "--label", "labels", multiple=True, metavar="TEXT",
     help="A label that the picture may have (dual encoders of texts and pictures). Repeatable.",
@@ -110,7 +114,7 @@ def run_command(
     draft: Path | None,
     question: str | None,
     aggregation: str | None,
-    image: Path | None,
+    images: tuple[Path, ...],
     labels: tuple[str, ...],
     **given: object,
 ) -> None:
@@ -126,10 +130,10 @@ def run_command(
     model = load(bundle, provider, threads, draft=draft)
     if model.manifest.provenance.random_weights is not None:
         note("note: this model's weights are random, not trained. Its text is noise.")
-    named = {"question": question, "aggregation": aggregation, "image": image, "labels": labels or None}
+    named = {"question": question, "aggregation": aggregation, "images": images or None, "labels": labels or None}
     _check_options(model, chat, system, options | {name: value for name, value in named.items() if value is not None})
     if isinstance(model, VisionEncoder | DualEncoder):
-        _classify(model, prompt, image, labels, as_json)
+        _classify(model, prompt, images, labels, as_json)
         return
     if prompt is None and not (chat and sys.stdin.isatty()):
         prompt = sys.stdin.read().removesuffix("\n")  # which echo and editors add
@@ -139,9 +143,14 @@ def run_command(
         case Seq2SeqLM():
             _write(model, prompt or "", options, as_json)
         case CausalLM() if prompt is None:
+            if images:
+                raise RequestError("--image is for a PROMPT; a conversation in the terminal has no pictures yet.")
             Conversation(model, system, options).hold()
         case _:
-            stream = model.chat(opening(system, prompt), **options) if chat else model.stream(prompt, **options)
+            options |= {"images": list(images)} if images else {}
+            stream = (
+                model.chat(opening(system, prompt, len(images)), **options) if chat else model.stream(prompt, **options)
+            )
             if as_json:
                 print_json(asdict(stream.finish()))
             else:
@@ -150,7 +159,7 @@ def run_command(
 
 def _check_options(model: "Model", chat: bool, system: str | None, options: dict[str, Any]) -> None:
     """Raise RequestError for options that do not apply to this task, instead of ignoring them."""
-    from edgeformer.runtime import DualEncoder, Encoder, Seq2SeqLM, VisionEncoder
+    from edgeformer.runtime import DualEncoder, Encoder, PictureTextLM, Seq2SeqLM, VisionEncoder
 
     given = [*options, *(["chat"] if chat else []), *(["system"] if system is not None else [])]
     match model:
@@ -166,6 +175,8 @@ def _check_options(model: "Model", chat: bool, system: str | None, options: dict
             languages = ["source_language", "target_language"] if model.is_speech else list(SPEECH_OPTIONS)
             others = ("chat", "system", "adapter", *CHAT_OPTIONS, *ENCODER_OPTIONS, *PICTURE_OPTIONS)
             foreign = [name for name in given if name in (*others, *languages)]
+        case PictureTextLM():
+            foreign = [name for name in given if name in (*SEQ2SEQ_OPTIONS, *ENCODER_OPTIONS)]
         case _:
             foreign = [name for name in given if name in (*SEQ2SEQ_OPTIONS, *ENCODER_OPTIONS, *PICTURE_OPTIONS)]
     if foreign:
@@ -180,26 +191,28 @@ def _flag(name: str, options: dict[str, Any]) -> str:
     """Return an option of a parameter as it was given."""
     if name == "enable_thinking":
         return "--thinking" if options[name] else "--no-thinking"
-    return "--label" if name == "labels" else f"--{name.replace('_', '-')}"
+    names = {"images": "--image", "labels": "--label"}
+    return names.get(name, f"--{name.replace('_', '-')}")
 
 
 def _classify(
-    model: "VisionEncoder | DualEncoder", prompt: str | None, image: Path | None, labels: tuple[str, ...], as_json: bool
-) -> None:
+    model: "VisionEncoder | DualEncoder", prompt: str | None, images: tuple[Path, ...], labels: tuple[str, ...],
+    as_json: bool,
+) -> None:  # fmt: skip
     """Print the labels of a picture, the most likely first. labels: those that it may have, for a dual encoder."""
     from edgeformer.runtime import DualEncoder
 
     if isinstance(model, DualEncoder):
-        if prompt is not None or image is None or not labels:
+        if prompt is not None or len(images) != 1 or not labels:
             raise RequestError(
                 "this model compares a picture with labels: "
                 f"edgeformer run {model.folder} --image PATH --label TEXT --label TEXT…"
             )
     elif model.config.classifier is None:
         raise RequestError(f"this model makes vectors: edgeformer embed {model.folder} --image PATH…")
-    elif prompt is not None or image is None:
+    elif prompt is not None or len(images) != 1:
         raise RequestError(f"this model reads pictures, and no text: edgeformer run {model.folder} --image PATH")
-    assert image is not None
+    image = images[0]
     found = model.classify(image, labels) if isinstance(model, DualEncoder) else model.classify(image)
     if as_json:
         print_json([asdict(each) for each in found])

@@ -1,5 +1,5 @@
-"""Configs of whole models, a file for each kind: decoders, encoders, encoder-decoders, towers of pictures,
-and dual encoders of texts and pictures.
+"""Configs of whole models, a file for each kind: decoders, encoders, encoder-decoders, towers of pictures, decoders
+with such a tower, and dual encoders of texts and pictures.
 
 What differs between the kinds of models is asked of their configs:
 
@@ -13,13 +13,15 @@ What differs between the kinds of models is asked of their configs:
 from edgeformer.config.models.decoder import DecoderConfig
 from edgeformer.config.models.dual_encoder import DualEncoderConfig
 from edgeformer.config.models.encoder import EncoderConfig
+from edgeformer.config.models.picture_text import PictureTextConfig
 from edgeformer.config.models.seq2seq import Seq2SeqConfig
 from edgeformer.config.models.stack import NO_CACHE, AudioStem, Form, StackConfig, Task, TokenProjection
 from edgeformer.config.models.vision_encoder import VisionConfig
 
-ModelConfig = DecoderConfig | EncoderConfig | Seq2SeqConfig | VisionConfig | DualEncoderConfig
+ModelConfig = DecoderConfig | EncoderConfig | Seq2SeqConfig | VisionConfig | DualEncoderConfig | PictureTextConfig
 
 __all__ = [
     "NO_CACHE", "AudioStem", "DecoderConfig", "DualEncoderConfig", "EncoderConfig", "Form", "ModelConfig",
+    "PictureTextConfig",
     "Seq2SeqConfig", "StackConfig", "Task", "TokenProjection", "VisionConfig",
 ]  # fmt: skip

@@ -15,7 +15,9 @@ from edgeformer.documents import schema
 from edgeformer.documents.schema import check
 from edgeformer.errors import ConfigError
 
-Task = Literal["causal-lm", "seq2seq-lm", "encoder", "vision-encoder", "dual-encoder"]
+Task = Literal[
+    "causal-lm", "seq2seq-lm", "encoder", "vision-encoder", "dual-encoder", "image-text-to-text",
+]  # fmt: skip
 """The task of a model, which the manifest stores; it is the key of tables by kind. Every class of configs has one."""
 
 Form = Literal["decoder", "encoder", "encoder-decoder"]
@@ -148,6 +150,11 @@ class StackConfig:
         return None
 
     @property
+    def fractional_grids(self) -> tuple[Grid, Grid] | None:
+        """Return None: only towers of pictures find positions by parts of height and width."""
+        return None
+
+    @property
     def per_layer_embedding(self) -> PerLayerEmbedding | None:
         """Return None: only decoders make an input for every block."""
         return None
@@ -178,7 +185,7 @@ class StackConfig:
         return 0
 
     @property
-    def stacks(self) -> Mapping[str, Self]:
+    def stacks(self) -> "Mapping[str, StackConfig]":
         """Return the stacks of the model by the names of their modules: itself, whose module is the model."""
         return {"": self}
 

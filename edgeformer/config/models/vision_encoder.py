@@ -22,6 +22,8 @@ class VisionConfig(StackConfig):
         prefix_tokens: learned tokens before the patches; the first one is the class token.
         trained_grid: patches for which the table of positions has rows.
         interpolates: whether positions of another grid are interpolated (bicubic), as DINOv2 does.
+        fractional: whether the positions of a patch are those of the patch of `trained_grid` at the same part of
+            height and width, as Idefics3 computes it in float32.
         pooler: computes `pooler_output`; None for none.
         projection: size of `image_embeds`, a linear map of the pooled vector without bias; None for none.
         classifier: computes `logits`; None for none.
@@ -36,6 +38,7 @@ class VisionConfig(StackConfig):
     prefix_tokens: int
     trained_grid: Grid
     interpolates: bool = False
+    fractional: bool = False
     pooler: TokenPooler | AttentionPooler | None = None
     projection: int | None = None
     classifier: PictureClassifier | None = None
@@ -50,8 +53,9 @@ class VisionConfig(StackConfig):
         positions = self.position_embedding
         fits = isinstance(positions, LearnedPositions) and positions.rows == rows and positions.offset == 0
         check(fits, self, "position_embedding", f"learned, of {rows} rows, one for each token and patch")
-        same = self.interpolates or self.patches.grid == self.trained_grid
-        check(same, self, "trained_grid", "that of the pictures where positions are not interpolated")
+        check(not (self.interpolates and self.fractional), self, "fractional", "False where positions are interpolated")
+        same = self.interpolates or self.fractional or self.patches.grid == self.trained_grid
+        check(same, self, "trained_grid", "that of the pictures where positions are those of its patches")
         plain = all(block.attention is not None and block.recurrent is None for block in self.blocks)
         plain = plain and all(block.cross_attention is None and block.layer_input is None for block in self.blocks)
         check(plain, self, "blocks", "with self-attention and nothing that reads other inputs")
@@ -78,13 +82,22 @@ class VisionConfig(StackConfig):
     @property
     def interpolated(self) -> tuple[Grid, Grid] | None:
         """Return the grid of the table of positions, and the one that it is interpolated to; None where both agree."""
-        return None if self.patches.grid == self.trained_grid else (self.trained_grid, self.patches.grid)
+        return (
+            None
+            if self.fractional or self.patches.grid == self.trained_grid
+            else (self.trained_grid, self.patches.grid)
+        )
+
+    @property
+    def fractional_grids(self) -> tuple[Grid, Grid] | None:
+        """Return the grid of the table of positions, and that of the pictures, where parts of these find positions."""
+        return (self.trained_grid, self.patches.grid) if self.fractional else None
 
     def with_picture_size(self, height: int, width: int) -> Self:
         """Return the config for pictures of another size. Raises ConfigError where its positions do not fit them."""
         patches = replace(self.patches, height=height, width=width)
         own = self.patches
-        if (height, width) != (own.height, own.width) and not self.interpolates:
+        if (height, width) != (own.height, own.width) and not (self.interpolates or self.fractional):
             raise ConfigError(
                 f"the image processor makes pictures of {width} × {height} pixels, and the model reads "
                 f"{own.width} × {own.height} (image_size in config.json). Use the processor that it was trained with."

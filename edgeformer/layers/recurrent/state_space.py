@@ -46,7 +46,7 @@ class StateSpace(nn.Module):
         step = F.softplus(step + self.step_bias.to(state.dtype))
         if config.min_step or config.max_step is not None:
             step = step.clamp(config.min_step, config.max_step)
-        heads = value.unflatten(-1, (config.num_heads, config.head_dim))  # [B, S, H, D]
+        heads = value.view(*value.shape[:-1], config.num_heads, config.head_dim)  # [B, S, H, D]
         y, present_state = ops.linear_attention(
             out_of,
             into,

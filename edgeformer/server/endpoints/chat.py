@@ -9,18 +9,18 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from edgeformer.errors import PromptLengthError, RequestError
+from edgeformer.errors import RequestError
 from edgeformer.runtime import CausalLM, Generation, TokenEvent
 from edgeformer.runtime.text.thinking.reader import ThinkingStream
 from edgeformer.runtime.text.tokenizer import Tokenizer
+from edgeformer.server.endpoints.logprobs import chat_logprobs
 from edgeformer.server.schema.answer_forms import form_error, warnings_of
-from edgeformer.server.schema.api_errors import as_api_error
+from edgeformer.server.schema.api_errors import as_api_error, param_of
 from edgeformer.server.schema.bodies import ChatBody
 from edgeformer.server.schema.thinking import thinking_budget
 from edgeformer.server.service.answers import Answers, Progress, unless_gone
 from edgeformer.server.service.config_of_body import configs, skips_special_tokens
 from edgeformer.server.service.generating import FINISH_REASONS, EventStream, keep_text, submit, usage
-from edgeformer.server.service.logprobs import chat_logprobs
 from edgeformer.server.service.prompts import ChatPrompt, chat_prompt, check_length
 from edgeformer.server.service.records import Record
 from edgeformer.server.service.served import ServedModel
@@ -186,8 +186,8 @@ async def _prompt(request: Request, body: ChatBody, param: str) -> tuple[ServedM
     served.require(CausalLM)
     try:
         return served, await state_of(request).in_thread(chat_prompt, served, body)
-    except PromptLengthError as error:
-        raise as_api_error(error, param) from None
+    except RequestError as error:
+        raise as_api_error(error, param_of(error) or param) from None
 
 
 async def chat_tokens(request: Request, body: ChatBody, param: str) -> list[int]:

@@ -12,13 +12,13 @@ from starlette.responses import JSONResponse, Response
 
 from edgeformer.errors import RequestError
 from edgeformer.runtime import CausalLM, Seq2SeqLM, TokenEvent
+from edgeformer.server.endpoints.logprobs import completion_logprobs, echoed_logprobs, joined
 from edgeformer.server.schema.answer_forms import form_error, warnings_of
 from edgeformer.server.schema.api_errors import ApiError
 from edgeformer.server.schema.bodies import CompletionBody
 from edgeformer.server.service.answers import Answers, Progress, unless_gone
 from edgeformer.server.service.config_of_body import configs
 from edgeformer.server.service.generating import FINISH_REASONS, EventStream, keep_text, submit, usage
-from edgeformer.server.service.logprobs import completion_logprobs, echoed_logprobs, joined
 from edgeformer.server.service.prompts import check_length, text_prompts
 from edgeformer.server.service.records import Record
 from edgeformer.server.service.served import ServedModel

@@ -49,10 +49,8 @@ async def rerank(request: Request) -> Response:
 async def _by_tokens(request: Request, name: str, model: Encoder, body: RerankBody, texts: list[str]) -> Response:
     """Rank documents by the vectors of their tokens, which are computed beside the engine."""
     state, record = state_of(request), record_of(request)
-    read = [body.query, *texts]
     try:
-        tokens = await state.in_thread(lambda: sum(len(model.encode_text(text, True)[0]) for text in read))
-        scores = await unless_gone(request, state.in_thread(model.max_sim, body.query, texts))
+        scores, tokens = await unless_gone(request, state.in_thread(model.max_sim_and_tokens, body.query, texts))
     except RequestError as error:
         raise ApiError(400, str(error), param="documents") from None
     record.model, record.prompt_tokens = name, tokens

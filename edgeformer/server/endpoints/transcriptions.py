@@ -48,8 +48,11 @@ GRANULARITIES = "timestamp_granularities[]"
 class Transcription:
     """The fields of a request.
 
-    file: a sound file. prompt: a text that stands before it. words, segments: whether verbose_json has them.
-    temperature: 0 for the likeliest words.
+    Attributes:
+        file: a sound file.
+        prompt: a text that stands before it.
+        words, segments: whether verbose_json has them.
+        temperature: 0 for the likeliest words.
     """
 
     file: bytes

@@ -35,14 +35,17 @@ def serve(
 ) -> None:
     """Serve bundles until SIGTERM or SIGINT; return when all running requests have ended.
 
-    provider, threads, engine_options, draft: as of `load_models`. models_dir: a folder of bundles that are loaded when
-    a request names them, and put to sleep when nobody uses them. Raises RequestError where it cannot listen, and for
-    what cannot be served.
+    Args:
+        provider, threads, engine_options, draft: as of `load_models`.
+        models_dir: a folder of bundles that are loaded when a request names them, and put to sleep when nobody uses
+            them.
+
+    Raises RequestError where it cannot listen, and for what cannot be served.
     """
     log_to_stderr()
     with listen(options) as listener:
         models = open_models(bundles, options, provider, threads, engine_options, draft, models_dir)
-        # uvicorn raises the signal again when it has drained; this exit is no failure.
+        # uvicorn raises the signal again when it has drained; this exit is not a failure.
         previous = signal.signal(signal.SIGTERM, signal.SIG_IGN)
         try:
             server = DrainingServer(models, options)

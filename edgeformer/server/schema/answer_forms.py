@@ -75,6 +75,8 @@ def _unfollowed(schema: Any) -> Iterator[str]:
             yield from _unfollowed(each)
     elif isinstance(schema, Mapping):
         for key, value in schema.items():
+            if value is None:
+                continue
             if key in UNFOLLOWED:
                 yield key
             elif key == "format" and isinstance(value, str) and value not in FORMATS:

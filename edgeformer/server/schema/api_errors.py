@@ -29,8 +29,12 @@ LONGEST = 600
 class ApiError(EdgeformerError):
     """A request that is answered with an error.
 
-    status: of HTTP. code: a word for programs, such as `model_not_found`. param: the field of the request that is
-    wrong. retry_after: seconds after which the client should try again. details: what clients of Anthropic read.
+    Attributes:
+        status: of HTTP.
+        code: a word for programs, such as `model_not_found`.
+        param: the field of the request that is wrong.
+        retry_after: seconds after which the client should try again.
+        details: what clients of Anthropic read.
     """
 
     def __init__(

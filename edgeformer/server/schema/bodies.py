@@ -97,10 +97,29 @@ class ChatMessage(Body):
     @classmethod
     def renamed(cls, data: dict[str, Any]) -> dict[str, Any]:
         """Return a message with today's names: a `function` is a tool, and `reasoning` what an assistant thought."""
-        role = {"role": "tool"} if data.get("role") == "function" else {}
+        role: dict[str, Any] = {"role": "tool"} if data.get("role") == "function" else {}
+        if data.get("role") == "assistant" and isinstance(data.get("content"), list):
+            data = _with_thoughts_apart(data)
         thought = data.get("reasoning")
         reasoning = {"reasoning_content": thought, "reasoning": None} if isinstance(thought, str) else {}
         return {"content": None} | reasoning | data | role | ({"reasoning": None} if reasoning else {})
+
+
+def _with_thoughts_apart(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a message whose parts of thinking, as Mistral has them, are its `reasoning_content`."""
+    parts = [part if isinstance(part, dict) else {} for part in data["content"]]
+    thoughts = [_thought(part.get("thinking")) for part in parts if part.get("type") == "thinking"]
+    if not thoughts:
+        return data
+    # Texts without letters stand in their places, so that errors name the others by their own.
+    texts = [{"text": ""} if part.get("type") == "thinking" else data["content"][i] for i, part in enumerate(parts)]
+    return {"reasoning_content": "".join(thoughts)} | data | {"content": texts}
+
+
+def _thought(value: Any) -> str:
+    if isinstance(value, list):
+        return "".join(_thought(part.get("text")) for part in value if isinstance(part, dict))
+    return value if isinstance(value, str) else ""
 
 
 NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
@@ -152,6 +171,22 @@ class NamedTool(Body):
     function: NamedFunction
 
 
+class AllowedFunctions(Body):
+    """The functions that may be called. mode: whether one of them has to be."""
+
+    mode: Literal["auto", "required"]
+    tools: list[NamedTool] = Field(min_length=1)
+
+
+class AllowedTools(Body):
+    """The tools of a request that may be called."""
+
+    TYPES = ("allowed_tools",), FUNCTIONS[1]
+
+    type: str
+    allowed_tools: AllowedFunctions
+
+
 class StreamOptions(Body):
     """Options of streams."""
 
@@ -171,10 +206,15 @@ class JsonSchema(Body):
     strict: bool | None = None
 
 
+FORMS = ("text", "json_object", "json_schema")
+"""Types of `response_format`."""
+
+
 class ResponseFormat(Body):
     """The form of the answer: any text, any JSON object, or what follows a schema."""
 
     FIELDS = PARTS["response_format"]
+    TYPES = FORMS, f"an answer has one of these forms: {', '.join(FORMS)}; see structured_outputs for others"
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
@@ -264,6 +304,8 @@ class GenerationBody(OptionsBody):
             fields["top_k"] = 0
         if fields.get("thinking_budget") == -1:
             del fields["thinking_budget"]
+        if fields.get("response_format") == {}:
+            del fields["response_format"]
         guided = {name: fields.pop(f"guided_{name}") for name in ("regex", "choice") if f"guided_{name}" in fields}
         if any(value is not None for value in guided.values()):
             fields.setdefault("structured_outputs", guided)
@@ -283,7 +325,7 @@ class ChatBody(ThinkingFields, GenerationBody):
     top_logprobs: int | None = Field(None, ge=0, le=20)
     continue_final_message: bool | None = None
     tools: list[ToolDefinition] | None = Field(None, max_length=128)
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | AllowedTools | None = None
     parallel_tool_calls: bool | None = None
 
     @classmethod
@@ -292,6 +334,8 @@ class ChatBody(ThinkingFields, GenerationBody):
         fields = super().renamed(data)
         if fields.get("continue_final_message") is True:
             fields.pop("add_generation_prompt", None)
+        if fields.get("tool_choice") == "any":
+            fields["tool_choice"] = "required"
         return fields
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
@@ -33,7 +33,8 @@ class Body(BaseModel):
             raise PydanticCustomError("wrong_type", "is {shown}; {reason}", context)
         if cls.model_config["extra"] == "ignore":
             return {name: value for name, value in data.items() if value is not None}
-        return keep_known(cls.renamed(data), _names(cls), cls.FIELDS)
+        kept = keep_known(cls.renamed(data), _names(cls), cls.FIELDS)
+        return {name: _whole(value) if name in _whole_names(cls) else value for name, value in kept.items()}
 
     @classmethod
     def renamed(cls, data: dict[str, Any]) -> dict[str, Any]:
@@ -44,3 +45,15 @@ class Body(BaseModel):
 @cache
 def _names(kind: type[Body]) -> frozenset[str]:
     return frozenset(field.alias or name for name, field in kind.model_fields.items())
+
+
+@cache
+def _whole_names(kind: type[Body]) -> frozenset[str]:
+    """Return the names of fields that are whole numbers."""
+    types = {name: {field.annotation, *get_args(field.annotation)} for name, field in kind.model_fields.items()}
+    return frozenset(name for name, each in types.items() if int in each and float not in each)
+
+
+def _whole(value: Any) -> Any:
+    """Return a whole number that a client wrote as 5.0, which is the same number of JSON, as an integer."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -152,7 +152,7 @@ FIELDS: dict[str, ApiField] = {
     "mm_processor_kwargs": _refused("V", "models read text", {}),
     # tools
     "tools": _done("OLVA"),
-    "tool_choice": _done("OLVA"),
+    "tool_choice": _done("OLVA", "also `allowed_tools`; `any` is `required`"),
     "parallel_tool_calls": _done("OLV"),
     "functions": _refused("O", "deprecated by OpenAI; use tools", []),
     "function_call": _refused("O", "deprecated by OpenAI; use tool_choice", "none", "auto"),
@@ -256,7 +256,7 @@ MESSAGE_FIELDS: dict[str, ApiField] = {
     "system": _done("A"),
     "stop_sequences": _done("A", "stop by another name"),
     "container": _refused("A", "the server runs no tools of its own"),
-    "context_management": _refused("A", "a conversation is answered as it is", {}),
+    "context_management": _done("A", "clearing what was thought, which is the chat template's affair"),
     "mcp_servers": _refused("A", "the server runs no tools of its own", []),
     "output_config": _done("AV", "`format`, and `effort` where the chat template reads it"),
     "inference_geo": _ignored("A", "the server is where it is"),
@@ -284,6 +284,7 @@ PARTS: dict[str, dict[str, ApiField]] = {
         "provider_specific_fields": _ignored("", "bookkeeping of LiteLLM"),
         "reasoning_details": _ignored("", "bookkeeping of OpenRouter"),
         "status": _ignored("O", "of an answer that is sent back"),
+        "thinking_blocks": _ignored("", "bookkeeping of LiteLLM, beside `reasoning_content`"),
         "tool_name": _ignored("", "bookkeeping of Ollama"),
     },
     "part": {
@@ -343,7 +344,7 @@ def keep_known(data: Mapping[str, Any], known: frozenset[str], table: Mapping[st
             continue
         field = table.get(name)
         if field is None or field.status == "done":
-            if not value and (field is not None or value is None):  # of another route, where that is the default
+            if value in (None, [], {}, "") or (not value and field is not None):  # the default of another route
                 continue
             shown = name.encode("ascii", "backslashreplace").decode()  # it may have half of a character
             raise PydanticCustomError("unknown_parameter", "is no field of this request", {"field": shown})

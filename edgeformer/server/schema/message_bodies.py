@@ -3,7 +3,7 @@
 import json
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from edgeformer.server.schema.api_errors import ApiError
 from edgeformer.server.schema.bodies import (
@@ -77,6 +77,25 @@ class AnthropicToolChoice(Body):
     disable_parallel_tool_use: bool | None = None
 
 
+class ContextEdit(Body):
+    """A change of the conversation before it is answered, of which one is the chat template's affair."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True, allow_inf_nan=False)
+
+    TYPES = (
+        ("clear_thinking_20251015",),
+        "a conversation is answered as it is, but for what the chat template leaves out",
+    )
+
+    type: str
+
+
+class ContextManagement(Body):
+    """Changes of the conversation before it is answered."""
+
+    edits: list[ContextEdit] | None = None
+
+
 class OutputFormat(Body):
     """The schema that an answer has to follow."""
 
@@ -113,6 +132,7 @@ class MessagesBody(OptionsBody):
     tools: list[AnthropicTool] | None = Field(None, max_length=128)
     tool_choice: AnthropicToolChoice | None = None
     thinking: ThinkingOptions | None = None
+    context_management: ContextManagement | None = None
     output_config: OutputConfig | None = None
 
     def as_chat(self) -> ChatBody:

@@ -9,6 +9,8 @@ from edgeformer.server.schema.api_errors import ApiError
 from edgeformer.server.schema.bodies import (
     FUNCTIONS,
     TEXT_TYPES,
+    AllowedFunctions,
+    AllowedTools,
     CalledFunction,
     ChatBody,
     ChatMessage,
@@ -81,6 +83,16 @@ class NamedFunctionTool(NamedFunction):
     type: str
 
 
+class AllowedFunctionTools(Body):
+    """The functions that may be called. mode: whether one of them has to be."""
+
+    TYPES = ("allowed_tools",), FUNCTIONS[1]
+
+    type: str
+    mode: Literal["auto", "required"]
+    tools: list[NamedFunctionTool] = Field(min_length=1)
+
+
 class TextFormat(Body):
     """The form of the answer: any text, any JSON object, or what follows a schema. strict: every keyword of it."""
 
@@ -130,16 +142,11 @@ class ResponseBody(ThinkingFields, OptionsBody):
     stream_options: StreamOptions | None = None
     text: TextOptions | None = None
     tools: list[FunctionTool] | None = Field(None, max_length=128)
-    tool_choice: Literal["none", "auto", "required"] | NamedFunctionTool | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedFunctionTool | AllowedFunctionTools | None = None
     parallel_tool_calls: bool | None = None
 
     def as_chat(self) -> ChatBody:
         """Return the same request as one of /v1/chat/completions. Raises ApiError for items that lack a field."""
-        choice = self.tool_choice
-        if isinstance(choice, NamedFunctionTool):
-            named: Any = NamedTool(type="function", function=NamedFunction(name=choice.name))
-        else:
-            named = choice
         fields: dict[str, Any] = {
             "model": self.model,
             "messages": _messages(self),
@@ -150,11 +157,20 @@ class ResponseBody(ThinkingFields, OptionsBody):
                 ToolDefinition(type="function", function=Function(**tool.model_dump(exclude={"type"})))
                 for tool in self.tools or ()
             ],
-            "tool_choice": named,
+            "tool_choice": _tool_choice(self.tool_choice),
             "parallel_tool_calls": self.parallel_tool_calls,
         }
         fields |= {name: getattr(self, name) for name in ThinkingFields.model_fields}
         return ChatBody(**fields | {name: getattr(self, name) for name in OPTION_NAMES})
+
+
+def _tool_choice(choice: Any) -> Any:
+    if isinstance(choice, NamedFunctionTool):
+        return NamedTool(type="function", function=NamedFunction(name=choice.name))
+    if isinstance(choice, AllowedFunctionTools):
+        allowed = AllowedFunctions(mode=choice.mode, tools=[_tool_choice(tool) for tool in choice.tools])
+        return AllowedTools(type="allowed_tools", allowed_tools=allowed)
+    return choice
 
 
 def _messages(body: ResponseBody) -> list[ChatMessage]:

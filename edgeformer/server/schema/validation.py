@@ -39,6 +39,8 @@ def error_of(error: ValidationError, data: Mapping[str, Any]) -> ApiError:
     elif first["type"] == "too_long":
         context = first["ctx"]
         message = f"{param} has {context['actual_length']} entries; {context['max_length']} are allowed."
+    elif first["type"] in ("too_short", "string_too_short"):
+        message = f"{param} is empty."
     elif len(kinds) > 1 and first["type"] in KINDS:
         message = f"{param or 'the body'}: it must be {' or '.join(kinds)}."
     elif first["type"] in OWN:

@@ -10,7 +10,7 @@ from edgeformer.errors import RequestError
 from edgeformer.runtime import Encoder
 from edgeformer.server.schema.answer_forms import answer_schema
 from edgeformer.server.schema.api_errors import ApiError, as_api_error
-from edgeformer.server.schema.bodies import ChatBody, ChatMessage, NamedTool, Prompt
+from edgeformer.server.schema.bodies import AllowedTools, ChatBody, ChatMessage, NamedTool, Prompt
 from edgeformer.server.schema.json_values import problem_of
 from edgeformer.server.schema.thinking import template_variables
 from edgeformer.server.service.records import LOG
@@ -44,13 +44,13 @@ def chat_prompt(served: ServedModel, body: ChatBody) -> ChatPrompt:
     tools = [tool.model_dump(exclude_none=True) for tool in body.tools or ()]
     if not tools and body.tool_choice not in (None, "none", "auto"):
         raise ApiError(400, "tool_choice asks for a call, but there are no tools.", param="tool_choice")
+    functions, forced = _callable_functions(body, tools)
     format, tokenizer = served.tool_format, served.tokenizer
     has_tools = bool(tools) and body.tool_choice != "none"
     if has_tools and format is None:
         reason = "has no tools, or writes their calls in a format that this server cannot read"
         raise ApiError(400, f"the chat template of {served.name!r} {reason}.", code="no_tools", param="tools")
-    functions = [tool["function"] for tool in tools] if has_tools else []
-    _check_pointers(functions)
+    _check_pointers(tools if has_tools else ())
     tokens = tokenizer.encode_chat(
         messages,
         tools=tools if has_tools else (),
@@ -59,8 +59,7 @@ def chat_prompt(served: ServedModel, body: ChatBody) -> ChatPrompt:
         most_tokens=served.context_length,
     )
     is_thinking = tokenizer.opens_thinking(tokens)
-    is_free = body.tool_choice in (None, "auto", "none")
-    follows_grammar = not is_free or schema is not None or any(each.get("strict") for each in functions)
+    follows_grammar = forced or schema is not None or any(each.get("strict") for each in functions)
     if is_thinking and (follows_grammar or body.structured_outputs is not None):
         assert tokenizer.thinking_format is not None
         tokens += tokenizer.encode_marks(f"\n{tokenizer.thinking_format.closing}\n\n")  # the grammar is the answer's
@@ -69,20 +68,17 @@ def chat_prompt(served: ServedModel, body: ChatBody) -> ChatPrompt:
         return ChatPrompt(tokens, is_thinking=is_thinking)
     if not follows_grammar:
         return ChatPrompt(tokens, format, functions, is_thinking)
-    callable = functions if is_free else _callable_functions(body, tools)
     constrained = [
         each | {"parameters": arguments_schema(each.get("parameters") or {}, strict=each.get("strict") is True)}
-        for each in callable
+        for each in functions
     ]
-    grammar = format.grammar(
-        constrained, served.special_marks, forced=not is_free, answer_schema=schema if is_free else None
-    )
-    return ChatPrompt(tokens, format, callable, grammar=grammar)
+    grammar = format.grammar(constrained, served.special_marks, forced=forced, answer_schema=None if forced else schema)
+    return ChatPrompt(tokens, format, functions, grammar=grammar)
 
 
-def _check_pointers(functions: Sequence[dict[str, Any]]) -> None:
+def _check_pointers(tools: Sequence[dict[str, Any]]) -> None:
     """Raise ApiError for parameters that are a `$ref` to themselves, or to nothing."""
-    for index, function in enumerate(functions):
+    for index, function in enumerate(tool["function"] for tool in tools):
         parameters = function.get("parameters") or {}
         if "$ref" in parameters and not resolved(parameters, parameters):
             reason = f"are a $ref to {str(parameters['$ref'])[:100]!r}, which leads to no schema of theirs"
@@ -95,7 +91,7 @@ def as_template_message(message: ChatMessage) -> dict[str, Any]:
     role = "system" if message.role == "developer" else message.role
     content: Any = message.content
     if isinstance(content, list):
-        content = [{"type": "text", "text": part.text} for part in content]
+        content = [{"type": "text", "text": part.text} for part in content if part.text or len(content) == 1]
     fields: dict[str, Any] = {"role": role} | ({} if content is None else {"content": content})
     if message.tool_calls:
         fields["tool_calls"] = [
@@ -122,16 +118,23 @@ def _arguments(call: Any) -> Any:
     return arguments if isinstance(arguments, dict) else call.function.arguments
 
 
-def _callable_functions(body: ChatBody, tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the functions of which one has to be called."""
-    functions = [tool["function"] for tool in tools]
-    if not isinstance(body.tool_choice, NamedTool):
-        return functions
-    name = body.tool_choice.function.name
-    named = [each for each in functions if each["name"] == name]
-    if not named:
-        raise ApiError(400, f"tool_choice names {name!r}, which is none of the tools.", param="tool_choice")
-    return named
+def _callable_functions(body: ChatBody, tools: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], bool]:
+    """Return the functions that may be called, and whether one has to be."""
+    functions, choice = [tool["function"] for tool in tools], body.tool_choice
+    if choice == "none":
+        return [], False
+    if isinstance(choice, AllowedTools):
+        named, forced = choice.allowed_tools.tools, choice.allowed_tools.mode == "required"
+    elif isinstance(choice, NamedTool):
+        named, forced = [choice], True
+    else:
+        return functions, choice == "required"
+    by_name = {each["name"]: each for each in functions}
+    names = dict.fromkeys(each.function.name for each in named)
+    for name in names:
+        if name not in by_name:
+            raise ApiError(400, f"tool_choice names {name!r}, which is none of the tools.", param="tool_choice")
+    return [by_name[name] for name in names], forced
 
 
 def text_prompts(

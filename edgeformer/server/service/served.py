@@ -26,6 +26,7 @@ ROUTES: dict[Task, str] = {
     "encoder": "/v1/embeddings",
     "vision-encoder": "/v1/embeddings",
     "dual-encoder": "/v1/embeddings",
+    "image-text-to-text": "/v1/chat/completions, /v1/responses or /v1/completions, for text alone",
 }
 """Where requests to a model of each task go, for errors."""
 

@@ -19,7 +19,7 @@ from edgeformer.server.tool_calls.source import NotACall, Reading, Source
 
 START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
 END, RETURN, CALL = "<|end|>", "<|return|>", "<|call|>"
-RECIPIENT = re.compile(r"to=functions\.([\w.:/-]+)")
+RECIPIENT = re.compile(r"\bto=(functions\.)?([\w.:/-]+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +34,11 @@ class Harmony(ToolFormat):
         """Read a header, and the arguments if it is one of a call."""
         header = yield from source.until(MESSAGE)
         recipient = RECIPIENT.search(header)
-        if recipient is None:
+        if recipient is None or (recipient[1] is None and recipient[2] not in tools):
             return Block(thinks_until=END if f"{CHANNEL}analysis" in header else "")
         yield from source.skip_space()
         if (yield from source.peek()) == "{":
-            arguments = yield from source.json(begins=source.begin(recipient[1]))
+            arguments = yield from source.json(begins=source.begin(recipient[2]))
         elif (yield from source.take(CALL)) or not (yield from source.peek()):
             arguments = {}
         else:
@@ -47,7 +47,7 @@ class Harmony(ToolFormat):
         yield from source.skip_space()
         if not (yield from source.take(CALL, END)):
             source.at = end
-        return Block([call(recipient[1], arguments)])
+        return Block([call(recipient[2], arguments)])
 
     def call_rule(self, lark: Lark, name: str, parameters: Mapping[str, Any]) -> str:
         """Return the expression of a call."""

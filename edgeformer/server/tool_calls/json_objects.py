@@ -47,9 +47,10 @@ class JsonObjects(ToolFormat):
 
     def read(self, source: Source, tools: Tools) -> Reading[Block]:
         """Read objects, in a list or one behind the other."""
+        fence = ""
         if self.openings and (yield from source.take(*self.openings)):
             yield from source.skip_space()
-            yield from source.take("```json")
+            fence = yield from source.take("```json", "```")
             yield from source.skip_space()
         value = yield from source.json(is_call=True)
         calls = [call_of(each) for each in (value if isinstance(value, list) else [value])]
@@ -63,8 +64,9 @@ class JsonObjects(ToolFormat):
                 break
             calls.append(call_of((yield from source.json(is_call=True))))
         yield from source.skip_space()
-        yield from source.take("```")
-        yield from source.skip_space()
+        if fence and (yield from source.take("```")):
+            end = source.at
+            yield from source.skip_space()
         if not (self.closings and (yield from source.take(*self.closings))):
             source.at = end
         return Block(calls)

@@ -104,7 +104,7 @@ def arguments_schema(parameters: Mapping[str, Any], *, strict: bool = True) -> d
     Objects that name their properties have no others unless they say so, as in the API of OpenAI; small models would
     write on to the limit. strict: whether keywords that cannot be followed are refused, or else left out.
     """
-    closed = dict(parameters)
+    closed = {key: value for key, value in parameters.items() if value is not None or key == "properties"}
     if not {"type", "$ref", "anyOf", "oneOf", "allOf"} & closed.keys():
         closed = {"type": "object", "properties": {}} | closed
     return followed_schema(closed, strict=strict)
@@ -129,6 +129,8 @@ def _closed(schema: Any, inside_all_of: bool = False) -> Any:
     for key, value in schema.items():
         if key in DATA:
             closed[key] = value
+        elif value is None:  # as servers of tools in Go write what they have not
+            closed |= {"properties": {}} if key == "properties" else {}
         elif key in NAMED and isinstance(value, Mapping):
             closed[key] = {name: _closed(each) for name, each in value.items()}
         elif isinstance(value, list):

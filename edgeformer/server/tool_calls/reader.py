@@ -189,9 +189,15 @@ class ToolCallReader:
     def _pass_on(self, end: int, *, thought: bool = False) -> bool:
         """Pass on text before a place; return False, as more is needed."""
         end = len(self._source.text) if self._source.ended else end
-        self._write(self._source.text[self._source.at : end], thought=thought)
-        self._source.at = end
+        text, self._source.at = self._source.text[self._source.at : end], end
+        if not (self._source.ended and self._is_cut_mark(text)):
+            self._write(text, thought=thought)
         return False
+
+    def _is_cut_mark(self, text: str) -> bool:
+        """Return whether an answer breaks off within a mark behind a call, perhaps behind a fence."""
+        rest = text.strip().lstrip("`")
+        return self._has_calls and self._space is not None and any(mark.startswith(rest) for mark in self._format.marks)
 
     def _possible_mark(self, marks: Sequence[str]) -> int:
         """Return the place from which the text may be the beginning of a mark, or its end."""

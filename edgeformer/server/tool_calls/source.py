@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypeVar
 _Result = TypeVar("_Result")
 
 Reading = Generator[None, None, _Result]
-"""A reader of calls under way. It raises NotACall for text that is no call."""
+"""A reader of calls under way. It raises NotACall for text that is not a call."""
 
 MAX_DEPTH = 64
 """Objects and lists inside each other in arguments, at most."""

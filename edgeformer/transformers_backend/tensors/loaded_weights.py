@@ -9,6 +9,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from edgeformer.checkpoints.expert_weights import LazyWeights
+from edgeformer.checkpoints.weight_map import find_weight_files
 from edgeformer.transformers_backend.transformers_shim import transformers
 
 ADAPTER = "adapter_config.json"
@@ -64,12 +66,18 @@ def load_weights(model: Any, folder: Path, allow_pickle: bool = False) -> Loaded
     allow_pickle: whether transformers may read pickles, which it does by torch's unpickler for tensors alone. Raises
     whatever transformers raises.
     """
+    files = find_weight_files(folder, allow_pickle)
+    if files.gguf and len(files.paths) > 1:
+        raise ValueError("it reads no GGUF file that is split")
+    kind: dict[str, Any] = (
+        {"gguf_file": files.paths[0].name} if files.gguf else {"use_safetensors": None if allow_pickle else True}
+    )
     dtype = _widest(folder)
     if dtype.itemsize < 4 and _computes_positions(model):
         dtype = torch.float32  # half precision would round the tables that the module computes
     with _without_adapter(folder) as plain, _no_progress_bar():
         loaded, report = type(model).from_pretrained(
-            plain, config=model.config, dtype=dtype, use_safetensors=None if allow_pickle else True,
+            plain, config=model.config, dtype=dtype, **kind,
             attn_implementation="eager", local_files_only=True, trust_remote_code=False, output_loading_info=True,
             generation_config=transformers.GenerationConfig(),
         )  # fmt: skip
@@ -88,9 +96,12 @@ def _no_progress_bar() -> Iterator[None]:
     """Keep transformers from drawing a bar of its own into the terminal."""
     shown = transformers.utils.logging.is_progress_bar_enabled()
     transformers.utils.logging.disable_progress_bar()
+    reader: Any = import_module("transformers.modeling_gguf_pytorch_utils")  # which draws one whatever the setting is
+    bar, reader.tqdm = reader.tqdm, lambda tensors, **options: tensors
     try:
         yield
     finally:
+        reader.tqdm = bar
         if shown:
             transformers.utils.logging.enable_progress_bar()
 

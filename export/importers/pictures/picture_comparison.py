@@ -10,7 +10,7 @@ import numpy as np
 
 from edgeformer.errors import ExportError, shown
 from edgeformer.manifest.pictures import PictureProcessor
-from edgeformer.runtime.media.pictures.processor import FixedSize
+from edgeformer.runtime.media.pictures.kinds import new_processor
 
 SHAPES = ((61, 97, 3), (97, 61, 3))
 """Height, width and channels of the pictures: a wide and a tall one, so that swapped sides show."""
@@ -31,18 +31,19 @@ def compare_pictures(folder: Path, processor: PictureProcessor) -> tuple[str, ..
     except Exception as error:  # of any class: what an image processor lacks shows anywhere in its constructor
         reason = shown(str(error), 200)
         return (f"transformers cannot read the image processor, so its pixel values were not compared: {reason}.",)
-    ours, rng = FixedSize(processor), np.random.default_rng(0)
+    ours, rng = new_processor(processor), np.random.default_rng(0)
     level = (1.0 if processor.scale is None else processor.scale) / min(processor.std or (1.0,))
     for shape in SHAPES:
         picture = rng.integers(0, 256, shape, np.uint8)
-        mine = ours.pixel_values(picture)
-        expected = np.asarray(theirs(images=[picture], return_tensors="np")["pixel_values"][0])
+        mine = ours.values(picture)
+        expected = np.asarray(theirs(images=[picture], return_tensors="np")["pixel_values"])
+        expected = expected.reshape(-1, *expected.shape[-3:])  # tiles of one picture have an axis of their own
         difference = np.inf if mine.shape != expected.shape else float(np.abs(mine - expected).max())
         if not difference <= LEVELS * level:
             raise ExportError(
                 f"edgeformer does not make of a picture what {type(theirs).__name__} of transformers makes of it by "
-                f"the same files: values [channels, height, width] {mine.shape} and {expected.shape} differ by "
-                f"{difference:.1e}, and one level of a pixel is {level:.1e}. Nothing was exported: please report it "
+                f"the same files: values [pictures, channels, height, width] {mine.shape} and {expected.shape} differ "
+                f"by {difference:.1e}, and one level of a pixel is {level:.1e}. Nothing was exported: please report it "
                 "with the model's preprocessor_config.json."
             )
     return ()

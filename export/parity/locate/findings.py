@@ -17,10 +17,14 @@ SAME = (
 class Suspect:
     """A node that computes wrong values.
 
-    graph: its file. canonical: the op of the canonical graph that it implements. error: max |Δ| / max |value| of its
-    worst output, NaN where that is not finite or did not run; limit: the largest error allowed. made_by: the pass or
-    lowering that emitted it. feed: the run with the largest error, or `weights` where only the weights differ.
-    difference: how it differs from the node of a fresh lowering, or `SAME`.
+    Attributes:
+        graph: its file.
+        canonical: the op of the canonical graph that it implements.
+        error: max |Δ| / max |value| of its worst output, NaN where that is not finite or did not run.
+        limit: the largest error allowed.
+        made_by: the pass or lowering that emitted it.
+        feed: the run with the largest error, or `weights` where only the weights differ.
+        difference: how it differs from the node of a fresh lowering, or `SAME`.
     """
 
     graph: str
@@ -39,10 +43,14 @@ class Suspect:
 class Findings:
     """The result for one graph.
 
-    graph: its file. suspects: the wrong nodes in graph order. blocks: the largest error of a single node, by block.
-    outputs: errors of the outputs (without caches) of the whole graph, plain and optimised by onnxruntime; measured
-    where no node is a suspect. runtime_fault: only the optimised form is wrong; the suspects are then its nodes.
-    differences: how the graph differs from a fresh lowering, apart from the suspects.
+    Attributes:
+        graph: its file.
+        suspects: the wrong nodes in graph order.
+        blocks: the largest error of a single node, by block.
+        outputs: errors of the outputs (without caches) of the whole graph, plain and optimised by onnxruntime; measured
+            where no node is a suspect.
+        runtime_fault: only the optimised form is wrong; the suspects are then its nodes.
+        differences: how the graph differs from a fresh lowering, apart from the suspects.
     """
 
     graph: str

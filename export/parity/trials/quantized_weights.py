@@ -8,12 +8,12 @@ text is not available here, but each scale covers a known fraction of the range 
 each integer is near the nearest one (`quantize/gptq.py`). So these are checked.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from edgeformer.checkpoints.expert_weights import read_expert, read_rows, row_slices
+from edgeformer.checkpoints.expert_weights import WHOLE, read_blocks, read_expert, read_rows, row_slices
 from edgeformer.export.bundle.stored_weights import StoredWeights
 from edgeformer.export.parity.report import Check
 from edgeformer.export.quantize.gptq import REACH
@@ -38,9 +38,10 @@ def judge_weights(original: Mapping[str, Tensor], stored: StoredWeights) -> list
         if name not in stored.formats
         for pair in _pairs(original, stored, name)
     ]
-    errors, distances, ranges, offsets = [], [], [], []
+    errors, distances, ranges, offsets, copied = [], [], [], [], []
     for name, form in stored.formats.items():
         if not form.reads_calibration:
+            copied += [(count, name) for count in _copied(original, stored, name, form)]
             for weight, rounded in _pairs(original, stored, name):
                 rows, others = (stored.output_rows(name, each.float()) for each in (weight, rounded))
                 errors.append((_block_error(rows, others, form), name))
@@ -62,6 +63,11 @@ def judge_weights(original: Mapping[str, Tensor], stored: StoredWeights) -> list
             "block error", errors, BLOCK_ERROR_LIMIT,
             "RMS error of a block over the largest that rounding to the nearest step causes, at the worst block",
             "rounding errs by at most half a step, and by more only at the end of a symmetric range",
+        ),
+        (
+            "copied blocks", copied, 0.0,
+            "number of weights that differ from those of the integers and scales that the checkpoint stores",
+            "integers of the checkpoint are copied where its blocks are those of the bundle",
         ),
         (
             "calibrated steps", distances, STEP_LIMIT,
@@ -101,6 +107,24 @@ def _pairs(original: Mapping[str, Tensor], stored: StoredWeights, name: str) -> 
         return
     for expert in range(experts):
         yield read_expert(original, name, expert), stored.read_expert(name, expert)
+
+
+def _copied(original: Mapping[str, Tensor], stored: StoredWeights, name: str, form: WeightFormat) -> Iterator[float]:
+    """Yield how many weights are not those of the checkpoint's integers and scales; nothing where it has no such ones.
+
+    Scales of a narrower type, and those that a factor of their outputs multiplies, are rounded.
+    """
+    experts, precision = stored.experts_of(name), torch.finfo(stored.scale_dtype(name))
+    parts: Sequence[slice | int] = [WHOLE] if experts is None else range(experts)
+    for part in parts:
+        found = read_blocks(original, name, form.bits, form.block, part) if form.symmetric else None
+        if found is None:
+            return
+        steps, scales = found[0].float() - form.zero, found[1][..., None]
+        value = stored[name] if isinstance(part, slice) else stored.read_expert(name, part)
+        rows = stored.output_rows(name, value.float()) if isinstance(part, slice) else value.float()
+        allowed = 2 * precision.eps * scales.abs().clamp(min=precision.smallest_normal) * steps.abs()
+        yield float(((rows.unflatten(1, steps.shape[1:]) - steps * scales).abs() > allowed).sum())
 
 
 def _difference(original: Tensor, stored: Tensor) -> float:

@@ -67,10 +67,13 @@ class Rules(RuleOptions):
     ) -> None:
         """Change the logits of the next token in place.
 
-        logits: [R, V] or [V] of any float dtype, for R rows; beam search gives log-probabilities. tokens: all tokens so
-        far, [R, T] or [T], the first `prompt_length` of them the prompt's. max_length: prompt and new tokens together,
-        where generation ends. eos: the tokens that end a sequence. source: [N], for rules that read it: the tokens of
-        the encoder's source, or of a decoder's prompt; None for a model of speech, which has none.
+        Args:
+            logits: [R, V] or [V] of any float dtype, for R rows; beam search gives log-probabilities.
+            tokens: all tokens so far, [R, T] or [T], the first `prompt_length` of them the prompt's.
+            max_length: prompt and new tokens together, where generation ends.
+            eos: the tokens that end a sequence.
+            source: [N], for rules that read it: the tokens of the encoder's source, or of a decoder's prompt; None for
+                a model of speech, which has none.
         """
         logits, tokens = np.atleast_2d(logits), np.atleast_2d(tokens)
         length = tokens.shape[1]

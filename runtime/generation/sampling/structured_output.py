@@ -30,11 +30,6 @@ class StructuredOutput(StructuredOutputOptions):
     """The options of structured output, of which at most one is set; `json_schema` is JSON."""
 
     @property
-    def is_on(self) -> bool:
-        """Return whether an option is given."""
-        return bool(self._given)
-
-    @property
     def _given(self) -> list[str]:
         return [name for name in ("json_schema", "regex", "grammar") if getattr(self, name) is not None]
 

@@ -125,5 +125,5 @@ class PrefixBeginnings(Beginnings):
 def restore_prefix(prefixes: PrefixCache, decoder: StepRunner, request: ScheduledRequest) -> None:
     """Put the longest prefix of a request's prompt into its row, which is empty."""
     prefix = prefixes.restore(decoder, request.place, request.row.prompt, request.adapter or "")
-    request.prefilled, request.fork, request.first_logits = prefix.length, prefix.fork, prefix.logits
+    request.prefilled, request.branch_at, request.first_logits = prefix.length, prefix.branch_at, prefix.logits
     request.row.cached_tokens = prefix.length

@@ -55,12 +55,12 @@ class ScheduledRequest:
     - source: the encoder's inputs, of an encoder-decoder.
     - place: its row of the cache.
     - prefilled: tokens of the prompt that are in the cache.
-    - overtaken: later requests that went ahead of it.
-    - fork: the number of tokens of the prompt at which what the row holds is to be kept (`Prefix.fork`).
+    - times_skipped: later requests that went ahead of it.
+    - branch_at: the number of tokens of the prompt at which what the row holds is to be kept (`Prefix.branch_at`).
     - first_logits: [V] after the prompt, where its row began with all of it.
     - adapter: the name of its LoRA adapter; what a row with one computes is of no use to requests with another or none.
     - drafts: of its next tokens; None where it asks for none.
-    - surplus: bytes that its row takes beyond the needed ones.
+    - extra_bytes: bytes that its row takes beyond the needed ones.
     - ended, error: whether the request generates no more, and the error that ended it.
     """
 
@@ -71,19 +71,19 @@ class ScheduledRequest:
     source: Any = None
     place: int = -1
     prefilled: int = 0
-    overtaken: int = 0
-    fork: int = 0
+    times_skipped: int = 0
+    branch_at: int = 0
     first_logits: Logits | None = None
     adapter: str | None = None
     drafts: RowDrafts | None = None
-    surplus: int = 0
+    extra_bytes: int = 0
     ended: bool = False
     error: BaseException | None = None
 
     @property
     def bytes(self) -> int:
         """Bytes that the request may take."""
-        return self.needed + self.surplus
+        return self.needed + self.extra_bytes
 
     def end(self, error: BaseException | None = None) -> None:
         """End the request and its stream."""

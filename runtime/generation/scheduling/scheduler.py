@@ -302,7 +302,7 @@ class Scheduler:
             if request.first_logits is not None:
                 self._start_answer(request, request.first_logits)
                 continue
-            stop = request.fork if request.fork > request.prefilled else len(request.row.prompt)
+            stop = request.branch_at if request.branch_at > request.prefilled else len(request.row.prompt)
             if not self._prompts_first:
                 stop = min(stop, request.prefilled + chunk)
                 if stop - request.prefilled > left:
@@ -325,8 +325,8 @@ class Scheduler:
         self._counts["prompt_tokens"] += len(piece)
         if request.prefilled == len(row.prompt):
             self._start_answer(request, logits)
-        elif request.prefilled == request.fork:
-            self._beginnings.keep(request, row.prompt[: request.fork], logits)
+        elif request.prefilled == request.branch_at:
+            self._beginnings.keep(request, row.prompt[: request.branch_at], logits)
 
     def _start_answer(self, request: ScheduledRequest, logits: Logits) -> None:
         """Choose the first token from the logits after the prompt, and join the running rows."""

@@ -7,13 +7,17 @@ from dataclasses import dataclass
 class EngineStatistics:
     """The state of an engine at one moment.
 
-    waiting, running: requests in the queue, and in the batch (one whose prompt is being run included). rows: of the
-    batch at most. cache_bytes: that the running requests may need at their ends. memory: bytes that they may need at
-    most. held_bytes: of that memory, what rows take that are held for later requests. prefix_bytes: that prefixes take
-    which are kept for later requests, on top of it. Sums since the start: prompt_tokens; cached_tokens, those of them
-    that were kept from earlier requests; generated_tokens; drafted_tokens, and accepted_tokens, those of them that were
-    chosen; and requests by how they ended: finished, cancelled, failed. steps: decode steps; without drafts,
-    generated_tokens / steps is about the mean number of rows in a step.
+    Attributes:
+        waiting, running: requests in the queue, and in the batch (one whose prompt is being run included).
+        rows: of the batch at most.
+        cache_bytes: that the running requests may need at their ends.
+        memory: bytes that they may need at most.
+        held_bytes: of that memory, what rows take that are held for later requests.
+        prefix_bytes: that prefixes take which are kept for later requests, on top of it. Sums since the start:
+            prompt_tokens; cached_tokens, those of them that were kept from earlier requests; generated_tokens;
+            drafted_tokens, and accepted_tokens, those of them that were chosen; and requests by how they ended:
+            finished, cancelled, failed.
+        steps: decode steps; without drafts, generated_tokens / steps is about the mean number of rows in a step.
     """
 
     waiting: int = 0

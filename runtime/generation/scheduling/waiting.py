@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from edgeformer.errors import RequestError
 from edgeformer.runtime.generation.scheduling.request import ScheduledRequest
 
-MOST_OVERTAKEN = 16
+MOST_SKIPPED = 16
 """Requests that may go ahead of one that does not fit yet. Then nobody does, until rows have ended and it fits."""
 
 
@@ -51,15 +51,15 @@ class WaitingRequests:
     def take(self, free_bytes: int) -> ScheduledRequest | None:
         """Take out the first request that fits into these bytes; None if there is none, or none may go ahead.
 
-        A request that does not fit lets smaller ones go ahead, `MOST_OVERTAKEN` of them in all, so that they cannot
+        A request that does not fit lets smaller ones go ahead, `MOST_SKIPPED` of them in all, so that they cannot
         keep it out forever.
         """
         for place, request in enumerate(self.requests):
             if request.bytes <= free_bytes:
                 for passed in list(self.requests)[:place]:
-                    passed.overtaken += 1
+                    passed.times_skipped += 1
                 del self.requests[place]
                 return request
-            if request.overtaken >= MOST_OVERTAKEN:
+            if request.times_skipped >= MOST_SKIPPED:
                 return None
         return None

@@ -83,7 +83,7 @@ class RowDrafts:
         row = self._row
         text, begun = row.tokens, len(row.prompt)
         if self._known < begun:
-            text, begun = [*row.prompt, *row.tokens], 0
+            text, begun = [*row.prompt_ids, *row.tokens], 0
         missing = text[self._known - begun :]
         if len(missing) <= CATCHING_UP:
             for token in missing:

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 class SpeculationStatistics:
     """Counts of one request.
 
-    runs: of the graph after the prompt. verifications: those of the runs that had drafted tokens. drafted: tokens that
-    were drafted. accepted: those of them that were chosen. mean_accepted: accepted tokens per verification. A run gives
-    one token more than it accepts.
+    Attributes:
+        runs: of the graph after the prompt.
+        verifications: those of the runs that had drafted tokens.
+        drafted: tokens that were drafted.
+        accepted: those of them that were chosen.
+        mean_accepted: accepted tokens per verification. A run gives one token more than it accepts.
     """
 
     runs: int = 0

@@ -55,10 +55,15 @@ def benchmark(
 ) -> BenchmarkResult:
     """Measure a bundle: prefill and decode at every length and batch size, peak rates of the machine, loading, memory.
 
-    prompts: tokens of the prompts (of an encoder-decoder's sources, of an encoder's texts); by default 128 and 512, as
-    far as the model takes them. new_tokens: per row, by default 64, or half of a short context. rounds: each measures
-    everything once, after a warm-up round. threads: None for all usable cores. provider: as for `load`; peak rates are
-    measured of the CPU only. profile: also measure the time per op, on the CPU only. progress: called at every step.
+    Args:
+        prompts: tokens of the prompts (of an encoder-decoder's sources, of an encoder's texts); by default 128 and 512,
+            as far as the model takes them.
+        new_tokens: per row, by default 64, or half of a short context.
+        rounds: each measures everything once, after a warm-up round.
+        threads: None for all usable cores.
+        provider: as for `load`; peak rates are measured of the CPU only.
+        profile: also measure the time per op, on the CPU only.
+        progress: called at every step.
 
     Raises RequestError for a workload that the model cannot run, for a profile of CUDA or of more events than
     onnxruntime keeps; and BundleError as `load` does.

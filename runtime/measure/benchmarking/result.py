@@ -97,10 +97,14 @@ class Phase:
 class Workload:
     """Requests of one length and batch size.
 
-    tokens: length of every prompt, source or text; of a recording, positions of the encoder. new_tokens: per row, 0 for
-    an encoder. first_token_seconds: time to first token (TTFT), from token ids (of a recording, samples) until every
-    row has its first new token, with the allocation of the cache; None for an encoder. seconds: the whole request.
-    prefill: the prompt or the encoder alone. decode: all steps after the first new token.
+    Attributes:
+        tokens: length of every prompt, source or text; of a recording, positions of the encoder.
+        new_tokens: per row, 0 for an encoder.
+        first_token_seconds: time to first token (TTFT), from token ids (of a recording, samples) until every row has
+            its first new token, with the allocation of the cache; None for an encoder.
+        seconds: the whole request.
+        prefill: the prompt or the encoder alone.
+        decode: all steps after the first new token.
     """
 
     tokens: int
@@ -132,9 +136,12 @@ class Memory:
 class BenchmarkResult:
     """All figures of one bundle on one machine.
 
-    import_seconds: to import the runtime with onnxruntime, in a fresh process. load_seconds: of `load` after that; the
-    system has likely cached the bundle's files. memory, roofs: None where they cannot be measured; notes says why.
-    kernels: what ran the functions of the graphs. versions: of Python, the machine's architecture and packages.
+    Attributes:
+        import_seconds: to import the runtime with onnxruntime, in a fresh process.
+        load_seconds: of `load` after that; the system has likely cached the bundle's files.
+        memory, roofs: None where they cannot be measured; notes says why.
+        kernels: what ran the functions of the graphs.
+        versions: of Python, the machine's architecture and packages.
     """
 
     name: str

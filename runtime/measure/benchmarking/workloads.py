@@ -205,7 +205,7 @@ def _room(manifest: Manifest, new_tokens: int) -> int:
 
 
 def _too_long(manifest: Manifest, tokens: int, new_tokens: int, room: int) -> str:
-    if manifest.task == "causal-lm":
+    if manifest.form == "decoder":
         return (
             f"a prompt of {tokens} tokens and {new_tokens} new ones do not fit; the model's context is "
             f"{manifest.context_length} tokens. Shorten the prompt or ask for fewer."

@@ -1,5 +1,6 @@
 """Make what a graph reads of pictures: pixel values, by the numbers in the manifest."""
 
+from abc import ABC, abstractmethod
 from functools import cached_property
 from importlib.util import find_spec
 from typing import Any
@@ -8,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.errors import RequestError
-from edgeformer.manifest.pictures import CHANNELS, FixedSizeProcessor, PictureSize, Resample, Resize
+from edgeformer.manifest.pictures import CHANNELS, FixedSizeProcessor, PictureProcessor, PictureSize, Resample, Resize
 from edgeformer.runtime.media.pictures import resample
 from edgeformer.runtime.media.pictures.picture_files import Picture, read_picture
 from edgeformer.runtime.media.pictures.resample import Pixels
@@ -20,25 +21,33 @@ LONGEST_RESIZED = 1 << 16
 """Pixels of a side at most after a resize by the shortest edge: a line of 1 × 16,000 pixels would become a wall."""
 
 
-class FixedSize:
-    """The processor that `FixedSizeProcessor` describes; the same bits as the Pillow backend of transformers."""
+class Processor(ABC):
+    """Base of processors, which make values of pictures by the numbers of a `PictureProcessor`."""
 
-    def __init__(self, config: FixedSizeProcessor):
+    def __init__(self, config: PictureProcessor):
         self.config = config
 
-    def pixel_values(self, picture: Picture, name: str = "the picture") -> NDArray[np.float32]:
-        """Return the values of a picture, float32 [3, height, width]. Raises RequestError as `read_picture`."""
-        pixels = read_picture(picture, white_background=self.config.white_background, name=name)
-        if self.config.resize is not None:
-            size = resized_size(self.config.resize, pixels, name)
-            pixels = resized(pixels, size, self.config.resize.resample)
-        if self.config.crop is not None:
-            pixels = centre_crop(pixels, self.config.crop)
-        channels = [self._values[channel][pixels[..., channel]] for channel in range(CHANNELS)]
-        return np.stack(channels)
+    def read(self, picture: Picture, name: str = "the picture") -> Pixels:
+        """Return the pixels of a picture, uint8 [H, W, 3]. Raises RequestError as `read_picture`."""
+        return read_picture(picture, white_background=self.config.white_background, name=name)
+
+    @abstractmethod
+    def grid(self, height: int, width: int) -> tuple[int, int]:
+        """Return the rows and columns that a picture of this size is cut into; (0, 0) where it is not cut."""
+
+    @abstractmethod
+    def values(self, pixels: Pixels, name: str = "the picture") -> NDArray[np.float32]:
+        """Return what a graph reads of a picture, float32 [N, 3, height, width]: of several, where it is cut.
+
+        Raises RequestError for a picture of a shape that cannot be resized.
+        """
+
+    def normalized(self, pixels: Pixels) -> NDArray[np.float32]:
+        """Return the values of pixels [H, W, 3], float32 [3, H, W]."""
+        return np.stack([self._levels[channel][pixels[..., channel]] for channel in range(CHANNELS)])
 
     @cached_property
-    def _values(self) -> NDArray[np.float32]:
+    def _levels(self) -> NDArray[np.float32]:
         """The value of each of the 256 levels, float32 [3, 256], rounded as transformers rounds them."""
         config = self.config
         levels = np.arange(256, dtype=np.float64)
@@ -48,6 +57,29 @@ class FixedSize:
         mean, std = (np.array(each, np.float32)[:, None] for each in (config.mean, config.std))
         normalized: NDArray[np.float32] = (values - mean) / std
         return normalized
+
+
+class FixedSize(Processor):
+    """The processor that `FixedSizeProcessor` describes; the same bits as the Pillow backend of transformers."""
+
+    config: FixedSizeProcessor
+
+    def grid(self, height: int, width: int) -> tuple[int, int]:
+        """Return (0, 0): no picture is cut."""
+        return 0, 0
+
+    def pixel_values(self, picture: Picture, name: str = "the picture") -> NDArray[np.float32]:
+        """Return the values of a picture, float32 [3, height, width]. Raises RequestError as `read_picture`."""
+        return self.values(self.read(picture, name), name)[0]
+
+    def values(self, pixels: Pixels, name: str = "the picture") -> NDArray[np.float32]:
+        """Return the values of a picture, float32 [1, 3, height, width]."""
+        if self.config.resize is not None:
+            size = resized_size(self.config.resize, pixels, name)
+            pixels = resized(pixels, size, self.config.resize.resample)
+        if self.config.crop is not None:
+            pixels = centre_crop(pixels, self.config.crop)
+        return self.normalized(pixels)[None]
 
 
 def resized_size(resize: Resize, pixels: Pixels, name: str) -> tuple[int, int]:

@@ -42,7 +42,6 @@ class Driver:
 
     release: str | None = None
     cuda: tuple[int, int] | None = None
-    devices: int = 0
     problem: str | None = None
     absent: bool = False
 
@@ -129,7 +128,6 @@ def driver() -> Driver:
     return Driver(
         release=RELEASE_FILE.read_text(encoding="utf-8").strip() if RELEASE_FILE.is_file() else None,
         cuda=divmod(version.value // 10, 100) if known else None,
-        devices=count.value,
         problem=problem,
         absent=absent,
     )

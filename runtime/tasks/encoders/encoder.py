@@ -140,6 +140,20 @@ class Encoder(TextEncoder):
         queries, with the prefix and the tokens behind them that ColBERT has for those, and not as documents. The other
         arguments are those of `embed`. Raises RequestError for a form that the model does not give.
         """
+        found, _ = self._read_and_embed(texts, forms, query, batch_size, truncate, prompt, prompt_name)
+        return found if self.is_list(texts) else found[0]
+
+    def _read_and_embed(
+        self,
+        texts: Text | Sequence[Text],
+        forms: Sequence[Form] | None,
+        query: bool,
+        batch_size: int,
+        truncate: bool = True,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+    ) -> tuple[list[Embedding], int]:
+        """Return the embeddings of texts, and the number of tokens that the model read for them."""
         wanted = list(self.forms if forms is None else forms if is_list(forms) else ())
         if not wanted or any(not isinstance(form, str) or form not in self.forms for form in wanted):
             known = ", ".join(self.forms) or "none"
@@ -151,9 +165,12 @@ class Encoder(TextEncoder):
         prompted = given if explicit or not reading.prompt else self.with_prompt(texts, reading.prompt)
         prefixed = 0 if reading.prefix is None else 1
         longest = min(reading.max_length or self.config.context_length, self.config.context_length)
+        tokens = 0
 
         def run(encoded: list[Encoded]) -> list[Embedding]:
+            nonlocal tokens
             read = [as_read(*each, reading) for each in encoded]
+            tokens += sum(len(ids) for (ids, _), _ in read)
             check_length(max(len(ids) for (ids, _), _ in read), self.config.context_length, "the text")
             attended = [
                 len(ids) if reading.expansion is None or reading.expansion.attended else seen for (ids, _), seen in read
@@ -165,7 +182,7 @@ class Encoder(TextEncoder):
             ]
 
         found: Any = self.by_length(prompted, batch_size, run, truncate, longest - prefixed)
-        return found if not self.is_list(texts) else list(found)
+        return list(found) if self.is_list(texts) else [found], tokens
 
     def _reading(self, query: bool) -> Reading:
         """Return how texts of a role are read."""
@@ -363,17 +380,25 @@ class Encoder(TextEncoder):
 
         Raises RequestError for a model that makes no vectors of tokens.
         """
+        return self.max_sim_and_tokens(query, documents, batch_size=batch_size)[0]
+
+    def max_sim_and_tokens(
+        self, query: str, documents: Sequence[str], *, batch_size: int = BATCH
+    ) -> tuple[NDArray[np.float32], int]:
+        """Return what `max_sim` returns, and the number of tokens that the model read for it."""
         if not is_list(documents):
             raise RequestError(f"documents is {shown(documents)}; it must be a list of texts.")
         if "tokens" not in self.forms:
             raise RequestError(f"this model makes no vectors of tokens for documents. {self._abilities()}")
-        asked = self.embeddings(query, forms=["tokens"], query=True).tokens
-        found = self.embeddings(list(documents), forms=["tokens"], batch_size=batch_size) if len(documents) else []
+        [of_query], tokens = self._read_and_embed(query, ["tokens"], True, batch_size)
+        asked = of_query.tokens
+        texts = list(documents)
+        found, more = self._read_and_embed(texts, ["tokens"], False, batch_size) if texts else ([], 0)
         head = self.part("token vectors")
         assert asked is not None and isinstance(head, TokenVectorsHead)
         divisor = max(len(asked), 1) if head.score == "mean" else 1
         scores = [max_sim(asked, each.tokens) / divisor for each in found if each.tokens is not None]
-        return np.array(scores, np.float32)
+        return np.array(scores, np.float32), tokens + more
 
     def answer(
         self,

@@ -13,21 +13,25 @@ from edgeformer.runtime import request_values
 class SpeechConfig:
     """How a recording is transcribed. Names and meanings are those of transformers' `generate` of Whisper.
 
-    timestamps: whether the model writes the times of segments. By default it does for a recording that is longer than
-    its window, which then moves to the end of the last whole segment; without times, windows follow one another.
-    word_timestamps: whether words have times, too, by the model's alignment_heads. Then the model writes the times of
-    segments, if it can, unless timestamps is False.
-    prompt: a text that stands before the recording, as its names and its spelling would be written. A window that
-    continues no text continues this one; prompt_condition_type: of the windows that do continue a text, it begins that
-    of the first (`first-segment`) or of all (`all-segments`, which needs condition_on_prev_tokens).
-    condition_on_prev_tokens: whether a window continues the text before it; a window that was drawn at a temperature of
-    0.5 or more is not continued.
-
-    fallback_temperatures: temperatures at which a window is drawn again, in their order, after a text that repeats
-    itself or is unlikely. compression_ratio_threshold: a text repeats itself whose token ids, as bytes, zlib shortens
-    by more than this. logprob_threshold: a text is unlikely whose tokens' mean log-probability, among the tokens that
-    the rules allow, is below this. no_speech_threshold: an unlikely text is dropped, and nothing drawn again, where the
-    token of no speech has a probability above this after the start token; it needs logprob_threshold.
+    Attributes:
+        timestamps: whether the model writes the times of segments. By default it does for a recording that is longer
+            than its window, which then moves to the end of the last whole segment; without times, windows follow one
+            another.
+        word_timestamps: whether words have times, too, by the model's alignment_heads. Then the model writes the times
+            of segments, if it can, unless timestamps is False.
+        prompt: a text that stands before the recording, as its names and its spelling would be written. A window that
+            continues no text continues this one.
+        prompt_condition_type: of the windows that do continue a text, it begins that of the first (`first-segment`) or
+            of all (`all-segments`, which needs condition_on_prev_tokens).
+        condition_on_prev_tokens: whether a window continues the text before it; a window that was drawn at a
+            temperature of 0.5 or more is not continued.
+        fallback_temperatures: temperatures at which a window is drawn again, in their order, after a text that repeats
+            itself or is unlikely.
+        compression_ratio_threshold: a text repeats itself whose token ids, as bytes, zlib shortens by more than this.
+        logprob_threshold: a text is unlikely whose tokens' mean log-probability, among the tokens that the rules allow,
+            is below this.
+        no_speech_threshold: an unlikely text is dropped, and nothing drawn again, where the token of no speech has a
+            probability above this after the start token; it needs logprob_threshold.
 
     None stands for what the model's generation_config.json sets, and else for none. Raises RequestError, naming the
     field, for a value outside its range.

@@ -38,9 +38,14 @@ def speech_prompt(
 ) -> list[int]:
     """Return the decoder's first tokens.
 
-    generation: of the manifest. start: the start token. language: a code (en, de…); None for a model of English alone.
-    task: `transcribe`, or `translate` into English. timestamps: whether the model is to write times. Raises
-    RequestError for a language or task that the model does not have.
+    Args:
+        generation: of the manifest.
+        start: the start token.
+        language: a code (en, de…); None for a model of English alone.
+        task: `transcribe`, or `translate` into English.
+        timestamps: whether the model is to write times.
+
+    Raises RequestError for a language or task that the model does not have.
     """
     assert not needs_language(generation, language, task), "the language of a model of many is given or detected"
     silent = generation.get("no_timestamps_token_id")

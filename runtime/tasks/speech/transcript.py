@@ -16,13 +16,18 @@ class Word:
 class Segment:
     """A part of a recording in which something is said.
 
-    start, end: in seconds from the start of the recording, as the model wrote them; of a model that writes no times,
-    those of its window. token_ids: of the text, with the times around it. temperature: at which they were drawn.
-    avg_logprob: the mean log-probability of the tokens of its window, among those that the rules allow.
-    compression_ratio: how much zlib shortens the token ids of its window. no_speech_prob: the probability that nothing
-    is said in its window; None where the window's text was likely enough, or there is no no_speech_threshold. seek: the
-    frame, of 10 ms, at which its window begins. words: with their times; None where they were not asked for.
-    token_times: when each of the token_ids is spoken, in seconds from the start of the recording; None likewise.
+    Attributes:
+        start, end: in seconds from the start of the recording, as the model wrote them; of a model that writes no
+            times, those of its window.
+        token_ids: of the text, with the times around it.
+        temperature: at which they were drawn.
+        avg_logprob: the mean log-probability of the tokens of its window, among those that the rules allow.
+        compression_ratio: how much zlib shortens the token ids of its window.
+        no_speech_prob: the probability that nothing is said in its window; None where the window's text was likely
+            enough, or there is no no_speech_threshold.
+        seek: the frame, of 10 ms, at which its window begins.
+        words: with their times; None where they were not asked for.
+        token_times: when each of the token_ids is spoken, in seconds from the start of the recording; None likewise.
     """
 
     start: float

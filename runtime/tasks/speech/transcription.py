@@ -50,8 +50,13 @@ Runs = Generator[Window, Generation, Transcript]
 class SpeechModel:
     """The facts of a model that a transcription needs.
 
-    generation: of the manifest. start: the start token. end: the end token. seconds: of a window. alignment: of the
-    manifest. align: runs the alignment graph on a window and a text, whose weights [heads, S, positions] it returns.
+    Attributes:
+        generation: of the manifest.
+        start: the start token.
+        end: the end token.
+        seconds: of a window.
+        alignment: of the manifest.
+        align: runs the alignment graph on a window and a text, whose weights [heads, S, positions] it returns.
     """
 
     tokenizer: Tokenizer

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from edgeformer.config import VisionConfig
 from edgeformer.errors import RequestError
+from edgeformer.manifest.pictures import FixedSizeProcessor
 from edgeformer.runtime.media.pictures.picture_files import Picture, is_picture
 from edgeformer.runtime.media.pictures.processor import FixedSize
 from edgeformer.runtime.request_values import count, is_list, shown
@@ -37,7 +38,7 @@ class PictureReader(Model):
     @cached_property
     def processor(self) -> FixedSize:
         """The processor, which makes pixel values of pictures."""
-        assert self.manifest.pictures is not None, "every manifest of this task has one"
+        assert isinstance(self.manifest.pictures, FixedSizeProcessor), "every manifest of this task has one"
         return FixedSize(self.manifest.pictures)
 
     def pixel_values(self, pictures: Picture | Sequence[Picture]) -> Features:

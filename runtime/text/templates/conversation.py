@@ -11,6 +11,7 @@ from edgeformer.runtime.request_values import shown
 from edgeformer.runtime.text.chat_template import ChatTemplate, one_deadline
 from edgeformer.runtime.text.templates.message_forms import MessageForms, probe, with_empty_content
 from edgeformer.runtime.text.templates.template_files import chosen_name
+from edgeformer.runtime.text.thinking.switches import SWITCHES
 
 OWN_VARIABLES = frozenset(("messages", "tools", "add_generation_prompt"))
 """Variables of every template, which no caller sets."""
@@ -101,6 +102,9 @@ def check_variables(given: Any, names: frozenset[str]) -> dict[str, Any]:
                 f"chat_template_kwargs has {name[:100]!r}, which the chat template of this model does not read; its "
                 f"variables are {known}."
             )
+        if name in SWITCHES and str(given[name]).lower() in ("false", "true") and not isinstance(given[name], bool):
+            said = f"chat_template_kwargs has {name} = {shown(given[name])}"
+            raise RequestError(f"{said}, which templates take for true; give a bool.")
     return dict(given)
 
 

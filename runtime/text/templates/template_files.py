@@ -19,7 +19,7 @@ def read_templates(folder: Path, config: Mapping[str, Any], config_file: Path) -
     They are chat_template.jinja and the files of additional_chat_templates/, or else those in tokenizer_config.json, a
     text or a list of named ones, as in transformers; or else that of a processor, chat_template.json.
 
-    Raises BundleError for a file that cannot be read, and for what is no text.
+    Raises BundleError for a file that cannot be read, and for what is not a text.
     """
     files = {DEFAULT: folder / TEMPLATE} if (folder / TEMPLATE).is_file() else {}
     files |= {path.stem: path for path in sorted((folder / MORE_TEMPLATES).glob("*.jinja"))}

@@ -3,7 +3,7 @@
 import pytest
 
 from edgeformer.runtime.generation.scheduling import ScheduledRequest
-from edgeformer.runtime.generation.scheduling.waiting import MOST_OVERTAKEN, WaitingRequests
+from edgeformer.runtime.generation.scheduling.waiting import MOST_SKIPPED, WaitingRequests
 
 
 def waiting_of(*sizes):
@@ -20,8 +20,8 @@ def test_requests_that_fit_come_in_the_order_of_their_arrival():
 
 
 def test_a_large_request_lets_few_small_ones_ahead():
-    waiting = waiting_of(10, *[1] * (MOST_OVERTAKEN + 5))
-    assert [waiting.take(5).bytes for _ in range(MOST_OVERTAKEN)] == [1] * MOST_OVERTAKEN
+    waiting = waiting_of(10, *[1] * (MOST_SKIPPED + 5))
+    assert [waiting.take(5).bytes for _ in range(MOST_SKIPPED)] == [1] * MOST_SKIPPED
     assert waiting.take(5) is None
     assert waiting.take(10).bytes == 10
     assert waiting.take(5).bytes == 1
@@ -30,9 +30,9 @@ def test_a_large_request_lets_few_small_ones_ahead():
 def test_going_ahead_counts_for_everybody_who_was_passed():
     waiting = waiting_of(10, 8, 1)
     assert waiting.take(5).bytes == 1
-    assert [request.overtaken for request in waiting] == [1, 1]
+    assert [request.times_skipped for request in waiting] == [1, 1]
     assert waiting.take(8).bytes == 8
-    assert [request.overtaken for request in waiting] == [2]
+    assert [request.times_skipped for request in waiting] == [2]
 
 
 @pytest.mark.parametrize("place", [0, 1])

@@ -16,7 +16,6 @@ An end-of-text token never ends a run. edgeformer and bare must generate the sam
 throughput in tokens/s, the speedup of edgeformer over each contender within a round, and decode latency in ms/token.
 """
 
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -38,8 +37,9 @@ from edgeformer.runtime.text.streaming import TextStream
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the folders of tools/ are packages
 
+from benchmarks.command import measurement, publish
 from benchmarks.environment import environment
-from benchmarks.interleave import cell, compare, report_console, run_interleaved
+from benchmarks.interleave import cell, compare, run_interleaved
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def report(runs: dict[str, list[Run]], prompt: int) -> dict[str, Any]:
     return {"tokens_per_second": speeds, "edgeformer_over": ratios, "same_leading_tokens": agree}
 
 
-def print_report(data: dict[str, Any]) -> None:
+def print_report(data: dict[str, Any], file: Path | None) -> None:
     """Print the report as a table."""
     title = (
         "{bundle}, {precision}: {prompt_tokens} + {new_tokens} tokens, {threads} threads, median (range) of {rounds}"
@@ -191,11 +191,11 @@ def print_report(data: dict[str, Any]) -> None:
             cell(ratios.get("decode"), 2),
             f"{1000 / speeds['decode']['median']:.3f}",
         )
-    console = report_console()
-    console.print(table)
-    for name, count in data["same_leading_tokens"].items():
-        console.print(f"{count} of {data['new_tokens']} tokens agree with {name} before the first difference")
-    console.print(", ".join(f"{name} {value}" for name, value in data["environment"].items()))
+    agreement = (
+        f"{count} of {data['new_tokens']} tokens agree with {name} before the first difference"
+        for name, count in data["same_leading_tokens"].items()
+    )
+    publish(data, file, table, *agreement)
 
 
 @click.command(help=(__doc__ or "").split("\n")[0])
@@ -207,11 +207,7 @@ def print_report(data: dict[str, Any]) -> None:
 )
 @click.option("--prompt", type=click.IntRange(min=1), default=128, show_default=True, help="Tokens of the prompt.")
 @click.option("--new", type=click.IntRange(min=2), default=64, show_default=True, help="Tokens to generate.")
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
-@click.option("--threads", type=click.IntRange(min=1), help="Threads of each contender. [default: all usable cores]")
-@click.option(
-    "--json", "file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the figures to this file."
-)
+@measurement(rounds=5)
 def main(
     bundle: Path, checkpoint: Path | None, prompt: int, new: int, rounds: int, threads: int | None, file: Path | None
 ) -> None:
@@ -239,9 +235,7 @@ def main(
         **report(runs, prompt),
         "environment": environment(),
     }
-    print_report(data)
-    if file:
-        file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    print_report(data, file)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ and of a decode step, the speedup over the functions within a round, and GB/s of
 also reads plain memory with the same number of threads (bandwidth.py), and a step's rate is compared with that.
 """
 
-import json
 import os
 import sys
 from dataclasses import asdict
@@ -35,9 +34,10 @@ from edgeformer.runtime.sessions.session import usable_cores
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the folders of tools/ are packages
 
 from benchmarks.bandwidth import MemoryReader
+from benchmarks.command import measurement, publish
 from benchmarks.decoding.bench_decode import Run, edgeformer_loop
 from benchmarks.environment import environment
-from benchmarks.interleave import Spread, cell, compare, report_console, run_interleaved
+from benchmarks.interleave import Spread, cell, compare, run_interleaved
 
 SWITCHES = {"functions": "0", "kernels": "session", "team": "team"}
 """The value of EDGEFORMER_KERNELS with which each contender is loaded."""
@@ -102,7 +102,7 @@ def report(runs: dict[str, list[Run]], weight_bytes: int, bandwidths: list[float
     return data
 
 
-def print_report(data: dict[str, Any]) -> None:
+def print_report(data: dict[str, Any], file: Path | None) -> None:
     """Print the report as a table."""
     title = (
         "{bundle}, {precision}: {prompt_tokens} + {new_tokens} tokens, {threads} threads, median (range) of {rounds}"
@@ -121,22 +121,15 @@ def print_report(data: dict[str, Any]) -> None:
             f"{figures['bytes_per_second'] * 1e-9:.1f}",
             cell(figures["fraction_of_bandwidth"], 2),
         )
-    console = report_console()
-    console.print(table)
     plain = {side: value * 1e-9 for side, value in data["memory_bytes_per_second"].items()}
-    console.print(f"plain reading of memory: {cell(plain, 1)} GB/s")
-    console.print(", ".join(f"{name} {value}" for name, value in data["environment"].items()))
+    publish(data, file, table, f"plain reading of memory: {cell(plain, 1)} GB/s")
 
 
 @click.command(help=(__doc__ or "").split("\n")[0])
 @click.argument("bundle", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--prompt", type=click.IntRange(min=1), default=128, show_default=True, help="Tokens of the prompt.")
 @click.option("--new", type=click.IntRange(min=2), default=32, show_default=True, help="Tokens to generate.")
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
-@click.option("--threads", type=click.IntRange(min=1), help="Threads of each contender. [default: all usable cores]")
-@click.option(
-    "--json", "file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the figures to this file."
-)
+@measurement(rounds=5)
 def main(bundle: Path, prompt: int, new: int, rounds: int, threads: int | None, file: Path | None) -> None:
     """Measure one bundle."""
     threads = threads or usable_cores()
@@ -157,9 +150,7 @@ def main(bundle: Path, prompt: int, new: int, rounds: int, threads: int | None, 
         "contenders": report(runs, step_bytes(bundle / manifest.graph), bandwidths),
         "environment": environment(),
     }
-    print_report(data)
-    if file:
-        file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    print_report(data, file)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ The time to first token is from `submit` to the first event of the stream.
 Prints the times of both turns (median and range over the rounds), and the second turn's as a fraction of the first's.
 """
 
-import json
 import sys
 import tempfile
 import time
@@ -31,8 +30,9 @@ from edgeformer.runtime.sessions.session import usable_cores
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the folders of tools/ are packages
 
+from benchmarks.command import measurement, publish
 from benchmarks.environment import environment
-from benchmarks.interleave import cell, compare, report_console, run_interleaved
+from benchmarks.interleave import cell, compare, run_interleaved
 
 TURNS = ("first turn", "second turn")
 KEPT: dict[str, dict[str, Any]] = {"kept": {}, "not kept": {"prefix_cache_bytes": 0}}
@@ -58,7 +58,7 @@ def converse(
     return [first, second]
 
 
-def print_report(data: dict[str, Any]) -> None:
+def print_report(data: dict[str, Any], file: Path | None) -> None:
     """Print a table: for both engines, the times of both turns and their ratio."""
     table = Table(
         title="{model}, {precision}, {threads} threads, median (range) of {rounds}".format(**data), title_justify="left"
@@ -67,9 +67,7 @@ def print_report(data: dict[str, Any]) -> None:
         table.add_column(column, justify="left" if column == "prefixes" else "right")
     for name, figures in data["systems"].items():
         table.add_row(name, *(cell(figures["milliseconds"][turn], 1) for turn in TURNS), cell(figures["ratio"], 3))
-    console = report_console()
-    console.print(table)
-    console.print(", ".join(f"{name} {value}" for name, value in data["environment"].items()))
+    publish(data, file, table)
 
 
 @click.command(help=(__doc__ or "").split("\n")[0])
@@ -78,11 +76,7 @@ def print_report(data: dict[str, Any]) -> None:
 @click.option("--prompt", type=click.IntRange(min=1), default=2000, show_default=True, help="Tokens of the first turn.")
 @click.option("--answer", type=click.IntRange(min=1), default=64, show_default=True, help="Tokens of its answer.")
 @click.option("--message", type=click.IntRange(min=1), default=16, show_default=True, help="New tokens of the second.")
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
-@click.option("--threads", type=click.IntRange(min=1), help="Threads. [default: all usable cores]")
-@click.option(
-    "--json", "file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the figures to this file."
-)
+@measurement(rounds=5)
 def main(
     checkpoint: Path,
     precision: Precision,
@@ -119,9 +113,7 @@ def main(
         "systems": figures,
         "environment": environment(),
     }
-    if file:
-        file.write_text(json.dumps(data, indent=1) + "\n")
-    print_report(data)
+    print_report(data, file)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ speedup of prompt lookup over plain decoding within a round, the counts of draft
 in steps.
 """
 
-import json
 import re
 import sys
 import time
@@ -39,8 +38,9 @@ from edgeformer.runtime.sessions.session import usable_cores
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the folders of tools/ are packages
 
+from benchmarks.command import measurement, publish
 from benchmarks.environment import environment
-from benchmarks.interleave import cell, compare, report_console, run_interleaved
+from benchmarks.interleave import cell, compare, run_interleaved
 
 PAGES = Path(__file__).parents[3] / "docs" / "explanation"
 
@@ -134,7 +134,7 @@ def report(runs: dict[str, dict[str, list[Run]]]) -> dict[str, Any]:
     return found
 
 
-def print_report(data: dict[str, Any]) -> None:
+def print_report(data: dict[str, Any], file: Path | None) -> None:
     """Print the report as tables."""
     title = "{bundle}, {precision}, {prompt_tokens} + {new_tokens} tokens, {threads} threads, kernels: {kernels}"
     caption = "decode throughput in tokens/s, median (range) of {rounds} rounds"
@@ -145,11 +145,8 @@ def print_report(data: dict[str, Any]) -> None:
         speeds = [cell(figures["tokens_per_second"][name], 1) for name in ("plain", "lookup")]
         counts = [str(figures["speculation"][name]) for name in ("runs", "drafted", "accepted")]
         table.add_row(task, *speeds, cell(figures["lookup_over"]["plain"], 2), *counts)
-    console = report_console()
-    console.print(table)
     costs = ", ".join(f"{count}: {taken:.2f}" for count, taken in data["steps_of_runs"].items())
-    console.print(f"steps that a run of n tokens takes: {costs}")
-    console.print(", ".join(f"{name} {value}" for name, value in data["environment"].items()))
+    publish(data, file, table, f"steps that a run of n tokens takes: {costs}")
 
 
 @click.command(help=(__doc__ or "").split("\n")[0])
@@ -158,11 +155,7 @@ def print_report(data: dict[str, Any]) -> None:
 @click.option("--new", type=click.IntRange(min=2), default=192, show_default=True, help="Tokens to write.")
 @click.option("--drafted", type=click.IntRange(min=1), default=10, show_default=True, help="Tokens of a draft at most.")
 @click.option("--kernels/--no-kernels", default=True, show_default=True, help="Whether to use edgeformer-kernels.")
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
-@click.option("--threads", type=click.IntRange(min=1), help="Threads of the session. [default: all usable cores]")
-@click.option(
-    "--json", "file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the figures to this file."
-)
+@measurement(rounds=5)
 def main(
     bundle: Path,
     prompt: int,
@@ -198,9 +191,7 @@ def main(
         "steps_of_runs": time_runs(model, prompt, rounds),
         "environment": environment(),
     }
-    print_report(data)
-    if file:
-        file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    print_report(data, file)
 
 
 if __name__ == "__main__":

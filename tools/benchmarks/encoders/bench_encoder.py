@@ -18,7 +18,6 @@ as well as long ones. Prints ms per batch, tokens/s (padding not counted) and ed
 all systems must agree, to what their precision allows.
 """
 
-import json
 import sys
 import tempfile
 import time
@@ -37,9 +36,10 @@ from edgeformer.manifest.quantization import QuantizationOverrides, make_quantiz
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the folders of tools/ are packages
 
+from benchmarks.command import measurement, publish
 from benchmarks.encoders.optimized_bert import INPUTS, OUTPUT, write_optimized_bert
 from benchmarks.environment import environment
-from benchmarks.interleave import cell, compare, report_console, run_interleaved
+from benchmarks.interleave import cell, compare, run_interleaved
 
 GEOMETRIES: dict[str, dict[str, Any]] = {
     "minilm-l6": {
@@ -223,7 +223,7 @@ def measure(
     }
 
 
-def print_report(data: dict[str, Any]) -> None:
+def print_report(data: dict[str, Any], file: Path | None) -> None:
     """Print the report as a table."""
     title = "{geometry}, {precision}: {threads} threads, medians (and range) of {rounds}"
     caption = "first: texts × tokens; speedup: edgeformer over this one"
@@ -240,12 +240,8 @@ def print_report(data: dict[str, Any]) -> None:
                 cell(figures["edgeformer_over"].get(system), 2),
             )
         table.add_section()
-    console = report_console()
-    console.print(table)
     largest = max(value for figures in data["workloads"].values() for value in figures["largest_difference"].values())
-    console.print(f"largest difference of hidden states: {largest:.1e}")
-    console.print(f"kernels: {data['kernels']}", soft_wrap=True)
-    console.print(", ".join(f"{name} {value}" for name, value in data["environment"].items()))
+    publish(data, file, table, f"largest difference of hidden states: {largest:.1e}", f"kernels: {data['kernels']}")
 
 
 @click.command(help=(__doc__ or "").split("\n")[0])
@@ -269,11 +265,7 @@ def print_report(data: dict[str, Any]) -> None:
 @click.option("--short", type=click.IntRange(min=1), default=16, show_default=True, help="Tokens of the short text.")
 @click.option("--long", type=click.IntRange(min=1), default=128, show_default=True, help="Tokens of the long texts.")
 @click.option("--batch", type=click.IntRange(min=2), default=32, show_default=True, help="Texts in a batch.")
-@click.option("--rounds", type=click.IntRange(min=1), default=10, show_default=True)
-@click.option("--threads", type=click.IntRange(min=1), default=2, show_default=True, help="Threads of each system.")
-@click.option(
-    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report to this file."
-)
+@measurement(rounds=10, threads=2)
 def main(
     geometry: str,
     precision: BenchPrecision,
@@ -285,7 +277,7 @@ def main(
     batch: int,
     rounds: int,
     threads: int,
-    json_file: Path | None,
+    file: Path | None,
 ) -> None:
     """Measure one geometry."""
     with tempfile.TemporaryDirectory(prefix="bench_encoder.") as temporary:
@@ -309,9 +301,7 @@ def main(
         "workloads": measured,
         "environment": environment(),
     }
-    if json_file:
-        json_file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    print_report(data)
+    print_report(data, file)
 
 
 if __name__ == "__main__":

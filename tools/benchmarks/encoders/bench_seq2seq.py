@@ -40,8 +40,9 @@ from edgeformer.manifest.quantization import Activations, QuantizationOverrides,
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the folders of tools/ are packages
 
+from benchmarks.command import measurement, publish
 from benchmarks.environment import environment
-from benchmarks.interleave import cell, compare, report_console, run_interleaved
+from benchmarks.interleave import cell, compare, run_interleaved
 
 COMPUTE_TYPES = {"fp32": "float32", "int8": "int8"}
 """CTranslate2's name of each precision."""
@@ -220,7 +221,7 @@ def report(runs: dict[str, list[Run]], new: int, beams: int, precision: str = "f
     return {"tokens_per_second": speeds, "edgeformer_over": ratios, "same_leading_tokens": agree}
 
 
-def print_report(data: dict[str, Any]) -> None:
+def print_report(data: dict[str, Any], file: Path | None) -> None:
     """Print the report as a table."""
     title = (
         "{geometry}, {precision}: {source_tokens} + {new_tokens} tokens, batch {batch}, beams {beams}, "
@@ -231,14 +232,12 @@ def print_report(data: dict[str, Any]) -> None:
         table.add_column(column, justify="right" if column else "left")
     for name, speed in data["tokens_per_second"].items():
         table.add_row(name, cell(speed, 1), cell(data["edgeformer_over"].get(name), 2))
-    console = report_console()
-    console.print(table)
-    for name, count in data["same_leading_tokens"].items():
-        console.print(f"{count} of {data['new_tokens']} tokens agree with {name} before the first difference")
-    if "ctranslate2" not in data["tokens_per_second"]:
-        console.print("CTranslate2 was left out: --ctranslate2-python was not given.")
-    for facts in (data["environment"], data["ctranslate2_environment"]):
-        console.print(", ".join(f"{name} {value}" for name, value in facts.items()))
+    lines = [
+        f"{count} of {data['new_tokens']} tokens agree with {name} before the first difference"
+        for name, count in data["same_leading_tokens"].items()
+    ]
+    versions = ", ".join(f"{name} {value}" for name, value in data["ctranslate2_environment"].items())
+    publish(data, file, table, *lines, versions or "CTranslate2 was left out: --ctranslate2-python was not given.")
 
 
 @click.command(help=(__doc__ or "").split("\n")[0])
@@ -253,16 +252,12 @@ def print_report(data: dict[str, Any]) -> None:
 @click.option("--new", type=click.IntRange(min=1), default=64, show_default=True, help="Tokens to generate.")
 @click.option("--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Source texts per batch.")
 @click.option("--beams", type=click.IntRange(min=1), default=1, show_default=True)
-@click.option("--rounds", type=click.IntRange(min=1), default=10, show_default=True)
-@click.option("--threads", type=click.IntRange(min=1), default=2, show_default=True, help="Threads of each system.")
 @click.option(
     "--ctranslate2-python",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Python interpreter of an environment with CTranslate2.",
 )
-@click.option(
-    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report to this file."
-)
+@measurement(rounds=10, threads=2)
 def main(
     geometry: str,
     precision: Precision,
@@ -274,7 +269,7 @@ def main(
     rounds: int,
     threads: int,
     ctranslate2_python: Path | None,
-    json_file: Path | None,
+    file: Path | None,
 ) -> None:
     """Measure one geometry."""
     from edgeformer.export import export_model
@@ -314,9 +309,7 @@ def main(
         "environment": environment(),
         "ctranslate2_environment": versions,
     }
-    if json_file:
-        json_file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    print_report(data)
+    print_report(data, file)
 
 
 if __name__ == "__main__":

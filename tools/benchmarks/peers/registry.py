@@ -12,11 +12,14 @@ OURS = "edgeformer"
 class Peer:
     """A runtime.
 
-    imports: modules that its interpreter must have. packages: distributions whose versions are reported. precisions:
-    the precisions it supports → its own names for them. recipe: a shell line that installs it into the environment of
-    an interpreter PYTHON. weights: a glob pattern of the files that hold graph and weights. converts: whether it writes
-    a model of its own instead of reading the checkpoint. keep: whether a converted model is reused until the checkpoint
-    or a version changes.
+    Attributes:
+        imports: modules that its interpreter must have.
+        packages: distributions whose versions are reported.
+        precisions: the precisions it supports → its own names for them.
+        recipe: a shell line that installs it into the environment of an interpreter PYTHON.
+        weights: a glob pattern of the files that hold graph and weights.
+        converts: whether it writes a model of its own instead of reading the checkpoint.
+        keep: whether a converted model is reused until the checkpoint or a version changes.
     """
 
     file: Path

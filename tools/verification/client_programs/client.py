@@ -28,9 +28,12 @@ class ClientError(Exception):
 class Places:
     """Locations of what no package manager can find.
 
-    node_modules: of an installed examples/node or examples/browser. onnxruntime: a release with include/ and optionally
-    lib/. chromium: a program. checkpoint: the Hugging Face folder that the bundle was exported from. pythons:
-    interpreters of clients that do not run in this one, by client name.
+    Attributes:
+        node_modules: of an installed examples/node or examples/browser.
+        onnxruntime: a release with include/ and optionally lib/.
+        chromium: a program.
+        checkpoint: the Hugging Face folder that the bundle was exported from.
+        pythons: interpreters of clients that do not run in this one, by client name.
     """
 
     node_modules: Path

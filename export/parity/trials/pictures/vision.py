@@ -13,7 +13,7 @@ from edgeformer.export.reference.reference import Reference
 
 MORE_PICTURES = 12
 """Number of pictures beside those of the largest batch: eager's error of a few pooled vectors is a matter of chance."""
-NOTHING = np.empty(0, np.int64)
+NO_TOKENS = np.empty(0, np.int64)
 """The tokens of a picture, which has none."""
 
 
@@ -75,7 +75,7 @@ class VisionTrial(Trial):
             return [Outputs(vectors)]
 
         [pair] = self.compute(outputs, pixels)
-        return Row(NOTHING, *pair, source=pixels)
+        return Row(NO_TOKENS, *pair, source=pixels)
 
     def _run(self, rows: list[Row]) -> list[dict[str, Array]]:
         """Run pictures as one batch; return each row's outputs."""

@@ -1,0 +1,81 @@
+"""The config of causal language models that read pictures, too."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import ClassVar, Literal, Self
+
+from edgeformer.config.models.decoder import DecoderConfig
+from edgeformer.config.models.stack import StackConfig, Task
+from edgeformer.config.models.vision_encoder import VisionConfig
+from edgeformer.config.pictures import PixelShuffleProjector, Projector
+from edgeformer.documents.schema import check
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureTextConfig(DecoderConfig):
+    """A causal language model with a tower of pictures, whose states stand in the place of embeddings of tokens.
+
+    The fields of a `DecoderConfig` are those of the text model, which computes on text what it computes by itself.
+
+    Attributes:
+        vision: the tower; its blocks are those that are read.
+        feature_layers: after how many blocks of the tower states are read, side by side where there are several. The
+            tower's final norm belongs to those after its last block.
+        keeps_prefix: whether the states of the tower's learned tokens are read, too, in front of those of patches.
+        projector: makes states of the text model of the tower's.
+        tiled: whether a picture may be several of the tower's pictures; the graph then has an axis for these.
+    """
+
+    task: ClassVar[Task] = "image-text-to-text"
+    kind: Literal["picture_text"] = "picture_text"  # type: ignore[assignment]  # of another class of configs
+    vision: VisionConfig
+    feature_layers: tuple[int, ...]
+    keeps_prefix: bool = False
+    projector: Projector
+    tiled: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        last = len(self.vision.blocks)
+        fits = len(self.feature_layers) > 0 and all(0 <= layer <= last for layer in self.feature_layers)
+        check(fits, self, "feature_layers", f"numbers from 0 to {last}, the tower's blocks")
+        outputs = (self.vision.pooler, self.vision.projection, self.vision.classifier)
+        check(all(each is None for each in outputs), self, "vision", "without outputs beside its states")
+        check(self.per_layer_embedding is None, self, "per_layer_embedding", "None: pictures have no tokens to embed")
+        if isinstance(self.projector, PixelShuffleProjector):
+            grid, factor = self.vision.patches.grid, self.projector.factor
+            square = grid.rows == grid.columns and grid.rows % factor == 0 and not self.keeps_prefix
+            check(square, self, "projector", f"for squares of {factor} × {factor} patches, of pictures that are square")
+
+    @classmethod
+    def of_decoder(cls, text: DecoderConfig, **seeing: object) -> "PictureTextConfig":
+        """Return the config of a text model with a tower; seeing: the other fields."""
+        shared = {field.name: getattr(text, field.name) for field in fields(DecoderConfig) if field.name != "kind"}
+        return cls(**shared, **seeing)  # type: ignore[arg-type]
+
+    @property
+    def stacks(self) -> "Mapping[str, StackConfig]":
+        """Return the stacks by the names of their modules; the text model's is the whole."""
+        return {"vision": self.vision, "": self}
+
+    @property
+    def sees_pictures(self) -> bool:
+        """Whether the model reads pictures."""
+        return True
+
+    @property
+    def picture_tokens(self) -> int:
+        """Return the number of states that one of the tower's pictures becomes."""
+        if isinstance(self.projector, PixelShuffleProjector):
+            return self.vision.patches.grid.patches // self.projector.factor**2
+        return self.vision.patches.grid.patches + self.vision.prefix_tokens * self.keeps_prefix
+
+    @property
+    def feature_size(self) -> int:
+        """Return the size of the states that the projector reads."""
+        patches = self.projector.factor**2 if isinstance(self.projector, PixelShuffleProjector) else 1
+        return self.vision.hidden_size * len(self.feature_layers) * patches
+
+    def with_picture_size(self, height: int, width: int) -> Self:
+        """Return the config for pictures of another size. Raises ConfigError where the tower does not read them."""
+        return replace(self, vision=self.vision.with_picture_size(height, width))

@@ -1,0 +1,136 @@
+"""Families of models that read pictures and text: one file per Hugging Face `model_type`, without registration.
+
+The text model is read by its own family, as where it is exported by itself (`_nested.py`). A file of this package says
+what stands around it, as a `PictureTextFamily`: the tower, the projector, and what stands for a picture in a prompt.
+"""
+
+import functools
+import importlib
+import pkgutil
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from edgeformer.config import DecoderConfig, PictureTextConfig, Projector, VisionConfig
+from edgeformer.errors import ConfigError
+from edgeformer.families._family import Computed, Family, Fields, Packed
+from edgeformer.families._wrappers import WRAPPERS, is_foreign
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seeing:
+    """The tower and the projector of a config.json: fields of `PictureTextConfig` beside those of the text model.
+
+    unread: patterns of tensors of the tower that nothing reads, because its config leaves them out.
+    """
+
+    vision: VisionConfig
+    feature_layers: tuple[int, ...]
+    projector: Projector
+    keeps_prefix: bool = False
+    tiled: bool = False
+    unread: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Marks:
+    """The texts of the tokens around pictures.
+
+    Attributes:
+        picture: the placeholder.
+        border, whole, tile: see `edgeformer.manifest.pictures.TiledPlaceholder`; tile is a pattern of {row} and
+            {column}, from 1 on. None where a placeholder is only repeated.
+    """
+
+    picture: str = "<image>"
+    border: str | None = None
+    whole: str | None = None
+    tile: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureTextFamily:
+    """How to read the config.json and the checkpoints of one `model_type` that reads pictures and text.
+
+    Attributes:
+        summary: one line for people about the supported models.
+        read: returns what config.json says beside its text model.
+        tensors: as in `Family`, of the tower (`vision.`) and the projector (`projector.`). Names of the checkpoint have
+            no prefix `model.`.
+        marks: returns the texts of tokens around pictures, of tokenizer_config.json.
+        processor: kind of its processor of pictures.
+        processor_fields: fields of processor_config.json that edgeformer reads, or that change nothing here.
+        ignored_tensors, computed_tensors: as in `Family`.
+    """
+
+    summary: str
+    read: Callable[[Fields], Seeing]
+    tensors: Mapping[str, str | Packed | tuple[str | Packed, ...]]
+    marks: Callable[[Mapping[str, Any]], Marks]
+    processor: Literal["fixed_size", "tiles"]
+    processor_fields: tuple[str, ...] = ()
+    ignored_tensors: tuple[str, ...] = ()
+    computed_tensors: Mapping[str, Computed] = field(default_factory=dict)
+
+
+def seeing_names() -> list[str]:
+    """Return every `model_type` that is exported with its tower, sorted."""
+    return list(_names())
+
+
+@functools.cache
+def _names() -> tuple[str, ...]:
+    return tuple(sorted(each.name for each in pkgutil.iter_modules(__path__)))
+
+
+def load_seeing(model_type: Any) -> PictureTextFamily | None:
+    """Return the family of a `model_type` that reads pictures and text; None for one that has none."""
+    if not isinstance(model_type, str) or model_type not in _names():
+        return None
+    family: PictureTextFamily = importlib.import_module(f"{__name__}.{model_type}").FAMILY
+    return family
+
+
+def with_tower(data: dict[str, Any], text_family: Family, text: DecoderConfig) -> tuple[Family, PictureTextConfig]:
+    """Return the family and the config of the whole model of a config.json, of those of its text model.
+
+    Raises ConfigError for fields of the tower and the projector that the family does not know.
+    """
+    family = load_seeing(data["model_type"])
+    assert family is not None, "the caller has asked"
+    wrapper = WRAPPERS[data["model_type"]]
+    own = {name: value for name, value in data.items() if is_foreign(name, wrapper)}
+    fields = Fields({**own, "model_type": data["model_type"]})
+    seeing = family.read(fields)
+    fields.finish()
+    config = PictureTextConfig.of_decoder(
+        text,
+        vision=seeing.vision,
+        feature_layers=seeing.feature_layers,
+        keeps_prefix=seeing.keeps_prefix,
+        projector=seeing.projector,
+        tiled=seeing.tiled,
+    )
+    return replace(
+        text_family,
+        tensors={**text_family.tensors, **family.tensors},
+        ignored_tensors=(*text_family.ignored_tensors, *family.ignored_tensors, *seeing.unread),
+        computed_tensors={**text_family.computed_tensors, **family.computed_tensors},
+        nested=True,
+        sees=True,
+    ), config
+
+
+def layer_index(given: Any, layers: int) -> int:
+    """Return after how many blocks of a tower the states are that an index of transformers' hidden states means."""
+    index = given + layers + 1 if isinstance(given, int) and given < 0 else given
+    if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index <= layers:
+        raise ConfigError(f"config.json has the feature layer {given!r}, and its tower has {layers} layers.")
+    return index
+
+
+def blocks_from(layers: str, first: int, count: int) -> tuple[str, ...]:
+    """Return patterns of the tensors of blocks that nothing reads. layers: the prefix of their numbers."""
+    numbers = "|".join(map(str, range(first, count)))
+    return (rf"{re.escape(layers)}({numbers})\..*",) if numbers else ()

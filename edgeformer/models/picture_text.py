@@ -1,0 +1,81 @@
+"""A causal language model that reads pictures: a decoder, a tower, and what makes states of one of the other's."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from edgeformer.config import MlpProjector, PictureTextConfig, PixelShuffleProjector
+from edgeformer.layers import LayerCache
+from edgeformer.models.decoder import Decoder
+from edgeformer.models.vision import VisionEncoder
+from edgeformer.ops.activation import activate
+
+
+class PictureText(Decoder):
+    """The decoder of `PictureTextConfig`, which is the text model by itself, beside its tower and its projector."""
+
+    def __init__(self, config: PictureTextConfig, dtype: torch.dtype = torch.float32):
+        super().__init__(config, dtype)
+        self.seeing = config
+        self.vision = VisionEncoder(config.vision, dtype)
+        sizes = config.feature_size, config.hidden_size
+        match config.projector:
+            case PixelShuffleProjector() as projector:
+                self.projector: nn.Module = ShuffledPatches(projector, *sizes, dtype)
+            case MlpProjector() as projector:
+                self.projector = DenseLayers(projector, *sizes, dtype)
+
+    def see(self, pixel_values: Tensor) -> Tensor:
+        """Return what stands in the place of embeddings for pictures: states [N, tokens, E] of each.
+
+        pixel_values: [N, channels, height, width], or [B, pictures, channels, height, width] where a picture may be
+        several (`PictureTextConfig.tiled`); in any float type.
+        """
+        if self.seeing.tiled:
+            pixel_values = pixel_values.flatten(0, 1)
+        states = self.vision.states_after(pixel_values, self.seeing.feature_layers)
+        if not self.seeing.keeps_prefix:
+            states = [each[:, self.seeing.vision.prefix_tokens :] for each in states]
+        features: Tensor = self.projector(torch.cat(states, -1) if len(states) > 1 else states[0])
+        return features
+
+    def read_embeddings(
+        self, inputs_embeds: Tensor, attention_mask: Tensor, caches: Sequence[LayerCache]
+    ) -> tuple[Tensor, list[LayerCache]]:
+        """Return what `forward` returns, of scaled embeddings [B, S, E], or what stands in their place."""
+        x, run = self.begin(inputs_embeds, inputs_embeds, attention_mask)
+        return self.run_blocks(x, run, caches)
+
+
+class ShuffledPatches(nn.Module):
+    """The projector that `PixelShuffleProjector` describes."""
+
+    def __init__(self, config: PixelShuffleProjector, inputs: int, outputs: int, dtype: torch.dtype):
+        super().__init__()
+        self.factor = config.factor
+        self.output = nn.Linear(inputs, outputs, bias=config.bias, dtype=dtype)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return [N, P / factor², E] of the states of patches [N, P, E']."""
+        count, patches, hidden = states.shape
+        rows = round(patches**0.5) // self.factor  # of squares
+        x = states.view(count, rows, self.factor, rows, self.factor, hidden)
+        x = x.transpose(2, 3).reshape(count, rows * rows, self.factor**2 * hidden)
+        features: Tensor = self.output(x)
+        return features
+
+
+class DenseLayers(nn.Module):
+    """The projector that `MlpProjector` describes."""
+
+    def __init__(self, config: MlpProjector, inputs: int, outputs: int, dtype: torch.dtype):
+        super().__init__()
+        self.config = config
+        self.input = nn.Linear(inputs, outputs, bias=config.bias, dtype=dtype)
+        self.output = nn.Linear(outputs, outputs, bias=config.bias, dtype=dtype)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return [N, P, E] of states [N, P, E']."""
+        features: Tensor = self.output(activate(self.config.activation, self.input(states), self.config.beta))
+        return features

@@ -1,0 +1,205 @@
+"""Placeholders of pictures in prompts: read of a checkpoint's tokenizer, and compared with transformers' processor.
+
+transformers' processor writes the marks around a picture into the text and encodes that. Here they are encoded once, at
+export, and a bundle puts their ids in the place of a placeholder. That is the same where every mark begins and ends
+with a special token, which is checked.
+"""
+
+import importlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from edgeformer.checkpoints.picture_processor import PROCESSOR_FILE, WHOLE
+from edgeformer.checkpoints.source import TEXT_ONLY, ModelSource
+from edgeformer.config import PictureTextConfig
+from edgeformer.documents.json_document import read_object
+from edgeformer.errors import ConfigError, ExportError, shown
+from edgeformer.families.picture_text import Marks, PictureTextFamily, load_seeing
+from edgeformer.manifest.pictures import Placeholder, RepeatedPlaceholder, TiledPlaceholder, TilesProcessor
+from edgeformer.runtime.media.pictures.kinds import new_processor
+from edgeformer.runtime.media.pictures.placeholders import expand
+from edgeformer.runtime.text.tokenizer import Tokenizer
+
+TOKEN_FIELDS = ("image_token_id", "image_token_index")
+"""Names of the placeholder's id in config.json."""
+
+PICTURES = ((61, 97), (97, 61), (48, 48))
+"""Height and width of the pictures of the prompts that are compared."""
+
+PROMPTS = ("{}{} Which of both is {}?", "Look:\n{}\nand {}{}")
+"""Prompts of three pictures that are compared: first, adjacent, between line breaks, last."""
+
+
+def read_placeholder(source: ModelSource, config: PictureTextConfig, folder: Path | None) -> Placeholder:
+    """Return what stands for a picture in prompts. folder: of the tokenizer.
+
+    Raises ConfigError where the files disagree, or where marks cannot be encoded by themselves.
+    """
+    family = load_seeing(source.hf_config["model_type"])
+    assert family is not None, "such a config comes from such a family"
+    if folder is None or not (folder / "tokenizer.json").is_file():
+        raise ConfigError(f"{source.origin} has no tokenizer, so nothing says what stands for a picture. {TEXT_ONLY}")
+    try:
+        _check_processor_file(source.folder, family, config)
+        tokenizer = Tokenizer(folder)
+        marks = family.marks(tokenizer.config)
+        return _Encoder(source, config, tokenizer, marks).placeholder()
+    except ConfigError as error:
+        raise ConfigError(f"{error} {TEXT_ONLY}") from error
+
+
+def _check_processor_file(folder: Path, family: PictureTextFamily, config: PictureTextConfig) -> None:
+    """Check the fields of processor_config.json, where there is one."""
+    if not (folder / PROCESSOR_FILE).is_file():
+        return
+    data = read_object(folder / PROCESSOR_FILE)
+    unknown = sorted(data.keys() - {*family.processor_fields, WHOLE, "tokenizer"})
+    if unknown:
+        raise ConfigError(f"{PROCESSOR_FILE} has fields that edgeformer does not know: {', '.join(unknown)}.")
+    count = data.get("image_seq_len")
+    if count is not None and count != config.picture_tokens:
+        raise ConfigError(
+            f"{PROCESSOR_FILE} has image_seq_len = {shown(count)}, and by config.json a picture becomes "
+            f"{config.picture_tokens} states."
+        )
+
+
+class _Encoder:
+    """Encodes marks by a tokenizer, in the places where they stand."""
+
+    def __init__(self, source: ModelSource, config: PictureTextConfig, tokenizer: Tokenizer, marks: Marks):
+        self._source, self._config, self._tokenizer, self._marks = source, config, tokenizer, marks
+        self._token = self._special(marks.picture)
+        named = {name: source.hf_config[name] for name in TOKEN_FIELDS if source.hf_config.get(name) is not None}
+        wrong = {name: value for name, value in named.items() if value != self._token}
+        if wrong or not named:
+            said = ", ".join(f"{name} = {shown(value)}" for name, value in wrong.items()) or "no image_token_id"
+            raise ConfigError(f"config.json has {said}, and the tokenizer has {self._token} for {marks.picture!r}.")
+
+    def placeholder(self) -> Placeholder:
+        """Return what a placeholder becomes."""
+        marks, count, processor = self._marks, self._config.picture_tokens, self._source.pictures
+        if not isinstance(processor, TilesProcessor):
+            return RepeatedPlaceholder(token=self._token, count=count)
+        assert marks.border is not None and marks.whole is not None and marks.tile is not None
+        border = self._special(marks.border)
+        self._check_alike(marks.picture, marks.border)
+        longest = -(-(processor.longest_edge or processor.tile) // processor.tile) if processor.splits else 0
+        names = tuple(
+            tuple(
+                self._between(marks.border, marks.tile.format(row=row, column=column), marks.picture)
+                for column in range(1, longest + 1)
+            )
+            for row in range(1, longest + 1)
+        )
+        return TiledPlaceholder(
+            token=self._token,
+            count=count,
+            border=(border,),
+            names=names,
+            whole=self._between(marks.border, marks.whole, marks.picture),
+            row_end=self._between(marks.picture, "\n", marks.border),
+            rows_end=self._between(marks.picture, "\n\n", marks.border),
+        )
+
+    def _ids(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False)
+
+    def _special(self, text: str) -> int:
+        """Return the id of a text that is one token, also between others."""
+        ids = self._ids(text)
+        if len(ids) != 1 or ids[0] >= self._config.vocab_size or self._ids(f"a{text}a").count(ids[0]) != 1:
+            raise ConfigError(f"the tokenizer has no token {text!r}, which stands around pictures.")
+        return ids[0]
+
+    def _between(self, before: str, text: str, after: str) -> tuple[int, ...]:
+        """Return the ids of a text between two special tokens."""
+        first, *ids, last = self._ids(f"{before}{text}{after}")
+        if (first, last) != (self._special(before), self._special(after)) or not ids:
+            raise ConfigError(f"the tokenizer does not encode {text!r} by itself between {before!r} and {after!r}.")
+        if max(ids) >= self._config.vocab_size:
+            raise ConfigError(f"the tokenizer encodes {text!r} by ids that the model has no embedding of.")
+        return tuple(ids)
+
+    def _check_alike(self, one: str, other: str) -> None:
+        """Check that text around a placeholder is encoded as around the mark that takes its place."""
+        for text in ("a {} b", "a{}b", "\n{}\n", "{} a", "a \n\n{}"):
+            ids = [self._ids(text.format(each)) for each in (one, other)]
+            tokens = [self._special(each) for each in (one, other)]
+            plain = [[None if id == token else id for id in each] for each, token in zip(ids, tokens, strict=True)]
+            if plain[0] != plain[1]:
+                raise ConfigError(f"the tokenizer encodes text beside {one!r} in another way than beside {other!r}.")
+
+
+def compare_prompts(source: ModelSource, placeholder: Placeholder, folder: Path | None) -> tuple[str, ...]:
+    """Return why no prompts were compared, as a warning; nothing where both processors make the same ids of them.
+
+    folder: of the tokenizer. Raises ExportError where ids differ.
+    """
+    assert folder is not None and source.pictures is not None
+    pictures = [np.full((*size, 3), 90 * index, np.uint8) for index, size in enumerate(PICTURES)]
+    tokenizer, processor = Tokenizer(folder), new_processor(source.pictures)
+    family = load_seeing(source.hf_config["model_type"])
+    assert family is not None
+    mark = family.marks(tokenizer.config).picture
+    try:
+        theirs = _their_processor(source.folder)
+        prompts = [prompt.format(*(mark,) * len(pictures)) for prompt in PROMPTS]
+        expected = [_their_ids(theirs, prompt, pictures) for prompt in prompts]
+    except Exception as error:  # of any class: what a processor lacks shows anywhere in its constructor
+        reason = shown(str(error), 200)
+        return (f"transformers cannot run the processor, so the ids of its prompts were not compared: {reason}.",)
+    grids = [processor.grid(*each.shape[:2]) for each in pictures]
+    for prompt, ids in zip(prompts, expected, strict=True):
+        ours = expand(tokenizer.encode(prompt), placeholder, grids)
+        if ours != ids:
+            at = next((i for i, (one, two) in enumerate(zip(ours, ids, strict=False)) if one != two), -1)
+            raise ExportError(
+                f"edgeformer does not make of a prompt with pictures what {type(theirs).__name__} of transformers "
+                f"makes of it by the same files: {len(ours)} and {len(ids)} tokens, which differ from place {at} on. "
+                "Nothing was exported: please report it with the model's processor_config.json and tokenizer. "
+                f"{TEXT_ONLY}"
+            )
+    return ()
+
+
+def _their_ids(processor: Any, prompt: str, pictures: Sequence[Any]) -> list[int]:
+    """Return the ids of transformers' processor."""
+    found = processor(text=[prompt], images=[list(pictures)], return_tensors="np")["input_ids"][0]
+    return [int(each) for each in found]
+
+
+def _their_processor(folder: Path) -> Any:
+    """Return transformers' processor of a folder, with its Pillow backend, and without what it has for videos."""
+    import transformers
+
+    config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+    names: Any = importlib.import_module("transformers.models.auto.processing_auto")
+    kind = getattr(transformers, names.PROCESSOR_MAPPING_NAMES[config.model_type])
+    pictures = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil", local_files_only=True)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    options = read_object(folder / PROCESSOR_FILE) if (folder / PROCESSOR_FILE).is_file() else {}
+    options = {key: value for key, value in options.items() if key not in (WHOLE, "tokenizer", *NOT_PROCESSOR_OPTIONS)}
+    with _without_videos(kind) as others:
+        return kind(image_processor=pictures, tokenizer=tokenizer, **others, **options)
+
+
+NOT_PROCESSOR_OPTIONS = ("auto_map", "chat_template", "processor_class", "video_processor")
+"""Fields of processor_config.json that its class does not take, or that are for videos."""
+
+
+@contextmanager
+def _without_videos(kind: Any) -> Iterator[dict[str, Any]]:
+    """Let a processor that reads videos, too, be made without its package of number words; yield what it is made of."""
+    module = importlib.import_module(kind.__module__)
+    if not hasattr(module, "num2words"):
+        yield {}
+        return
+    with patch.object(module, "num2words", str), patch.object(kind, "check_argument_for_proper_class"):
+        yield {"video_processor": SimpleNamespace()}

@@ -1,0 +1,46 @@
+"""Put what a picture becomes in the place of its placeholder, on token ids: text that spells a placeholder stays text.
+
+[9, 5]          one picture cut into 1 × 2 tiles           [7, 31, 9, 9, 7, 32, 9, 9, 6, 7, 8, 9, 9, 7, 5]
+ └ placeholder                                              └ border, name, states, … (`TiledPlaceholder`)
+"""
+
+from collections.abc import Sequence
+
+from edgeformer.errors import RequestError
+from edgeformer.manifest.pictures import Placeholder, TiledPlaceholder
+
+
+def expand(tokens: Sequence[int], placeholder: Placeholder, grids: Sequence[tuple[int, int]]) -> list[int]:
+    """Return a prompt in which the n-th placeholder is the n-th picture, of so many rows and columns of tiles.
+
+    Raises RequestError unless there is a placeholder for each picture, and for a picture of more tiles than there are
+    names of.
+    """
+    check_count(tokens, placeholder, len(grids))
+    found: list[int] = []
+    rest = iter(grids)
+    for token in tokens:
+        if token != placeholder.token:
+            found.append(token)
+            continue
+        rows, columns = next(rest)
+        if isinstance(placeholder, TiledPlaceholder) and max(rows, columns) > len(placeholder.names):
+            raise RequestError(
+                f"a picture is cut into {rows} × {columns} tiles, and the model knows {len(placeholder.names)} a side."
+            )
+        found += placeholder.expanded(rows, columns)
+    return found
+
+
+def check_count(tokens: Sequence[int], placeholder: Placeholder, pictures: int) -> None:
+    """Raise RequestError unless a prompt has a placeholder for each of so many pictures."""
+    places = list(tokens).count(placeholder.token)
+    if places != pictures:
+        raise RequestError(
+            f"the prompt has {_counted(places, 'placeholder')} of pictures (token {placeholder.token}), and "
+            f"{_counted(pictures, 'picture')} came with it. It needs one for each picture, where it is to be seen."
+        )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count or 'no'} {what}{'' if count == 1 else 's'}"

@@ -1,0 +1,163 @@
+"""The models that families of pictures and text are tested with: random ones of transformers' classes.
+
+MODELS[model_type] holds options of each model's config and of its processor. `save` writes one with a tokenizer of its
+own, whose special tokens are those that the family's processor looks for.
+"""
+
+import json
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import tokenizers
+import torch
+import transformers
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+SIDE = 3
+"""Rows and columns of tiles that the tokenizer has names for."""
+SPECIAL = [
+    "<pad>", "<s>", "</s>", "<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>",
+    *(f"<row_{row}_col_{column}>" for row in range(1, SIDE + 1) for column in range(1, SIDE + 1)),
+]  # fmt: skip
+IMAGE = SPECIAL.index("<image>")
+SENTENCES = [
+    "What is left of the circle?\n\n",
+    "Look at both pictures.\nWhich is red?\n",
+    "USER: a picture. ASSISTANT:",
+]
+TEMPLATE = (
+    "{% for m in messages %}{{ m['role'] | capitalize }}: {% for part in m['content'] %}"
+    "{% if part['type'] == 'image' %}<image>{% else %}{{ part['text'] }}{% endif %}{% endfor %}"
+    "<end_of_utterance>\n{% endfor %}"
+    "{% if add_generation_prompt %}Assistant:{% endif %}"
+)
+VOCABULARY = 340
+TEXT = {
+    "model_type": "llama", "vocab_size": VOCABULARY, "hidden_size": 40, "intermediate_size": 56, "num_hidden_layers": 2,
+    "num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 8, "max_position_embeddings": 512,
+    "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "initializer_range": 0.3,
+}  # fmt: skip
+TOWER = {
+    "hidden_size": 24, "intermediate_size": 36, "num_hidden_layers": 3, "num_attention_heads": 3, "image_size": 28,
+    "patch_size": 7, "layer_norm_eps": 1e-3,
+}  # fmt: skip
+
+IDEFICS3, SMOLVLM = transformers.Idefics3ImageProcessorPil, transformers.SmolVLMImageProcessorPil
+CLIP, SIGLIP, LLAVA = (
+    transformers.CLIPImageProcessorPil,
+    transformers.SiglipImageProcessorPil,
+    transformers.LlavaImageProcessorPil,
+)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A random model: fields of its tower, of its text model and of the whole; its processor, and the file of that."""
+
+    vision: dict[str, Any] = field(default_factory=dict)
+    text: dict[str, Any] = field(default_factory=dict)
+    outer: dict[str, Any] = field(default_factory=dict)
+    processor: type = SMOLVLM
+    picture: dict[str, Any] = field(default_factory=dict)
+    file: dict[str, Any] = field(default_factory=dict)
+
+
+def tiles(size: int, longest: int, **others: Any) -> dict[str, Any]:
+    return {"size": {"longest_edge": longest}, "max_image_size": {"longest_edge": size}, **others}
+
+
+def square(size: int) -> dict[str, Any]:
+    return {"size": {"shortest_edge": size}, "crop_size": {"height": size, "width": size}}
+
+
+CLIP_TOWER = {"model_type": "clip_vision_model", "projection_dim": 12}
+SIGLIP_TOWER = {"model_type": "siglip_vision_model"}
+MODELS = {
+    "smolvlm": {
+        "tiles": Model(picture=tiles(28, 84), outer={"scale_factor": 2}, file={"image_seq_len": 4}),
+        "fractions": Model(
+            # 19 patches a side, of which float32 makes other positions of some; one square of all
+            vision={"image_size": 57, "patch_size": 3, "num_hidden_layers": 1},
+            outer={"scale_factor": 19}, picture=tiles(57, 57 * 2), file={"image_seq_len": 1},
+        ),
+        "whole": Model(
+            picture=tiles(28, 60, do_image_splitting=False, resample=3), text={"tie_word_embeddings": True},
+            outer={"scale_factor": 4, "tie_word_embeddings": True}, file={"image_seq_len": 1},
+        ),
+    },
+    "idefics3": {
+        "tiles": Model(
+            processor=IDEFICS3, picture=tiles(28, 56), outer={"scale_factor": 4}, file={"image_seq_len": 1},
+        ),
+        "other sizes": Model(
+            # tiles of 42 pixels over a table of 4 x 4 positions
+            processor=IDEFICS3, picture=tiles(42, 84), outer={"scale_factor": 2}, file={"image_seq_len": 9},
+        ),
+        "two layers": Model(
+            vision={"num_attention_heads": 2, "hidden_act": "gelu"}, text={"num_key_value_heads": 5},
+            processor=IDEFICS3, picture=tiles(28, 84, image_mean=[0.1, 0.2, 0.3], image_std=[0.9, 0.8, 0.7]),
+            outer={"scale_factor": 2}, file={"image_seq_len": 4},
+        ),
+    },
+    "llava": {
+        "clip": Model(
+            vision=CLIP_TOWER, processor=CLIP, picture=square(28),
+            file={"patch_size": 7, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1},
+        ),
+        "siglip": Model(
+            vision=SIGLIP_TOWER, processor=SIGLIP, picture={"size": {"height": 28, "width": 28}},
+            outer={"vision_feature_layer": -1, "vision_feature_select_strategy": "full"},
+            file={"patch_size": 7, "vision_feature_select_strategy": "full", "num_additional_image_tokens": 0},
+        ),
+        "layers": Model(
+            vision=CLIP_TOWER, text={"model_type": "qwen2", "tie_word_embeddings": True}, processor=LLAVA,
+            picture=square(28),
+            outer={
+                "vision_feature_layer": [1, -1], "vision_feature_select_strategy": "full",
+                "projector_hidden_act": "quick_gelu", "multimodal_projector_bias": False, "tie_word_embeddings": True,
+            },
+            file={"patch_size": 7, "vision_feature_select_strategy": "full", "num_additional_image_tokens": 1},
+        ),
+    },
+}  # fmt: skip
+
+
+@cache
+def tokenizer() -> tokenizers.Tokenizer:
+    """Return a byte-level tokenizer that has a token for two line breaks."""
+    made = tokenizers.Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=VOCABULARY - 1, special_tokens=SPECIAL, initial_alphabet=sorted(alphabet))
+    made.train_from_iterator(SENTENCES * 3, trainer)
+    return made
+
+
+def save(model_type: str, name: str, folder: Any) -> Any:
+    """Save a seeded random model with its processor and tokenizer; return transformers' module in float64."""
+    row = MODELS[model_type][name]
+    torch.manual_seed(sum(map(ord, model_type + name)))
+    token = "image_token_index" if model_type == "llava" else "image_token_id"
+    options = {"vision_config": TOWER | row.vision, "text_config": TEXT | row.text, token: IMAGE, **row.outer}
+    model = transformers.AutoModelForImageTextToText.from_config(transformers.CONFIG_MAPPING[model_type](**options))
+    with torch.no_grad():
+        # transformers starts with norms of one and biases of zero, which would hide many faults.
+        for parameter_name, parameter in model.named_parameters():
+            if parameter.dim() == 1 or "norm" in parameter_name or "embed" in parameter_name:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+            elif "vision" in parameter_name or "connector" in parameter_name or "projector" in parameter_name:
+                parameter.copy_(torch.randn_like(parameter) / parameter[0].numel() ** 0.5)
+    model.save_pretrained(folder)
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer(), bos_token="<s>", eos_token="</s>", pad_token="<pad>",
+        additional_special_tokens=SPECIAL[3:],
+    )  # fmt: skip
+    fast.chat_template = TEMPLATE
+    fast.save_pretrained(folder)
+    row.processor(**row.picture).save_pretrained(folder)
+    (folder / "processor_config.json").write_text(json.dumps(row.file))
+    return transformers.AutoModelForImageTextToText.from_pretrained(
+        folder, dtype=torch.float64, attn_implementation="eager"
+    ).eval()

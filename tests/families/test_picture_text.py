@@ -1,0 +1,356 @@
+"""Every family of pictures and text: random models of transformers' own classes, in eager PyTorch and as bundles.
+
+The oracle is transformers' module over the same checkpoint in float64, with the pixel values and the ids of its own
+processor. Error: max |Δlogit| / max |logit|. The models are in `picture_text_rows.py`.
+"""
+
+import functools
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from picture_text_rows import IMAGE, MODELS, save
+
+from edgeformer.checkpoints.source import open_source
+from edgeformer.errors import ConfigError, ExportError, ParityError, RequestError
+from edgeformer.export import export_model, verify
+from edgeformer.export.importers.library_comparison import compare_modules
+from edgeformer.export.importers.pictures import placeholders
+from edgeformer.export.importers.pictures.picture_comparison import compare_pictures
+from edgeformer.export.reference.reference import CastWeights
+from edgeformer.families import read_model_config
+from edgeformer.families.picture_text import seeing_names, with_tower
+from edgeformer.manifest.accounting import account
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.models.compared import _positions_in_float32
+from edgeformer.models.picture_text import ShuffledPatches
+from edgeformer.runtime import Engine, load
+from edgeformer.runtime.media.pictures.processor import Processor
+from edgeformer.runtime.media.pictures.tiles import Tiles
+
+LIMIT = 1e-5
+CASES = [(family, name) for family, models in MODELS.items() for name in models]
+EXPORTED_ALWAYS = (("smolvlm", "tiles"), ("llava", "layers"))
+EXPORTED = [
+    case if case in EXPORTED_ALWAYS else pytest.param(*case, marks=pytest.mark.slow) for case in CASES
+]  # fmt: skip
+PROMPT = "{0}{0} What is left of {0}"
+PICTURES = [np.random.default_rng(index).integers(0, 256, (30 + 30 * index, 50, 3), np.uint8) for index in range(3)]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Return a function that returns a model by family and name, each made once."""
+
+    @functools.cache
+    def of(family, name):
+        folder = tmp_path_factory.mktemp(family)
+        module = save(family, name, folder)
+        return SimpleNamespace(folder=folder, module=module, processor=placeholders._their_processor(folder))
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def bundles(models, tmp_path_factory):
+    """Return a function that returns the folder of a model's bundle, each made once."""
+
+    @functools.cache
+    def of(family, name):
+        folder = tmp_path_factory.mktemp("bundles") / f"{family}-{name}"
+        export_model(models(family, name).folder, folder)
+        return folder
+
+    return of
+
+
+def theirs(model, prompt, pictures):
+    """Return the ids of transformers' processor, and logits [S, V] of its module in float64."""
+    encoded = model.processor(text=[prompt], images=[pictures], return_tensors="pt")
+    with torch.no_grad(), _positions_in_float32(model.module):
+        out = model.module(input_ids=encoded["input_ids"], pixel_values=encoded["pixel_values"].double())
+    return encoded, out.logits[0].numpy()
+
+
+def error(actual, expected):
+    assert actual.shape == expected.shape
+    return np.abs(actual - expected).max() / np.abs(expected).max()
+
+
+def test_every_family_has_three_models():
+    assert {family: len(models) >= 3 for family, models in MODELS.items()} == dict.fromkeys(seeing_names(), True)
+
+
+REAL = {
+    "HuggingFaceTB--SmolVLM-256M-Instruct": (256_484_928, 64, (12,)),
+    "llava-hf--llava-1.5-7b-hf": (7_050_828_800, 576, (23,)),
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_published_configs_are_read_whole(name):
+    data = json.loads((Path(__file__).parent / "real_configs" / f"{name}.json").read_text())
+    _, config = with_tower(data, *read_model_config(data))
+    assert (account(config).parameters, config.picture_tokens, config.feature_layers) == REAL[name]
+
+
+@pytest.mark.parametrize(("family", "name"), CASES)
+def test_module_pixels_and_ids_are_those_of_transformers(models, family, name):
+    source = open_source(models(family, name).folder)
+    compared = compare_modules(source, source.weights())
+    assert compared.reason is None and compared.difference < 1e-12
+    assert compare_pictures(source.folder, source.pictures) == ()
+    placeholder = placeholders.read_placeholder(source, source.config, source.folder)
+    assert placeholders.compare_prompts(source, placeholder, source.folder) == ()
+
+
+@pytest.mark.parametrize(("family", "name"), EXPORTED)
+def test_a_bundle_answers_as_transformers_does(models, bundles, family, name):
+    model, runtime = models(family, name), load(bundles(family, name), "cpu", 1)
+    prompt = PROMPT.format("<image>")
+    encoded, expected = theirs(model, prompt, PICTURES)
+    ids = encoded["input_ids"][0]
+    assert runtime.see(prompt, PICTURES).shown == ids.tolist()
+    assert error(runtime.forward(runtime.tokenizer.encode(prompt), PICTURES), expected) <= LIMIT
+    with torch.no_grad(), _positions_in_float32(model.module):
+        written = model.module.generate(
+            input_ids=ids[None], attention_mask=torch.ones_like(ids[None]), do_sample=False, max_new_tokens=8,
+            pixel_values=encoded["pixel_values"].double(), eos_token_id=None, pad_token_id=0,
+        )[0, len(ids) :]  # fmt: skip
+    options = {"max_new_tokens": 8, "ignore_eos": True}
+    assert runtime.generate(prompt, images=PICTURES, **options).token_ids == written.tolist()
+    assert runtime.stream(prompt, images=PICTURES, **options).finish().token_ids == written.tolist()
+    assert len(runtime.features) == 3
+    both = runtime.generate([prompt, "no picture"], images=[PICTURES, []], **options)
+    assert [each.token_ids for each in both] == [written.tolist(), runtime.generate("no picture", **options).token_ids]
+    assert verify(bundles(family, name), model.folder, mode="quick").passed
+
+
+def test_the_text_graph_is_that_of_the_text_model_alone(models, bundles, tmp_path):
+    family, name = EXPORTED_ALWAYS[0]
+    export_model(models(family, name).folder, tmp_path / "text", text_only=True, verify=None)
+    text, whole = Manifest.read(tmp_path / "text"), Manifest.read(bundles(family, name))
+    assert (text.task, whole.task) == ("causal-lm", "image-text-to-text")
+    assert text.provenance.text_model_of.model_type == family and "vision_encoder" not in text.graphs
+    prompt = "What is left?"
+    tokens = [load(folder, "cpu", 1).generate(prompt, max_new_tokens=8, ignore_eos=True).token_ids for folder in
+              (tmp_path / "text", bundles(family, name))]  # fmt: skip
+    assert tokens[0] == tokens[1]
+    nodes = [load_nodes(folder / manifest.graph) for folder, manifest in
+             ((tmp_path / "text", text), (bundles(family, name), whole))]  # fmt: skip
+    assert nodes[0] == nodes[1]
+
+
+def load_nodes(path):
+    import onnx
+
+    return [node.SerializeToString() for node in onnx.load(path, load_external_data=False).graph.node]
+
+
+@pytest.fixture
+def smolvlm(bundles):
+    """Return the model of tiles in the runtime."""
+    return load(bundles(*EXPORTED_ALWAYS[0]), "cpu", 1)
+
+
+def test_a_chat_has_pictures_where_its_parts_say(smolvlm):
+    spelled = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Is <image> red?"}]}]
+    options = {"max_new_tokens": 4, "ignore_eos": True}
+    first = smolvlm.chat(spelled, images=PICTURES[:1], **options).finish()
+    again = smolvlm.chat(spelled, images=PICTURES[:1], **options).finish()
+    other = smolvlm.chat(spelled, images=PICTURES[1:2], **options).finish()
+    assert (first.token_ids, first.cached_tokens) == (again.token_ids, 0)
+    assert again.cached_tokens == first.prompt_tokens - 1  # and not those of another picture:
+    assert other.cached_tokens < 8 and other.token_ids != first.token_ids
+
+
+def test_a_picture_is_read_once(smolvlm):
+    with patch.object(Tiles, "values", autospec=True, side_effect=Tiles.values) as values:
+        for prompt in ("<image> one", "<image> two"):
+            smolvlm.generate(prompt, images=[PICTURES[0]], max_new_tokens=2)
+    assert values.call_count == 1
+    smolvlm.features.max_bytes = 0
+    assert smolvlm.picture_features(PICTURES[1]).shape[1] == 40
+    assert len(smolvlm.features) == 1
+
+
+def test_penalties_see_the_placeholder_alone(smolvlm):
+    result = smolvlm.generate(
+        "<image> a", images=[PICTURES[0]], max_new_tokens=4, repetition_penalty=1.5, prompt_lookup_num_tokens=3
+    )
+    assert len(result.token_ids) > 0
+
+
+@pytest.mark.parametrize(
+    ("prompt", "images", "message"),
+    [
+        ("a <image>", (), "1 placeholder of pictures"),
+        ("a", [PICTURES[0]], "no placeholders of pictures"),
+        ("<image><image>", [PICTURES[0]], "2 placeholders"),
+        (["<image>"], [[]], "1 placeholder"),
+        (["<image>", "a"], [PICTURES[0]], "for each of the 2 prompts"),
+        ("<image>", 5, "must be a list of pictures"),
+        ("<image>", ["/no/such/file"], "cannot be read"),
+        ([IMAGE, IMAGE], [PICTURES[0]], "2 placeholders"),
+    ],
+)
+def test_wrong_pictures_are_refused(smolvlm, prompt, images, message):
+    with pytest.raises(RequestError, match=message):
+        smolvlm.generate(prompt, images=images)
+
+
+def test_other_models_say_that_they_read_none(tiny_llama_bundle):
+    with pytest.raises(RequestError, match="reads no pictures"):
+        load(tiny_llama_bundle, "cpu", 1).generate("a", images=[PICTURES[0]])
+
+
+def test_an_engine_writes_text(smolvlm):
+    with Engine(smolvlm, max_rows=2) as engine:
+        found = engine.submit("What is left?", max_new_tokens=4, ignore_eos=True).finish()
+        with pytest.raises(RequestError, match="placeholder"):
+            engine.submit("<image>", max_new_tokens=4)
+    assert found.token_ids == smolvlm.generate("What is left?", max_new_tokens=4, ignore_eos=True).token_ids
+
+
+def fault(owner, name, changed):
+    """Return a context in which a method returns what is changed of its result."""
+    original = getattr(owner, name)
+    return patch.object(owner, name, lambda *given: changed(original(*given)))
+
+
+PIXEL_FAULTS = {
+    "height and width swapped": fault(Tiles, "values", lambda values: values.swapaxes(2, 3)),
+    "order of tiles": fault(Tiles, "values", lambda values: values[[1, 0, *range(2, len(values))]]),
+    "no whole picture": fault(Tiles, "values", lambda values: values[:-1]),
+    "blue for red": fault(Processor, "normalized", lambda values: values[::-1]),
+}
+
+
+@pytest.mark.parametrize("name", PIXEL_FAULTS)
+def test_an_export_refuses_pixels_that_are_others(models, name):
+    source = open_source(models("idefics3", "two layers").folder)
+    assert compare_pictures(source.folder, source.pictures) == ()
+    with PIXEL_FAULTS[name], pytest.raises(ExportError, match="does not make of a picture"):
+        compare_pictures(source.folder, source.pictures)
+
+
+def test_an_export_refuses_mean_for_deviation(models):
+    source = open_source(models("idefics3", "two layers").folder)
+    swapped = replace(source.pictures, mean=source.pictures.std, std=source.pictures.mean)
+    with pytest.raises(ExportError, match="does not make of a picture"):
+        compare_pictures(source.folder, swapped)
+
+
+def test_an_export_refuses_ids_of_other_tiles(models):
+    source = open_source(models("smolvlm", "tiles").folder)
+    placeholder = placeholders.read_placeholder(source, source.config, source.folder)
+    transposed = replace(placeholder, names=tuple(zip(*placeholder.names, strict=True)))
+    for wrong in (transposed, replace(placeholder, rows_end=placeholder.row_end)):
+        with pytest.raises(ExportError, match="prompt with pictures"):
+            placeholders.compare_prompts(source, wrong, source.folder)
+
+
+MODULE_FAULTS = {
+    ("llava", "clip", "another layer"): lambda config: replace(config, feature_layers=(1,)),
+    ("llava", "clip", "the class token for a patch"): lambda config: replace(
+        config, vision=replace(config.vision, embedding_norm=None)
+    ),
+    ("llava", "layers", "layers exchanged"): lambda config: replace(config, feature_layers=config.feature_layers[::-1]),
+    ("smolvlm", "fractions", "positions without rounding"): lambda config: replace(
+        config, vision=replace(config.vision, fractional=False)
+    ),
+}
+
+
+@pytest.mark.parametrize(("family", "name", "wrong"), MODULE_FAULTS)
+def test_an_export_refuses_a_model_that_is_another(models, family, name, wrong):
+    source = open_source(models(family, name).folder)
+    changed = replace(source, config=MODULE_FAULTS[family, name, wrong](source.config))
+    with pytest.raises(ExportError, match="does not compute what"):
+        compare_modules(changed, source.weights())
+
+
+def test_an_export_refuses_patches_in_another_order(models):
+    source = open_source(models("smolvlm", "tiles").folder)
+    right = ShuffledPatches.forward
+
+    def columns_first(self, states):
+        side = round(states.shape[1] ** 0.5)
+        return right(self, states.unflatten(1, (side, side)).transpose(1, 2).flatten(1, 2))
+
+    with patch.object(ShuffledPatches, "forward", columns_first), pytest.raises(ExportError, match="does not compute"):
+        compare_modules(source, source.weights())
+
+
+def test_verification_refuses_permuted_rows_of_the_projector(models, bundles):
+    """The weights that a bundle is verified against are others than those that it has."""
+    family, name = EXPORTED_ALWAYS[0]
+    plain = CastWeights.__getitem__
+
+    def permuted(self, key):
+        value = plain(self, key)
+        return value.roll(1, 0) if key == "projector.output.weight" else value
+
+    with patch.object(CastWeights, "__getitem__", permuted):
+        report = verify(bundles(family, name), models(family, name).folder, mode="quick")
+    failed = {check.name for check in report.failures()}
+    assert any(each.startswith("pictures, tower") for each in failed)
+    assert all(each.startswith("pictures, ") for each in failed)
+
+
+def changed_folder(source, tmp_path, file, **fields):
+    """Copy a model with other fields in one of its files."""
+    folder = shutil.copytree(source, tmp_path / "model")
+    data = json.loads((folder / file).read_text())
+    (folder / file).write_text(json.dumps(data | fields))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("family", "file", "fields", "message"),
+    [
+        ("smolvlm", "preprocessor_config.json", {"do_tricks": True}, "do_tricks"),
+        ("smolvlm", "preprocessor_config.json", {"image_processor_type": "ViTImageProcessor"}, "size|kind"),
+        ("smolvlm", "processor_config.json", {"image_seq_len": 9}, "image_seq_len = 9"),
+        ("smolvlm", "processor_config.json", {"tricks": 1}, "tricks"),
+        ("smolvlm", "config.json", {"image_token_id": 5}, "image_token_id = 5"),
+        ("smolvlm", "config.json", {"vision_trick": 5}, "vision_trick"),
+        ("llava", "config.json", {"vision_feature_layer": 7}, "feature layer 7"),
+        ("llava", "config.json", {"vision_config": {"model_type": "vit"}}, "model_type"),
+    ],
+)
+def test_unknown_fields_are_refused_with_the_way_out(models, tmp_path, family, file, fields, message):
+    name = next(iter(MODELS[family]))
+    folder = changed_folder(models(family, name).folder, tmp_path, file, **fields)
+    with pytest.raises(ConfigError, match=message) as refused:
+        export_model(folder, tmp_path / "bundle", verify=None)
+    assert "--text-only" in str(refused.value)
+    assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.parametrize("options", [{"provider": "cuda", "precision": "fp16"}, {"deployment": "mobile"}])
+def test_places_without_pictures_are_refused(models, tmp_path, options):
+    with pytest.raises(ExportError, match="--text-only"):
+        export_model(models(*EXPORTED_ALWAYS[0]).folder, tmp_path / "bundle", verify=None, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [{"precision": "int4"}, {"precision": "int8"}, {"precision": "fp16"}, {"ops": "standard"}, {"ops": "portable"},
+     {"deployment": "web"}, {"ops": "standard", "cache": "static"}],
+)  # fmt: skip
+@pytest.mark.parametrize(("family", "name"), [("smolvlm", "whole"), ("llava", "layers")])
+def test_every_kind_of_bundle_reads_pictures(models, tmp_path, family, name, options):
+    try:
+        export_model(models(family, name).folder, tmp_path / "bundle", **options)
+    except ParityError as error:
+        pytest.fail(str(error))
+    found = load(tmp_path / "bundle", "cpu", 1).generate("<image> a", images=[PICTURES[0]], max_new_tokens=3)
+    assert found.prompt_tokens > 3
