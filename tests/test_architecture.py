@@ -22,7 +22,7 @@ FORBIDDEN = {
     },
     "edgeformer/families*": ("torch", "onnx", "onnxruntime", "edgeformer.export", "edgeformer.runtime"),
     "edgeformer/client_files*": ("torch", "onnx", "onnxruntime", "numpy", "edgeformer.export", "edgeformer.runtime"),
-    "edgeformer/check*": ("torch", "onnxruntime", "numpy", "edgeformer.export", "edgeformer.runtime"),
+    "edgeformer/check": ("torch", "onnxruntime", "numpy", "edgeformer.export", "edgeformer.runtime"),
     "edgeformer/server*": ("torch", "onnx", "onnxruntime", "edgeformer.export", "edgeformer.cli"),
     "edgeformer/batch*": ("torch", "onnx", "onnxruntime", "edgeformer.export", "edgeformer.server", "edgeformer.cli"),
     "runtime*": (

@@ -38,11 +38,12 @@ CHANGES = {
     ),
     "a family": (
         r"smollm3",
-        ("edgeformer/families/smollm3.py", *(f"edgeformer/check/client_rules/{name}.py" for name in (
+        ("edgeformer/families/smollm3.py", "edgeformer/checkpoints/gguf/architectures.py",
+         *(f"edgeformer/check/client_rules/{name}.py" for name in (
             "genai_keys", "optimum", "optimum_types", "transformers_js_types",
         ))),
         0,
-    ),  # what clients load is what they say of themselves
+    ),  # what clients load, and what GGUF files hold, is what they say of themselves
     "a client": (
         r"\boptimum\b|optimum_findings",
         ("edgeformer/check/client_rules/optimum.py", "edgeformer/check/client_rules/optimum_types.py"),

@@ -52,11 +52,13 @@ def _names_of_layers(layers: Iterable[str]) -> dict[str, str]:
 class ModelSource(FoundModel):
     """A model of a known family, which can be exported; its weights are not read yet.
 
-    merged: the adapter that is merged into the weights when they are read (`edgeformer.lora.merged_adapter`).
-    head_layers: folders or files with the weights of layers of the head, by the beginnings of their names.
-    pictures: the processor of a model that reads pictures. causal: config of the causal model whose next token is the
-    score, and answers: the tokens that count (`ClassificationHead.tokens`). text_config: config.json of the text model
-    inside one that reads pictures.
+    Attributes:
+        merged: the adapter that is merged into the weights when they are read (`edgeformer.lora.merged_adapter`).
+        head_layers: folders or files with the weights of layers of the head, by the beginnings of their names.
+        pictures: the processor of a model that reads pictures.
+        causal: config of the causal model whose next token is the score, and answers: the tokens that count
+            (`ClassificationHead.tokens`).
+        text_config: config.json of the text model inside one that reads pictures.
     """
 
     family: Family

@@ -29,9 +29,11 @@ CERTIFICATE_FILE = "parity/report.json"
 class Subject:
     """A graph to compare with PyTorch.
 
-    folder, manifest: where the graph is, and how it was made. model_spec, weights: what it should compute. reference:
-    whose weights they are, for people. adapters: what each adapter adds to the weights; what is not there, the bundle's
-    own files say.
+    Attributes:
+        folder, manifest: where the graph is, and how it was made.
+        model_spec, weights: what it should compute.
+        reference: whose weights they are, for people.
+        adapters: what each adapter adds to the weights; what is not there, the bundle's own files say.
     """
 
     folder: Path

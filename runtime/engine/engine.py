@@ -35,12 +35,16 @@ from edgeformer.runtime.tasks.vision.picture_reader import PictureReader
 class Engine:
     """Serves many requests of one model at once; safe to call from many threads. The model is then the engine's alone.
 
-    model: a `CausalLM` or a `Seq2SeqLM` with a static cache, or an encoder of texts or pictures; a `Seq2SeqLM` and
-    LoRA adapters on the CPU. max_rows: requests that run together. memory: bytes of cache that running requests may
-    need together, half of the free memory by default; a request is admitted only if all that it can come to need is
-    left. On a GPU they are allocated at once, and divided by `max_rows`. max_queue: requests that wait, at most.
-    prefix_cache_bytes: what a decoder's prompts and answers may take that are kept, so that later prompts which begin
-    alike are not run again; by default a quarter of `memory`, on top of it, and 0 keeps none.
+    Attributes:
+        model: a `CausalLM` or a `Seq2SeqLM` with a static cache, or an encoder of texts or pictures; a `Seq2SeqLM` and
+            LoRA adapters on the CPU.
+        max_rows: requests that run together.
+        memory: bytes of cache that running requests may need together, half of the free memory by default; a request is
+            admitted only if all that it can come to need is left. On a GPU they are allocated at once, and divided by
+            `max_rows`.
+        max_queue: requests that wait, at most.
+        prefix_cache_bytes: what a decoder's prompts and answers may take that are kept, so that later prompts which
+            begin alike are not run again; by default a quarter of `memory`, on top of it, and 0 keeps none.
 
     Raises RequestError for a model that an engine cannot run, and for numbers out of range.
     """

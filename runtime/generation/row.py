@@ -27,15 +27,20 @@ FinishReason = Literal["eos", "stop", "length", "cancelled"]
 class Generation:
     """The result for one prompt.
 
-    text: the new text up to the stop string, without special tokens; None for a bundle without a tokenizer. token_ids:
-    the new tokens, the end-of-text token included. finish_reason: `eos`, `stop` (a stop string, or structured output
-    that is complete), `length` (max_new_tokens) or `cancelled` (by the caller). prompt_tokens: tokens of
-    the prompt, or of the encoder's source. prefill_seconds: time to run the prompt, or the encoder and the decoder's
-    prompt. decode_seconds: time of all steps after the first new token. score: of a beam search (see
-    `GenerationConfig.length_penalty`), None otherwise. logprobs: of each new token; None where the config does not ask
-    for them. cached_tokens: those of the prompt whose keys and values were kept from earlier requests. speculation:
-    counts of drafted tokens, where the config, a draft model or structured output asks for drafts; otherwise None.
-    reasoning: what the model thought before the answer, which `text` then is, of a chat; None for no thinking.
+    Attributes:
+        text: the new text up to the stop string, without special tokens; None for a bundle without a tokenizer.
+        token_ids: the new tokens, the end-of-text token included.
+        finish_reason: `eos`, `stop` (a stop string, or structured output that is complete), `length` (max_new_tokens)
+            or `cancelled` (by the caller).
+        prompt_tokens: tokens of the prompt, or of the encoder's source.
+        prefill_seconds: time to run the prompt, or the encoder and the decoder's prompt.
+        decode_seconds: time of all steps after the first new token.
+        score: of a beam search (see `GenerationConfig.length_penalty`), None otherwise.
+        logprobs: of each new token; None where the config does not ask for them.
+        cached_tokens: those of the prompt whose keys and values were kept from earlier requests.
+        speculation: counts of drafted tokens, where the config, a draft model or structured output asks for drafts;
+            otherwise None.
+        reasoning: what the model thought before the answer, which `text` then is, of a chat; None for no thinking.
     """
 
     text: str | None
@@ -58,10 +63,12 @@ NO_RULES = Rules()
 class Row:
     """The state of one prompt while it generates.
 
-    prompt: the decoder's tokens before the first new one. prompt_tokens: what `Generation` reports, where that is not
-    the length of `prompt`. top_logprobs: how many of the most likely tokens `logprobs` gets at each place; None for no
-    log-probabilities. source: the tokens that rules of the source read; None for the prompt's. shown_prompt: the
-    prompt's tokens where `prompt` has numbers of pictures in it; what rules and drafts read.
+    Attributes:
+        prompt: the decoder's tokens before the first new one.
+        prompt_tokens: what `Generation` reports, where that is not the length of `prompt`.
+        top_logprobs: how many of the most likely tokens `logprobs` gets at each place; None for no log-probabilities.
+        source: the tokens that rules of the source read; None for the prompt's.
+        shown_prompt: the prompt's tokens where `prompt` has numbers of pictures in it; what rules and drafts read.
     """
 
     prompt: Sequence[int]

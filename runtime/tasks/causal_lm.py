@@ -197,14 +197,17 @@ class CausalLM(Model):
     ) -> Generation | list[Generation] | list[list[Generation]]:
         """Continue one prompt, or a batch of prompts of any lengths.
 
-        prompt: a text, token ids, or a sequence of either; for a sequence, the result is a list. config: replaces the
-        model's own `generation_config`. num_return_sequences: samples of each prompt, which is run once for all of
-        them; above 1 the result of a prompt is a list, and sample i is what seed + i gives alone. adapter: the name of
-        a LoRA adapter of the bundle; None for the model alone. images: pictures for the placeholders of a prompt, in
-        their order: a list, or a list for each prompt of a batch; each a path, bytes, an array uint8 [height, width, 3]
-        or an image of Pillow. logits_processors: functions that change logits before a token is chosen (see
-        `LogitsProcessor`). options: fields of `GenerationConfig`, which override those of the config. Without
-        max_new_tokens there are 256 new tokens at most, or what the context leaves.
+        Args:
+            prompt: a text, token ids, or a sequence of either; for a sequence, the result is a list.
+            config: replaces the model's own `generation_config`.
+            num_return_sequences: samples of each prompt, which is run once for all of them; above 1 the result of a
+                prompt is a list, and sample i is what seed + i gives alone.
+            adapter: the name of a LoRA adapter of the bundle; None for the model alone.
+            images: pictures for the placeholders of a prompt, in their order: a list, or a list for each prompt of a
+                batch; each a path, bytes, an array uint8 [height, width, 3] or an image of Pillow.
+            logits_processors: functions that change logits before a token is chosen (see `LogitsProcessor`).
+            options: fields of `GenerationConfig`, which override those of the config. Without max_new_tokens there are
+                256 new tokens at most, or what the context leaves.
 
         Raises RequestError for a request that the model cannot serve, such as a prompt beyond its context.
         """
@@ -258,14 +261,19 @@ class CausalLM(Model):
     ) -> GenerationStream:
         """Answer a conversation, laid out by the model's chat template; return an iterator over pieces of text.
 
-        messages: dicts with `role` (system, user, assistant, tool) and `content`; `reasoning_content` is what the
-        assistant thought before. tools: the functions that the model may call. allow_special: whether a message that
-        spells a special token, such as `<|im_end|>`, becomes that token; otherwise it is text like any other.
-        enable_thinking, reasoning_effort: whether the model thinks before it answers, and how much ("low", "medium",
-        "high"), where its chat template asks. chat_template_kwargs: other variables that the template reads. images:
-        the pictures of the parts {"type": "image"} of all messages, in order. The other arguments are those of
-        `generate`. What the messages have in common with those of earlier calls is not read
-        again (`prefix_cache`).
+        Args:
+            messages: dicts with `role` (system, user, assistant, tool) and `content`; `reasoning_content` is what the
+                assistant thought before.
+            tools: the functions that the model may call.
+            allow_special: whether a message that spells a special token, such as `<|im_end|>`, becomes that token;
+                otherwise it is text like any other.
+            enable_thinking, reasoning_effort: whether the model thinks before it answers, and how much ("low",
+                "medium", "high"), where its chat template asks.
+            chat_template_kwargs: other variables that the template reads.
+            images: the pictures of the parts {"type": "image"} of all messages, in order.
+
+        The other arguments are those of `generate`. What the messages have in common with those of earlier calls is not
+        read again (`prefix_cache`).
 
         What the model thinks is no part of the text: events and the result have it as `reasoning`. Raises RequestError
         for a model without a chat template, and for what its template does not read.

@@ -53,13 +53,17 @@ def load(
 ) -> CausalLM | Seq2SeqLM | Encoder | VisionEncoder | DualEncoder:
     """Open the bundle in a folder; its task decides about the class.
 
-    provider: `auto` takes CUDA where onnxruntime has it, the bundle runs on it and there is a GPU, else the CPU; it
-    warns where it leaves a GPU, or finds none for a CUDA build. threads: None for all
-    usable cores. kernels: run edgeformer's own kernels on the CPU, where the package edgeformer-kernels is installed.
-    cuda: options of the CUDA provider, such as a limit of its memory; None for their defaults.
-    draft: bundle of a smaller decoder-only model with the same tokenizer, which drafts tokens for a decoder-only model.
-    Raises BundleError for a damaged folder (sizes are checked; `edgeformer verify` checks contents) and
-    RequestError for a provider that is not available, and for a draft model that does not fit.
+    Args:
+        provider: `auto` takes CUDA where onnxruntime has it, the bundle runs on it and there is a GPU, else the CPU; it
+            warns where it leaves a GPU, or finds none for a CUDA build.
+        threads: None for all usable cores.
+        kernels: run edgeformer's own kernels on the CPU, where the package edgeformer-kernels is installed.
+        cuda: options of the CUDA provider, such as a limit of its memory; None for their defaults.
+        draft: bundle of a smaller decoder-only model with the same tokenizer, which drafts tokens for a decoder-only
+            model.
+
+    Raises BundleError for a damaged folder (sizes are checked; `edgeformer verify` checks contents) and RequestError
+    for a provider that is not available, and for a draft model that does not fit.
     """
     manifest, folder = _open(path, None), request_values.path("path", path)
     kind, settings = KINDS[manifest.task].model, SessionSettings(provider, threads, kernels, cuda)

@@ -87,9 +87,12 @@ class Text:
 class Loss:
     """The loss that quantization causes.
 
-    bytes: size of graph and weights. kl: mean divergence over the tokens of the answers, in nats; kl_anywhere: over all
-    tokens. top1: fraction of answer tokens where the top-1 token is the same. perplexity: ratio to float32's, on the
-    answers.
+    Attributes:
+        bytes: size of graph and weights.
+        kl: mean divergence over the tokens of the answers, in nats.
+        kl_anywhere: over all tokens.
+        top1: fraction of answer tokens where the top-1 token is the same.
+        perplexity: ratio to float32's, on the answers.
     """
 
     bytes: int

@@ -42,9 +42,12 @@ GPT4O = (
 class Words(NamedTuple):
     """How a text is cut into words before bytes are merged.
 
-    pattern: of words; None for that of GPT-2. digits: whether every digit is a word. whole: whether a word that is a
-    token is taken before merges. bos: whether texts begin with a token of their own where no key says. composed:
-    whether letters are composed before (NFC).
+    Attributes:
+        pattern: of words; None for that of GPT-2.
+        digits: whether every digit is a word.
+        whole: whether a word that is a token is taken before merges.
+        bos: whether texts begin with a token of their own where no key says.
+        composed: whether letters are composed before (NFC).
     """
 
     pattern: str | None = None

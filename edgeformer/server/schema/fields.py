@@ -23,9 +23,12 @@ SERVERS = {"O": "OpenAI", "L": "llama-server", "V": "vLLM", "A": "Anthropic"}
 class ApiField:
     """The treatment of a field.
 
-    servers: letters of those that have it. note: why it is ignored or refused, or what is done. neutral: values of a
-    refused field that change nothing. equals: the name of another field; a value equal to it changes nothing. details:
-    what the error has for a client that goes on without the field.
+    Attributes:
+        servers: letters of those that have it.
+        note: why it is ignored or refused, or what is done.
+        neutral: values of a refused field that change nothing.
+        equals: the name of another field; a value equal to it changes nothing.
+        details: what the error has for a client that goes on without the field.
     """
 
     status: Status
