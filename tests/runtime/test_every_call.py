@@ -234,6 +234,7 @@ def test_the_tests_name_every_public_call(have):
     without_arguments = {"require_tokenizer", "statistics", "close", "events", "poll", "cancel", "cancelled", "ended"}
     elsewhere = {
         # of the machinery behind public calls, or tested by their own files
+        "submit_pictures",
         "request", "translation_of", "run_encoder", "run_encoder_inputs", "encoder_inputs", "encode_sources",
         "start_prompt", "encode_text", "with_prompt", "embed_encoded", "is_list", "push", "end", "encode_truncated",
         "encode_source", "save_session", "transcription", "encode_windows", "row_adapters", "score_encoded",
