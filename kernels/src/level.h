@@ -7,7 +7,6 @@
 
 #include "activations.h"
 #include "attention_rows.h"
-#include "float_matrix.h"
 #include "gate.h"
 #include "panels.h"
 
@@ -58,9 +57,6 @@ struct Level {
   AddAndLayerNorm add_and_layer_norm;
   QuantizeRow round_per_token;  // exactly as a graph of onnxruntime's ops does; activations of one block
   MultiplyPerToken multiply_per_token;
-  TileFloats tile_floats;
-  MultiplyFewFloats multiply_few_floats;
-  MultiplyManyFloats multiply_many_floats;
 
   int lanes() const { return columns / 2; }  // floats of a vector
 };

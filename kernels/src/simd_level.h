@@ -3,7 +3,6 @@
 
 #include "level.h"
 #include "simd_attention.h"
-#include "simd_float_linear.h"
 #include "simd_gate.h"
 #include "simd_gemm.h"
 #include "simd_kernels.h"
@@ -15,8 +14,7 @@ template <class V>
 constexpr Level level_of(const char* name, bool (*runs_here)()) {
   return {name,           runs_here,       2 * V::kLanes,    V::kByteBias,   V::kTileRows, quantize_row<V, false>,
           multiply_row<V>, multiply_rows<V>, attend_one<V>, attend_many<V>, rotate<V>, round_to_int8<V>,
-          gate_numbers<V>, add_and_norm<V>, add_and_layer_norm<V>, quantize_row<V, true>, multiply_per_token<V>,
-          tile_floats<V>, multiply_few_floats<V>, multiply_many_floats<V>};
+          gate_numbers<V>, add_and_norm<V>, add_and_layer_norm<V>, quantize_row<V, true>, multiply_per_token<V>};
 }
 
 }  // namespace edgeformer

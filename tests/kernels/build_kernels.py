@@ -12,7 +12,6 @@ KERNELS = Path(__file__).parent.parent.parent / "kernels"
 TESTED = (
     "attention",
     "file_pages",
-    "float_linear",
     "gate",
     "half",
     "panels",

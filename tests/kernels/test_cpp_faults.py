@@ -185,27 +185,6 @@ FAULTS = {
     "a window of tokens before the last ones": Fault(
         "windowed_attention", "attention.cc", "std::copy_n(end - tokens * d,", "std::copy_n(end - tokens * d - d,"
     ),
-    "sums of earlier inputs that are lost": Fault(
-        "float_linear", "simd_float_linear.h", "input == 0 ? V::splat(0.0f)", "input % 16 == 0 ? V::splat(0.0f)"
-    ),
-    "inputs behind the last square that are lost": Fault(
-        "float_linear", "simd_float_linear.h", "if (j < inputs) {", "if (j < inputs - 1) {"
-    ),
-    "the numbers of a tile's first row": Fault(
-        "float_linear", "simd_float_linear.h", "V::splat(a[row])", "V::splat(a[0])"
-    ),
-    "the second half of a panel with the outputs of the first": Fault(
-        "float_linear", "simd_float_linear.h", "column + half * V::kLanes, input + i", "column, input + i"
-    ),
-    "a panel that forgets the inputs before": Fault(
-        "float_linear", "simd_float_linear.h", "depth, input > 0, to, outputs", "depth, false, to, outputs"
-    ),
-    "columns that no chunk takes": Fault(
-        "float_linear", "float_linear.cc", "begin, std::min(end, outputs())", "begin, std::min(end, outputs() - 1)"
-    ),
-    "tiles of other rows": Fault(
-        "float_linear", "float_linear.cc", "x + index * tile * inputs()", "x + index * (tile - 1) * inputs()"
-    ),
     "a part that is left out": Fault(
         "attention",
         "attention.cc",

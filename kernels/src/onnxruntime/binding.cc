@@ -112,10 +112,6 @@ const onnxruntime::Value& Node::constant_value(std::size_t index, const std::str
   return *value;
 }
 
-std::vector<std::int64_t> Node::constant_shape(std::size_t index) const {
-  return TensorInfo(constant_value(index, name_of(index))).shape();
-}
-
 std::span<const std::uint8_t> Node::constant_bytes(std::size_t index) const {
   const onnxruntime::Value& value = constant_value(index, name_of(index));
   return {static_cast<const std::uint8_t*>(numbers_of(value)), elements_of(value)};

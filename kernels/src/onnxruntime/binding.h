@@ -86,9 +86,6 @@ class Node {
     return static_cast<const T*>(numbers_of(value));
   }
 
-  // The sizes of a constant input.
-  std::vector<std::int64_t> constant_shape(std::size_t index) const;
-
   // A constant input of bytes, of any size.
   std::span<const std::uint8_t> constant_bytes(std::size_t index) const;
 

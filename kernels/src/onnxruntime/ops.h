@@ -3,7 +3,6 @@
 
 #include "add_norm.h"
 #include "cached_attention.h"
-#include "float_mat_mul.h"
 #include "mat_mul_n_bits.h"
 #include "packer.h"
 #include "per_token.h"
@@ -33,7 +32,6 @@ using AllKernels =
     Joined<KernelList<AddRMSNorm, AddLayerNormOp<false>, AddLayerNormOp<true>>,
            KernelList<CachedAttentionOp<FloatCache>, CachedAttentionOp<Int8Cache>, CachedAttentionOp<SharedCache>,
                       CachedAttentionOp<WindowedCache>, CachedAttentionOp<Int8WindowedCache>, SelfAttentionOp<false>, SelfAttentionOp<true>, SourceAttention>,
-           KernelList<FloatMatMul<false>, FloatMatMul<true>>,
            KernelList<MatMulNBits, MatMulNBitsGeGLU, MatMulNBitsSwiGLU, Packer<MatMulNBits>, Packer<MatMulNBitsGeGLU>,
                       Packer<MatMulNBitsSwiGLU>>,
            KernelList<PerTokenMatMul<false>, PerTokenMatMul<true>>,
