@@ -35,6 +35,8 @@ PLANTED = {
     ("export", "test_verify_recurrent", "WRONG_CONFIGS"): ("test_wrong_recurrent_layers_are_not",),
     ("check", "test_faults", "FAULTS"): ("test_a_fault_is_found",),
     ("check", "test_states", "FAULTS"): ("test_a_fault_in_a_state_is_found",),
+    ("families", "test_picture_text", "MODULE_FAULTS"): ("test_an_export_refuses_a_model_that_is_another",),
+    ("families", "test_picture_text", "PIXEL_FAULTS"): ("test_an_export_refuses_pixels_that_are_others",),
     ("kernels", "test_abi", "FAULTS"): ("test_another_declaration_does_not_compile",),
     ("kernels", "test_cpp_faults", "FAULTS"): ("test_faults_are_found",),
     ("kernels", "test_arm", "FAULTS"): ("test_faults_of_matrices_are_found",),
@@ -60,14 +62,18 @@ def is_slow(mark):
     return mark.name == "slow"
 
 
+def _names_a_fault(value):
+    return isinstance(value, str) or callable(value) or (isinstance(value, tuple) and len(value) > 1)
+
+
 def planted(test):
-    """The parameters of a test, texts and functions: whether they run by default."""
+    """The parameters of a test, texts, functions and those of a case together: whether they run by default."""
     marks, found = getattr(test, "pytestmark", []), {}
     for mark in marks:
         for case in mark.args[1] if mark.name == "parametrize" else ():
             values = case.values if hasattr(case, "marks") else case if isinstance(case, tuple) else (case,)
             slow = any(map(is_slow, [*marks, *getattr(case, "marks", ())]))
-            found |= {value: not slow for value in values if isinstance(value, str) or callable(value)}
+            found |= {value: not slow for value in (*values, tuple(values)) if _names_a_fault(value)}
     return found
 
 

@@ -218,7 +218,8 @@ def _flatten(node: Any, sizes: _Sizes) -> None:
 def _flattened(node: Any) -> tuple[Any, int, int]:
     """Return the shape of what `flatten` is given, and the first and the last axis that it makes one of."""
     value, *axes = node.args
-    first, last = [*axes, *(0, -1)[len(axes) :]]
+    defaults = [0, -1]
+    first, last = axes + defaults[len(axes) :]
     shape = value.meta["val"].shape
     return shape, first % len(shape), last % len(shape)
 

@@ -267,8 +267,8 @@ class CausalLM(Model):
             tools: the functions that the model may call.
             allow_special: whether a message that spells a special token, such as `<|im_end|>`, becomes that token;
                 otherwise it is text like any other.
-            enable_thinking, reasoning_effort: whether the model thinks before it answers, and how much ("low",
-                "medium", "high"), where its chat template asks.
+            enable_thinking: whether the model thinks before it answers, where its chat template asks.
+            reasoning_effort: how much it thinks ("low", "medium", "high"), where its chat template asks.
             chat_template_kwargs: other variables that the template reads.
             images: the pictures of the parts {"type": "image"} of all messages, in order.
 

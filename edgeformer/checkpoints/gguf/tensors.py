@@ -160,10 +160,10 @@ def _recipes(file: GgufFile) -> Iterator[tuple[str, _Recipe]]:
         if name in ROTARY_TABLES:
             continue
         if pattern in sources:
-            theirs = sources[pattern]
-            order, names = architecture.joined[theirs]
+            whole = sources[pattern]
+            order, names = architecture.joined[whole]
             if pattern == names[0]:
-                yield theirs.replace("*", number), _joined(file, names, number, order == "alternating")
+                yield whole.replace("*", number), _joined(file, names, number, order == "alternating")
             continue
         theirs = _theirs(architecture, pattern)
         if theirs is None:

@@ -38,8 +38,8 @@ class UnpackedGguf:
             match = SPLIT.fullmatch(each.name)
             numbered = "" if match is None else f"-{match[2]}-of-{match[3]}"
             os.symlink(each.resolve(), self.folder / f"model{numbered}{SUFFIX}")
-        for name in BESIDE if beside is not None else ():
-            if (beside / name).is_file():
+        for name in BESIDE:
+            if beside is not None and (beside / name).is_file():
                 shutil.copy(beside / name, self.folder / name)
 
 

@@ -36,7 +36,10 @@ def serve(
     """Serve bundles until SIGTERM or SIGINT; return when all running requests have ended.
 
     Args:
-        provider, threads, engine_options, draft: as of `load_models`.
+        provider: as of `load_models`, like the next three.
+        threads: that one model computes with.
+        engine_options: of each model's engine.
+        draft: bundle of a smaller model that drafts tokens.
         models_dir: a folder of bundles that are loaded when a request names them, and put to sleep when nobody uses
             them.
 
