@@ -11,7 +11,7 @@ REFUSED = {
     "esm": "it scales the embeddings of a text by how many of its tokens are masked (token dropout)",
     "fnet": "it has Fourier transforms in place of attention",
     "funnel": "it shortens the text between blocks by pooling",
-    "gte": "its module is code of a model's own repository, and transformers has none to compare an export with",
+    "gte": "edgeformer has no family for it yet; of the same makers, gte-modernbert-base is exported",
     "ibert": "it computes with integers that its checkpoints are quantized to",
     "layoutlm": "it reads the boxes of words on a page beside the text",
     "longt5": "its encoder attends to means of blocks of the text (transient-global attention)",

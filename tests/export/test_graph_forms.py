@@ -123,7 +123,7 @@ def test_a_wrong_graph_of_a_form_fails_the_export(toy, tmp_path, monkeypatch):
 def test_a_form_that_does_not_exist_is_refused(toy, tmp_path, monkeypatch):
     path = export_model("tiny-llama", tmp_path / "bundle", verify=None).path
     monkeypatch.delitem(FORMS, "toy")
-    with pytest.raises(BundleError, match="graphs is .*toy.*; it must be an object with any of encoder, model"):
+    with pytest.raises(BundleError, match="graphs is .*toy.*; it must be an object with any of encoder, text, model"):
         Manifest.read(path)
 
 

@@ -151,8 +151,8 @@ def test_what_is_not_computed_is_refused_by_name(family, options, message):
 
 @pytest.mark.parametrize("model_type", REFUSED)
 def test_what_no_block_expresses_is_refused_with_the_reason(model_type):
-    """The types are those of transformers, none has a family, and no other backend is tried for them."""
-    assert model_type in transformers.CONFIG_MAPPING
+    """The types are those of transformers or of code in a repository, and no other backend is tried for them."""
+    assert (model_type in transformers.CONFIG_MAPPING) == (model_type != "new")
     assert not has_family(model_type)
     message = f"model_type '{model_type}' is not supported: {re.escape(REFUSED[model_type])}. `edgeformer models` lists"
     with pytest.raises(ConfigError, match=message):

@@ -156,7 +156,7 @@ def test_all_that_is_wrong_with_the_tensors_is_said_at_once(copy):
     assert "missing: model.norm.weight [64]" in text
     assert "misshapen: model.layers.0.mlp.up_proj.weight is [3, 64], and the config implies [96, 64]" in text
     assert "unexpected: model.layers.0.mlp.extra.weight" in text
-    assert text.endswith("Check that config.json and the safetensors files belong together.")
+    assert text.endswith("Check that config.json and the weights belong together.")
 
 
 def test_a_stored_rotation_table_equal_to_the_config_is_left_out(copy):

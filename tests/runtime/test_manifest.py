@@ -210,7 +210,11 @@ def test_a_manifest_cut_short_is_refused(bundle):
             {"provenance": {"source": "a", "backend": "pigeon"}},
             "provenance.backend is 'pigeon'; it must be one of 'transformers'.",
         ),
-        ({"model": {}}, "model is {}; it must be an object of kind ['decoder', 'encoder', 'seq2seq', 'vision']."),
+        (
+            {"model": {}},
+            "model is {}; it must be an object of kind "
+            "['decoder', 'dual', 'encoder', 'picture_text', 'seq2seq', 'vision'].",
+        ),
         ({"model": {"kind": "decoder"}}, "a DecoderConfig needs blocks: a list of {repeat: number, block: {…}}."),
     ],
 )

@@ -170,7 +170,7 @@ def _check_options(model: "Model", chat: bool, system: str | None, options: dict
         case DualEncoder():
             foreign = [name for name in given if name not in PICTURE_OPTIONS]
         case VisionEncoder():
-            foreign = [name for name in given if name != "image"]
+            foreign = [name for name in given if name != "images"]
         case Seq2SeqLM():
             languages = ["source_language", "target_language"] if model.is_speech else list(SPEECH_OPTIONS)
             others = ("chat", "system", "adapter", *CHAT_OPTIONS, *ENCODER_OPTIONS, *PICTURE_OPTIONS)
