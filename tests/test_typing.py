@@ -137,7 +137,7 @@ WRONG = {
     'GenerationConfig(top_k="5")': 'expected "int"',
     "GenerationConfig().top_k = 5": 'Property "top_k" defined in "GenerationConfig" is read-only',
     'load_encoder("x").generate("Once")': '"Encoder" has no attribute "generate"',
-    'load("x").generate("Once")': 'of "CausalLM | Seq2SeqLM | Encoder | VisionEncoder" has no attribute "generate"',
+    'load("x").generate("Once")': 'Encoder | VisionEncoder | DualEncoder" has no attribute "generate"',
     'export_model("x", precision="int5")': "\"Literal['int5']\"",
     'export_model("x", ExportOptions())': 'expected "str | Path | None"',
 }

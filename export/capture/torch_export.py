@@ -139,12 +139,15 @@ def skip_needless_stages(program: ExportedProgram, version: str = torch.__versio
     sizes = _Sizes(program.graph)
     if not _is_checked(version) or not all(node.target in NOT_COMPOSITE or _is_known(node, sizes) for node in nodes):
         return program
+    promotes = any(map(_promotes, nodes))
+    if promotes and not all(map(_is_view, nodes)):
+        return program
     for node in nodes:
         sizes.take(node)
         if node.target in DECOMPOSED:
             DECOMPOSED[node.target](node, sizes)
     _override(program, "run_decompositions", lambda decompositions=None: program)
-    if not any(map(_promotes, nodes)):
+    if not promotes:
         for node in nodes:
             if node.target is aten._assert_tensor_metadata.default:
                 program.graph.erase_node(node)
@@ -238,6 +241,9 @@ DECOMPOSED = {
 }
 """Composite ops, and what makes of a node what torch.onnx.export would decompose it into."""
 
+RESHAPES = {aten.reshape.default, aten.flatten.using_ints, aten.unflatten.int}
+"""Those of `DECOMPOSED` that become views."""
+
 
 def _is_known(node: Any, sizes: _Sizes) -> bool:
     """Whether this is a composite op that can be decomposed here: a program may compute none of the sizes it needs."""
@@ -249,6 +255,17 @@ def _is_known(node: Any, sizes: _Sizes) -> bool:
         shape = node.args[0].meta["val"].shape
         return len(shape) > 0 and all(size in sizes for size in shape)
     return node.target is not aten.unflatten.int or all(size in sizes for size in node.meta["val"].shape)
+
+
+def _is_view(node: Any) -> bool:
+    """Whether torch can interpret what `_reshape` and its like make of a node: a view, which copies nothing."""
+    if node.target not in RESHAPES:
+        return True
+    try:
+        node.args[0].meta["val"].view(node.meta["val"].shape)
+    except (RuntimeError, ValueError):
+        return False
+    return True
 
 
 def _override(instance: object, method: str, replacement: Any) -> None:

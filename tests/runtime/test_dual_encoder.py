@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from picture_samples import encoded, image
 
 from edgeformer.cli.main import cli
-from edgeformer.errors import BundleError, RequestError
+from edgeformer.errors import BundleError, ParityError, RequestError
 from edgeformer.export import export_model
 from edgeformer.runtime import Engine, Manifest, benchmark, load, load_dual_encoder, load_vision_encoder, optimize
 
@@ -187,8 +187,14 @@ def test_manifest_card_info_check_and_bench_know_it(bundles):
 
 
 @pytest.mark.slow
-def test_it_is_prepacked(bundles, checkpoints, files, tmp_path):
-    folder = export_model(checkpoints["clip"], tmp_path / "bundle", precision="fp32", verify=None).path
+@pytest.mark.parametrize("family", ["clip", "siglip"])
+def test_it_is_prepacked_or_nothing_is_kept(family, checkpoints, files, tmp_path):
+    """onnxruntime sums some products in another order where weights are packed: the last bits of CLIP differ."""
+    folder = export_model(checkpoints[family], tmp_path / "bundle", precision="fp32", verify=None).path
     expected = load(folder).similarity(files, ["a cat"])
-    optimize(folder)
+    before = sorted(folder.rglob("*"))
+    try:
+        optimize(folder)
+    except ParityError:
+        assert sorted(folder.rglob("*")) == before
     np.testing.assert_allclose(load(folder).similarity(files, ["a cat"]), expected, rtol=1e-5)
