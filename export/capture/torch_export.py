@@ -242,7 +242,7 @@ DECOMPOSED = {
 """Composite ops, and what makes of a node what torch.onnx.export would decompose it into."""
 
 RESHAPES = {aten.reshape.default, aten.flatten.using_ints, aten.unflatten.int}
-"""Those of `DECOMPOSED` that become views."""
+"""Composite ops that become views."""
 
 
 def _is_known(node: Any, sizes: _Sizes) -> bool:
