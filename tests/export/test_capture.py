@@ -120,7 +120,7 @@ def test_a_program_is_traced_once(make_model, monkeypatch, traces, promotions, f
 
 
 class EveryOp(torch.nn.Module):
-    """What has every op that is listed, composite or not, but for our own."""
+    """A module that runs every op of both tables, except our own ops."""
 
     def __init__(self, dtype):
         super().__init__()

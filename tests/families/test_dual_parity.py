@@ -34,9 +34,9 @@ from edgeformer.models.model_spec import model_spec_of
 from edgeformer.runtime import load
 from edgeformer.runtime.tasks.vision import similarity as similarity_module
 
-EAGER = 1e-6
-LIMITS = {"fp32": 1e-5, "fp16": 1e-2}
-"""Of errors, relative to the largest number; the scale of a similarity multiplies what float16 loses of cosines."""
+EAGER, LIMITS = 1e-6, {"fp32": 1e-5, "fp16": 5e-3}
+SCALED = 2
+"""How many times the limit logits may err: their scale multiplies what is lost of the cosines of both vectors."""
 
 MODELS = [(family, name) for family, row in DUAL.items() for name in row]
 OUTPUTS = ("logits_per_image", "logits_per_text", "text_embeds", "image_embeds")
@@ -136,7 +136,7 @@ def test_a_bundle_computes_what_transformers_does(models, bundles, tmp_path, fam
     else:
         folder = export_model(model.folder, tmp_path / "bundle", precision=precision, verify="quick").path
     ours = load(folder)
-    assert error(ours.similarity(model.pictures, TEXTS), model.expected["logits_per_image"]) <= limit
+    assert error(ours.similarity(model.pictures, TEXTS), model.expected["logits_per_image"]) <= SCALED * limit
     assert error(ours.embed(TEXTS), model.expected["text_embeds"]) <= limit
     assert error(ours.embed(images=model.pictures), model.expected["image_embeds"]) <= limit
     for row, each in enumerate(TEXTS):  # alone, so that a batch and its padding change nothing
@@ -144,7 +144,7 @@ def test_a_bundle_computes_what_transformers_does(models, bundles, tmp_path, fam
     session = onnxruntime.InferenceSession(folder / "onnx/model.onnx")
     feeds = {"input_ids": model.ids.numpy(), "pixel_values": model.values.numpy()}
     for output, found in zip(OUTPUTS, session.run(list(OUTPUTS), feeds), strict=True):
-        assert error(found, model.expected[output]) <= limit
+        assert error(found, model.expected[output]) <= limit * (SCALED if output.startswith("logits") else 1)
 
 
 @pytest.mark.slow
