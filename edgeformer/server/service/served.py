@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from edgeformer.config import Task
+from edgeformer.config import Form, Task
 from edgeformer.errors import RequestError
 from edgeformer.runtime import CausalLM, DualEncoder, Encoder, Engine, Seq2SeqLM, VisionEncoder, load
 from edgeformer.runtime.tasks.model import Model
@@ -20,16 +20,12 @@ from edgeformer.server.tool_calls.table import FORMATS, recognise
 
 M = TypeVar("M", bound=Model)
 
-ROUTES: dict[Task, str] = {
-    "causal-lm": "/v1/chat/completions, /v1/responses or /v1/completions",
-    "seq2seq-lm": "/v1/completions",
+ROUTES: dict[Form, str] = {
+    "decoder": "/v1/chat/completions, /v1/responses or /v1/completions",
+    "encoder-decoder": "/v1/completions",
     "encoder": "/v1/embeddings",
-    "vision-encoder": "/v1/embeddings",
-    "dual-encoder": "/v1/embeddings",
-    "image-text-to-text": "/v1/chat/completions, /v1/responses or /v1/completions, for text alone",
 }
-"""Where requests to a model of each task go, for errors."""
-
+"""Where requests to a model of each form go, for errors."""
 
 DEFAULT_QUEUE = 256
 """Requests that wait in an engine at most, where it is not told."""
@@ -118,7 +114,7 @@ class ServedModel:
         return model
 
     def _wrong_route(self) -> ApiError:
-        route = "/v1/audio/transcriptions" if self.is_speech else ROUTES[self.task]
+        route = "/v1/audio/transcriptions" if self.is_speech else ROUTES[self.model.manifest.form]
         if isinstance(self.model, Encoder) and self.model.ranks:
             route = "/v1/rerank or /v1/embeddings"
         message = f"the model {self.name!r} is not for this route; it answers at {route}."
