@@ -1,9 +1,10 @@
 """Generate with a decoder-only language model."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Unpack, cast, overload
+from typing import Any, Literal, Unpack, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,16 +54,22 @@ class DecoderCall(CallOptions, total=False):
     images: Any
 
 
-class SeenPrompt(NamedTuple):
+@dataclass(frozen=True)
+class SeenPrompt:
     """A prompt with pictures.
 
-    tokens: of the prompt, with numbers that stand for the states of pictures. shown: the same with the token of their
-    placeholders instead. pictures: None where the prompt has none.
+    Attributes:
+        tokens: of the prompt, with numbers that stand for the states of pictures.
+        shown: the same with the token of their placeholders instead.
+        pictures: None where the prompt has none.
     """
 
     tokens: list[int]
     shown: list[int]
     pictures: PictureRows | None
+
+    def __len__(self) -> int:
+        return len(self.tokens)
 
 
 class CausalLM(Model):
@@ -150,7 +157,14 @@ class CausalLM(Model):
         decoder.graph.pictures = seen.pictures if isinstance(seen, SeenPrompt) else None
         return decoder.prefill_all(0, tokens)
 
-    def see(self, prompt: Text, images: Sequence[Picture], *, most_tokens: int | None = None) -> SeenPrompt:
+    def see(
+        self,
+        prompt: Text,
+        images: Sequence[Picture],
+        *,
+        most_tokens: int | None = None,
+        names: Sequence[str] | None = None,
+    ) -> SeenPrompt:
         """Return a prompt with pictures in the places of its placeholders. Raises RequestError: it reads none."""
         raise RequestError("this model reads no pictures; leave images out.")
 
@@ -362,13 +376,12 @@ class CausalLM(Model):
     ) -> Row:
         if config.stop:
             self.require_tokenizer()
-        seen = prompt if isinstance(prompt, SeenPrompt) else None
-        tokens = self.encode(prompt) if seen is None else seen.tokens
-        new = self._new_tokens(len(tokens), config)
-        row = make_row(
-            tokens, new, config, self.manifest, self.tokenizer, processors, sample, None if seen is None else seen.shown
-        )
-        row.pictures = None if seen is None else seen.pictures
+        if not isinstance(prompt, SeenPrompt):
+            tokens = self.encode(prompt)
+            prompt = SeenPrompt(tokens, tokens, None)
+        new = self._new_tokens(len(prompt), config)
+        row = make_row(prompt.tokens, new, config, self.manifest, self.tokenizer, processors, sample, prompt.shown)
+        row.pictures = prompt.pictures
         return row
 
     def _prepare(

@@ -22,16 +22,8 @@ from edgeformer.runtime.media.pictures.resample import Pixels
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-Picture: TypeAlias = Union[str, Path, bytes, NDArray[np.uint8], "Image"]
+Picture: TypeAlias = Union[str, Path, bytes, NDArray[np.uint8], "Image", "LowDetail"]
 """A picture: the path of a file, its content, an array uint8 [H, W] or [H, W, 1, 3 or 4], or an image of Pillow."""
-
-
-@dataclass(frozen=True)
-class LowDetail:
-    """A picture of which a model sees as little as its processor allows, as the whole of it without tiles."""
-
-    picture: Picture
-
 
 MOST_BYTES = 1 << 26
 """Bytes of a file at most: 64 MiB, as a PNG of a camera's 20 megapixels has."""
@@ -50,6 +42,13 @@ WIDE_MODES = ("I;16", "I;16B", "I;16L", "I;16N")
 these modes makes everything above 255 white."""
 
 _CONVERT = "Convert it to PNG or JPEG first."
+
+
+@dataclass(frozen=True)
+class LowDetail:
+    """A picture that becomes as few tokens as its processor allows, as without tiles."""
+
+    picture: Picture
 
 
 def is_picture(value: Any) -> TypeGuard[Picture]:

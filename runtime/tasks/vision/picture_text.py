@@ -98,18 +98,27 @@ class PictureTextLM(CausalLM):
         """
         return self._picture(*self._pixels(picture, name), name)[0].states
 
-    def see(self, prompt: Text, images: Sequence[Picture], *, most_tokens: int | None = None) -> SeenPrompt:
+    def see(
+        self,
+        prompt: Text,
+        images: Sequence[Picture],
+        *,
+        most_tokens: int | None = None,
+        names: Sequence[str] | None = None,
+    ) -> SeenPrompt:
         """Return the prompt of a text, or of its ids, with pictures in the places of its placeholders.
 
         Pictures are decoded and resized; the tower reads them when the prompt is run. most_tokens: of the prompt; None
-        for what the context has room for. Sizes are known from headers, so what is too long is not decoded.
+        for what the context has room for. Sizes are known from headers, so what is too long is not decoded. names: of
+        the pictures, in errors.
 
         Raises RequestError unless there is a placeholder for each picture, and as `picture_features`, and
         PromptLengthError for a prompt that is too long.
         """
         tokens = super().encode(prompt)
         check_count(tokens, self.placeholder, len(images))
-        names = ["the picture"] if len(images) == 1 else [f"picture {index}" for index in range(len(images))]
+        if names is None:
+            names = ["the picture"] if len(images) == 1 else [f"picture {index}" for index in range(len(images))]
         self._check_length(tokens, images, names, most_tokens or self.manifest.context_length - 1)
         read, known, grids = list[PromptPicture](), dict[bytes, tuple[PromptPicture, tuple[int, int]]](), []
         for image, name in zip(images, names, strict=True):
