@@ -211,12 +211,14 @@ def test_other_models_say_that_they_read_none(tiny_llama_bundle):
         load(tiny_llama_bundle, "cpu", 1).generate("a", images=[PICTURES[0]])
 
 
-def test_an_engine_writes_text(smolvlm):
-    with Engine(smolvlm, max_rows=2) as engine:
-        found = engine.submit("What is left?", max_new_tokens=4, ignore_eos=True).finish()
-        with pytest.raises(RequestError, match="placeholder"):
-            engine.submit("<image>", max_new_tokens=4)
-    assert found.token_ids == smolvlm.generate("What is left?", max_new_tokens=4, ignore_eos=True).token_ids
+@pytest.mark.parametrize(("family", "name"), EXPORTED)
+def test_an_engine_answers_as_generate_does(bundles, family, name):
+    model, options = load(bundles(family, name), "cpu", 1), {"max_new_tokens": 6, "ignore_eos": True}
+    requests = [(PROMPT.format("<image>"), PICTURES), ("What is left?", []), ("<image>?", PICTURES[1:2])]
+    with Engine(model, max_rows=3) as engine:
+        streams = [engine.submit(prompt, images=images, **options) for prompt, images in requests]
+        found = [stream.finish().token_ids for stream in streams]
+    assert found == [model.generate(prompt, images=images, **options).token_ids for prompt, images in requests]
 
 
 def fault(owner, name, changed):

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from edgeformer.config import Form, Task
 from edgeformer.errors import RequestError
+from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime import CausalLM, DualEncoder, Encoder, Engine, Seq2SeqLM, VisionEncoder, load
 from edgeformer.runtime.tasks.model import Model
 from edgeformer.runtime.text.tokenizer import Tokenizer
@@ -54,6 +55,11 @@ class ServedModel:
         return self.model.manifest.task
 
     @property
+    def reads_pictures(self) -> bool:
+        """Whether it reads pictures."""
+        return self.model.manifest.pictures is not None
+
+    @property
     def context_length(self) -> int:
         """Tokens of a prompt and its answer at most."""
         return self.model.manifest.context_length
@@ -92,7 +98,7 @@ class ServedModel:
     def description(self) -> dict[str, Any]:
         """The entry of /v1/models."""
         parent = {} if self.adapter is None else {"parent": self.name.removesuffix(f":{self.adapter}")}
-        return description(self.name, self.created, self.task, self.context_length) | parent
+        return description(self.name, self.created, self.model.manifest) | parent
 
     def require(self, *kinds: type[M]) -> M:
         """Return the model. Raises ApiError unless it is of one of these kinds, and reads text."""
@@ -121,16 +127,25 @@ class ServedModel:
         return ApiError(400, message, code="wrong_model", param="model")
 
 
-def description(name: str, created: int, task: Task, context_length: int) -> dict[str, Any]:
+def description(name: str, created: int, manifest: Manifest) -> dict[str, Any]:
     """Return the entry of /v1/models."""
     return {
         "id": name,
         "object": "model",
         "created": created,
         "owned_by": "edgeformer",
-        "task": task,
-        "context_length": context_length,
+        "task": manifest.task,
+        "context_length": manifest.context_length,
+        "input_modalities": _input_modalities(manifest),
     }
+
+
+def _input_modalities(manifest: Manifest) -> list[str]:
+    """Return what a model reads: text, image, audio."""
+    if getattr(getattr(manifest.model, "encoder", None), "audio", None) is not None:
+        return ["audio"]
+    images = [] if manifest.pictures is None else ["image"]
+    return images if manifest.task == "vision-encoder" else ["text", *images]
 
 
 class ServedModels:
@@ -154,6 +169,11 @@ class ServedModels:
     def descriptions(self) -> list[dict[str, Any]]:
         """Return the entries of /v1/models."""
         return [served.description for served in self]
+
+    @property
+    def any_reads_pictures(self) -> bool:
+        """Whether one of the models reads pictures, those included that sleep."""
+        return any("image" in each.get("input_modalities", ()) for each in self.descriptions())
 
     async def use(self, name: str | None, record: Record) -> ServedModel:
         """Return the model of a request, which has it until it has ended. Raises ApiError as `find`."""

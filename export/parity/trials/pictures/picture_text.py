@@ -20,6 +20,7 @@ from edgeformer.export.parity.samples import random_tokens
 from edgeformer.export.parity.trials.protocol import Array, Outputs, Row, Setup, Trial, row_of
 from edgeformer.export.reference.reference import Reference
 from edgeformer.runtime.steps.picture_rows import PictureGraphs, PictureRows, picture_numbers
+from edgeformer.runtime.steps.picture_tower import PromptPicture
 from edgeformer.runtime.steps.runner import StepRunner
 
 PICTURES = 3
@@ -81,7 +82,7 @@ class PictureTextTrial(Trial):
         self.judge.eager_worst = worst_of([(row.eager.logits, row.expected.logits)])
         states = np.concatenate([self._states(each) for each in pixels] or [np.empty((0, self._config.hidden_size))])
         numbers = np.concatenate([np.empty(0, np.int64), *picture])
-        rows = PictureRows(self._pictures, numbers, states)
+        rows = PictureRows(self._pictures, [PromptPicture(numbers, states)])
 
         def read(decoder: StepRunner) -> StepRunner:
             decoder.graph.pictures = rows
