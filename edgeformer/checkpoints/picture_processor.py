@@ -6,12 +6,14 @@ Source: transformers/image_processing_backends.py (PilBackend), transformers/mod
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from edgeformer.documents.json_document import read_object
 from edgeformer.errors import ConfigError, shown
 from edgeformer.manifest.pictures import (
     CHANNELS,
+    AspectTilesProcessor,
     FixedSizeProcessor,
     PictureProcessor,
     PictureSize,
@@ -68,6 +70,14 @@ TILES: dict[str, Mapping[str, Any]] = {"Idefics3": _TILES, "SmolVLM": _TILES}
 TILES_WITHOUT_EFFECT = ("do_pad", "return_row_col_info", "video_sampling")
 """Fields of these that change nothing for pictures."""
 
+ASPECT_TILES: dict[str, Mapping[str, Any]] = {
+    "GotOcr2": {
+        "size": {"height": 384, "width": 384}, "resample": 3, "do_convert_rgb": True, "crop_to_patches": False,
+        "min_patches": 1, "max_patches": 12, **CLIP_NORMALIZATION,
+    },
+}  # fmt: skip
+"""Defaults of the class that cuts pictures into a grid of their aspect."""
+
 WITHOUT_EFFECT = (
     "_valid_processor_keys", "feature_extractor_type", "image_processor_type", "processor_class", "data_format",
     "input_data_format", "return_tensors", "device", "disable_grouping", "auto_map", "transformers_version",
@@ -75,14 +85,15 @@ WITHOUT_EFFECT = (
 """Fields of bookkeeping, and of how transformers returns tensors; it always computes [3, height, width]."""
 
 
-def read_picture_processor(folder: Path) -> PictureProcessor:
+def read_picture_processor(folder: Path, said: Mapping[str, Any] = MappingProxyType({})) -> PictureProcessor:
     """Return the image processor of a checkpoint's folder.
 
-    Raises ConfigError where there is none, or one that edgeformer does not have, and for unknown fields.
+    said: fields that the model's processor of texts and pictures gives to it, whatever the file has. Raises ConfigError
+    where there is none, or one that edgeformer does not have, and for unknown fields.
     """
     name, data = _find(folder)
     try:
-        return _read(name, data)
+        return _read(name, data | said)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(
             f"{name} is not one of an image processor: a field of it has a value of the wrong kind "
@@ -108,6 +119,8 @@ def _read(name: str, data: dict[str, Any]) -> PictureProcessor:
     kind = _kind(name, data)
     if kind in TILES:
         return _read_tiles(name, _known_fields(name, data, TILES[kind], TILES_WITHOUT_EFFECT))
+    if kind in ASPECT_TILES:
+        return _read_aspect_tiles(name, _known_fields(name, data, ASPECT_TILES[kind], ()))
     return _read_fixed_size(name, _known_fields(name, data, PROCESSORS[kind], ("size", "crop_size", "do_pad")))
 
 
@@ -153,6 +166,20 @@ def _read_tiles(name: str, fields: Mapping[str, Any]) -> TilesProcessor:
     )
 
 
+def _read_aspect_tiles(name: str, fields: Mapping[str, Any]) -> AspectTilesProcessor | FixedSizeProcessor:
+    if not fields["crop_to_patches"]:
+        return _read_fixed_size(name, fields)
+    if fields["do_center_crop"] or not fields["do_resize"]:
+        raise ConfigError(f"{name} has do_center_crop = true or do_resize = false beside crop_to_patches = true.")
+    return AspectTilesProcessor(
+        tile=_square_or_both(name, "size", fields["size"]),
+        min_tiles=fields["min_patches"],
+        max_tiles=fields["max_patches"],
+        resample=_resample(name, fields),
+        **_values(fields),
+    )
+
+
 def _longest_edge(name: str, field: str, size: Any) -> int:
     if not isinstance(size, dict) or size.keys() != {"longest_edge"}:
         raise ConfigError(f"{name} has {field} = {shown(size)}; it must have longest_edge, and nothing else.")
@@ -183,8 +210,9 @@ def _kind(name: str, data: Mapping[str, Any]) -> str:
     kind = data.get("image_processor_type") or data.get("feature_extractor_type")
     stem = str(kind).removesuffix("Fast").removesuffix("Pil").removesuffix("ImageProcessor")
     stem = stem.removesuffix("FeatureExtractor")
-    if stem not in PROCESSORS and stem not in TILES:
-        known = ", ".join(f"{each}ImageProcessor" for each in (*PROCESSORS, *TILES))
+    supported = (*PROCESSORS, *TILES, *ASPECT_TILES)
+    if stem not in supported:
+        known = ", ".join(f"{each}ImageProcessor" for each in supported)
         raise ConfigError(f"{name} has image_processor_type = {shown(kind)}; supported: {known}.")
     return stem
 

@@ -19,8 +19,18 @@ SIDE = 3
 SPECIAL = [
     "<pad>", "<s>", "</s>", "<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>",
     *(f"<row_{row}_col_{column}>" for row in range(1, SIDE + 1) for column in range(1, SIDE + 1)),
+    "<IMG_CONTEXT>", "<img>", "</img>", "<video>",
 ]  # fmt: skip
 IMAGE = SPECIAL.index("<image>")
+MARKS = {"internvl": "<IMG_CONTEXT>"}
+"""The placeholder of a family, where it is not `<image>`."""
+NAMED_TOKENS = {
+    "internvl": {
+        "context_image_token": "<IMG_CONTEXT>", "start_image_token": "<img>", "end_image_token": "</img>",
+        "video_token": "<video>",
+    },
+}  # fmt: skip
+"""Tokens that a family's tokenizer has names for."""
 SENTENCES = [
     "What is left of the circle?\n\n",
     "Look at both pictures.\nWhich is red?\n",
@@ -43,6 +53,7 @@ TOWER = {
     "patch_size": 7, "layer_norm_eps": 1e-3,
 }  # fmt: skip
 
+GOT_OCR2 = transformers.GotOcr2ImageProcessorPil
 IDEFICS3, SMOLVLM = transformers.Idefics3ImageProcessorPil, transformers.SmolVLMImageProcessorPil
 CLIP, SIGLIP, LLAVA = (
     transformers.CLIPImageProcessorPil,
@@ -65,6 +76,10 @@ class Model:
 
 def tiles(size: int, longest: int, **others: Any) -> dict[str, Any]:
     return {"size": {"longest_edge": longest}, "max_image_size": {"longest_edge": size}, **others}
+
+
+def grids(height: int, width: int, most: int, **others: Any) -> dict[str, Any]:
+    return {"size": {"height": height, "width": width}, "max_patches": most, **others}
 
 
 def square(size: int) -> dict[str, Any]:
@@ -98,6 +113,26 @@ MODELS = {
             vision={"num_attention_heads": 2, "hidden_act": "gelu"}, text={"num_key_value_heads": 5},
             processor=IDEFICS3, picture=tiles(28, 84, image_mean=[0.1, 0.2, 0.3], image_std=[0.9, 0.8, 0.7]),
             outer={"scale_factor": 2}, file={"image_seq_len": 4},
+        ),
+    },
+    "internvl": {
+        "tiles": Model(processor=GOT_OCR2, picture=grids(28, 28, 6), file={"image_seq_length": 4}),
+        "norms": Model(
+            vision={
+                "norm_type": "rms_norm", "use_qk_norm": True, "attention_bias": True, "use_mean_pooling": False,
+                "use_mask_token": True, "hidden_act": "relu",
+            },
+            text={"model_type": "qwen3", "tie_word_embeddings": True},
+            processor=GOT_OCR2, picture=grids(28, 28, 4, min_patches=2, crop_to_patches=True, resample=2),
+            outer={"downsample_ratio": 0.25, "projector_hidden_act": "gelu_pytorch_tanh"},
+            file={"image_seq_length": 1},
+        ),
+        "other sizes": Model(
+            # tiles of 42 pixels over a table of 4 x 4 positions, and states before the last block
+            vision={"num_attention_heads": 2, "image_size": [28, 28], "patch_size": [7, 7]},
+            text={"model_type": "qwen2"}, processor=GOT_OCR2,
+            picture=grids(42, 42, 12, image_mean=[0.1, 0.2, 0.3], image_std=[0.9, 0.8, 0.7]),
+            outer={"vision_feature_layer": -2, "tie_word_embeddings": False}, file={"image_seq_length": 9},
         ),
     },
     "llava": {
@@ -140,7 +175,8 @@ def save(model_type: str, name: str, folder: Any) -> Any:
     row = MODELS[model_type][name]
     torch.manual_seed(sum(map(ord, model_type + name)))
     token = "image_token_index" if model_type == "llava" else "image_token_id"
-    options = {"vision_config": TOWER | row.vision, "text_config": TEXT | row.text, token: IMAGE, **row.outer}
+    mark = SPECIAL.index(MARKS.get(model_type, "<image>"))
+    options = {"vision_config": TOWER | row.vision, "text_config": TEXT | row.text, token: mark, **row.outer}
     model = transformers.AutoModelForImageTextToText.from_config(transformers.CONFIG_MAPPING[model_type](**options))
     with torch.no_grad():
         # transformers starts with norms of one and biases of zero, which would hide many faults.
@@ -152,7 +188,7 @@ def save(model_type: str, name: str, folder: Any) -> Any:
     model.save_pretrained(folder)
     fast = transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer(), bos_token="<s>", eos_token="</s>", pad_token="<pad>",
-        additional_special_tokens=SPECIAL[3:],
+        additional_special_tokens=SPECIAL[3:], extra_special_tokens=NAMED_TOKENS.get(model_type, {}),
     )  # fmt: skip
     fast.chat_template = TEMPLATE
     fast.save_pretrained(folder)

@@ -21,7 +21,13 @@ from edgeformer.config import PictureTextConfig
 from edgeformer.documents.json_document import read_object
 from edgeformer.errors import ConfigError, ExportError, shown
 from edgeformer.families.picture_text import Marks, PictureTextFamily, load_seeing
-from edgeformer.manifest.pictures import Placeholder, RepeatedPlaceholder, TiledPlaceholder, TilesProcessor
+from edgeformer.manifest.pictures import (
+    EnclosedPlaceholder,
+    Placeholder,
+    RepeatedPlaceholder,
+    TiledPlaceholder,
+    TilesProcessor,
+)
 from edgeformer.runtime.media.pictures.kinds import new_processor
 from edgeformer.runtime.media.pictures.placeholders import expand
 from edgeformer.runtime.text.tokenizer import Tokenizer
@@ -62,12 +68,12 @@ def _check_processor_file(folder: Path, family: PictureTextFamily, config: Pictu
     unknown = sorted(data.keys() - {*family.processor_fields, WHOLE, "tokenizer"})
     if unknown:
         raise ConfigError(f"{PROCESSOR_FILE} has fields that edgeformer does not know: {', '.join(unknown)}.")
-    count = data.get("image_seq_len")
-    if count is not None and count != config.picture_tokens:
-        raise ConfigError(
-            f"{PROCESSOR_FILE} has image_seq_len = {shown(count)}, and by config.json a picture becomes "
-            f"{config.picture_tokens} states."
-        )
+    for name in ("image_seq_len", "image_seq_length"):
+        if data.get(name) not in (None, config.picture_tokens):
+            raise ConfigError(
+                f"{PROCESSOR_FILE} has {name} = {shown(data[name])}, and by config.json a picture becomes "
+                f"{config.picture_tokens} states."
+            )
 
 
 class _Encoder:
@@ -85,11 +91,15 @@ class _Encoder:
     def placeholder(self) -> Placeholder:
         """Return what a placeholder becomes."""
         marks, count, processor = self._marks, self._config.picture_tokens, self._source.pictures
+        if marks.start is not None and marks.end is not None:
+            start, end = self._special(marks.start), self._special(marks.end)
+            self._check_alike(marks.picture, marks.start, marks.end)
+            return EnclosedPlaceholder(token=self._token, count=count, start=(start,), end=(end,))
         if not isinstance(processor, TilesProcessor):
             return RepeatedPlaceholder(token=self._token, count=count)
         assert marks.border is not None and marks.whole is not None and marks.tile is not None
         border = self._special(marks.border)
-        self._check_alike(marks.picture, marks.border)
+        self._check_alike(marks.picture, marks.border, marks.border)
         longest = -(-(processor.longest_edge or processor.tile) // processor.tile) if processor.splits else 0
         names = tuple(
             tuple(
@@ -127,14 +137,16 @@ class _Encoder:
             raise ConfigError(f"the tokenizer encodes {text!r} by ids that the model has no embedding of.")
         return tuple(ids)
 
-    def _check_alike(self, one: str, other: str) -> None:
-        """Check that text around a placeholder is encoded as around the mark that takes its place."""
-        for text in ("a {} b", "a{}b", "\n{}\n", "{} a", "a \n\n{}"):
-            ids = [self._ids(text.format(each)) for each in (one, other)]
-            tokens = [self._special(each) for each in (one, other)]
-            plain = [[None if id == token else id for id in each] for each, token in zip(ids, tokens, strict=True)]
-            if plain[0] != plain[1]:
-                raise ConfigError(f"the tokenizer encodes text beside {one!r} in another way than beside {other!r}.")
+    def _check_alike(self, one: str, first: str, last: str) -> None:
+        """Check that text around a placeholder is encoded as around the marks that take its place."""
+        marks = {self._special(each) for each in (first, last)}
+        for before, after in (("a ", " b"), ("a", "b"), ("\n", "\n"), ("", " a"), ("a \n\n", "")):
+            alone = [id for id in self._ids(f"{before}{one}{after}") if id != self._special(one)]
+            around = [id for id in self._ids(f"{before}{first}{last}{after}") if id not in marks]
+            if alone != around:
+                raise ConfigError(
+                    f"the tokenizer encodes text beside {one!r} in another way than beside {first!r} and {last!r}."
+                )
 
 
 def compare_prompts(source: ModelSource, placeholder: Placeholder, folder: Path | None) -> tuple[str, ...]:
@@ -196,10 +208,10 @@ NOT_PROCESSOR_OPTIONS = ("auto_map", "chat_template", "processor_class", "video_
 
 @contextmanager
 def _without_videos(kind: Any) -> Iterator[dict[str, Any]]:
-    """Let a processor that reads videos, too, be made without its package of number words; yield what it is made of."""
-    module = importlib.import_module(kind.__module__)
-    if not hasattr(module, "num2words"):
+    """Let a processor be made without its processor of videos and its number words; yield what it is made of."""
+    if "video_processor" not in kind.get_attributes():
         yield {}
         return
-    with patch.object(module, "num2words", str), patch.object(kind, "check_argument_for_proper_class"):
+    module = importlib.import_module(kind.__module__)
+    with patch.object(module, "num2words", str, create=True), patch.object(kind, "check_argument_for_proper_class"):
         yield {"video_processor": SimpleNamespace()}
