@@ -236,7 +236,7 @@ def _decoder_head(config: DecoderConfig) -> int:
 
 def _projector(config: PictureTextConfig) -> int:
     hidden, projector = config.hidden_size, config.projector
-    count = hidden * (config.feature_size + projector.bias)
+    count = hidden * (config.feature_size + projector.bias + bool(config.newline))
     if isinstance(projector, MlpProjector):
         count += hidden * (hidden + projector.bias) + norm_weights(projector.norm, config.feature_size)
     return count

@@ -174,7 +174,55 @@ class AspectTilesProcessor:
         return self.tile
 
 
-PictureProcessor = FixedSizeProcessor | TilesProcessor | AspectTilesProcessor
+@dataclass(frozen=True, kw_only=True)
+class AnyResolutionProcessor:
+    """A processor that fits a picture into a grid of tiles, and puts the states of the tiles together again.
+
+    The whole picture is resized to a tile, whatever its aspect. Then the picture is resized to the largest that keeps
+    its aspect in the grid that loses the fewest of its pixels, surrounded by zeros, and cut into tiles row by row. Of
+    the states of the tiles, one image, rows and columns that show nothing but these zeros are left out, and a learned
+    state ends each row. Source: LLaVA-NeXT, transformers' LlavaNextImageProcessorPil, LlavaNextModel.
+
+    Attributes:
+        tile: pixels of a side of a tile, which the graph reads.
+        patches: states of a side of a tile.
+        grids: rows and columns of tiles that a picture may be fit into.
+        max_tiles: the states of a picture of more than 1.21 times so many tiles are interpolated to as many as these
+            have; None for no limit. Source: LLaVA-OneVision (arXiv 2408.03326).
+        squares: whether a picture that is not alone in a prompt is made a square of one tile instead, with the mean
+            colour beside it.
+        resample: the filter of all resizes.
+        scale, mean, std, white_background: see `FixedSizeProcessor`.
+    """
+
+    kind: Literal["any_resolution"] = "any_resolution"
+    tile: int
+    patches: int
+    grids: tuple[tuple[int, int], ...]
+    max_tiles: int | None = None
+    squares: bool = False
+    resample: Resample
+    scale: float | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    white_background: bool = False
+
+    def __post_init__(self) -> None:
+        check(0 < self.tile <= LARGEST_SIDE, self, "tile", f"between 1 and {LARGEST_SIDE:,}")
+        check(0 < self.patches <= self.tile, self, "patches", "between 1 and tile")
+        fits = all(len(grid) == 2 and min(grid) > 0 and grid[0] * grid[1] <= MOST_TILES for grid in self.grids)
+        check(len(self.grids) > 0 and fits, self, "grids", f"pairs of numbers, each of {MOST_TILES} tiles at most")
+        check(self.max_tiles is None or self.max_tiles > 0, self, "max_tiles", "positive, or None")
+        check(not self.squares or self.mean is not None, self, "squares", "False without a mean colour")
+        _check_normalization(self)
+
+    @property
+    def size(self) -> PictureSize:
+        """Return the size of what the graph reads."""
+        return PictureSize(height=self.tile, width=self.tile)
+
+
+PictureProcessor = FixedSizeProcessor | TilesProcessor | AspectTilesProcessor | AnyResolutionProcessor
 """The kinds of processors, told apart by `kind`."""
 
 
@@ -261,5 +309,26 @@ class EnclosedPlaceholder:
         return [*self.start, *[self.token] * (self.count * (rows * columns + 1)), *self.end]
 
 
-Placeholder = RepeatedPlaceholder | TiledPlaceholder | EnclosedPlaceholder
+@dataclass(frozen=True, kw_only=True)
+class RowsPlaceholder:
+    """A placeholder that becomes the states of the whole picture, and rows of states that a learned one ends.
+
+    Attributes:
+        token: the placeholder, which stands for each state, too.
+        count: states of the whole picture.
+    """
+
+    kind: Literal["rows"] = "rows"
+    token: int
+    count: int
+
+    def __post_init__(self) -> None:
+        check(self.count > 0, self, "count", "positive")
+
+    def expanded(self, rows: int, columns: int) -> list[int]:
+        """Return the tokens of a picture with so many rows and columns of states; `token` stands for each."""
+        return [self.token] * (self.count + rows * (columns + 1))
+
+
+Placeholder = RepeatedPlaceholder | TiledPlaceholder | EnclosedPlaceholder | RowsPlaceholder
 """The kinds of placeholders, told apart by `kind`."""

@@ -25,6 +25,8 @@ class PictureText(Decoder):
                 self.projector: nn.Module = ShuffledPatches(projector, *sizes, dtype)
             case MlpProjector() as projector:
                 self.projector = DenseLayers(projector, *sizes, dtype)
+        if config.newline:
+            self.newline = Newline(config.hidden_size, dtype)
 
     def see(self, pixel_values: Tensor) -> Tensor:
         """Return what stands in the place of embeddings for pictures: states [N, tokens, E] of each.
@@ -38,7 +40,7 @@ class PictureText(Decoder):
         if not self.seeing.keeps_prefix:
             states = [each[:, self.seeing.vision.prefix_tokens :] for each in states]
         features: Tensor = self.projector(torch.cat(states, -1) if len(states) > 1 else states[0])
-        return features
+        return self.newline(features) if self.seeing.newline else features
 
     def read_embeddings(
         self, inputs_embeds: Tensor, attention_mask: Tensor, caches: Sequence[LayerCache]
@@ -46,6 +48,18 @@ class PictureText(Decoder):
         """Return what `forward` returns, of scaled embeddings [B, S, E], or what stands in their place."""
         x, run = self.begin(inputs_embeds, inputs_embeds, attention_mask)
         return self.run_blocks(x, run, caches)
+
+
+class Newline(nn.Module):
+    """A learned state behind those of each picture."""
+
+    def __init__(self, hidden_size: int, dtype: torch.dtype):
+        super().__init__()
+        self.state = nn.Parameter(torch.zeros(hidden_size, dtype=dtype))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the states of pictures [N, P, E] and, behind them, the learned one: [N, P + 1, E]."""
+        return torch.cat((features, self.state.expand(features.shape[0], 1, -1)), 1)
 
 
 class ShuffledPatches(nn.Module):

@@ -31,13 +31,14 @@ from edgeformer.manifest.manifest import Manifest
 from edgeformer.models import picture_text
 from edgeformer.models.compared import _positions_in_float32
 from edgeformer.runtime import Engine, load
+from edgeformer.runtime.media.pictures.any_resolution import AnyResolution
 from edgeformer.runtime.media.pictures.aspect_tiles import AspectTiles
 from edgeformer.runtime.media.pictures.processor import Processor
 from edgeformer.runtime.media.pictures.tiles import Tiles
 
 LIMIT = 1e-5
 CASES = [(family, name) for family, models in MODELS.items() for name in models]
-EXPORTED_ALWAYS = (("smolvlm", "tiles"), ("internvl", "norms"), ("llava", "layers"))
+EXPORTED_ALWAYS = (("smolvlm", "tiles"), ("internvl", "norms"), ("llava", "layers"), ("llava_onevision", "shrunk"))
 EXPORTED = [
     case if case in EXPORTED_ALWAYS else pytest.param(*case, marks=pytest.mark.slow) for case in CASES
 ]  # fmt: skip
@@ -120,7 +121,7 @@ def test_module_pixels_and_ids_are_those_of_transformers(models, family, name):
 def test_a_bundle_answers_as_transformers_does(models, bundles, family, name):
     model, runtime = models(family, name), load(bundles(family, name), "cpu", 1)
     mark = MARKS.get(family, "<image>")
-    for few, pictures in (("What is left?", []), (f"{mark}a", PICTURES[1:2])):
+    for few, pictures in (("What is left?", []), *((f"{mark}a", PICTURES[index : index + 1]) for index in (1, 2))):
         assert error(runtime.forward(runtime.tokenizer.encode(few), pictures), theirs(model, few, pictures)[1]) <= LIMIT
     prompt = PROMPT.format(mark)
     encoded, expected = theirs(model, prompt, PICTURES)
@@ -135,7 +136,7 @@ def test_a_bundle_answers_as_transformers_does(models, bundles, family, name):
     options = {"max_new_tokens": 8, "ignore_eos": True}
     assert runtime.generate(prompt, images=PICTURES, **options).token_ids == written.tolist()
     assert runtime.stream(prompt, images=PICTURES, **options).finish().token_ids == written.tolist()
-    assert len(runtime.features) == 3  # pictures
+    assert len(runtime.features) == (5 if family == "llava_onevision" else 3)  # two of them in both of its ways
     both = runtime.generate([prompt, "no picture"], images=[PICTURES, []], **options)
     assert [each.token_ids for each in both] == [written.tolist(), runtime.generate("no picture", **options).token_ids]
     if family == "smolvlm":  # every export has verified its graphs already
@@ -235,6 +236,10 @@ def fault(owner, name, changed):
 
 
 PIXEL_FAULTS = {
+    "order of tiles of any resolution": fault(
+        AnyResolution, "values", lambda values: values[[0, 2, 1, *range(3, len(values))]]
+    ),
+    "the whole picture last": fault(AnyResolution, "values", lambda values: np.roll(values, -1, 0)),
     "columns for rows": fault(AspectTiles, "_nearest_grid", lambda grid: grid[::-1]),
     "order of a grid's tiles": fault(AspectTiles, "values", lambda values: values[[1, 0, *range(2, len(values))]]),
     "no thumbnail": fault(AspectTiles, "values", lambda values: values[:-1]),
@@ -245,10 +250,20 @@ PIXEL_FAULTS = {
 }
 
 
+SEEN_BY = {
+    "order of tiles of any resolution": ("llava_next", "clip"),
+    "the whole picture last": ("llava_next", "clip"),
+    "columns for rows": ("internvl", "tiles"),
+    "order of a grid's tiles": ("internvl", "tiles"),
+    "no thumbnail": ("internvl", "tiles"),
+}
+"""The model that a fault is planted for, where it is another one."""
+
+
 @pytest.mark.parametrize("name", PIXEL_FAULTS)
 def test_an_export_refuses_pixels_that_are_others(models, name):
-    family = "internvl" if name in ("columns for rows", "order of a grid's tiles", "no thumbnail") else "idefics3"
-    source = open_source(models(family, "tiles" if family == "internvl" else "two layers").folder)
+    family, model = SEEN_BY.get(name, ("idefics3", "two layers"))
+    source = open_source(models(family, model).folder)
     assert compare_pictures(source.folder, source.pictures) == ()
     with PIXEL_FAULTS[name], pytest.raises(ExportError, match="does not make of a picture"):
         compare_pictures(source.folder, source.pictures)
@@ -306,6 +321,32 @@ def test_an_export_refuses_a_model_that_is_another(models, family, name, wrong):
         compare_modules(changed, source.weights())
 
 
+PATCHES = 16
+"""Patches of a tile of the models that these faults are planted for."""
+
+
+def without_newlines(packing):
+    """Return a packing in which another state stands where a row ends."""
+    ends = packing.rows[:, 0] == PATCHES
+    return replace(packing, rows=np.where(ends[:, None], 0, packing.rows))
+
+
+PACKING_FAULTS = {
+    "rows without newlines": without_newlines,
+    "tiles one after the other": lambda packing: replace(packing, rows=np.sort(packing.rows, 0)),
+    "the whole picture last": lambda packing: replace(packing, rows=np.roll(packing.rows, -PATCHES, 0)),
+    "weights exchanged": lambda packing: replace(packing, weights=packing.weights[:, ::-1].copy()),
+}
+
+
+@pytest.mark.parametrize("name", PACKING_FAULTS)
+def test_an_export_refuses_other_packings(models, name):
+    source = open_source(models("llava_onevision", "shrunk" if "weights" in name else "layer").folder)
+    wrong = fault(AnyResolution, "packing", PACKING_FAULTS[name])
+    with wrong, pytest.raises(ExportError, match="does not compute"):
+        compare_modules(source, source.weights())
+
+
 @pytest.mark.parametrize("family", ["internvl", "smolvlm"])
 def test_an_export_refuses_patches_in_another_order(models, family):
     source = open_source(models(family, "tiles").folder)
@@ -322,14 +363,14 @@ def test_an_export_refuses_patches_in_another_order(models, family):
 def test_verification_refuses_permuted_rows_of_the_projector(models, bundles):
     """The weights that a bundle is verified against are others than those that it has."""
     family, name = EXPORTED_ALWAYS[0]
-    plain = CastWeights.__getitem__
+    bundle, plain = bundles(family, name), CastWeights.__getitem__
 
     def permuted(self, key):
         value = plain(self, key)
         return value.roll(1, 0) if key == "projector.output.weight" else value
 
     with patch.object(CastWeights, "__getitem__", permuted):
-        report = verify(bundles(family, name), models(family, name).folder, mode="quick")
+        report = verify(bundle, models(family, name).folder, mode="quick")
     failed = {check.name for check in report.failures()}
     assert any(each.startswith("pictures, tower") for each in failed)
     assert all(each.startswith("pictures, ") for each in failed)

@@ -40,6 +40,7 @@ PROCESSORS = {
     "dinov2": (transformers.BitImageProcessorPil, {"size": {"shortest_edge": 256}, "resample": 3}),
 }  # fmt: skip
 
+ONEVISION = transformers.LlavaOnevisionImageProcessorPil
 GOT_OCR2 = transformers.GotOcr2ImageProcessorPil
 SEVERAL = {
     "idefics3": (transformers.Idefics3ImageProcessorPil, {
@@ -48,6 +49,14 @@ SEVERAL = {
     "internvl": (GOT_OCR2, {"size": {"height": 40, "width": 40}, "crop_to_patches": True}),
     "internvl odd": (GOT_OCR2, {
         "size": {"height": 30, "width": 20}, "crop_to_patches": True, "min_patches": 2, "max_patches": 9, "resample": 2,
+    }),
+    "llava next": (transformers.LlavaNextImageProcessorPil, {
+        "size": {"shortest_edge": 30}, "crop_size": {"height": 30, "width": 30},
+        "image_grid_pinpoints": [[30, 90], [60, 30], [60, 60], [30, 150]],
+    }),
+    "onevision": (ONEVISION, {
+        "size": {"height": 20, "width": 20},
+        "image_grid_pinpoints": [[20 * rows, 20 * columns] for rows in range(1, 7) for columns in range(1, 7)],
     }),
 }  # fmt: skip
 """Processors that make several pictures of one."""
@@ -108,9 +117,21 @@ def test_tiles_are_the_bits_of_transformers(tmp_path, pictures, name):
         assert values.dtype == np.float32
         assert np.array_equal(values, expected.reshape(-1, *expected.shape[-3:]).astype(np.float32)), label
         rows, columns = ours.grid(*read.shape[:2])
-        assert len(values) == rows * columns + 1
+        assert config.kind == "any_resolution" or len(values) == rows * columns + 1
         grids.add((rows, columns))
     assert len(grids) >= 5
+
+
+def test_squares_are_the_bits_of_transformers(tmp_path, pictures):
+    """Pictures that are not alone in a prompt of LLaVA-OneVision."""
+    kind, options = SEVERAL["onevision"]
+    ours = new_processor(replace(saved(tmp_path, kind, options), squares=True)).among(2)
+    for label, content in pictures.items():
+        if "3000" in label:
+            continue  # a second of decoding
+        upright = ImageOps.exif_transpose(Image.open(BytesIO(content)))
+        expected = kind(**options)([[upright, upright]], return_tensors="np")["pixel_values"][1]
+        assert np.array_equal(ours.values(ours.read(content)), expected.astype(np.float32)), label
 
 
 def test_there_are_forty_pictures(pictures):

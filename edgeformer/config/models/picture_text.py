@@ -24,6 +24,8 @@ class PictureTextConfig(DecoderConfig):
         keeps_prefix: whether the states of the tower's learned tokens are read, too, in front of those of patches.
         projector: makes states of the text model of the tower's.
         tiled: whether the graph has an axis for the tower's pictures that a picture is cut into.
+        newline: True where a learned state follows those of each of the tower's pictures (`image_newline`); it ends
+            rows, too, where the states of tiles are put together (`AnyResolutionProcessor`). None where none does.
     """
 
     task: ClassVar[Task] = "image-text-to-text"
@@ -33,6 +35,7 @@ class PictureTextConfig(DecoderConfig):
     keeps_prefix: bool = False
     projector: Projector
     tiled: bool = False
+    newline: bool | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,7 +70,7 @@ class PictureTextConfig(DecoderConfig):
     def picture_tokens(self) -> int:
         """Return the number of states that one of the tower's pictures becomes."""
         patches, prefix = self.vision.patches.grid.patches, self.vision.prefix_tokens * self.keeps_prefix
-        return patches // (self.projector.factor or 1) ** 2 + prefix
+        return patches // (self.projector.factor or 1) ** 2 + prefix + bool(self.newline)
 
     @property
     def feature_size(self) -> int:

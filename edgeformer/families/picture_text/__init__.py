@@ -30,6 +30,7 @@ class Seeing:
     projector: Projector
     keeps_prefix: bool = False
     tiled: bool = False
+    newline: bool | None = None
     unread: tuple[str, ...] = ()
 
 
@@ -63,7 +64,8 @@ class PictureTextFamily:
             no prefix `model.`.
         marks: returns the texts of tokens around pictures, of tokenizer_config.json.
         processor: kind of its processor of pictures.
-        picture_options: what its processor of texts and pictures says to that of pictures, whatever the file has.
+        picture_options: returns fields of its processor of pictures that its processor of texts and pictures says,
+            whatever the file has, or its model; of config.json, and what was read of it.
         processor_fields: fields of processor_config.json that edgeformer reads, or that change nothing here.
         ignored_tensors, computed_tensors: as in `Family`.
     """
@@ -72,8 +74,8 @@ class PictureTextFamily:
     read: Callable[[Fields], Seeing]
     tensors: Mapping[str, str | Packed | tuple[str | Packed, ...]]
     marks: Callable[[Mapping[str, Any]], Marks]
-    processor: Literal["aspect_tiles", "fixed_size", "tiles"]
-    picture_options: Mapping[str, Any] = field(default_factory=dict)
+    processor: Literal["any_resolution", "aspect_tiles", "fixed_size", "tiles"]
+    picture_options: Callable[[Mapping[str, Any], PictureTextConfig], Mapping[str, Any]] = lambda data, config: {}
     processor_fields: tuple[str, ...] = ()
     ignored_tensors: tuple[str, ...] = ()
     computed_tensors: Mapping[str, Computed] = field(default_factory=dict)
@@ -116,6 +118,7 @@ def with_tower(data: dict[str, Any], text_family: Family, text: DecoderConfig) -
         keeps_prefix=seeing.keeps_prefix,
         projector=seeing.projector,
         tiled=seeing.tiled,
+        newline=seeing.newline,
     )
     return replace(
         text_family,

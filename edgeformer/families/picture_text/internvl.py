@@ -129,7 +129,7 @@ FAMILY = PictureTextFamily(
     tensors=TENSORS,
     marks=marks,
     processor="aspect_tiles",
-    picture_options={"crop_to_patches": True},
+    picture_options=lambda data, config: {"crop_to_patches": True},
     processor_fields=("auto_map", "chat_template", "image_seq_length", "processor_class", "video_processor"),
     ignored_tensors=(r"vision_tower\.embeddings\.mask_token",),
 )

@@ -22,14 +22,17 @@ from edgeformer.documents.json_document import read_object
 from edgeformer.errors import ConfigError, ExportError, shown
 from edgeformer.families.picture_text import Marks, PictureTextFamily, load_seeing
 from edgeformer.manifest.pictures import (
+    AnyResolutionProcessor,
     EnclosedPlaceholder,
     Placeholder,
     RepeatedPlaceholder,
+    RowsPlaceholder,
     TiledPlaceholder,
     TilesProcessor,
 )
 from edgeformer.runtime.media.pictures.kinds import new_processor
 from edgeformer.runtime.media.pictures.placeholders import expand
+from edgeformer.runtime.media.pictures.processor import Processor
 from edgeformer.runtime.text.tokenizer import Tokenizer
 
 TOKEN_FIELDS = ("image_token_id", "image_token_index")
@@ -68,11 +71,12 @@ def _check_processor_file(folder: Path, family: PictureTextFamily, config: Pictu
     unknown = sorted(data.keys() - {*family.processor_fields, WHOLE, "tokenizer"})
     if unknown:
         raise ConfigError(f"{PROCESSOR_FILE} has fields that edgeformer does not know: {', '.join(unknown)}.")
-    for name in ("image_seq_len", "image_seq_length"):
-        if data.get(name) not in (None, config.picture_tokens):
+    states = config.picture_tokens - bool(config.newline)
+    for name in ("image_seq_len", "image_seq_length", "num_image_tokens"):
+        if data.get(name) not in (None, states):
             raise ConfigError(
-                f"{PROCESSOR_FILE} has {name} = {shown(data[name])}, and by config.json a picture becomes "
-                f"{config.picture_tokens} states."
+                f"{PROCESSOR_FILE} has {name} = {shown(data[name])}, and by config.json a picture becomes {states} "
+                "states."
             )
 
 
@@ -95,6 +99,8 @@ class _Encoder:
             start, end = self._special(marks.start), self._special(marks.end)
             self._check_alike(marks.picture, marks.start, marks.end)
             return EnclosedPlaceholder(token=self._token, count=count, start=(start,), end=(end,))
+        if isinstance(processor, AnyResolutionProcessor):
+            return RowsPlaceholder(token=self._token, count=processor.patches**2)
         if not isinstance(processor, TilesProcessor):
             return RepeatedPlaceholder(token=self._token, count=count)
         assert marks.border is not None and marks.whole is not None and marks.tile is not None
@@ -155,20 +161,21 @@ def compare_prompts(source: ModelSource, placeholder: Placeholder, folder: Path 
     folder: of the tokenizer. Raises ExportError where ids differ.
     """
     assert folder is not None and source.pictures is not None
-    pictures = [np.full((*size, 3), 90 * index, np.uint8) for index, size in enumerate(PICTURES)]
     tokenizer, processor = Tokenizer(folder), new_processor(source.pictures)
+    pictures = [np.full((*size, 3), 60 * index, np.uint8) for index, size in enumerate(_sizes(processor))]
     family = load_seeing(source.hf_config["model_type"])
     assert family is not None
     mark = family.marks(tokenizer.config).picture
     try:
         theirs = _their_processor(source.folder)
-        prompts = [prompt.format(*(mark,) * len(pictures)) for prompt in PROMPTS]
-        expected = [_their_ids(theirs, prompt, pictures) for prompt in prompts]
+        prompts = [(prompt.format(*(mark,) * len(PICTURES)), pictures[: len(PICTURES)]) for prompt in PROMPTS]
+        prompts += [(f"Look: {mark}", [each]) for each in pictures]
+        expected = [_their_ids(theirs, prompt, shown) for prompt, shown in prompts]
     except Exception as error:  # of any class: what a processor lacks shows anywhere in its constructor
         reason = shown(str(error), 200)
         return (f"transformers cannot run the processor, so the ids of its prompts were not compared: {reason}.",)
-    grids = [processor.grid(*each.shape[:2]) for each in pictures]
-    for prompt, ids in zip(prompts, expected, strict=True):
+    for (prompt, seen), ids in zip(prompts, expected, strict=True):
+        grids = [processor.among(len(seen)).grid(*each.shape[:2]) for each in seen]
         ours = expand(tokenizer.encode(prompt), placeholder, grids)
         if ours != ids:
             at = next((i for i, (one, two) in enumerate(zip(ours, ids, strict=False)) if one != two), -1)
@@ -179,6 +186,11 @@ def compare_prompts(source: ModelSource, placeholder: Placeholder, folder: Path 
                 f"{TEXT_ONLY}"
             )
     return ()
+
+
+def _sizes(processor: Processor) -> list[tuple[int, int]]:
+    """Return the sizes of the pictures that are compared: with one beyond the limit of states, where there is one."""
+    return [*PICTURES, *([] if processor.limit is None else [processor.limit])]
 
 
 def _their_ids(processor: Any, prompt: str, pictures: Sequence[Any]) -> list[int]:

@@ -92,7 +92,8 @@ class PictureTextLM(CausalLM):
 
         Raises RequestError for what is no picture, or one that cannot be read. name: of a picture without a path.
         """
-        return self._features(*self._pixels(picture, name), name)
+        processor = self.processor.among(1)
+        return self._features(processor, *self._pixels(processor, picture, name), name)
 
     def see(self, prompt: Text, images: Sequence[Picture]) -> SeenPrompt:
         """Return the prompt of a text, or of its ids, with pictures in the places of its placeholders.
@@ -102,31 +103,32 @@ class PictureTextLM(CausalLM):
         tokens = super().encode(prompt)
         check_count(tokens, self.placeholder, len(images))
         names = ["the picture"] if len(images) == 1 else [f"picture {index}" for index in range(len(images))]
-        read = [self._pixels(each, name) for each, name in zip(images, names, strict=True)]
-        grids = [self.processor.grid(*pixels.shape[:2]) for pixels, _ in read]
+        processor = self.processor.among(len(images))
+        read = [self._pixels(processor, each, name) for each, name in zip(images, names, strict=True)]
+        grids = [processor.grid(*pixels.shape[:2]) for pixels, _ in read]
         shown = np.array(expand(tokens, self.placeholder, grids), np.int64)
         self._new_tokens(len(shown), self.generation_config)  # before the tower runs
         states = [np.empty((0, self.config.hidden_size), np.float32)]
         numbers = [np.empty(0, np.int64)]
         for (pixels, digest), name in zip(read, names, strict=True):
-            states.append(self._features(pixels, digest, name))
+            states.append(self._features(processor, pixels, digest, name))
             numbers.append(picture_numbers(digest, len(states[-1]), self.manifest.vocab_size))
         pictures = PictureRows(self.picture_graphs, np.concatenate(numbers), np.concatenate(states))
         prompt_numbers = shown.copy()
         prompt_numbers[shown == self.placeholder.token] = np.concatenate(numbers)
         return SeenPrompt(prompt_numbers.tolist(), shown.tolist(), pictures)
 
-    def _pixels(self, picture: Picture, name: str) -> tuple[Pixels, bytes]:
-        """Return the pixels of a picture and their digest."""
-        pixels = self.processor.read(picture, name)
-        digest = hashlib.sha256(repr(pixels.shape).encode())
+    def _pixels(self, processor: Processor, picture: Picture, name: str) -> tuple[Pixels, bytes]:
+        """Return the pixels of a picture, and the digest of these and of what is done to them."""
+        pixels = processor.read(picture, name)
+        digest = hashlib.sha256(repr(pixels.shape).encode() + processor.salt)
         digest.update(np.ascontiguousarray(pixels).data)
         return pixels, digest.digest()
 
-    def _features(self, pixels: Pixels, digest: bytes, name: str) -> Features:
+    def _features(self, processor: Processor, pixels: Pixels, digest: bytes, name: str) -> Features:
         found = self.features.get(digest)
         if found is None:
-            values = self.processor.values(pixels, name)
+            values = processor.values(pixels, name)
             runs = [values[start : start + TILES] for start in range(0, len(values), TILES)]
             tiled = self.config.tiled
             made = [
@@ -134,6 +136,8 @@ class PictureTextLM(CausalLM):
                 for run in runs
             ]
             found = np.concatenate(made).reshape(-1, self.config.hidden_size)
+            packing = processor.packing(*pixels.shape[:2])
+            found = found if packing is None else packing.packed(found)
             self.features.put(digest, found)
         return found
 
