@@ -156,5 +156,41 @@ class MlpProjector:
     bias: bool
 
 
-Projector = PixelShuffleProjector | MlpProjector
+@dataclass(frozen=True, kw_only=True)
+class AveragePoolProjector:
+    """The projector of Gemma 3: the means of squares of patches, normalized, then one matrix.
+
+    Source: arXiv 2503.19786 (Gemma 3), transformers' Gemma3MultiModalProjector.
+
+    Attributes:
+        factor: patches of a side of a square. Patches to the right and below that fill no square are not read.
+        norm: of the means.
+        bias: of the matrix.
+    """
+
+    kind: Literal["average_pool"] = "average_pool"
+    factor: int
+    norm: NormConfig
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        check(self.factor > 0, self, "factor", "positive")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearProjector:
+    """The projector of PaliGemma: one matrix. Source: arXiv 2407.07726, transformers' PaliGemmaMultiModalProjector."""
+
+    kind: Literal["linear"] = "linear"
+    bias: bool
+
+
+Projector = PixelShuffleProjector | MlpProjector | AveragePoolProjector | LinearProjector
 """The kinds of projectors, told apart by `kind`."""
+
+Bidirectional = Literal["pictures", "prompt"]
+"""The tokens that attend both ways in a model that is causal otherwise.
+
+pictures    the states of a picture attend to each other; a layer with a window sees nothing before it (Gemma 3)
+prompt      all of a prompt does, in layers with a window, too (PaliGemma)
+"""

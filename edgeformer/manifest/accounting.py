@@ -7,13 +7,14 @@ from typing import Any, NamedTuple
 
 from edgeformer.config import (
     AttentionPooler,
+    AveragePoolProjector,
     DecoderConfig,
     DisentangledConfig,
     EncoderConfig,
     LearnedPositions,
+    MlpProjector,
     ModelConfig,
     PictureTextConfig,
-    PixelShuffleProjector,
     StackConfig,
     T5BiasConfig,
     TokenPooler,
@@ -237,7 +238,12 @@ def _decoder_head(config: DecoderConfig) -> int:
 def _projector(config: PictureTextConfig) -> int:
     hidden, bias = config.hidden_size, config.projector.bias
     count = hidden * (config.feature_size + bias)
-    return count if isinstance(config.projector, PixelShuffleProjector) else count + hidden * (hidden + bias)
+    match config.projector:
+        case MlpProjector():
+            return count + hidden * (hidden + bias)
+        case AveragePoolProjector() as pool:
+            return count + norm_weights(pool.norm, config.feature_size)
+    return count
 
 
 def _vision_head(config: VisionConfig) -> int:

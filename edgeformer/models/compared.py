@@ -131,6 +131,8 @@ def _states_or_logits(outputs: Any) -> Tensor:
 
 PLACEHOLDER = -1
 """The id in the place of each state of a picture, in the texts that are compared."""
+ANSWER = 8
+"""Tokens at the end of such a text that follow a prompt whose tokens attend both ways."""
 
 
 def _picture_text_class(config: PictureTextConfig, architectures: Sequence[str]) -> str:
@@ -144,11 +146,28 @@ def _picture_text_ours(
     features, seen = module.see(pixels), text == PLACEHOLDER
     embeddings = module.embed_tokens(text.masked_fill(seen, 0))
     embeddings = embeddings.masked_scatter(seen.unsqueeze(-1), features.to(embeddings.dtype))
-    return [features.flatten(0, 1), module.read_embeddings(embeddings, torch.ones_like(text), caches)[0]]
+    if config.bidirectional is None:
+        logits = module.read_embeddings(embeddings, torch.ones_like(text), caches)[0]
+    else:
+        numbers = _prompt(text) - 1 if config.bidirectional == "prompt" else _pictures(seen, config.picture_tokens)
+        logits = module.read_blocks(embeddings, numbers[0].tolist(), caches)[0]
+    return [features.flatten(0, 1), logits]
+
+
+def _pictures(seen: Tensor, count: int) -> Tensor:
+    """Return the number of the picture that each token [1, S] is a state of, which have `count`; −1 for text."""
+    return torch.where(seen, (seen.cumsum(1) - 1) // count, -1)
+
+
+def _prompt(text: Tensor) -> Tensor:
+    """Return 1 for the tokens [1, S] of a prompt, and 0 for those of the answer behind it."""
+    return (torch.arange(text.shape[1]) < text.shape[1] - ANSWER).to(torch.int64).unsqueeze(0)
 
 
 def _picture_text_theirs(model: Any, config: PictureTextConfig, inputs: list[Tensor]) -> list[Tensor]:
     pixels, text = inputs
+    types = {"pictures": (text == PLACEHOLDER).to(torch.int64), "prompt": 1 - _prompt(text)}
+    options = {} if config.bidirectional is None else {"token_type_ids": types[config.bidirectional]}
     text = text.masked_fill(text == PLACEHOLDER, model.config.image_token_id)
     cpu = torch.device("cpu")  # Idefics3 moves states to where its parameters are, which are on the meta device
     devices = (patch.object(kind, "device", cpu) for kind in {type(model), type(model.model)})
@@ -156,7 +175,7 @@ def _picture_text_theirs(model: Any, config: PictureTextConfig, inputs: list[Ten
         for each in devices:
             patches.enter_context(each)
         features = model.get_image_features(pixel_values=pixels, return_dict=True).pooler_output
-        logits = model(input_ids=text, pixel_values=pixels, return_dict=True, use_cache=False).logits
+        logits = model(input_ids=text, pixel_values=pixels, return_dict=True, use_cache=False, **options).logits
     return [torch.cat([each.flatten(0, -2) for each in features]), logits]
 
 

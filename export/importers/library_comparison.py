@@ -246,7 +246,11 @@ def _pictures_in_text(config: PictureTextConfig, text: Tensor, hf_config: Mappin
         raise NotComparedError("its config.json names no token that stands for a picture")
     text = torch.where(text == placeholder, (text + 1) % config.vocab_size, text)
     picture = torch.full((1, config.picture_tokens), PLACEHOLDER)
-    return [pixels, torch.cat((picture, picture, text, picture), 1)]
+    # transformers takes pictures side by side for one, where their states attend to each other.
+    between = [text[:, :1]] if config.bidirectional == "pictures" else []
+    if config.bidirectional == "prompt":
+        return [pixels, torch.cat((picture, picture, picture, text), 1)]
+    return [pixels, torch.cat((picture, *between, picture, text, picture), 1)]
 
 
 def _recording(stack: StackConfig, config: ModelConfig, generator: torch.Generator) -> Tensor:

@@ -16,14 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 Features = NDArray[np.float32]
-NUMBER_BITS = 62
-"""Bits of the number that stands for a state of a picture; with the vocabulary it is an int64."""
+NUMBER_BITS = 61
+"""Bits that are drawn for the number of a state of a picture; with the vocabulary and one bit more it is an int64."""
 
 
 def picture_numbers(digest: bytes, count: int, vocab_size: int) -> NDArray[np.int64]:
-    """Return the numbers of the states of a picture, int64 [count]; digest: of its pixels."""
+    """Return the numbers of the states of a picture, int64 [count]; digest: of its pixels.
+
+    From `vocab_size` on, the first is odd, and the others are even; see `picture_blocks`.
+    """
     drawn = np.frombuffer(hashlib.shake_256(digest).digest(8 * count), "<u8") >> (64 - NUMBER_BITS)
-    return drawn.astype(np.int64) + vocab_size
+    return 2 * drawn.astype(np.int64) + (np.arange(count) == 0) + vocab_size
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,13 @@ SIDE = 3
 SPECIAL = [
     "<pad>", "<s>", "</s>", "<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>",
     *(f"<row_{row}_col_{column}>" for row in range(1, SIDE + 1) for column in range(1, SIDE + 1)),
+    "<start_of_image>", "<end_of_image>", "<image_soft_token>",
 ]  # fmt: skip
 IMAGE = SPECIAL.index("<image>")
+STATES = {"gemma3": "<image_soft_token>"}
+"""The token in the place of each state of a picture, where it is not <image>."""
+SPELLED = {"gemma3": "<start_of_image>"}
+"""What a prompt has in the place of a picture, where it is not <image>."""
 SENTENCES = [
     "What is left of the circle?\n\n",
     "Look at both pictures.\nWhich is red?\n",
@@ -44,8 +49,9 @@ TOWER = {
 }  # fmt: skip
 
 IDEFICS3, SMOLVLM = transformers.Idefics3ImageProcessorPil, transformers.SmolVLMImageProcessorPil
-CLIP, SIGLIP, LLAVA = (
+CLIP, GEMMA3, SIGLIP, LLAVA = (
     transformers.CLIPImageProcessorPil,
+    transformers.Gemma3ImageProcessorPil,
     transformers.SiglipImageProcessorPil,
     transformers.LlavaImageProcessorPil,
 )
@@ -73,7 +79,39 @@ def square(size: int) -> dict[str, Any]:
 
 CLIP_TOWER = {"model_type": "clip_vision_model", "projection_dim": 12}
 SIGLIP_TOWER = {"model_type": "siglip_vision_model"}
+GEMMA3_TEXT = {
+    "model_type": "gemma3_text", "num_hidden_layers": 3, "query_pre_attn_scalar": 10, "sliding_window": 3,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+}  # fmt: skip
+ROPE = {"rope_theta": 1e4, "rope_type": "default"}
+
+
+def fixed(size: int) -> dict[str, Any]:
+    return {"size": {"height": size, "width": size}}
+
+
 MODELS = {
+    "gemma3": {
+        "a window in a block": Model(
+            vision=SIGLIP_TOWER, text=GEMMA3_TEXT, processor=GEMMA3, picture=fixed(28),
+            outer={"mm_tokens_per_image": 4}, file={"image_seq_length": 4},
+        ),
+        "patches left out": Model(
+            # squares of 2 x 2 of 5 x 5 patches; a window of a picture and a few tokens
+            vision=SIGLIP_TOWER | {"image_size": 35, "vision_use_head": False, "num_attention_heads": 2},
+            text=GEMMA3_TEXT | {"sliding_window": 9, "num_key_value_heads": 5, "layer_types": None,
+                                "rope_parameters": {"full_attention": ROPE | {"rope_theta": 1e6, "factor": 8.0,
+                                "rope_type": "linear"}, "sliding_attention": ROPE}},
+            processor=GEMMA3, picture=fixed(35) | {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.9, 0.8, 0.7]},
+            outer={"mm_tokens_per_image": 4}, file={"image_seq_length": 4},
+        ),
+        "odd heads": Model(
+            # heads of 12, which the kernel does not take; every patch is a state, and no window hides one
+            vision=SIGLIP_TOWER, text=GEMMA3_TEXT | {"head_dim": 12, "num_attention_heads": 2,
+                                                     "num_key_value_heads": 2, "sliding_window": 20},
+            processor=GEMMA3, picture=fixed(28), outer={"mm_tokens_per_image": 16}, file={"image_seq_length": 16},
+        ),
+    },
     "smolvlm": {
         "tiles": Model(picture=tiles(28, 84), outer={"scale_factor": 2}, file={"image_seq_len": 4}),
         "fractions": Model(
@@ -139,8 +177,9 @@ def save(model_type: str, name: str, folder: Any) -> Any:
     """Save a seeded random model with its processor and tokenizer; return transformers' module in float64."""
     row = MODELS[model_type][name]
     torch.manual_seed(sum(map(ord, model_type + name)))
-    token = "image_token_index" if model_type == "llava" else "image_token_id"
-    options = {"vision_config": TOWER | row.vision, "text_config": TEXT | row.text, token: IMAGE, **row.outer}
+    token = "image_token_index" if model_type in ("gemma3", "llava") else "image_token_id"
+    place = SPECIAL.index(STATES.get(model_type, "<image>"))
+    options = {"vision_config": TOWER | row.vision, "text_config": TEXT | row.text, token: place, **row.outer}
     model = transformers.AutoModelForImageTextToText.from_config(transformers.CONFIG_MAPPING[model_type](**options))
     with torch.no_grad():
         # transformers starts with norms of one and biases of zero, which would hide many faults.
@@ -150,11 +189,12 @@ def save(model_type: str, name: str, folder: Any) -> Any:
             elif "vision" in parameter_name or "connector" in parameter_name or "projector" in parameter_name:
                 parameter.copy_(torch.randn_like(parameter) / parameter[0].numel() ** 0.5)
     model.save_pretrained(folder)
+    named = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>"}
     fast = transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer(), bos_token="<s>", eos_token="</s>", pad_token="<pad>",
-        additional_special_tokens=SPECIAL[3:],
+        extra_special_tokens=named if model_type == "gemma3" else SPECIAL[3:],
     )  # fmt: skip
-    fast.chat_template = TEMPLATE
+    fast.chat_template = TEMPLATE.replace("<image>", SPELLED.get(model_type, "<image>"))
     fast.save_pretrained(folder)
     row.processor(**row.picture).save_pretrained(folder)
     (folder / "processor_config.json").write_text(json.dumps(row.file))

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from picture_text_rows import IMAGE, MODELS, save
+from picture_text_rows import IMAGE, MODELS, SPELLED, save
 
 from edgeformer.checkpoints.source import open_source
 from edgeformer.errors import ConfigError, ExportError, ParityError, RequestError
@@ -36,7 +36,7 @@ from edgeformer.runtime.media.pictures.tiles import Tiles
 
 LIMIT = 1e-5
 CASES = [(family, name) for family, models in MODELS.items() for name in models]
-EXPORTED_ALWAYS = (("smolvlm", "tiles"), ("llava", "layers"))
+EXPORTED_ALWAYS = (("smolvlm", "tiles"), ("llava", "layers"), ("gemma3", "a window in a block"))
 EXPORTED = [
     case if case in EXPORTED_ALWAYS else pytest.param(*case, marks=pytest.mark.slow) for case in CASES
 ]  # fmt: skip
@@ -74,8 +74,14 @@ def theirs(model, prompt, pictures):
     """Return the ids of transformers' processor, and logits [S, V] of its module in float64."""
     encoded = model.processor(text=[prompt], images=[pictures], return_tensors="pt")
     with torch.no_grad(), _positions_in_float32(model.module):
-        out = model.module(input_ids=encoded["input_ids"], pixel_values=encoded["pixel_values"].double())
+        pixels = encoded["pixel_values"].double()
+        out = model.module(input_ids=encoded["input_ids"], pixel_values=pixels, **types_of(encoded))
     return encoded, out.logits[0].numpy()
+
+
+def types_of(encoded):
+    """Return what says which tokens attend to each other, of families that have it."""
+    return {name: encoded[name] for name in ("token_type_ids",) if name in encoded}
 
 
 def error(actual, expected):
@@ -113,7 +119,7 @@ def test_module_pixels_and_ids_are_those_of_transformers(models, family, name):
 @pytest.mark.parametrize(("family", "name"), EXPORTED)
 def test_a_bundle_answers_as_transformers_does(models, bundles, family, name):
     model, runtime = models(family, name), load(bundles(family, name), "cpu", 1)
-    prompt = PROMPT.format("<image>")
+    prompt = PROMPT.format(SPELLED.get(family, "<image>"))
     encoded, expected = theirs(model, prompt, PICTURES)
     ids = encoded["input_ids"][0]
     assert runtime.see(prompt, PICTURES).shown == ids.tolist()
@@ -121,7 +127,7 @@ def test_a_bundle_answers_as_transformers_does(models, bundles, family, name):
     with torch.no_grad(), _positions_in_float32(model.module):
         written = model.module.generate(
             input_ids=ids[None], attention_mask=torch.ones_like(ids[None]), do_sample=False, max_new_tokens=8,
-            pixel_values=encoded["pixel_values"].double(), eos_token_id=None, pad_token_id=0,
+            pixel_values=encoded["pixel_values"].double(), eos_token_id=None, pad_token_id=0, **types_of(encoded),
         )[0, len(ids) :]  # fmt: skip
     options = {"max_new_tokens": 8, "ignore_eos": True}
     assert runtime.generate(prompt, images=PICTURES, **options).token_ids == written.tolist()

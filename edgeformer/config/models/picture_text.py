@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Literal, Self
 
+from edgeformer.config.block import BlockConfig
 from edgeformer.config.models.decoder import DecoderConfig
 from edgeformer.config.models.stack import StackConfig, Task
 from edgeformer.config.models.vision_encoder import VisionConfig
-from edgeformer.config.pictures import PixelShuffleProjector, Projector
+from edgeformer.config.pictures import AveragePoolProjector, Bidirectional, PixelShuffleProjector, Projector
 from edgeformer.documents.schema import check
 
 
@@ -24,6 +25,7 @@ class PictureTextConfig(DecoderConfig):
         keeps_prefix: whether the states of the tower's learned tokens are read, too, in front of those of patches.
         projector: makes states of the text model of the tower's.
         tiled: whether a picture may be several of the tower's pictures; the graph then has an axis for these.
+        bidirectional: what attends both ways, a *block*; None where pictures are read as tokens are.
     """
 
     task: ClassVar[Task] = "image-text-to-text"
@@ -33,6 +35,7 @@ class PictureTextConfig(DecoderConfig):
     keeps_prefix: bool = False
     projector: Projector
     tiled: bool = False
+    bidirectional: Bidirectional | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,6 +49,12 @@ class PictureTextConfig(DecoderConfig):
             grid, factor = self.vision.patches.grid, self.projector.factor
             square = grid.rows == grid.columns and grid.rows % factor == 0 and not self.keeps_prefix
             check(square, self, "projector", f"for squares of {factor} × {factor} patches, of pictures that are square")
+        if isinstance(self.projector, AveragePoolProjector):
+            check(not self.keeps_prefix, self, "keeps_prefix", "False where squares of patches are pooled")
+            check(self.picture_tokens > 0, self, "projector", "for squares that are no larger than a picture")
+        if self.bidirectional is not None:
+            check(not self.tiled, self, "tiled", "False where a picture attends both ways")
+            check(all(map(_turns, self.blocks)), self, "bidirectional", "None for blocks that only look back")
 
     @classmethod
     def of_decoder(cls, text: DecoderConfig, **seeing: object) -> "PictureTextConfig":
@@ -66,9 +75,12 @@ class PictureTextConfig(DecoderConfig):
     @property
     def picture_tokens(self) -> int:
         """Return the number of states that one of the tower's pictures becomes."""
+        grid = self.vision.patches.grid
         if isinstance(self.projector, PixelShuffleProjector):
-            return self.vision.patches.grid.patches // self.projector.factor**2
-        return self.vision.patches.grid.patches + self.vision.prefix_tokens * self.keeps_prefix
+            return grid.patches // self.projector.factor**2
+        if isinstance(self.projector, AveragePoolProjector):
+            return (grid.rows // self.projector.factor) * (grid.columns // self.projector.factor)
+        return grid.patches + self.vision.prefix_tokens * self.keeps_prefix
 
     @property
     def feature_size(self) -> int:
@@ -79,3 +91,11 @@ class PictureTextConfig(DecoderConfig):
     def with_picture_size(self, height: int, width: int) -> Self:
         """Return the config for pictures of another size. Raises ConfigError where the tower does not read them."""
         return replace(self, vision=self.vision.with_picture_size(height, width))
+
+
+def _turns(block: BlockConfig) -> bool:
+    """Return whether a causal block is one of attention that can look both ways, too."""
+    attention = block.attention
+    if attention is None or block.recurrent is not None or attention.relative is not None:
+        return False
+    return attention.shares is None and attention.chunk is None and (attention.window is None or attention.sliding)

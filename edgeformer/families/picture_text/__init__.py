@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from edgeformer.config import DecoderConfig, PictureTextConfig, Projector, VisionConfig
+from edgeformer.config import Bidirectional, DecoderConfig, PictureTextConfig, Projector, VisionConfig
 from edgeformer.errors import ConfigError
 from edgeformer.families._family import Computed, Family, Fields, Packed
 from edgeformer.families._wrappers import WRAPPERS, is_foreign
+from edgeformer.manifest.pictures import PromptText
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,7 @@ class Seeing:
     projector: Projector
     keeps_prefix: bool = False
     tiled: bool = False
+    bidirectional: Bidirectional | None = None
     unread: tuple[str, ...] = ()
 
 
@@ -41,12 +43,14 @@ class Marks:
         picture: the placeholder.
         border, whole, tile: see `edgeformer.manifest.pictures.TiledPlaceholder`; tile is a pattern of {row} and
             {column}, from 1 on. None where a placeholder is only repeated.
+        text: how prompts are written before they are encoded; None for as they are.
     """
 
     picture: str = "<image>"
     border: str | None = None
     whole: str | None = None
     tile: str | None = None
+    text: PromptText | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +65,7 @@ class PictureTextFamily:
         marks: returns the texts of tokens around pictures, of tokenizer_config.json.
         processor: kind of its processor of pictures.
         processor_fields: fields of processor_config.json that edgeformer reads, or that change nothing here.
-        ignored_tensors, computed_tensors: as in `Family`.
+        ignored_tensors, computed_tensors, transposed: as in `Family`.
     """
 
     summary: str
@@ -72,6 +76,7 @@ class PictureTextFamily:
     processor_fields: tuple[str, ...] = ()
     ignored_tensors: tuple[str, ...] = ()
     computed_tensors: Mapping[str, Computed] = field(default_factory=dict)
+    transposed: tuple[str, ...] = ()
 
 
 def seeing_names() -> list[str]:
@@ -111,12 +116,14 @@ def with_tower(data: dict[str, Any], text_family: Family, text: DecoderConfig) -
         keeps_prefix=seeing.keeps_prefix,
         projector=seeing.projector,
         tiled=seeing.tiled,
+        bidirectional=seeing.bidirectional,
     )
     return replace(
         text_family,
         tensors={**text_family.tensors, **family.tensors},
         ignored_tensors=(*text_family.ignored_tensors, *family.ignored_tensors, *seeing.unread),
         computed_tensors={**text_family.computed_tensors, **family.computed_tensors},
+        transposed=(*text_family.transposed, *family.transposed),
         nested=True,
         sees=True,
     ), config

@@ -29,6 +29,9 @@ from edgeformer.runtime.text.tokenizer import Tokenizer
 TOKEN_FIELDS = ("image_token_id", "image_token_index")
 """Names of the placeholder's id in config.json."""
 
+COUNTS = ("image_seq_len", "image_seq_length")
+"""Names of the states that a picture becomes in processor_config.json."""
+
 PICTURES = ((61, 97), (97, 61), (48, 48))
 """Height and width of the pictures of the prompts that are compared."""
 
@@ -62,12 +65,13 @@ def _check_processor_file(folder: Path, family: PictureTextFamily, config: Pictu
     unknown = sorted(data.keys() - {*family.processor_fields, WHOLE, "tokenizer"})
     if unknown:
         raise ConfigError(f"{PROCESSOR_FILE} has fields that edgeformer does not know: {', '.join(unknown)}.")
-    count = data.get("image_seq_len")
-    if count is not None and count != config.picture_tokens:
-        raise ConfigError(
-            f"{PROCESSOR_FILE} has image_seq_len = {shown(count)}, and by config.json a picture becomes "
-            f"{config.picture_tokens} states."
-        )
+    for name in COUNTS:
+        count = data.get(name)
+        if count is not None and count != config.picture_tokens:
+            raise ConfigError(
+                f"{PROCESSOR_FILE} has {name} = {shown(count)}, and by config.json a picture becomes "
+                f"{config.picture_tokens} states."
+            )
 
 
 class _Encoder:
@@ -86,7 +90,7 @@ class _Encoder:
         """Return what a placeholder becomes."""
         marks, count, processor = self._marks, self._config.picture_tokens, self._source.pictures
         if not isinstance(processor, TilesProcessor):
-            return RepeatedPlaceholder(token=self._token, count=count)
+            return RepeatedPlaceholder(token=self._token, count=count, text=marks.text)
         assert marks.border is not None and marks.whole is not None and marks.tile is not None
         border = self._special(marks.border)
         self._check_alike(marks.picture, marks.border)
@@ -144,10 +148,11 @@ def compare_prompts(source: ModelSource, placeholder: Placeholder, folder: Path 
     """
     assert folder is not None and source.pictures is not None
     pictures = [np.full((*size, 3), 90 * index, np.uint8) for index, size in enumerate(PICTURES)]
-    tokenizer, processor = Tokenizer(folder), new_processor(source.pictures)
+    text = placeholder.text if isinstance(placeholder, RepeatedPlaceholder) else None
+    tokenizer, processor = Tokenizer(folder, text), new_processor(source.pictures)
     family = load_seeing(source.hf_config["model_type"])
     assert family is not None
-    mark = family.marks(tokenizer.config).picture
+    mark = family.marks(tokenizer.config).picture if text is None else text.spelled
     try:
         theirs = _their_processor(source.folder)
         prompts = [prompt.format(*(mark,) * len(pictures)) for prompt in PROMPTS]

@@ -304,8 +304,8 @@ class Scheduler:
                 continue
             stop = request.branch_at if request.branch_at > request.prefilled else len(request.row.prompt)
             if not self._prompts_first:
-                stop = min(stop, request.prefilled + chunk)
-                if stop - request.prefilled > left:
+                stop = min(stop, self._decoder.graph.piece_end(request.row.prompt, request.prefilled, chunk))
+                if stop - request.prefilled > left and left < chunk:  # a block may be longer than a chunk
                     return
                 left -= stop - request.prefilled
             self._run_piece(request, request.row.prompt[request.prefilled : stop])

@@ -9,6 +9,7 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeformer.config import PictureTextConfig
 from edgeformer.errors import RequestError
@@ -85,7 +86,13 @@ class PictureTextLM(CausalLM):
         """
         tokens = super().encode(text, what, vocab_size, context_length)
         check_count(tokens, self.placeholder, 0)
+        self._check_pictures(0)
         return tokens
+
+    def _check_pictures(self, count: int) -> None:
+        """Raise RequestError for a prompt without pictures where these are what a prompt is about."""
+        if self.config.bidirectional == "prompt" and not count:
+            raise RequestError("this model reads prompts with a picture, as it was trained; give it one.")
 
     def picture_features(self, picture: Picture, name: str = "the picture") -> Features:
         """Return what stands in the place of embeddings for a picture, float32 [tokens, E], of all its tiles in order.
@@ -101,6 +108,7 @@ class PictureTextLM(CausalLM):
         """
         tokens = super().encode(prompt)
         check_count(tokens, self.placeholder, len(images))
+        self._check_pictures(len(images))
         names = ["the picture"] if len(images) == 1 else [f"picture {index}" for index in range(len(images))]
         read = [self._pixels(each, name) for each, name in zip(images, names, strict=True)]
         grids = [self.processor.grid(*pixels.shape[:2]) for pixels, _ in read]
@@ -111,10 +119,22 @@ class PictureTextLM(CausalLM):
         for (pixels, digest), name in zip(read, names, strict=True):
             states.append(self._features(pixels, digest, name))
             numbers.append(picture_numbers(digest, len(states[-1]), self.manifest.vocab_size))
+        if self.config.bidirectional == "prompt":
+            return self._see_whole(shown, np.concatenate(states), [digest for _, digest in read])
         pictures = PictureRows(self.picture_graphs, np.concatenate(numbers), np.concatenate(states))
         prompt_numbers = shown.copy()
         prompt_numbers[shown == self.placeholder.token] = np.concatenate(numbers)
         return SeenPrompt(prompt_numbers.tolist(), shown.tolist(), pictures)
+
+    def _see_whole(self, shown: NDArray[np.int64], states: Features, digests: Sequence[bytes]) -> SeenPrompt:
+        """Return a prompt that is one block: a number stands for each token, too, and follows from all of the prompt.
+
+        What a layer keeps of a token depends on every other one, so that only the same prompt is found again.
+        """
+        numbers = picture_numbers(b"".join((*digests, shown.tobytes())), len(shown), self.manifest.vocab_size)
+        [embeddings] = self.picture_graphs.embed.run(["inputs_embeds"], {"input_ids": shown[None]})
+        embeddings[0, shown == self.placeholder.token] = states
+        return SeenPrompt(numbers.tolist(), shown.tolist(), PictureRows(self.picture_graphs, numbers, embeddings[0]))
 
     def _pixels(self, picture: Picture, name: str) -> tuple[Pixels, bytes]:
         """Return the pixels of a picture and their digest."""

@@ -6,6 +6,7 @@
 The last graph is fed what the first two computed, as clients do, and is held to PyTorch over the pixels.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,27 @@ MORE_PICTURES = 5
 """Further pictures that the tower reads, since eager's error of a few vectors is a matter of chance."""
 TOKENS = 24
 """Tokens of text between the pictures."""
+ANSWER = 8
+"""Tokens of an answer behind a prompt that attends both ways."""
+LONGEST_WINDOW = 2048
+"""Tokens of a window that a text of pictures goes beyond; to go beyond longer ones would take minutes."""
+
+
+@dataclass(frozen=True)
+class _Text:
+    """A text with pictures.
+
+    Attributes:
+        ids: of its tokens, with the placeholder for each state.
+        seen: which of them are states.
+        tokens: what the runtime has in their places, with numbers for states.
+        blocks: the number of the block that each is in, of tokens that attend both ways; −1 for none.
+    """
+
+    ids: Array
+    seen: Array
+    tokens: Array
+    blocks: Array
 
 
 class PictureTextTrial(Trial):
@@ -69,19 +91,18 @@ class PictureTextTrial(Trial):
         self._judge_vectors("embeddings", f"{TOKENS} tokens", [found], [Row(tokens, *pair)], "embeddings")
 
     def _judge_text(self, pixels: list[Array]) -> None:
-        """Judge a text with pictures: in one run, and in chunks that cut pictures."""
-        count, context = self._config.picture_tokens, self.setup.manifest.context_length
-        fits = min(PICTURES, (context - 1) // count)
-        pixels = pixels[:fits]
-        text = random_tokens(min(TOKENS, context - count * fits), self._config.vocab_size, salt=6)
-        text = np.where(text == self._token, (self._token + 1) % self._config.vocab_size, text)
-        picture = [picture_numbers(bytes([index]), count, self._config.vocab_size) for index in range(fits)]
-        tokens = np.concatenate([*picture[:-1], text, *picture[-1:]])
-        row, graph = self._row(tokens, pixels), self.graphs[0]
+        """Judge a text with pictures: in one run, and in chunks that cut pictures, unless these attend both ways."""
+        fits = min(PICTURES, (self.setup.manifest.context_length - 1) // self._config.picture_tokens)
+        pixels, text = pixels[:fits], self._text(fits)
+        tokens, row, graph = text.tokens, self._row(text, pixels), self.graphs[0]
         self.judge.eager_worst = worst_of([(row.eager.logits, row.expected.logits)])
-        states = np.concatenate([self._states(each) for each in pixels] or [np.empty((0, self._config.hidden_size))])
-        numbers = np.concatenate([np.empty(0, np.int64), *picture])
-        rows = PictureRows(self._pictures, numbers, states)
+        [states] = self._pictures.embed.run(["inputs_embeds"], {"input_ids": text.ids[None]})
+        for place, each in zip(
+            np.flatnonzero(text.seen).reshape(fits, self._config.picture_tokens), pixels, strict=True
+        ):
+            states[0, place] = self._states(each)
+        numbered = tokens >= self._config.vocab_size
+        rows = PictureRows(self._pictures, tokens[numbered], states[0, numbered])
 
         def read(decoder: StepRunner) -> StepRunner:
             decoder.graph.pictures = rows
@@ -97,10 +118,34 @@ class PictureTextTrial(Trial):
         decoder = read(graph.decoder(1, len(tokens)))
         for size in (1, 2, 3, 5, 8, len(tokens)):
             if start < len(tokens):
-                pieces.append(decoder.prefill_all(0, tokens[start : start + size], chunk=size))
-                start += size
+                whole_blocks = decoder.graph.prefix_end(tokens, min(start + size, len(tokens)))
+                stop = max(whole_blocks, decoder.graph.piece_end(tokens, start, 1))
+                pieces.append(decoder.prefill_all(0, tokens[start:stop], chunk=size))
+                start = stop
         pairs = [(np.concatenate(pieces), whole)]
         self.judge.agreement("chunks against one run", pairs, row.eager.logits, row.expected.logits)
+
+    def _text(self, pictures: int) -> _Text:
+        """Return a text with pictures: first and side by side, and the last one at its end, or in front of a prompt."""
+        config, token = self._config, self._token
+        count, vocab_size = config.picture_tokens, config.vocab_size
+        window = min((each for each in config.windows if each is not None), default=0)
+        wanted = max(TOKENS, (window if window <= LONGEST_WINDOW else 0) + TOKENS - count * pictures)
+        text = random_tokens(min(wanted, self.setup.manifest.context_length - count * pictures), vocab_size, salt=6)
+        text = np.where(text == token, (token + 1) % vocab_size, text)
+        states, whole = np.full(count, token), config.bidirectional == "prompt"
+        parts = [states] * pictures
+        parts = [*parts, text] if whole else [*parts[:-1], text, *parts[-1:]]
+        ids = np.concatenate(parts)
+        seen = ids == token
+        blocks = np.where(seen, np.cumsum(seen) - 1, -count) // count
+        if whole:
+            blocks = np.where(np.arange(len(ids)) < max(len(ids) - ANSWER, 1), 0, -1)
+        tokens = ids.copy()
+        for block in range(blocks.max(initial=-1) + 1):
+            place = np.flatnonzero(blocks == block)
+            tokens[place] = picture_numbers(bytes([block]), len(place), vocab_size)
+        return _Text(ids, seen, tokens, blocks)
 
     def _pixels(self, salt: int) -> Array:
         """Return a picture of noise, as large as normalized pixels are."""
@@ -133,10 +178,9 @@ class PictureTextTrial(Trial):
         [pair] = self.compute(outputs, pixels)
         return Row(np.empty(0, np.int64), *pair)
 
-    def _row(self, tokens: Array, pixels: list[Array]) -> Row:
+    def _row(self, text: _Text, pixels: list[Array]) -> Row:
         """Run both references on a text with pictures."""
-        seen = torch.from_numpy(tokens >= self._config.vocab_size)[None]
-        ids = torch.from_numpy(np.where(tokens >= self._config.vocab_size, self._token, tokens))[None]
+        seen, ids = torch.from_numpy(text.seen)[None], torch.from_numpy(text.ids)[None]
 
         def run(reference: Reference) -> tuple[Tensor, Any]:
             with reference.loaded():
@@ -145,7 +189,11 @@ class PictureTextTrial(Trial):
                 if pixels:
                     states = module.see(torch.from_numpy(self._batch(pixels)))
                     x = x.masked_scatter(seen.unsqueeze(-1), states.to(x.dtype))
-                logits, presents = module.read_embeddings(x, torch.ones_like(ids), reference.empty_caches(1))
+                caches = reference.empty_caches(1)
+                if self._config.bidirectional is None:
+                    logits, presents = module.read_embeddings(x, torch.ones_like(ids), caches)
+                else:
+                    logits, presents = module.read_blocks(x, text.blocks.tolist(), caches)
             return logits, tuple(presents)
 
         def outputs(reference: Reference) -> list[Outputs]:
@@ -153,7 +201,7 @@ class PictureTextTrial(Trial):
             return [Outputs({"logits": to_numpy(logits[0])}, row_of(presents))]
 
         [pair] = self.compute(outputs)
-        return Row(tokens, *pair)
+        return Row(text.tokens, *pair)
 
 
 def judge_pictures(setup: Setup, model: Any, decoder: Any, vision: Any, embed: Any) -> list[Check]:
