@@ -217,3 +217,8 @@ def _check_pictures(plan: ExportPlan, config: ModelConfig | None) -> None:
             f"models that read pictures are exported for ONNX files on the CPU this time, and not for {where}. Export "
             "the text model by itself: --text-only."
         )
+    if plan.cache_precision is not None:
+        raise ExportError(
+            f"no check compares keys and values of pictures that are cached as {plan.cache_precision}. Leave "
+            "cache_precision out, or export the text model by itself: --text-only."
+        )

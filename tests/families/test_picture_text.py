@@ -17,6 +17,7 @@ import pytest
 import torch
 from picture_text_rows import IMAGE, MODELS, SPELLED, save
 
+from edgeformer import ops
 from edgeformer.checkpoints.source import open_source
 from edgeformer.errors import ConfigError, ExportError, ParityError, RequestError
 from edgeformer.export import export_model, verify
@@ -29,10 +30,14 @@ from edgeformer.families.picture_text import seeing_names, with_tower
 from edgeformer.manifest.accounting import account
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.models.compared import _positions_in_float32
-from edgeformer.models.picture_text import ShuffledPatches
+from edgeformer.models.picture_text import PictureText, PooledPatches, ShuffledPatches
 from edgeformer.runtime import Engine, load
 from edgeformer.runtime.media.pictures.processor import Processor
 from edgeformer.runtime.media.pictures.tiles import Tiles
+from edgeformer.runtime.prefixes import prefix_cache
+from edgeformer.runtime.prefixes.prefix_cache import PrefixCache
+from edgeformer.runtime.steps import picture_blocks
+from edgeformer.runtime.steps.picture_rows import picture_numbers
 
 LIMIT = 1e-5
 CASES = [(family, name) for family, models in MODELS.items() for name in models]
@@ -311,6 +316,137 @@ def test_verification_refuses_permuted_rows_of_the_projector(models, bundles):
     assert all(each.startswith("pictures, ") for each in failed)
 
 
+def read_causally():
+    """A block of which each state sees the ones before it."""
+    read = PictureText.read_embeddings
+
+    def causally(self, *inputs):
+        with patch.object(self, "seeing", replace(self.seeing, bidirectional=None)):
+            return read(self, *inputs)
+
+    return patch.object(PictureText, "read_embeddings", causally)
+
+
+def attend_otherwise(changed):
+    """Attention whose `causal` and `window` are others than the model's."""
+    right = ops.group_query_attention
+
+    def otherwise(*inputs, causal, window, **options):
+        return right(*inputs, **options, **changed(causal, window))
+
+    return patch.object(ops, "group_query_attention", otherwise)
+
+
+def pool_columns_first():
+    def transposed(squares):
+        side = round(squares.shape[1] ** 0.5)
+        return squares.unflatten(1, (side, side)).transpose(1, 2).flatten(1, 2)
+
+    return fault(PooledPatches, "forward", transposed)
+
+
+def norm_without_one():
+    make = PooledPatches.__init__
+
+    def without_one(self, config, *sizes):
+        make(self, replace(config, norm=replace(config.norm, offset=0.0)), *sizes)
+
+    return patch.object(PooledPatches, "__init__", without_one)
+
+
+BLOCK_FAULTS = {
+    "a causal block": read_causally,
+    "both ways in full layers alone": lambda: attend_otherwise(
+        lambda causal, window: {"causal": causal or bool(window), "window": window}
+    ),
+    "no window in a block": lambda: attend_otherwise(
+        lambda causal, window: {"causal": causal, "window": window if causal else 0}
+    ),
+    "squares transposed": pool_columns_first,
+    "a norm without the 1": norm_without_one,
+    "states scaled as embeddings": lambda: fault(PictureText, "see", lambda states: states * states.shape[-1] ** 0.5),
+}
+GEMMA3 = ("gemma3", "a window in a block")
+
+
+@pytest.mark.parametrize("name", BLOCK_FAULTS)
+def test_an_export_and_a_verification_refuse_blocks_that_are_others(models, bundles, name):
+    source, bundle = open_source(models(*GEMMA3).folder), bundles(*GEMMA3)
+    with BLOCK_FAULTS[name](), pytest.raises(ExportError, match="does not compute what"):
+        compare_modules(source, source.weights())
+    with BLOCK_FAULTS[name]():
+        report = verify(bundle, source.folder, mode="quick")
+    failed = {check.name for check in report.failures()}
+    assert failed and all(each.startswith("pictures, ") for each in failed)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        # numbers that follow numbers are inside a block: two pictures side by side are one
+        lambda: patch.object(
+            picture_blocks, "is_inside", lambda tokens, size: np.r_[False, tokens[:-1] >= size] & (tokens >= size)
+        ),
+        lambda: patch.object(picture_blocks, "has_blocks", lambda manifest: False),
+    ],
+    ids=["neighbours as one", "cut anywhere"],
+)
+def test_verification_refuses_blocks_that_are_cut_elsewhere(models, bundles, fault):
+    with fault():
+        report = verify(bundles(*GEMMA3), models(*GEMMA3).folder, mode="quick")
+    assert any(check.name.startswith("pictures, text with pictures") for check in report.failures())
+
+
+@pytest.fixture
+def gemma3(bundles):
+    """Return the model of blocks in the runtime."""
+    return load(bundles(*GEMMA3), "cpu", 1)
+
+
+def test_a_block_is_one_run_whatever_the_chunk(gemma3):
+    seen = gemma3.see(PROMPT.format(SPELLED["gemma3"]), PICTURES)
+    size = gemma3.manifest.vocab_size
+    found = []
+    for chunk in (1, 2, 5, 256):
+        decoder = gemma3.new_decoder(1, len(seen.tokens))
+        decoder.graph.pictures = seen.pictures
+        found.append(decoder.prefill_all(0, seen.tokens, chunk=chunk))
+        assert error(found[-1], found[0]) <= LIMIT
+    blocks = np.flatnonzero(np.array(seen.tokens) >= size).reshape(3, gemma3.config.picture_tokens)
+    for first, *_, last in blocks:
+        assert picture_blocks.piece_end(seen.tokens, first, 1, size) == last + 1
+        assert picture_blocks.piece_end(seen.tokens, first - 2, 256, size) == first
+        assert [picture_blocks.prefix_end(seen.tokens, place, size) for place in (first, last, last + 1)] == [
+            first, first, last + 1,
+        ]  # fmt: skip
+        with pytest.raises(ValueError, match="inside a block"):
+            picture_blocks.piece_end(seen.tokens, first + 1, 1, size)
+    beside = np.concatenate([picture_numbers(bytes([index]), 4, size) for index in range(3)])
+    assert [picture_blocks.piece_end(beside, start, 256, size) for start in (0, 4, 8)] == [4, 8, 12]
+
+
+def test_prefixes_end_at_borders_of_blocks(gemma3):
+    options = {"max_new_tokens": 4, "ignore_eos": True}
+    spelled = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Is <start_of_image> red?"}]}]
+    fresh = gemma3.chat(spelled, images=PICTURES[:1], **options).finish()
+    again = gemma3.chat(spelled, images=PICTURES[:1], **options).finish()
+    assert (again.token_ids, again.cached_tokens) == (fresh.token_ids, fresh.prompt_tokens - 1)
+    seen = gemma3.see(gemma3.tokenizer.encode_chat(spelled), PICTURES[:1])
+    first = next(place for place, token in enumerate(seen.tokens) if token >= gemma3.manifest.vocab_size)
+    for inside in range(first, first + gemma3.config.picture_tokens + 1):
+        cache = PrefixCache(1 << 20)
+        decoder = gemma3.new_decoder(1, len(seen.tokens))
+        decoder.graph.pictures = seen.pictures
+        whole = decoder.prefill(0, seen.tokens).copy()
+        with patch.object(prefix_cache, "SHORTEST", 1):
+            decoder.lengths[0] = inside
+            cache.keep(decoder, 0, seen.tokens[:inside])
+            decoder.take(0)
+            found = cache.restore(decoder, 0, seen.tokens).length
+        assert found == (inside if inside in (first, first + gemma3.config.picture_tokens) else first)
+        np.testing.assert_allclose(decoder.prefill(0, seen.tokens[found:]), whole, rtol=0, atol=1e-5)
+
+
 def changed_folder(source, tmp_path, file, **fields):
     """Copy a model with other fields in one of its files."""
     folder = shutil.copytree(source, tmp_path / "model")
@@ -341,7 +477,9 @@ def test_unknown_fields_are_refused_with_the_way_out(models, tmp_path, family, f
     assert not (tmp_path / "bundle").exists()
 
 
-@pytest.mark.parametrize("options", [{"provider": "cuda", "precision": "fp16"}, {"deployment": "mobile"}])
+@pytest.mark.parametrize(
+    "options", [{"provider": "cuda", "precision": "fp16"}, {"deployment": "mobile"}, {"cache_precision": "int8"}]
+)
 def test_places_without_pictures_are_refused(models, tmp_path, options):
     with pytest.raises(ExportError, match="--text-only"):
         export_model(models(*EXPORTED_ALWAYS[0]).folder, tmp_path / "bundle", verify=None, **options)
@@ -353,11 +491,14 @@ def test_places_without_pictures_are_refused(models, tmp_path, options):
     [{"precision": "int4"}, {"precision": "int8"}, {"precision": "fp16"}, {"ops": "standard"}, {"ops": "portable"},
      {"deployment": "web"}, {"ops": "standard", "cache": "static"}],
 )  # fmt: skip
-@pytest.mark.parametrize(("family", "name"), [("smolvlm", "whole"), ("llava", "layers")])
+@pytest.mark.parametrize(
+    ("family", "name"), [("smolvlm", "whole"), ("llava", "layers"), ("gemma3", "patches left out")]
+)
 def test_every_kind_of_bundle_reads_pictures(models, tmp_path, family, name, options):
     try:
         export_model(models(family, name).folder, tmp_path / "bundle", **options)
     except ParityError as error:
         pytest.fail(str(error))
-    found = load(tmp_path / "bundle", "cpu", 1).generate("<image> a", images=[PICTURES[0]], max_new_tokens=3)
+    prompt = f"{SPELLED.get(family, '<image>')} a"
+    found = load(tmp_path / "bundle", "cpu", 1).generate(prompt, images=[PICTURES[0]], max_new_tokens=3)
     assert found.prompt_tokens > 3

@@ -67,8 +67,6 @@ def _no_kernel(node: ir.Node, lowering: LoweringOptions) -> str | None:
         return f"the kernel takes head_dim in multiples of 8, and this is {head_dim}"
     if inputs.value_relations is not None:
         return "no kernel adds relation vectors to values"
-    if lowering.cache_scales is not None and _has_window_of_block(node):
-        return "its window is a bias where pictures attend both ways, and the kernel takes none with such a cache"
     return lowering.rules.attention(node, lowering.cache_scales, lowering.twin)
 
 
