@@ -157,7 +157,7 @@ FORMS: dict[str, GraphForm] = {
     ),
     "windowed": GraphForm(
         file="onnx/model_windowed.onnx", what="decode graph over caches as long as the windows, same weights",
-        written="decoders with sliding windows, `ort`, without adapters; server, desktop",
+        written="decoders with sliding windows, `ort`, without adapters and pictures; server, desktop",
         verified="trial of the model, against the decode graph", read_by=(EDGEFORMER,),
         entry=WindowedGraph, steps=True, replaces="model", prepacked=True,
     ),

@@ -392,8 +392,9 @@ def test_an_export_and_a_verification_refuse_blocks_that_are_others(models, bund
     ids=["neighbours as one", "cut anywhere"],
 )
 def test_verification_refuses_blocks_that_are_cut_elsewhere(models, bundles, fault):
+    bundle = bundles(*GEMMA3)
     with fault():
-        report = verify(bundles(*GEMMA3), models(*GEMMA3).folder, mode="quick")
+        report = verify(bundle, models(*GEMMA3).folder, mode="quick")
     assert any(check.name.startswith("pictures, text with pictures") for check in report.failures())
 
 
