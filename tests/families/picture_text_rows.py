@@ -83,6 +83,7 @@ GEMMA3_TEXT = {
     "model_type": "gemma3_text", "num_hidden_layers": 3, "query_pre_attn_scalar": 10, "sliding_window": 3,
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
 }  # fmt: skip
+GEMMA = {"model_type": "gemma"}
 ROPE = {"rope_theta": 1e4, "rope_type": "default"}
 
 
@@ -138,6 +139,25 @@ MODELS = {
             outer={"scale_factor": 2}, file={"image_seq_len": 4},
         ),
     },
+    "paligemma": {
+        "one": Model(
+            text=GEMMA, vision=SIGLIP_TOWER, processor=SIGLIP, picture=fixed(28) | {"image_seq_length": 16},
+            outer={"projection_dim": 40},
+        ),
+        "two with windows": Model(
+            # shorter than a picture, and than a prompt
+            text=GEMMA | {"model_type": "gemma2", "sliding_window": 7, "query_pre_attn_scalar": 11, "head_dim": 16,
+                          "attn_logit_softcapping": 30.0, "final_logit_softcapping": 20.0, "num_hidden_layers": 3,
+                          "num_attention_heads": 4, "num_key_value_heads": 2},
+            vision=SIGLIP_TOWER | {"vision_use_head": False, "num_attention_heads": 2}, processor=SIGLIP,
+            picture=fixed(28) | {"image_seq_length": 16}, outer={"projection_dim": 40},
+        ),
+        "odd heads": Model(
+            text=GEMMA | {"head_dim": 12, "num_attention_heads": 3, "num_key_value_heads": 3},
+            vision=SIGLIP_TOWER | {"image_size": 21}, processor=SIGLIP,
+            picture=fixed(21) | {"image_seq_length": 9, "resample": 2}, outer={"projection_dim": 40},
+        ),
+    },
     "llava": {
         "clip": Model(
             vision=CLIP_TOWER, processor=CLIP, picture=square(28),
@@ -177,7 +197,7 @@ def save(model_type: str, name: str, folder: Any) -> Any:
     """Save a seeded random model with its processor and tokenizer; return transformers' module in float64."""
     row = MODELS[model_type][name]
     torch.manual_seed(sum(map(ord, model_type + name)))
-    token = "image_token_index" if model_type in ("gemma3", "llava") else "image_token_id"
+    token = "image_token_index" if model_type in ("gemma3", "llava", "paligemma") else "image_token_id"
     place = SPECIAL.index(STATES.get(model_type, "<image>"))
     options = {"vision_config": TOWER | row.vision, "text_config": TEXT | row.text, token: place, **row.outer}
     model = transformers.AutoModelForImageTextToText.from_config(transformers.CONFIG_MAPPING[model_type](**options))

@@ -27,6 +27,7 @@ from edgeformer.export.importers.pictures.picture_comparison import compare_pict
 from edgeformer.export.reference.reference import CastWeights
 from edgeformer.families import read_model_config
 from edgeformer.families.picture_text import seeing_names, with_tower
+from edgeformer.layers.attention.attention import Context
 from edgeformer.manifest.accounting import account
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.models.compared import _positions_in_float32
@@ -40,8 +41,9 @@ from edgeformer.runtime.steps import picture_blocks
 from edgeformer.runtime.steps.picture_rows import picture_numbers
 
 LIMIT = 1e-5
+GEMMA3, PALIGEMMA = ("gemma3", "a window in a block"), ("paligemma", "two with windows")
 CASES = [(family, name) for family, models in MODELS.items() for name in models]
-EXPORTED_ALWAYS = (("smolvlm", "tiles"), ("llava", "layers"), ("gemma3", "a window in a block"))
+EXPORTED_ALWAYS = (("smolvlm", "tiles"), ("llava", "layers"), GEMMA3, PALIGEMMA)
 EXPORTED = [
     case if case in EXPORTED_ALWAYS else pytest.param(*case, marks=pytest.mark.slow) for case in CASES
 ]  # fmt: skip
@@ -100,6 +102,7 @@ def test_every_family_has_three_models():
 
 REAL = {
     "HuggingFaceTB--SmolVLM-256M-Instruct": (256_484_928, 64, (12,)),
+    "google--gemma-3-4b-it": (4_300_079_472, 256, (27,)),
     "llava-hf--llava-1.5-7b-hf": (7_050_828_800, 576, (23,)),
 }
 
@@ -138,10 +141,30 @@ def test_a_bundle_answers_as_transformers_does(models, bundles, family, name):
     assert runtime.generate(prompt, images=PICTURES, **options).token_ids == written.tolist()
     assert runtime.stream(prompt, images=PICTURES, **options).finish().token_ids == written.tolist()
     assert len(runtime.features) == 3
-    both = runtime.generate([prompt, "no picture"], images=[PICTURES, []], **options)
-    assert [each.token_ids for each in both] == [written.tolist(), runtime.generate("no picture", **options).token_ids]
+    other, pictures = ("no picture", []) if runtime.config.bidirectional != "prompt" else ("<image>one", PICTURES[1:2])
+    both = runtime.generate([prompt, other], images=[PICTURES, pictures], **options)
+    alone = runtime.generate(other, images=pictures, **options)
+    assert [each.token_ids for each in both] == [written.tolist(), alone.token_ids]
     if family == "smolvlm":  # every export has verified its graphs already
         assert verify(bundles(family, name), model.folder, mode="quick").passed
+
+
+def test_a_prompt_of_paligemma_is_about_a_picture(models, bundles):
+    folder = bundles(*PALIGEMMA)
+    runtime = load(folder, "cpu", 1)
+    for call in (runtime.generate, lambda prompt: runtime.generate(prompt, images=[]), runtime.encode):
+        with pytest.raises(RequestError, match="reads prompts with a picture"):
+            call("no picture")
+    with pytest.raises(ConfigError, match="text model is not exported by itself: its prompts attend both ways"):
+        export_model(models(*PALIGEMMA).folder, folder.parent / "text", text_only=True)
+    # The same prompt is found again, and no beginning of it, because every key depends on all of it.
+    seen = [runtime.see(f"<image>{text}", PICTURES[:1]) for text in ("one", "one", "one more")]
+    assert seen[0].tokens == seen[1].tokens and not set(seen[0].tokens) & set(seen[2].tokens)
+    assert min(seen[0].tokens) >= runtime.manifest.vocab_size
+    ends = {
+        picture_blocks.prefix_end(seen[0].tokens, n, runtime.manifest.vocab_size) for n in range(len(seen[0].tokens))
+    }
+    assert ends == {0}
 
 
 def test_the_text_graph_is_that_of_the_text_model_alone(models, bundles, tmp_path):
@@ -354,6 +377,17 @@ def norm_without_one():
     return patch.object(PooledPatches, "__init__", without_one)
 
 
+def read_with_windows():
+    """A prompt in which windows hold, as in the pictures of Gemma 3."""
+    make = Context.__init__
+
+    def limited(self, *given, bidirectional=None, **options):
+        make(self, *given, bidirectional=bidirectional and "pictures", **options)
+
+    return patch.object(Context, "__init__", limited)
+
+
+PROMPT_FAULTS = {"a causal prompt": read_causally, "windows in a prompt": read_with_windows}
 BLOCK_FAULTS = {
     "a causal block": read_causally,
     "both ways in full layers alone": lambda: attend_otherwise(
@@ -366,15 +400,18 @@ BLOCK_FAULTS = {
     "a norm without the 1": norm_without_one,
     "states scaled as embeddings": lambda: fault(PictureText, "see", lambda states: states * states.shape[-1] ** 0.5),
 }
-GEMMA3 = ("gemma3", "a window in a block")
 
 
-@pytest.mark.parametrize("name", BLOCK_FAULTS)
-def test_an_export_and_a_verification_refuse_blocks_that_are_others(models, bundles, name):
-    source, bundle = open_source(models(*GEMMA3).folder), bundles(*GEMMA3)
-    with BLOCK_FAULTS[name](), pytest.raises(ExportError, match="does not compute what"):
+@pytest.mark.parametrize(
+    ("model", "planted"),
+    [*((GEMMA3, each) for each in BLOCK_FAULTS.values()), *((PALIGEMMA, each) for each in PROMPT_FAULTS.values())],
+    ids=[*BLOCK_FAULTS, *PROMPT_FAULTS],
+)
+def test_planted_faults_of_blocks_are_refused(models, bundles, model, planted):
+    source, bundle = open_source(models(*model).folder), bundles(*model)
+    with planted(), pytest.raises(ExportError, match="does not compute what"):
         compare_modules(source, source.weights())
-    with BLOCK_FAULTS[name]():
+    with planted():
         report = verify(bundle, source.folder, mode="quick")
     failed = {check.name for check in report.failures()}
     assert failed and all(each.startswith("pictures, ") for each in failed)
@@ -493,7 +530,8 @@ def test_places_without_pictures_are_refused(models, tmp_path, options):
      {"deployment": "web"}, {"ops": "standard", "cache": "static"}],
 )  # fmt: skip
 @pytest.mark.parametrize(
-    ("family", "name"), [("smolvlm", "whole"), ("llava", "layers"), ("gemma3", "patches left out")]
+    ("family", "name"),
+    [("smolvlm", "whole"), ("llava", "layers"), ("gemma3", "patches left out"), ("paligemma", "two with windows")],
 )
 def test_every_kind_of_bundle_reads_pictures(models, tmp_path, family, name, options):
     try:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from edgeformer.config import Bidirectional, DecoderConfig, PictureTextConfig, Projector, VisionConfig
 from edgeformer.errors import ConfigError
 from edgeformer.families._family import Computed, Family, Fields, Packed
-from edgeformer.families._wrappers import WRAPPERS, is_foreign
+from edgeformer.families._wrappers import is_foreign, wrapper_of
 from edgeformer.manifest.pictures import PromptText
 
 
@@ -104,7 +104,8 @@ def with_tower(data: dict[str, Any], text_family: Family, text: DecoderConfig) -
     """
     family = load_seeing(data["model_type"])
     assert family is not None, "the caller has asked"
-    wrapper = WRAPPERS[data["model_type"]]
+    wrapper = wrapper_of(data["model_type"])
+    assert wrapper is not None, "every such family has an entry"
     own = {name: value for name, value in data.items() if is_foreign(name, wrapper)}
     fields = Fields({**own, "model_type": data["model_type"]})
     seeing = family.read(fields)

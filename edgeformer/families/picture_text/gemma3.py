@@ -43,7 +43,9 @@ def read_siglip(fields: Fields, defaults: Mapping[str, Any]) -> VisionConfig:
     if kind != "siglip_vision_model":
         raise ConfigError(f"config.json has a tower of model_type {shown(kind)}; supported here: siglip_vision_model.")
     tower = inner_fields(Fields({"vision_config": dict(given), "model_type": kind}), defaults, kind)
-    tower.ignore("architectures", "initializer_range", "projection_dim", "vocab_size")
+    # Fields of PaliGemma's towers follow from others, and its projector has no activation.
+    tower.ignore("architectures", "initializer_range", "num_image_tokens", "num_positions", "projection_dim")
+    tower.ignore("projector_hidden_act", "vocab_size")
     vision = siglip_vision_model.read_siglip_tower(tower, None)
     tower.finish()
     return replace(vision, pooler=None)

@@ -16,7 +16,7 @@ from unittest.mock import patch
 import numpy as np
 
 from edgeformer.checkpoints.picture_processor import PROCESSOR_FILE, WHOLE
-from edgeformer.checkpoints.source import TEXT_ONLY, ModelSource
+from edgeformer.checkpoints.source import ModelSource, text_only_instead
 from edgeformer.config import PictureTextConfig
 from edgeformer.documents.json_document import read_object
 from edgeformer.errors import ConfigError, ExportError, shown
@@ -46,15 +46,16 @@ def read_placeholder(source: ModelSource, config: PictureTextConfig, folder: Pat
     """
     family = load_seeing(source.hf_config["model_type"])
     assert family is not None, "such a config comes from such a family"
+    instead = text_only_instead(source.hf_config["model_type"])
     if folder is None or not (folder / "tokenizer.json").is_file():
-        raise ConfigError(f"{source.origin} has no tokenizer, so nothing says what stands for a picture. {TEXT_ONLY}")
+        raise ConfigError(f"{source.origin} has no tokenizer, so nothing says what stands for a picture.{instead}")
     try:
         _check_processor_file(source.folder, family, config)
         tokenizer = Tokenizer(folder)
         marks = family.marks(tokenizer.config)
         return _Encoder(source, config, tokenizer, marks).placeholder()
     except ConfigError as error:
-        raise ConfigError(f"{error} {TEXT_ONLY}") from error
+        raise ConfigError(f"{error}{instead}") from error
 
 
 def _check_processor_file(folder: Path, family: PictureTextFamily, config: PictureTextConfig) -> None:
@@ -168,8 +169,8 @@ def compare_prompts(source: ModelSource, placeholder: Placeholder, folder: Path 
             raise ExportError(
                 f"edgeformer does not make of a prompt with pictures what {type(theirs).__name__} of transformers "
                 f"makes of it by the same files: {len(ours)} and {len(ids)} tokens, which differ from place {at} on. "
-                "Nothing was exported: please report it with the model's processor_config.json and tokenizer. "
-                f"{TEXT_ONLY}"
+                "Nothing was exported: please report it with the model's processor_config.json and tokenizer."
+                f"{text_only_instead(source.hf_config['model_type'])}"
             )
     return ()
 
