@@ -221,7 +221,8 @@ def _pooled(head: PoolingHead) -> str:
     names = {"first": "cls", "mean": "mean", "last": "last_token"}
     if head.layers or not isinstance(head.pooling, str) or head.pooling not in names:
         return ', { pooling: "none" } /* a vector for every token: transformers.js does not pool as this model does */'
-    return f', {{ pooling: "{names[head.pooling]}", normalize: {str(head.normalize).lower()} }}'
+    cut = "" if head.dimensions is None else f" /* the model's vector is the first {head.dimensions} numbers */"
+    return f', {{ pooling: "{names[head.pooling]}", normalize: {str(head.normalize).lower()} }}{cut}'
 
 
 def _sizes(manifest: Manifest) -> dict[str, object]:
@@ -239,7 +240,7 @@ def _sizes(manifest: Manifest) -> dict[str, object]:
     if manifest.pictures is None or manifest.vocab_size:
         rows |= {"vocabulary": f"{manifest.vocab_size:,}", "context": f"{manifest.context_length:,} tokens"}
     if manifest.pictures is not None and model is not None:
-        tiles = "tiles of " if manifest.pictures.kind == "tiles" else ""
+        tiles = "" if manifest.pictures.kind == "fixed_size" else "tiles of "
         count = model.input_stack.context_length if manifest.placeholder is None else manifest.placeholder.count
         rows["pictures"] = f"{tiles}{manifest.pictures.size} pixels, {count:,} tokens each"
     if cache.num_layers:

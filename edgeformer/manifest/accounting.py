@@ -11,9 +11,9 @@ from edgeformer.config import (
     DisentangledConfig,
     EncoderConfig,
     LearnedPositions,
+    MlpProjector,
     ModelConfig,
     PictureTextConfig,
-    PixelShuffleProjector,
     StackConfig,
     T5BiasConfig,
     TokenPooler,
@@ -235,9 +235,11 @@ def _decoder_head(config: DecoderConfig) -> int:
 
 
 def _projector(config: PictureTextConfig) -> int:
-    hidden, bias = config.hidden_size, config.projector.bias
-    count = hidden * (config.feature_size + bias)
-    return count if isinstance(config.projector, PixelShuffleProjector) else count + hidden * (hidden + bias)
+    hidden, projector = config.hidden_size, config.projector
+    count = hidden * (config.feature_size + projector.bias + bool(config.newline))
+    if isinstance(projector, MlpProjector):
+        count += hidden * (hidden + projector.bias) + norm_weights(projector.norm, config.feature_size)
+    return count
 
 
 def _vision_head(config: VisionConfig) -> int:

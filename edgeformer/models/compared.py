@@ -140,24 +140,41 @@ def _picture_text_class(config: PictureTextConfig, architectures: Sequence[str])
 def _picture_text_ours(
     module: Any, config: PictureTextConfig, inputs: list[Tensor], caches: Sequence[Any]
 ) -> list[Tensor]:
-    pixels, text = inputs
-    features, seen = module.see(pixels), text == PLACEHOLDER
+    pixels, text, *packing = inputs
+    seen = text == PLACEHOLDER
+    features = module.see(pixels.flatten(0, 1) if packing else pixels).flatten(0, 1)
+    packed = []
+    if packing:
+        features = _put_together(features, *packing[1:3])
+        packed = [_put_together(packing[3].flatten(0, 1), *packing[5:])] if packing[3:] else []
     embeddings = module.embed_tokens(text.masked_fill(seen, 0))
     embeddings = embeddings.masked_scatter(seen.unsqueeze(-1), features.to(embeddings.dtype))
-    return [features.flatten(0, 1), module.read_embeddings(embeddings, torch.ones_like(text), caches)[0]]
+    return [features, module.read_embeddings(embeddings, torch.ones_like(text), caches)[0], *packed]
+
+
+def _put_together(states: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
+    """Return weighted sums of states [N, E], as runtimes compute them by a `Packing`."""
+    return (states[rows] * weights.unsqueeze(-1)).sum(1)
 
 
 def _picture_text_theirs(model: Any, config: PictureTextConfig, inputs: list[Tensor]) -> list[Tensor]:
-    pixels, text = inputs
+    pixels, text, *packing = inputs
+    sizes = {"image_sizes": packing[0]} if packing else {}
     text = text.masked_fill(text == PLACEHOLDER, model.config.image_token_id)
     cpu = torch.device("cpu")  # Idefics3 moves states to where its parameters are, which are on the meta device
     devices = (patch.object(kind, "device", cpu) for kind in {type(model), type(model.model)})
     with ExitStack() as patches, _positions_in_float32(model):
         for each in devices:
             patches.enter_context(each)
-        features = model.get_image_features(pixel_values=pixels, return_dict=True).pooler_output
-        logits = model(input_ids=text, pixel_values=pixels, return_dict=True, use_cache=False).logits
-    return [torch.cat([each.flatten(0, -2) for each in features]), logits]
+        features = model.get_image_features(pixel_values=pixels, **sizes, return_dict=True).pooler_output
+        logits = model(input_ids=text, pixel_values=pixels, **sizes, return_dict=True, use_cache=False).logits
+    packed = []
+    if packing[3:]:
+        states, size, limit = packing[3], [packing[4].tolist()], model.config.vision_aspect_ratio
+        options = {"image_newline": states[0, -1], "vision_aspect_ratio": limit}
+        [found], _ = model.model.pack_image_features([states[:, :-1]], size, **options)
+        packed = [found]
+    return [torch.cat([each.flatten(0, -2) for each in features]), logits, *packed]
 
 
 @contextmanager

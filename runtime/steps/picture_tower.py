@@ -100,10 +100,19 @@ class WaitingPicture(PromptPicture):
     """A picture of a prompt whose states the tower computes when the prompt is run up to it.
 
     digest: of its pixels. runs: makes what the tower reads of it; they are not made where the states are known.
+    packed: puts the states of all runs together; None where they stand in order.
     """
 
-    def __init__(self, numbers: NDArray[np.int64], tower: Tower, digest: bytes, runs: Callable[[], Sequence[Run]]):
+    def __init__(
+        self,
+        numbers: NDArray[np.int64],
+        tower: Tower,
+        digest: bytes,
+        runs: Callable[[], Sequence[Run]],
+        packed: Callable[[Features], Features] | None = None,
+    ):
         self.numbers = numbers
+        self._packed = packed
         self._tower = tower
         self._digest = digest
         self._states = tower.features.get(digest)
@@ -126,6 +135,7 @@ class WaitingPicture(PromptPicture):
         self._runs = self._runs[1:]
         if not self._runs:
             states = np.concatenate(self._made)
+            states = states if self._packed is None else self._packed(states)
             if len(states) != len(self.numbers):
                 raise ValueError(f"the tower has {len(states)} states of a picture of {len(self.numbers)} placeholders")
             self._states, self._made = states, []

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, Self
 from edgeformer.config.models.decoder import DecoderConfig
 from edgeformer.config.models.stack import StackConfig, Task
 from edgeformer.config.models.vision_encoder import VisionConfig
-from edgeformer.config.pictures import PixelShuffleProjector, Projector
+from edgeformer.config.pictures import Projector
 from edgeformer.documents.schema import check
 
 
@@ -23,7 +23,9 @@ class PictureTextConfig(DecoderConfig):
             tower's final norm belongs to those after its last block.
         keeps_prefix: whether the states of the tower's learned tokens are read, too, in front of those of patches.
         projector: makes states of the text model of the tower's.
-        tiled: whether a picture may be several of the tower's pictures; the graph then has an axis for these.
+        tiled: whether the graph has an axis for the tower's pictures that a picture is cut into.
+        newline: True where a learned state follows those of each of the tower's pictures (`image_newline`); it ends
+            rows, too, where the states of tiles are put together (`AnyResolutionProcessor`). None where none does.
     """
 
     task: ClassVar[Task] = "image-text-to-text"
@@ -33,6 +35,7 @@ class PictureTextConfig(DecoderConfig):
     keeps_prefix: bool = False
     projector: Projector
     tiled: bool = False
+    newline: bool | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -42,7 +45,7 @@ class PictureTextConfig(DecoderConfig):
         outputs = (self.vision.pooler, self.vision.projection, self.vision.classifier)
         check(all(each is None for each in outputs), self, "vision", "without outputs beside its states")
         check(self.per_layer_embedding is None, self, "per_layer_embedding", "None: pictures have no tokens to embed")
-        if isinstance(self.projector, PixelShuffleProjector):
+        if self.projector.factor is not None:
             grid, factor = self.vision.patches.grid, self.projector.factor
             square = grid.rows == grid.columns and grid.rows % factor == 0 and not self.keeps_prefix
             check(square, self, "projector", f"for squares of {factor} × {factor} patches, of pictures that are square")
@@ -66,15 +69,13 @@ class PictureTextConfig(DecoderConfig):
     @property
     def picture_tokens(self) -> int:
         """Return the number of states that one of the tower's pictures becomes."""
-        if isinstance(self.projector, PixelShuffleProjector):
-            return self.vision.patches.grid.patches // self.projector.factor**2
-        return self.vision.patches.grid.patches + self.vision.prefix_tokens * self.keeps_prefix
+        patches, prefix = self.vision.patches.grid.patches, self.vision.prefix_tokens * self.keeps_prefix
+        return patches // (self.projector.factor or 1) ** 2 + prefix + bool(self.newline)
 
     @property
     def feature_size(self) -> int:
         """Return the size of the states that the projector reads."""
-        patches = self.projector.factor**2 if isinstance(self.projector, PixelShuffleProjector) else 1
-        return self.vision.hidden_size * len(self.feature_layers) * patches
+        return self.vision.hidden_size * len(self.feature_layers) * (self.projector.factor or 1) ** 2
 
     def with_picture_size(self, height: int, width: int) -> Self:
         """Return the config for pictures of another size. Raises ConfigError where the tower does not read them."""

@@ -96,7 +96,7 @@ class PictureTextLM(CausalLM):
 
         Raises RequestError for what is no picture, or one that cannot be read. name: of a picture without a path.
         """
-        return self._picture(*self._pixels(picture, name), name)[0].states
+        return self._picture(*self._pixels(picture, 1, name), name)[0].states
 
     def see(
         self,
@@ -122,7 +122,7 @@ class PictureTextLM(CausalLM):
         self._check_length(tokens, images, names, most_tokens or self.manifest.context_length - 1)
         read, known, grids = list[PromptPicture](), dict[bytes, tuple[PromptPicture, tuple[int, int]]](), []
         for image, name in zip(images, names, strict=True):
-            pixels, digest, processor = self._pixels(image, name)
+            pixels, digest, processor = self._pixels(image, len(images), name)
             if digest not in known:
                 known[digest] = self._picture(pixels, digest, processor, name)
             picture, grid = known[digest]
@@ -139,7 +139,7 @@ class PictureTextLM(CausalLM):
         """Raise PromptLengthError for a prompt that is too long whichever way EXIF turns its pictures."""
         least = len(tokens) - len(images)
         for image, name in zip(images, names, strict=True):
-            processor, (height, width) = self._processor_of(image), picture_size(image, name)
+            processor, (height, width) = self._processor_of(image, len(images)), picture_size(image, name)
             grids = {processor.grid(height, width), processor.grid(width, height)}
             least += min(len(expand([self.placeholder.token], self.placeholder, [grid])) for grid in grids)
         if least > most:
@@ -148,15 +148,17 @@ class PictureTextLM(CausalLM):
                 "smaller, or give them with low detail."
             )
 
-    def _processor_of(self, image: Picture) -> Processor:
-        """Return the processor that makes as many tokens of a picture as it asks for."""
-        return self.processor.low_detail if isinstance(image, LowDetail) else self.processor
+    def _processor_of(self, image: Picture, pictures: int) -> Processor:
+        """Return the processor of a picture among those of its prompt, which makes as many tokens as it asks for."""
+        processor = self.processor.low_detail if isinstance(image, LowDetail) else self.processor
+        return processor.among(pictures)
 
-    def _pixels(self, image: Picture, name: str) -> tuple[Pixels, bytes, Processor]:
-        """Return the pixels of a picture, the digest of what the tower makes of them, and the processor."""
-        processor = self._processor_of(image)
+    def _pixels(self, image: Picture, pictures: int, name: str) -> tuple[Pixels, bytes, Processor]:
+        """Return the pixels of a picture, the digest of these and of what is done to them, and the processor."""
+        processor = self._processor_of(image, pictures)
         pixels = processor.read(image, name)
-        digest = hashlib.sha256(repr(pixels.shape if processor is self.processor else (pixels.shape, "low")).encode())
+        low = isinstance(image, LowDetail) and self.processor.low_detail is not self.processor
+        digest = hashlib.sha256(repr((pixels.shape, "low") if low else pixels.shape).encode() + processor.salt)
         digest.update(np.ascontiguousarray(pixels).data)
         return pixels, digest.digest(), processor
 
@@ -167,7 +169,9 @@ class PictureTextLM(CausalLM):
         grid = processor.grid(*pixels.shape[:2])
         count = expand([self.placeholder.token], self.placeholder, [grid]).count(self.placeholder.token)
         numbers = picture_numbers(digest, count, self.manifest.vocab_size)
-        return WaitingPicture(numbers, self.tower, digest, partial(self._runs, pixels, processor, name)), grid
+        packing = processor.packing(*pixels.shape[:2])
+        runs = partial(self._runs, pixels, processor, name)
+        return WaitingPicture(numbers, self.tower, digest, runs, None if packing is None else packing.packed), grid
 
     def _runs(self, pixels: Pixels, processor: Processor, name: str) -> list[Run]:
         """Return what the tower reads of a picture, `TILES` tiles in a run."""
