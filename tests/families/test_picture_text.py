@@ -33,6 +33,7 @@ from edgeformer.models.compared import _positions_in_float32
 from edgeformer.runtime import Engine, load
 from edgeformer.runtime.media.pictures.any_resolution import AnyResolution
 from edgeformer.runtime.media.pictures.aspect_tiles import AspectTiles
+from edgeformer.runtime.media.pictures.kinds import new_processor
 from edgeformer.runtime.media.pictures.processor import Processor
 from edgeformer.runtime.media.pictures.tiles import Tiles
 
@@ -221,10 +222,26 @@ def test_other_models_say_that_they_read_none(tiny_llama_bundle):
         load(tiny_llama_bundle, "cpu", 1).generate("a", images=[PICTURES[0]])
 
 
+@pytest.mark.parametrize(("family", "name"), CASES)
+def test_low_detail_takes_the_fewest_tokens(models, family, name):
+    source = open_source(models(family, name).folder)
+    placeholder = placeholders.read_placeholder(source, source.config, source.folder)
+    processor = new_processor(source.pictures)
+    sizes = [(1, 1), (30, 30), (90, 40), (40, 90), (300, 200)]
+    high, low = (
+        [len(placeholder.expanded(*each.grid(*size))) for size in sizes] for each in (processor, processor.low_detail)
+    )
+    assert all(few <= many for few, many in zip(low, high, strict=True))
+    for size in sizes:
+        pixels = np.zeros((*size, 3), np.uint8)
+        assert len(processor.low_detail.values(pixels)) <= len(processor.values(pixels))
+
+
 @pytest.mark.parametrize(("family", "name"), EXPORTED)
 def test_an_engine_answers_as_generate_does(bundles, family, name):
     model, options = load(bundles(family, name), "cpu", 1), {"max_new_tokens": 6, "ignore_eos": True}
-    requests = [(PROMPT.format("<image>"), PICTURES), ("What is left?", []), ("<image>?", PICTURES[1:2])]
+    image = model.tokenizer.backend.id_to_token(model.placeholder.token)
+    requests = [(PROMPT.format(image), PICTURES), ("What is left?", []), (f"{image}?", PICTURES[1:2])]
     with Engine(model, max_rows=3) as engine:
         streams = [engine.submit(prompt, images=images, **options) for prompt, images in requests]
         found = [stream.finish().token_ids for stream in streams]
