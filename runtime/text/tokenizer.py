@@ -42,7 +42,8 @@ LARGEST_ID = 2**32 - 1
 class Tokenizer:
     """The tokenizer of a bundle: tokenizer.json, and if they exist tokenizer_config.json and chat templates.
 
-    backend: the tokenizer of the package `tokenizers`. Raises BundleError for files that cannot be read.
+    backend: the tokenizer of the package `tokenizers`. unsaid: special tokens that no model writes, so that an
+    assistant's message which spells one does not mean it. Raises BundleError for files that cannot be read.
     """
 
     def __init__(self, folder: Path):
@@ -59,6 +60,7 @@ class Tokenizer:
         self.config = read_object(path, BundleError) if path.is_file() else {}
         self._special_texts = _special_texts(self.config, folder)
         self.use_templates(read_templates(folder, self.config, path))
+        self.unsaid: tuple[str, ...] = ()
         self._truncating: tokenizers.Tokenizer | None = None  # a copy, made when a text is to be cut
 
     @property
@@ -277,7 +279,8 @@ class Tokenizer:
         _check_conversation(messages, tools)
         request_values.flag("allow_special", allow_special)
         spelled = [] if allow_special else list(chat_text.special_tokens(self.backend))
-        hidden = chat_text.hide(messages, spelled, tools, self._variables(chat_template_kwargs, tools))
+        unsaid = () if allow_special else self.unsaid
+        hidden = chat_text.hide(messages, spelled, tools, self._variables(chat_template_kwargs, tools), unsaid)
         rendered = self._chosen_templates.render(
             hidden.messages,
             hidden.tools,
