@@ -45,30 +45,35 @@ def hide(
     spelled: Sequence[str],
     tools: Sequence[Mapping[str, Any]] = (),
     variables: Mapping[str, Any] | None = None,
+    unsaid: Sequence[str] = (),
 ) -> HiddenTokens:
     """Hide every occurrence of the strings `spelled`, in any field of the messages, tools and variables of a template.
 
     What the assistant said stays as it is: the model wrote these tokens, and templates look for them, as for `</think>`
-    where they leave out what was thought in earlier turns.
+    where they leave out what was thought in earlier turns. unsaid: tokens that no model writes, such as a picture's
+    placeholder, which are hidden in its messages, too.
     """
-    pattern, texts = _pattern(spelled), {}
+    texts: dict[str, str] = {}
 
     def replaced(match: re.Match[str]) -> str:
         mark = _mark()
         texts[mark] = match.group()
         return mark
 
-    def hidden(value: Any) -> Any:
+    def hidden(value: Any, pattern: re.Pattern[str] | None) -> Any:
+        if pattern is None:
+            return value
         if isinstance(value, str):
-            return pattern.sub(replaced, value) if spelled else value
+            return pattern.sub(replaced, value)
         if isinstance(value, Mapping):
-            return {key: hidden(each) for key, each in value.items()}
-        if spelled and is_text_parts(value):
+            return {key: hidden(each, pattern) for key, each in value.items()}
+        if is_text_parts(value):
             value = _whole(value, pattern)
-        return [hidden(each) for each in value] if isinstance(value, list | tuple) else value
+        return [hidden(each, pattern) for each in value] if isinstance(value, list | tuple) else value
 
-    shown = [message if message.get("role") == "assistant" else hidden(message) for message in messages]
-    return HiddenTokens(shown, texts, [hidden(tool) for tool in tools], hidden(variables or {}))
+    given, said = (_pattern(each) if each else None for each in (spelled, unsaid))
+    shown = [hidden(message, said if message.get("role") == "assistant" else given) for message in messages]
+    return HiddenTokens(shown, texts, [hidden(tool, given) for tool in tools], hidden(variables or {}, given))
 
 
 def _whole(parts: Sequence[Mapping[str, Any]], pattern: re.Pattern[str]) -> Sequence[Mapping[str, Any]]:

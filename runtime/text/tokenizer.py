@@ -44,7 +44,8 @@ class Tokenizer:
     """The tokenizer of a bundle: tokenizer.json, and if they exist tokenizer_config.json and chat templates.
 
     backend: the tokenizer of the package `tokenizers`. prompt_text: how prompts with pictures are written before they
-    are encoded; None for as they are. Raises BundleError for files that cannot be read.
+    are encoded; None for as they are. unsaid: special tokens that no model writes, so that an assistant's message which
+    spells one does not mean it. Raises BundleError for files that cannot be read.
     """
 
     def __init__(self, folder: Path, prompt_text: PromptText | None = None):
@@ -62,6 +63,7 @@ class Tokenizer:
         self.config = read_object(path, BundleError) if path.is_file() else {}
         self._special_texts = _special_texts(self.config, folder)
         self.use_templates(read_templates(folder, self.config, path))
+        self.unsaid: tuple[str, ...] = () if prompt_text is None else (prompt_text.spelled,)
         self._truncating: tokenizers.Tokenizer | None = None  # a copy, made when a text is to be cut
 
     @property
@@ -285,7 +287,8 @@ class Tokenizer:
         _check_conversation(messages, tools)
         request_values.flag("allow_special", allow_special)
         spelled = [] if allow_special else list(chat_text.special_tokens(self.backend))
-        hidden = chat_text.hide(messages, spelled, tools, self._variables(chat_template_kwargs, tools))
+        unsaid = () if allow_special else self.unsaid
+        hidden = chat_text.hide(messages, spelled, tools, self._variables(chat_template_kwargs, tools), unsaid)
         rendered = self._chosen_templates.render(
             hidden.messages,
             hidden.tools,

@@ -36,6 +36,7 @@ from edgeformer.models.picture_text import PictureText, PooledPatches
 from edgeformer.runtime import Engine, load
 from edgeformer.runtime.media.pictures.any_resolution import AnyResolution
 from edgeformer.runtime.media.pictures.aspect_tiles import AspectTiles
+from edgeformer.runtime.media.pictures.kinds import new_processor
 from edgeformer.runtime.media.pictures.processor import Processor
 from edgeformer.runtime.media.pictures.tiles import Tiles
 from edgeformer.runtime.prefixes import prefix_cache
@@ -252,6 +253,21 @@ def test_wrong_pictures_are_refused(smolvlm, prompt, images, message):
 def test_other_models_say_that_they_read_none(tiny_llama_bundle):
     with pytest.raises(RequestError, match="reads no pictures"):
         load(tiny_llama_bundle, "cpu", 1).generate("a", images=[PICTURES[0]])
+
+
+@pytest.mark.parametrize(("family", "name"), CASES)
+def test_low_detail_takes_the_fewest_tokens(models, family, name):
+    source = open_source(models(family, name).folder)
+    placeholder = placeholders.read_placeholder(source, source.config, source.folder)
+    processor = new_processor(source.pictures)
+    sizes = [(1, 1), (30, 30), (90, 40), (40, 90), (300, 200)]
+    high, low = (
+        [len(placeholder.expanded(*each.grid(*size))) for size in sizes] for each in (processor, processor.low_detail)
+    )
+    assert all(few <= many for few, many in zip(low, high, strict=True))
+    for size in sizes:
+        pixels = np.zeros((*size, 3), np.uint8)
+        assert len(processor.low_detail.values(pixels)) <= len(processor.values(pixels))
 
 
 @pytest.mark.parametrize(("family", "name"), EXPORTED)
@@ -559,6 +575,13 @@ def test_prefixes_end_at_borders_of_blocks(gemma3):
             found = cache.restore(decoder, 0, seen.tokens).length
         assert found == (inside if inside in (first, first + gemma3.config.picture_tokens) else first)
         np.testing.assert_allclose(decoder.prefill(0, seen.tokens[found:]), whole, rtol=0, atol=1e-5)
+
+
+def test_an_assistant_who_spelled_a_picture_wrote_text(gemma3):
+    spelled = {"role": "assistant", "content": "I see <start_of_image>, <image_soft_token>."}
+    ids = gemma3.tokenizer.encode_chat([{"role": "user", "content": [{"type": "image"}]}, spelled])
+    assert ids.count(gemma3.placeholder.token) == 1
+    assert gemma3.tokenizer.decode(ids, skip_special_tokens=False).count("<start_of_image>") == 2
 
 
 def changed_folder(source, tmp_path, file, **fields):

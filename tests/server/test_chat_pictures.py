@@ -125,6 +125,28 @@ def test_a_user_who_spells_a_placeholder_writes_text(server, model):
     assert chat(server, [message]).json()["choices"][0]["message"]["content"] == expected(model, spelled, [PNG]).text
 
 
+def test_an_assistant_who_spelled_a_placeholder_wrote_text(server, model):
+    turns = [
+        user(part(PNG)), {"role": "assistant", "content": "I see <image>."}, {"role": "user", "content": "Again?"},
+    ]  # fmt: skip
+    answer = chat(server, turns)
+    assert answer.status_code == 200, answer.text
+    spelled = [user(IMAGE), *turns[1:]]
+    ids = model.tokenizer.encode_chat(spelled)
+    assert ids.count(model.placeholder.token) == 1
+    assert model.tokenizer.decode(ids, skip_special_tokens=False).count("<image>") == 2
+
+
+def test_several_choices_see_the_same_picture(server, model):
+    options = {"n": 3, "temperature": 0.9, "seed": 5}
+    choices = chat(server, [user(part(JPEG))], **options).json()["choices"]
+    alone = [
+        model.chat([user(IMAGE)], images=[JPEG], max_new_tokens=8, ignore_eos=True, temperature=0.9, seed=5 + index)
+        .finish().text for index in range(3)
+    ]  # fmt: skip
+    assert [choice["message"]["content"] for choice in choices] == alone
+
+
 def png_header(width, height):
     """Return a PNG that says it has this size, and has no pixels."""
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)

@@ -82,10 +82,12 @@ class Scheduler:
 
     def add(self, request: ScheduledRequest) -> None:
         """Put a request into the queue; the caller holds the lock. Raises EngineBusyError if it is full."""
-        if not self.waiting.has_room_for(request):
+        of_pictures = self.waiting.is_full_of_pictures(request)
+        if self.waiting.is_full or of_pictures:
             ended = sum(self._counts[how] for how in ("finished", "cancelled", "failed"))
             # The mean time of a request, shared by the rows, is about when the next one leaves the queue.
-            raise EngineBusyError(len(self.waiting), self._seconds / max(ended, 1) / self._rows)
+            seconds = self._seconds / max(ended, 1) / self._rows
+            raise EngineBusyError(len(self.waiting), seconds, of_pictures=of_pictures and not self.waiting.is_full)
         self.waiting.append(request)
 
     def turn(self) -> None:

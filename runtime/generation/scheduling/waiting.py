@@ -17,13 +17,16 @@ of 17 tiles of 512 × 512 pixels takes 53 MB."""
 
 
 class EngineBusyError(RequestError):
-    """The queue is full. retry_after: seconds after which there is probably room, ≥ 1."""
+    """The queue is full. retry_after: seconds after which there is probably room, ≥ 1.
 
-    def __init__(self, waiting: int, seconds: float):
+    of_pictures: whether it has room for a request without pictures.
+    """
+
+    def __init__(self, waiting: int, seconds: float, *, of_pictures: bool = False):
         self.retry_after = max(1.0, seconds)
+        full = "and their pictures take the memory for these" if of_pictures else "as many as the engine queues"
         super().__init__(
-            f"{waiting} requests are waiting already, as many as the engine queues. Try again in about "
-            f"{self.retry_after:.0f} s."
+            f"{waiting} requests are waiting already, {full}. Try again in about {self.retry_after:.0f} s."
         )
 
 
@@ -40,12 +43,16 @@ class WaitingRequests:
     def __iter__(self) -> Iterator[ScheduledRequest]:
         return iter(list(self.requests))
 
-    def has_room_for(self, request: ScheduledRequest) -> bool:
-        """Return whether another request may join; one with pictures, where those that wait leave memory for them."""
-        if len(self.requests) >= self._most:
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no room for another request."""
+        return len(self.requests) >= self._most
+
+    def is_full_of_pictures(self, request: ScheduledRequest) -> bool:
+        """Return whether a request has pictures, and those that wait in a bounded queue leave no memory for them."""
+        if request.row.pictures is None or self._most == sys.maxsize:
             return False
-        waiting = 0 if request.row.pictures is None else sum(_picture_bytes(each) for each in self.requests)
-        return waiting < PICTURE_BYTES or self._most == sys.maxsize
+        return sum(_picture_bytes(each) for each in self.requests) >= PICTURE_BYTES
 
     def append(self, request: ScheduledRequest) -> None:
         """Add a request; the caller sees to it that there is room."""

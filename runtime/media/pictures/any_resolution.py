@@ -6,7 +6,7 @@ Source: transformers/models/llava_next/image_processing_pil_llava_next.py, Llava
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -26,6 +26,15 @@ class AnyResolution(Processor):
     def among(self, pictures: int) -> Processor:
         """Return the processor of pictures of which a prompt has so many."""
         return self._squares if self.config.squares and pictures != 1 else self
+
+    @cached_property
+    def low_detail(self) -> Processor:
+        """The processor that makes a square of one tile, where the model knows any, or cuts into the fewest tiles."""
+        if self.config.squares:
+            return self._squares
+        fewest = min(rows * columns for rows, columns in self.config.grids)
+        grids = tuple(grid for grid in self.config.grids if grid[0] * grid[1] == fewest)
+        return self if grids == self.config.grids else AnyResolution(replace(self.config, grids=grids))
 
     @property
     def limit(self) -> tuple[int, int] | None:

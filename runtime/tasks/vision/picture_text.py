@@ -40,6 +40,9 @@ class PictureTextLM(CausalLM):
     def __init__(self, folder: Path, manifest: Manifest, settings: SessionSettings):
         super().__init__(folder, manifest, settings)
         self.features = FeatureCache(FEATURE_BYTES)
+        spelled = None if self.tokenizer is None else self.tokenizer.backend.id_to_token(self.placeholder.token)
+        if self.tokenizer is not None and spelled is not None:
+            self.tokenizer.unsaid += (spelled,)
 
     @property
     def config(self) -> PictureTextConfig:

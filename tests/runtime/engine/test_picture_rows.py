@@ -161,7 +161,7 @@ def test_waiting_pictures_take_bounded_memory(model):
     with patch.object(waiting, "PICTURE_BYTES", 1), Engine(model, max_rows=1) as engine:
         busy = engine.submit("a", max_new_tokens=300, ignore_eos=True)
         streams = [engine.submit("<image>", images=[PICTURES[0]], **OPTIONS)]
-        with pytest.raises(EngineBusyError):
+        with pytest.raises(EngineBusyError, match="1 requests are waiting already, and their pictures take the memory"):
             engine.submit("<image>", images=[PICTURES[1]], **OPTIONS)
         streams.append(engine.submit("text joins", **OPTIONS))
         busy.cancel()
