@@ -227,7 +227,8 @@ def _pooled(head: PoolingHead) -> str:
     names = {"first": "cls", "mean": "mean", "last": "last_token"}
     if head.layers or not isinstance(head.pooling, str) or head.pooling not in names:
         return ', { pooling: "none" } /* a vector for every token: transformers.js does not pool as this model does */'
-    return f', {{ pooling: "{names[head.pooling]}", normalize: {str(head.normalize).lower()} }}'
+    cut = "" if head.dimensions is None else f" /* the model's vector is the first {head.dimensions} numbers */"
+    return f', {{ pooling: "{names[head.pooling]}", normalize: {str(head.normalize).lower()} }}{cut}'
 
 
 def _sizes(manifest: Manifest) -> dict[str, object]:

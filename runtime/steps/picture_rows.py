@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Features = NDArray[np.float32]
-NUMBER_BITS = 61
-"""Bits that are drawn for the number of a state of a picture; with the vocabulary and one bit more it is an int64."""
+from edgeformer.runtime.steps.picture_tower import Features, PromptPicture
+
+NUMBER_BITS = 62
+"""Bits of the number that stands for a state of a picture; with the vocabulary it is an int64."""
 
 
 def picture_numbers(digest: bytes, count: int, vocab_size: int) -> NDArray[np.int64]:
@@ -25,7 +26,7 @@ def picture_numbers(digest: bytes, count: int, vocab_size: int) -> NDArray[np.in
 
     From `vocab_size` on, the first is odd, and the others are even; see `picture_blocks`.
     """
-    drawn = np.frombuffer(hashlib.shake_256(digest).digest(8 * count), "<u8") >> (64 - NUMBER_BITS)
+    drawn = np.frombuffer(hashlib.shake_256(digest).digest(8 * count), "<u8") >> (65 - NUMBER_BITS)
     return 2 * drawn.astype(np.int64) + (np.arange(count) == 0) + vocab_size
 
 
@@ -47,27 +48,33 @@ class PictureGraphs:
 
 
 class PictureRows:
-    """The states of the pictures of some prompts, by their numbers.
+    """The pictures of a prompt, by the numbers that stand for their states.
 
     Attributes:
-        graphs: what reads them.
-        numbers: int64 [N], in ascending order.
-        states: of each number, float32 [N, E].
+        graphs: what reads the states.
+        pictures: in the order of the prompt.
     """
 
-    def __init__(self, graphs: PictureGraphs, numbers: NDArray[np.int64], states: Features):
+    def __init__(self, graphs: PictureGraphs, pictures: Sequence[PromptPicture]):
+        self.graphs = graphs
+        self.pictures = pictures
+        numbers = np.concatenate([each.numbers for each in pictures])
         order = np.argsort(numbers, kind="stable")
-        self.graphs, self.numbers, self.states = graphs, numbers[order], states[order]
+        self._numbers, self._order = numbers[order], order
+        self._starts = np.cumsum([0, *(len(each.numbers) for each in pictures[:-1])])
 
-    @classmethod
-    def joined(cls, several: Sequence["PictureRows"]) -> "PictureRows":
-        """Return the states of the pictures of several prompts."""
-        numbers, states = ([getattr(each, name) for each in several] for name in ("numbers", "states"))
-        return cls(several[0].graphs, np.concatenate(numbers), np.concatenate(states))
-
-    def read(self, tokens: NDArray[np.int64]) -> bool:
+    def read(self, tokens: Sequence[int] | NDArray[np.int64]) -> bool:
         """Return whether any of these tokens is a number of a picture."""
-        return bool((tokens >= self.graphs.vocab_size).any())
+        return bool((np.asarray(tokens, np.int64) >= self.graphs.vocab_size).any())
+
+    def read_next(self, tokens: Sequence[int]) -> bool:
+        """Let the tower read the next tiles of the first picture among tokens that it has not read.
+
+        Returns False where it has read them all, and nothing was run.
+        """
+        ids = np.asarray(tokens, np.int64)
+        found = np.unique(self._places(ids[ids >= self.graphs.vocab_size])[0])
+        return any(self.pictures[each].read_next() for each in found)
 
     def embeddings(self, tokens: NDArray[np.int64]) -> Features:
         """Return the embeddings of tokens and numbers, float32 [1, S, E]."""
@@ -75,5 +82,15 @@ class PictureRows:
         ids = np.where(seen, self.graphs.token, tokens)[None]
         [found] = self.graphs.embed.run(["inputs_embeds"], {"input_ids": ids})
         embeddings: Features = found
-        embeddings[0, seen] = self.states[np.searchsorted(self.numbers, tokens[seen])]
+        pictures, states = self._places(tokens[seen])
+        places = np.flatnonzero(seen)
+        for each in np.unique(pictures):
+            of_picture = pictures == each
+            embeddings[0, places[of_picture]] = self.pictures[each].states[states[of_picture]]
         return embeddings
+
+    def _places(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the picture of each number, by index, and which of its states the number stands for."""
+        place = self._order[np.searchsorted(self._numbers, numbers)]
+        picture = np.searchsorted(self._starts, place, side="right") - 1
+        return picture, place - self._starts[picture]

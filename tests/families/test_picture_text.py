@@ -37,7 +37,7 @@ from edgeformer.runtime.media.pictures.processor import Processor
 from edgeformer.runtime.media.pictures.tiles import Tiles
 from edgeformer.runtime.prefixes import prefix_cache
 from edgeformer.runtime.prefixes.prefix_cache import PrefixCache
-from edgeformer.runtime.steps import picture_blocks
+from edgeformer.runtime.steps import memory, picture_blocks
 from edgeformer.runtime.steps.picture_rows import picture_numbers
 
 LIMIT = 1e-5
@@ -245,12 +245,18 @@ def test_other_models_say_that_they_read_none(tiny_llama_bundle):
         load(tiny_llama_bundle, "cpu", 1).generate("a", images=[PICTURES[0]])
 
 
-def test_an_engine_writes_text(smolvlm):
-    with Engine(smolvlm, max_rows=2) as engine:
-        found = engine.submit("What is left?", max_new_tokens=4, ignore_eos=True).finish()
-        with pytest.raises(RequestError, match="placeholder"):
-            engine.submit("<image>", max_new_tokens=4)
-    assert found.token_ids == smolvlm.generate("What is left?", max_new_tokens=4, ignore_eos=True).token_ids
+@pytest.mark.parametrize(("family", "name"), EXPORTED)
+def test_an_engine_answers_as_generate_does(bundles, family, name):
+    model, options = load(bundles(family, name), "cpu", 1), {"max_new_tokens": 6, "ignore_eos": True}
+    mark = SPELLED.get(family, "<image>")
+    requests = [(PROMPT.format(mark), PICTURES), (f"{mark}?", PICTURES[1:2]), (mark * 3, PICTURES[:1] * 3)]
+    if model.config.bidirectional != "prompt":
+        requests.append(("What is left?", []))
+    expected = [model.generate(prompt, images=images, **options).token_ids for prompt, images in requests]
+    for chunk in (256, 3):  # which is shorter than what attends both ways
+        with patch.object(memory, "PREFILL_CHUNK", chunk), Engine(model, max_rows=3) as engine:
+            streams = [engine.submit(prompt, images=images, **options) for prompt, images in requests * 2]
+            assert [stream.finish().token_ids for stream in streams] == expected * 2
 
 
 def fault(owner, name, changed):

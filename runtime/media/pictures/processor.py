@@ -31,6 +31,11 @@ class Processor(ABC):
         """Return the pixels of a picture, uint8 [H, W, 3]. Raises RequestError as `read_picture`."""
         return read_picture(picture, white_background=self.config.white_background, name=name)
 
+    @property
+    def low_detail(self) -> "Processor":
+        """The processor that makes fewest tokens of a picture, which this one may be itself."""
+        return self
+
     @abstractmethod
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """Return the rows and columns that a picture of this size is cut into; (0, 0) where it is not cut."""

@@ -4,6 +4,8 @@ Source: transformers/models/idefics3/image_processing_pil_idefics3.py.
 """
 
 import math
+from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +19,11 @@ class Tiles(Processor):
     """The processor that `TilesProcessor` describes."""
 
     config: TilesProcessor
+
+    @cached_property
+    def low_detail(self) -> Processor:
+        """The processor that makes one tile of the whole picture."""
+        return Tiles(replace(self.config, splits=False)) if self.config.splits else self
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """Return the rows and columns of tiles of a picture of this size; (0, 0) where it is one tile alone."""

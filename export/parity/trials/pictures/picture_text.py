@@ -21,6 +21,7 @@ from edgeformer.export.parity.samples import random_tokens
 from edgeformer.export.parity.trials.protocol import Array, Outputs, Row, Setup, Trial, row_of
 from edgeformer.export.reference.reference import Reference
 from edgeformer.runtime.steps.picture_rows import PictureGraphs, PictureRows, picture_numbers
+from edgeformer.runtime.steps.picture_tower import PromptPicture
 from edgeformer.runtime.steps.runner import StepRunner
 
 PICTURES = 3
@@ -102,7 +103,7 @@ class PictureTextTrial(Trial):
         ):
             states[0, place] = self._states(each)
         numbered = tokens >= self._config.vocab_size
-        rows = PictureRows(self._pictures, tokens[numbered], states[0, numbered])
+        rows = PictureRows(self._pictures, [PromptPicture(tokens[numbered], states[0, numbered])])
 
         def read(decoder: StepRunner) -> StepRunner:
             decoder.graph.pictures = rows
