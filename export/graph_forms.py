@@ -119,7 +119,8 @@ def _lower_alignment(out: GraphFolder) -> BundledGraph:
 
 def _has_windowed_graph(job: GraphJob) -> bool:
     plan, for_our_runtime = job.plan, job.model_spec.form == "decoder" and job.plan.ops == "ort"
-    return for_our_runtime and plan.place.windowed and not job.adapted
+    # The graph that reads embeddings of pictures has a cache of the whole context.
+    return for_our_runtime and plan.place.windowed and not job.adapted and not job.model_spec.other_graphs
 
 
 def _write_windowed(out: GraphFolder) -> BundledGraph | None:

@@ -13,6 +13,7 @@ from edgeformer.errors import ConfigError, shown
 from edgeformer.manifest.pictures import (
     CHANNELS,
     FixedSizeProcessor,
+    GridProcessor,
     PictureProcessor,
     PictureSize,
     Resample,
@@ -68,6 +69,14 @@ TILES: dict[str, Mapping[str, Any]] = {"Idefics3": _TILES, "SmolVLM": _TILES}
 TILES_WITHOUT_EFFECT = ("do_pad", "return_row_col_info", "video_sampling")
 """Fields of these that change nothing for pictures."""
 
+GRIDS: dict[str, Mapping[str, Any]] = {
+    "Qwen2VL": {
+        "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280}, "resample": 3, "do_convert_rgb": True,
+        "default_to_square": False, "patch_size": 14, "temporal_patch_size": 2, "merge_size": 2, **CLIP_NORMALIZATION,
+    },
+}  # fmt: skip
+"""Defaults of the classes that keep the aspect of pictures and cut them into patches."""
+
 WITHOUT_EFFECT = (
     "_valid_processor_keys", "feature_extractor_type", "image_processor_type", "processor_class", "data_format",
     "input_data_format", "return_tensors", "device", "disable_grouping", "auto_map", "transformers_version",
@@ -106,6 +115,8 @@ def _find(folder: Path) -> tuple[str, dict[str, Any]]:
 
 def _read(name: str, data: dict[str, Any]) -> PictureProcessor:
     kind = _kind(name, data)
+    if kind in GRIDS:
+        return _read_grid(name, _known_fields(name, data, GRIDS[kind], ("min_pixels", "max_pixels")))
     if kind in TILES:
         return _read_tiles(name, _known_fields(name, data, TILES[kind], TILES_WITHOUT_EFFECT))
     return _read_fixed_size(name, _known_fields(name, data, PROCESSORS[kind], ("size", "crop_size", "do_pad")))
@@ -153,6 +164,29 @@ def _read_tiles(name: str, fields: Mapping[str, Any]) -> TilesProcessor:
     )
 
 
+def _read_grid(name: str, fields: Mapping[str, Any]) -> GridProcessor:
+    for field, value in (("do_resize", True), ("do_center_crop", False)):
+        if bool(fields[field]) != value:
+            raise ConfigError(
+                f"{name} has {field} = {shown(fields[field])}, which edgeformer does not have for patches."
+            )
+    size = {"shortest_edge": fields.get("min_pixels"), "longest_edge": fields.get("max_pixels")}
+    size = fields["size"] | {edge: pixels for edge, pixels in size.items() if pixels is not None}
+    # Older files have min_pixels and max_pixels in the size, which transformers does not read.
+    least, most = (size.pop(edge, None) for edge in ("shortest_edge", "longest_edge"))
+    if least is None or most is None or size.keys() - {"min_pixels", "max_pixels"}:
+        raise ConfigError(f"{name} has size = {shown(fields['size'])}; it must have shortest_edge and longest_edge.")
+    return GridProcessor(
+        patch=fields["patch_size"],
+        square=fields["merge_size"],
+        frames=fields["temporal_patch_size"],
+        min_pixels=least,
+        max_pixels=most,
+        resample=_resample(name, fields),
+        **_values(fields),
+    )
+
+
 def _longest_edge(name: str, field: str, size: Any) -> int:
     if not isinstance(size, dict) or size.keys() != {"longest_edge"}:
         raise ConfigError(f"{name} has {field} = {shown(size)}; it must have longest_edge, and nothing else.")
@@ -183,8 +217,9 @@ def _kind(name: str, data: Mapping[str, Any]) -> str:
     kind = data.get("image_processor_type") or data.get("feature_extractor_type")
     stem = str(kind).removesuffix("Fast").removesuffix("Pil").removesuffix("ImageProcessor")
     stem = stem.removesuffix("FeatureExtractor")
-    if stem not in PROCESSORS and stem not in TILES:
-        known = ", ".join(f"{each}ImageProcessor" for each in (*PROCESSORS, *TILES))
+    known_kinds = (*PROCESSORS, *GRIDS, *TILES)
+    if stem not in known_kinds:
+        known = ", ".join(f"{each}ImageProcessor" for each in known_kinds)
         raise ConfigError(f"{name} has image_processor_type = {shown(kind)}; supported: {known}.")
     return stem
 

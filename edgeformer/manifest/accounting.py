@@ -10,7 +10,9 @@ from edgeformer.config import (
     DecoderConfig,
     DisentangledConfig,
     EncoderConfig,
+    GridVisionConfig,
     LearnedPositions,
+    MergerProjector,
     ModelConfig,
     PictureTextConfig,
     PixelShuffleProjector,
@@ -225,6 +227,8 @@ def _stem(config: StackConfig, first: int) -> int:
 def _patch_stem(config: StackConfig) -> int:
     """Return the number of weights of the map of patches, and of the learned tokens before them."""
     stem = config.patch_stem
+    if isinstance(config, GridVisionConfig):
+        return config.hidden_size * (config.patches.inputs + config.patches.bias)
     if stem is None:
         return 0
     return config.hidden_size * (stem.inputs + stem.bias + config.context_length - stem.grid.patches)
@@ -235,9 +239,19 @@ def _decoder_head(config: DecoderConfig) -> int:
 
 
 def _projector(config: PictureTextConfig) -> int:
+    if isinstance(config.projector, MergerProjector):
+        return _mergers(config, config.projector)
     hidden, bias = config.hidden_size, config.projector.bias
     count = hidden * (config.feature_size + bias)
     return count if isinstance(config.projector, PixelShuffleProjector) else count + hidden * (hidden + bias)
+
+
+def _mergers(config: PictureTextConfig, projector: MergerProjector) -> int:
+    """Return the number of weights of the projector of squares, and of those of further states."""
+    inputs, more = config.feature_size, len(config.deepstack or ())
+    layers = inputs * (inputs + 1) + config.hidden_size * (inputs + 1)
+    patch = inputs // projector.factor**2
+    return (1 + more) * layers + norm_weights(projector.norm, patch) + more * norm_weights(projector.norm, inputs)
 
 
 def _vision_head(config: VisionConfig) -> int:
@@ -269,6 +283,8 @@ def _products(config: StackConfig) -> int:
     count += 0 if config.embedding_size is None else hidden * config.embedding_size
     count += _token_projection(config)
     count += _stem(config, 2)  # the second convolution halves the frames: two of the first make one token
+    if isinstance(config, GridVisionConfig):
+        count += hidden * config.patches.inputs
     count += 0 if config.patch_stem is None else hidden * config.patch_stem.inputs
     return count + _stream_projections(config) + HEADS[type(config)].products(config)
 
@@ -286,6 +302,7 @@ HEADS: dict[type[StackConfig], HeadCount] = {
         lambda config: 0 if config.head is None else config.head.weights(config.sizes),
         lambda config: 0 if config.head is None else config.head.products(config.sizes),
     ),
+    GridVisionConfig: HeadCount(lambda config: 0, lambda config: 0),
     VisionConfig: HeadCount(_vision_head, _vision_head_products),
     PictureTextConfig: HeadCount(lambda config: _decoder_head(config) + _projector(config), _table),
 }

@@ -140,23 +140,33 @@ def _picture_text_class(config: PictureTextConfig, architectures: Sequence[str])
 def _picture_text_ours(
     module: Any, config: PictureTextConfig, inputs: list[Tensor], caches: Sequence[Any]
 ) -> list[Tensor]:
-    pixels, text = inputs
-    features, seen = module.see(pixels), text == PLACEHOLDER
-    embeddings = module.embed_tokens(text.masked_fill(seen, 0))
+    pixels, text, *of_grids = inputs
+    seen, positions = text == PLACEHOLDER, of_grids[1:]
+    if of_grids:
+        grids = of_grids[0].split(1)
+        patches = pixels.split([int(grid.prod()) for grid in grids])
+        features = torch.cat([module.see(*picture) for picture in zip(patches, grids, strict=True)], 1)
+    else:
+        features = module.see(pixels)
+    embeddings = module.embed_wide(text.masked_fill(seen, 0))
     embeddings = embeddings.masked_scatter(seen.unsqueeze(-1), features.to(embeddings.dtype))
-    return [features.flatten(0, 1), module.read_embeddings(embeddings, torch.ones_like(text), caches)[0]]
+    logits = module.read_embeddings(embeddings, torch.ones_like(text), caches, *positions)[0]
+    return [features[..., : config.hidden_size].flatten(0, 1), logits]
 
 
 def _picture_text_theirs(model: Any, config: PictureTextConfig, inputs: list[Tensor]) -> list[Tensor]:
-    pixels, text = inputs
-    text = text.masked_fill(text == PLACEHOLDER, model.config.image_token_id)
+    pixels, text, *of_grids = inputs
+    seen = text == PLACEHOLDER
+    text = text.masked_fill(seen, model.config.image_token_id)
+    grids = {"image_grid_thw": of_grids[0]} if of_grids else {}
+    kinds = {"mm_token_type_ids": seen.int()} if of_grids else {}
     cpu = torch.device("cpu")  # Idefics3 moves states to where its parameters are, which are on the meta device
     devices = (patch.object(kind, "device", cpu) for kind in {type(model), type(model.model)})
     with ExitStack() as patches, _positions_in_float32(model):
         for each in devices:
             patches.enter_context(each)
-        features = model.get_image_features(pixel_values=pixels, return_dict=True).pooler_output
-        logits = model(input_ids=text, pixel_values=pixels, return_dict=True, use_cache=False).logits
+        features = model.get_image_features(pixel_values=pixels, return_dict=True, **grids).pooler_output
+        logits = model(input_ids=text, pixel_values=pixels, return_dict=True, use_cache=False, **grids, **kinds).logits
     return [torch.cat([each.flatten(0, -2) for each in features]), logits]
 
 

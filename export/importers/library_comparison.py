@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from edgeformer.checkpoints.gguf.unpacked import UnpackedGguf
 from edgeformer.checkpoints.source import ModelSource
 from edgeformer.checkpoints.tensor_files import open_tensors
-from edgeformer.config import ModelConfig, PatchStem, PictureTextConfig, StackConfig
+from edgeformer.config import GridVisionConfig, ModelConfig, PatchStem, PictureTextConfig, StackConfig
 from edgeformer.errors import EdgeformerError, ExportError, MissingDependencyError
 from edgeformer.export.importers.opened_model import Comparison
 from edgeformer.export.reference.reference import Reference
@@ -26,6 +26,7 @@ from edgeformer.export.reference.weight_streaming import streaming_parameters
 from edgeformer.models.compared import PLACEHOLDER
 from edgeformer.models.kinds import KINDS
 from edgeformer.models.model_spec import model_spec_of
+from edgeformer.runtime.media.pictures.positions import picture_spans, positions_of
 
 if TYPE_CHECKING:
     from edgeformer.transformers_backend.tensors.loaded_weights import LoadedWeights
@@ -236,17 +237,40 @@ def _picture(patches: PatchStem, generator: torch.Generator) -> Tensor:
 
 
 def _pictures_in_text(config: PictureTextConfig, text: Tensor, hf_config: Mapping[str, Any]) -> list[Tensor]:
-    """Return three pictures of noise, and a text [1, N] with them: two at its beginning and one at its end."""
-    generator, patches = torch.Generator().manual_seed(1), config.vision.patches
-    batch = (1, 3) if config.tiled else (3,)
-    pixels = torch.randn(*batch, patches.channels, patches.height, patches.width, generator=generator).double()
+    """Return three pictures of noise, and a text [1, N] with them: two at its beginning and one at its end.
+
+    Of pictures of any size there are also the rows and columns of patches [3, 3], and positions [3, 1, N] if these have
+    axes. A token is between them, since transformers takes pictures that touch for one.
+    """
+    generator, vision = torch.Generator().manual_seed(1), config.vision
     names = ("image_token_id", "image_token_index")
     placeholder = next((hf_config[name] for name in names if isinstance(hf_config.get(name), int)), None)
     if placeholder is None:
         raise NotComparedError("its config.json names no token that stands for a picture")
     text = torch.where(text == placeholder, (text + 1) % config.vocab_size, text)
-    picture = torch.full((1, config.picture_tokens), PLACEHOLDER)
+    if isinstance(vision, GridVisionConfig):
+        sizes = picture_sizes(vision)
+        grids = torch.tensor([[1, rows * vision.square, columns * vision.square] for rows, columns in sizes])
+        pixels = torch.randn(int(grids.prod(1).sum()), vision.patches.inputs, generator=generator).double()
+        pictures = [torch.full((1, rows * columns), PLACEHOLDER) for rows, columns in sizes]
+        text = torch.cat((pictures[0], text[:, :1], pictures[1], text[:, 1:], pictures[2]), 1)
+        spans = picture_spans(text[0].tolist(), PLACEHOLDER, sizes)
+        positions = torch.from_numpy(positions_of(text.shape[1], spans)).unsqueeze(1)
+        return [pixels, text, grids, *([] if config.axes is None else [positions])]
+    patches, batch = vision.patches, (1, 3) if config.tiled else (3,)
+    pixels = torch.randn(*batch, patches.channels, patches.height, patches.width, generator=generator).double()
+    picture = torch.full((1, config.picture_tokens or 0), PLACEHOLDER)
     return [pixels, torch.cat((picture, picture, text, picture), 1)]
+
+
+def picture_sizes(vision: GridVisionConfig) -> list[tuple[int, int]]:
+    """Return rows and columns of squares of three pictures: beyond a window on both sides, within one, a line."""
+    side = WINDOW if vision.attention_windows is None else vision.attention_windows.squares
+    return [(side + 1, side + 2), (2, 3), (1, 2 * side + 1)]
+
+
+WINDOW = 3
+"""Squares of a side of a window, where there is none."""
 
 
 def _recording(stack: StackConfig, config: ModelConfig, generator: torch.Generator) -> Tensor:

@@ -55,12 +55,15 @@ class DecodeGraph:
         self.has_start = returns_last_logits(session)
         self.pictures: PictureRows | None = None
 
-    def input_of(self, session: Any, tokens: Tokens) -> tuple[Any, str, NDArray[Any]]:
-        """Return the session that reads tokens of one row, another one for pictures, and its input [1, S, …]."""
+    def inputs_of(self, session: Any, tokens: Tokens) -> tuple[Any, dict[str, NDArray[Any]]]:
+        """Return the session that reads tokens of one row, another one for pictures, and its inputs by name.
+
+        The first is [1, S, …].
+        """
         ids = np.asarray(tokens, np.int64)
         if self.pictures is None or not self.pictures.read(ids):
-            return session, "input_ids", ids[None]
-        return self.pictures.graphs.decoder, "inputs_embeds", self.pictures.embeddings(ids)
+            return session, {"input_ids": ids[None]}
+        return self.pictures.graphs.decoder, self.pictures.inputs(ids)
 
     def session_of(self, row: int) -> Any:
         """Return the session for a run of one row."""

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from picture_text_rows import IMAGE, MODELS, save
+from picture_text_rows import IMAGE, MODELS, placeholder, save
 
 from edgeformer.checkpoints.source import open_source
 from edgeformer.errors import ConfigError, ExportError, ParityError, RequestError
@@ -36,7 +36,7 @@ from edgeformer.runtime.media.pictures.tiles import Tiles
 
 LIMIT = 1e-5
 CASES = [(family, name) for family, models in MODELS.items() for name in models]
-EXPORTED_ALWAYS = (("smolvlm", "tiles"), ("llava", "layers"))
+EXPORTED_ALWAYS = (("smolvlm", "tiles"), ("llava", "layers"), ("qwen2_vl", "squares"))
 EXPORTED = [
     case if case in EXPORTED_ALWAYS else pytest.param(*case, marks=pytest.mark.slow) for case in CASES
 ]  # fmt: skip
@@ -73,9 +73,14 @@ def bundles(models, tmp_path_factory):
 def theirs(model, prompt, pictures):
     """Return the ids of transformers' processor, and logits [S, V] of its module in float64."""
     encoded = model.processor(text=[prompt], images=[pictures], return_tensors="pt")
+    encoded = {**encoded, "pixel_values": encoded["pixel_values"].double()}
     with torch.no_grad(), _positions_in_float32(model.module):
-        out = model.module(input_ids=encoded["input_ids"], pixel_values=encoded["pixel_values"].double())
+        out = model.module(**{name: value for name, value in encoded.items() if name in USED})
     return encoded, out.logits[0].numpy()
+
+
+USED = ("input_ids", "pixel_values", "image_grid_thw", "mm_token_type_ids")
+"""What modules of transformers are given of what processors return."""
 
 
 def error(actual, expected):
@@ -113,15 +118,15 @@ def test_module_pixels_and_ids_are_those_of_transformers(models, family, name):
 @pytest.mark.parametrize(("family", "name"), EXPORTED)
 def test_a_bundle_answers_as_transformers_does(models, bundles, family, name):
     model, runtime = models(family, name), load(bundles(family, name), "cpu", 1)
-    prompt = PROMPT.format("<image>")
+    prompt = PROMPT.format(placeholder(family))
     encoded, expected = theirs(model, prompt, PICTURES)
     ids = encoded["input_ids"][0]
     assert runtime.see(prompt, PICTURES).shown == ids.tolist()
     assert error(runtime.forward(runtime.tokenizer.encode(prompt), PICTURES), expected) <= LIMIT
     with torch.no_grad(), _positions_in_float32(model.module):
         written = model.module.generate(
-            input_ids=ids[None], attention_mask=torch.ones_like(ids[None]), do_sample=False, max_new_tokens=8,
-            pixel_values=encoded["pixel_values"].double(), eos_token_id=None, pad_token_id=0,
+            **{name: value for name, value in encoded.items() if name in USED}, do_sample=False, max_new_tokens=8,
+            attention_mask=torch.ones_like(ids[None]), eos_token_id=None, pad_token_id=0,
         )[0, len(ids) :]  # fmt: skip
     options = {"max_new_tokens": 8, "ignore_eos": True}
     assert runtime.generate(prompt, images=PICTURES, **options).token_ids == written.tolist()

@@ -5,10 +5,13 @@ from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Literal, Self
 
 from edgeformer.config.models.decoder import DecoderConfig
+from edgeformer.config.models.grid_vision import GridVisionConfig
 from edgeformer.config.models.stack import StackConfig, Task
 from edgeformer.config.models.vision_encoder import VisionConfig
-from edgeformer.config.pictures import PixelShuffleProjector, Projector
+from edgeformer.config.pictures import MergerProjector, PixelShuffleProjector, Projector
+from edgeformer.config.position import RotaryAxes
 from edgeformer.documents.schema import check
+from edgeformer.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,28 +27,49 @@ class PictureTextConfig(DecoderConfig):
         keeps_prefix: whether the states of the tower's learned tokens are read, too, in front of those of patches.
         projector: makes states of the text model of the tower's.
         tiled: whether a picture may be several of the tower's pictures; the graph then has an axis for these.
+        deepstack: after how many blocks of the tower states are read that are added to those of the picture behind the
+            first blocks of the text model, one for each, by a projector of their own (arXiv 2406.04334); None for none.
+        axes: axes of the positions of pictures; None where a picture's states are positions as tokens are.
     """
 
     task: ClassVar[Task] = "image-text-to-text"
     kind: Literal["picture_text"] = "picture_text"  # type: ignore[assignment]  # of another class of configs
-    vision: VisionConfig
+    vision: VisionConfig | GridVisionConfig
     feature_layers: tuple[int, ...]
     keeps_prefix: bool = False
     projector: Projector
     tiled: bool = False
+    deepstack: tuple[int, ...] | None = None
+    axes: RotaryAxes | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         last = len(self.vision.blocks)
         fits = len(self.feature_layers) > 0 and all(0 <= layer <= last for layer in self.feature_layers)
         check(fits, self, "feature_layers", f"numbers from 0 to {last}, the tower's blocks")
+        check(self.per_layer_embedding is None, self, "per_layer_embedding", "None: pictures have no tokens to embed")
+        if self.axes is not None:
+            turned = {2 * self.axes.pairs} | {each.rotary.rotary_dim for each in self.attentions if each.rotary}
+            check(len(turned) == 1, self, "axes", "an axis for each pair of the rotary embedding")
+        if isinstance(self.vision, GridVisionConfig):
+            self._check_grid(self.vision)
+            return
         outputs = (self.vision.pooler, self.vision.projection, self.vision.classifier)
         check(all(each is None for each in outputs), self, "vision", "without outputs beside its states")
-        check(self.per_layer_embedding is None, self, "per_layer_embedding", "None: pictures have no tokens to embed")
+        check(self.deepstack is None, self, "deepstack", "None for pictures of one size")
         if isinstance(self.projector, PixelShuffleProjector):
             grid, factor = self.vision.patches.grid, self.projector.factor
             square = grid.rows == grid.columns and grid.rows % factor == 0 and not self.keeps_prefix
             check(square, self, "projector", f"for squares of {factor} × {factor} patches, of pictures that are square")
+
+    def _check_grid(self, vision: GridVisionConfig) -> None:
+        """Check what stands behind a tower of pictures of any size."""
+        merges = isinstance(self.projector, MergerProjector) and self.projector.factor == vision.square
+        check(merges, self, "projector", f"one of squares of {vision.square} × {vision.square} patches")
+        check(not self.tiled, self, "tiled", "False for pictures of any size")
+        layers, last = self.deepstack or (), len(vision.blocks)
+        fits = all(0 <= layer <= last for layer in layers) and len(layers) <= len(self.blocks)
+        check(fits, self, "deepstack", f"numbers from 0 to {last}, and no more than blocks of the text model")
 
     @classmethod
     def of_decoder(cls, text: DecoderConfig, **seeing: object) -> "PictureTextConfig":
@@ -64,8 +88,10 @@ class PictureTextConfig(DecoderConfig):
         return True
 
     @property
-    def picture_tokens(self) -> int:
-        """Return the number of states that one of the tower's pictures becomes."""
+    def picture_tokens(self) -> int | None:
+        """Return the number of states that one of the tower's pictures becomes; None where its size decides."""
+        if isinstance(self.vision, GridVisionConfig):
+            return None
         if isinstance(self.projector, PixelShuffleProjector):
             return self.vision.patches.grid.patches // self.projector.factor**2
         return self.vision.patches.grid.patches + self.vision.prefix_tokens * self.keeps_prefix
@@ -73,9 +99,33 @@ class PictureTextConfig(DecoderConfig):
     @property
     def feature_size(self) -> int:
         """Return the size of the states that the projector reads."""
-        patches = self.projector.factor**2 if isinstance(self.projector, PixelShuffleProjector) else 1
+        projector = self.projector
+        patches = projector.factor**2 if isinstance(projector, PixelShuffleProjector | MergerProjector) else 1
         return self.vision.hidden_size * len(self.feature_layers) * patches
+
+    @property
+    def wide_size(self) -> int:
+        """Return the width of embeddings, with those that are added behind the first blocks at their ends."""
+        return self.hidden_size * (1 + len(self.deepstack or ()))
 
     def with_picture_size(self, height: int, width: int) -> Self:
         """Return the config for pictures of another size. Raises ConfigError where the tower does not read them."""
+        if isinstance(self.vision, GridVisionConfig):
+            return self
         return replace(self, vision=self.vision.with_picture_size(height, width))
+
+    def with_patches(self, side: int, square: int, frames: int, most: int) -> Self:
+        """Return the config for pictures of up to `most` rows or columns of patches.
+
+        Raises ConfigError where the tower reads others than those of these sides, squares and frames.
+        """
+        vision = self.vision
+        if not isinstance(vision, GridVisionConfig):
+            raise ConfigError("the image processor cuts pictures of any size, and the model reads those of one size.")
+        read = vision.patches.side, vision.square, vision.patches.frames
+        if read != (side, square, frames):
+            raise ConfigError(
+                f"the image processor has patch_size, merge_size and temporal_patch_size {(side, square, frames)}, and "
+                f"by config.json the model reads {read}. Use the processor that it was trained with."
+            )
+        return replace(self, vision=vision.with_sides(most))

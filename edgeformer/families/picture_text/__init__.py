@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from edgeformer.config import DecoderConfig, PictureTextConfig, Projector, VisionConfig
+from edgeformer.config import DecoderConfig, GridVisionConfig, PictureTextConfig, Projector, RotaryAxes, VisionConfig
 from edgeformer.errors import ConfigError
 from edgeformer.families._family import Computed, Family, Fields, Packed
 from edgeformer.families._wrappers import WRAPPERS, is_foreign
@@ -25,11 +25,12 @@ class Seeing:
     unread: patterns of tensors of the tower that nothing reads, because its config leaves them out.
     """
 
-    vision: VisionConfig
+    vision: VisionConfig | GridVisionConfig
     feature_layers: tuple[int, ...]
     projector: Projector
     keeps_prefix: bool = False
     tiled: bool = False
+    deepstack: tuple[int, ...] | None = None
     unread: tuple[str, ...] = ()
 
 
@@ -60,6 +61,7 @@ class PictureTextFamily:
             no prefix `model.`.
         marks: returns the texts of tokens around pictures, of tokenizer_config.json.
         processor: kind of its processor of pictures.
+        axes: returns the axes of positions of a config.json; None for a family without them.
         processor_fields: fields of processor_config.json that edgeformer reads, or that change nothing here.
         ignored_tensors, computed_tensors: as in `Family`.
     """
@@ -68,7 +70,8 @@ class PictureTextFamily:
     read: Callable[[Fields], Seeing]
     tensors: Mapping[str, str | Packed | tuple[str | Packed, ...]]
     marks: Callable[[Mapping[str, Any]], Marks]
-    processor: Literal["fixed_size", "tiles"]
+    processor: Literal["fixed_size", "grid", "tiles"]
+    axes: Callable[[Mapping[str, Any]], RotaryAxes] | None = None
     processor_fields: tuple[str, ...] = ()
     ignored_tensors: tuple[str, ...] = ()
     computed_tensors: Mapping[str, Computed] = field(default_factory=dict)
@@ -111,6 +114,8 @@ def with_tower(data: dict[str, Any], text_family: Family, text: DecoderConfig) -
         keeps_prefix=seeing.keeps_prefix,
         projector=seeing.projector,
         tiled=seeing.tiled,
+        deepstack=seeing.deepstack,
+        axes=None if family.axes is None else family.axes(data),
     )
     return replace(
         text_family,

@@ -6,6 +6,7 @@ with a special token, which is checked.
 """
 
 import importlib
+import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +22,13 @@ from edgeformer.config import PictureTextConfig
 from edgeformer.documents.json_document import read_object
 from edgeformer.errors import ConfigError, ExportError, shown
 from edgeformer.families.picture_text import Marks, PictureTextFamily, load_seeing
-from edgeformer.manifest.pictures import Placeholder, RepeatedPlaceholder, TiledPlaceholder, TilesProcessor
+from edgeformer.manifest.pictures import (
+    GridPlaceholder,
+    Placeholder,
+    RepeatedPlaceholder,
+    TiledPlaceholder,
+    TilesProcessor,
+)
 from edgeformer.runtime.media.pictures.kinds import new_processor
 from edgeformer.runtime.media.pictures.placeholders import expand
 from edgeformer.runtime.text.tokenizer import Tokenizer
@@ -85,6 +92,8 @@ class _Encoder:
     def placeholder(self) -> Placeholder:
         """Return what a placeholder becomes."""
         marks, count, processor = self._marks, self._config.picture_tokens, self._source.pictures
+        if count is None:
+            return GridPlaceholder(token=self._token)
         if not isinstance(processor, TilesProcessor):
             return RepeatedPlaceholder(token=self._token, count=count)
         assert marks.border is not None and marks.whole is not None and marks.tile is not None
@@ -197,9 +206,9 @@ NOT_PROCESSOR_OPTIONS = ("auto_map", "chat_template", "processor_class", "video_
 @contextmanager
 def _without_videos(kind: Any) -> Iterator[dict[str, Any]]:
     """Let a processor that reads videos, too, be made without its package of number words; yield what it is made of."""
-    module = importlib.import_module(kind.__module__)
-    if not hasattr(module, "num2words"):
+    if "video_processor" not in inspect.signature(kind.__init__).parameters:
         yield {}
         return
-    with patch.object(module, "num2words", str), patch.object(kind, "check_argument_for_proper_class"):
+    module = importlib.import_module(kind.__module__)
+    with patch.object(kind, "check_argument_for_proper_class"), patch.object(module, "num2words", str, create=True):
         yield {"video_processor": SimpleNamespace()}

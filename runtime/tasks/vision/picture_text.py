@@ -10,18 +10,26 @@ from typing import Any
 
 import numpy as np
 
-from edgeformer.config import PictureTextConfig
+from edgeformer.config import GridVisionConfig, PictureTextConfig
 from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.pictures import Placeholder
+from edgeformer.runtime.media.pictures.grid_patches import GridPatches
 from edgeformer.runtime.media.pictures.kinds import new_processor
 from edgeformer.runtime.media.pictures.picture_files import Picture, is_picture
 from edgeformer.runtime.media.pictures.placeholders import check_count, expand
+from edgeformer.runtime.media.pictures.positions import picture_spans
 from edgeformer.runtime.media.pictures.processor import Processor
 from edgeformer.runtime.media.pictures.resample import Pixels
 from edgeformer.runtime.request_values import is_list, shown
 from edgeformer.runtime.sessions.session import SessionSettings
-from edgeformer.runtime.steps.picture_rows import Features, PictureGraphs, PictureRows, picture_numbers
+from edgeformer.runtime.steps.picture_rows import (
+    Features,
+    PictureGraphs,
+    PictureRows,
+    PlacedTokens,
+    picture_numbers,
+)
 from edgeformer.runtime.tasks.causal_lm import CausalLM, SeenPrompt
 from edgeformer.runtime.tasks.model import Text
 
@@ -106,15 +114,23 @@ class PictureTextLM(CausalLM):
         grids = [self.processor.grid(*pixels.shape[:2]) for pixels, _ in read]
         shown = np.array(expand(tokens, self.placeholder, grids), np.int64)
         self._new_tokens(len(shown), self.generation_config)  # before the tower runs
-        states = [np.empty((0, self.config.hidden_size), np.float32)]
-        numbers = [np.empty(0, np.int64)]
+        states = [np.empty((0, self.config.wide_size), np.float32)]
         for (pixels, digest), name in zip(read, names, strict=True):
             states.append(self._features(pixels, digest, name))
-            numbers.append(picture_numbers(digest, len(states[-1]), self.manifest.vocab_size))
-        pictures = PictureRows(self.picture_graphs, np.concatenate(numbers), np.concatenate(states))
-        prompt_numbers = shown.copy()
-        prompt_numbers[shown == self.placeholder.token] = np.concatenate(numbers)
-        return SeenPrompt(prompt_numbers.tolist(), shown.tolist(), pictures)
+        digests, numbers, seen = [digest for _, digest in read], shown.copy(), shown == self.placeholder.token
+        placed = None
+        if self.config.axes is not None and read:
+            spans = picture_spans(shown, self.placeholder.token, grids)
+            placed = PlacedTokens.of(shown, spans, digests, self.manifest.vocab_size)
+            numbers[: len(placed.numbers)] = placed.numbers
+        else:
+            drawn = [
+                picture_numbers(digest, len(each), self.manifest.vocab_size)
+                for digest, each in zip(digests, states[1:], strict=True)
+            ]
+            numbers[seen] = np.concatenate([numbers[:0], *drawn])
+        pictures = PictureRows(self.picture_graphs, numbers[seen], np.concatenate(states), placed)
+        return SeenPrompt(numbers.tolist(), shown.tolist(), pictures)
 
     def _pixels(self, picture: Picture, name: str) -> tuple[Pixels, bytes]:
         """Return the pixels of a picture and their digest."""
@@ -126,16 +142,19 @@ class PictureTextLM(CausalLM):
     def _features(self, pixels: Pixels, digest: bytes, name: str) -> Features:
         found = self.features.get(digest)
         if found is None:
-            values = self.processor.values(pixels, name)
-            runs = [values[start : start + TILES] for start in range(0, len(values), TILES)]
-            tiled = self.config.tiled
-            made = [
-                self.vision_session.run(["image_features"], {"pixel_values": run[None] if tiled else run})[0]
-                for run in runs
-            ]
-            found = np.concatenate(made).reshape(-1, self.config.hidden_size)
+            made = [self.vision_session.run(["image_features"], feeds)[0] for feeds in self._feeds(pixels, name)]
+            found = np.concatenate(made).reshape(-1, self.config.wide_size)
             self.features.put(digest, found)
         return found
+
+    def _feeds(self, pixels: Pixels, name: str) -> list[dict[str, Any]]:
+        """Return what the tower reads of a picture, run by run."""
+        values, vision = self.processor.values(pixels, name), self.config.vision
+        if isinstance(vision, GridVisionConfig):
+            assert isinstance(self.processor, GridPatches), "the manifest has checked it"
+            return [{"pixel_values": values, vision.grid_input: self.processor.patch_grid(*pixels.shape[:2])}]
+        runs = [values[start : start + TILES] for start in range(0, len(values), TILES)]
+        return [{"pixel_values": run[None] if self.config.tiled else run} for run in runs]
 
     def _images(self, images: Any, prompts: int, single: bool) -> list[list[Picture]]:
         """Return the pictures of each prompt. Raises RequestError for what is no list of pictures, or not one each."""
