@@ -190,7 +190,7 @@ class GridProcessor:
 
         Rounding makes a picture of the largest aspect at most twice as long for its width.
         """
-        return min(isqrt(2 * MOST_ASPECT * self.max_pixels) // self.side + 1, self.max_pixels // self.side**2 + 1)
+        return isqrt(2 * MOST_ASPECT * self.max_pixels) // self.side + 1
 
 
 def _check_normalization(config: "FixedSizeProcessor | TilesProcessor | GridProcessor") -> None:

@@ -111,7 +111,7 @@ PARTIAL = {"partial_rotary_factor": 0.25}
 QWEN3_5_TEXT = {
     "model_type": "qwen3_5_text", "head_dim": 32, "num_attention_heads": 2, "linear_num_key_heads": 2,
     "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_conv_kernel_dim": 3,
-    "layer_types": ["linear_attention", "full_attention"],
+    "layer_types": ["linear_attention", "full_attention"], "initializer_range": 0.1,
 }  # fmt: skip
 CLIP_TOWER = {"model_type": "clip_vision_model", "projection_dim": 12}
 SIGLIP_TOWER = {"model_type": "siglip_vision_model"}

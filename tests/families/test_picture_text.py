@@ -18,6 +18,7 @@ import torch
 from picture_text_rows import IMAGE, MODELS, placeholder, save
 
 from edgeformer.checkpoints.source import open_source
+from edgeformer.config import PatchWindows
 from edgeformer.errors import ConfigError, ExportError, ParityError, RequestError
 from edgeformer.export import export_model, verify
 from edgeformer.export.importers.library_comparison import compare_modules
@@ -28,15 +29,22 @@ from edgeformer.families import read_model_config
 from edgeformer.families.picture_text import seeing_names, with_tower
 from edgeformer.manifest.accounting import account
 from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.pictures import GridProcessor
 from edgeformer.models.compared import _positions_in_float32
+from edgeformer.models.decoder import Decoder
+from edgeformer.models.grid_vision import GridVisionEncoder, PatchPlaces
 from edgeformer.models.picture_text import ShuffledPatches
 from edgeformer.runtime import Engine, load
+from edgeformer.runtime.media.pictures.grid_patches import GridPatches
+from edgeformer.runtime.media.pictures.positions import positions_of
 from edgeformer.runtime.media.pictures.processor import Processor
 from edgeformer.runtime.media.pictures.tiles import Tiles
+from edgeformer.runtime.steps import picture_rows
+from edgeformer.runtime.steps.picture_rows import PictureRows
 
 LIMIT = 1e-5
 CASES = [(family, name) for family, models in MODELS.items() for name in models]
-EXPORTED_ALWAYS = (("smolvlm", "tiles"), ("llava", "layers"), ("qwen2_vl", "squares"))
+EXPORTED_ALWAYS = (("smolvlm", "tiles"), ("llava", "layers"), ("qwen2_vl", "squares"), ("qwen3_vl", "deepstack"))
 EXPORTED = [
     case if case in EXPORTED_ALWAYS else pytest.param(*case, marks=pytest.mark.slow) for case in CASES
 ]  # fmt: skip
@@ -274,12 +282,176 @@ MODULE_FAULTS = {
 }
 
 
+def of_vision(**changes):
+    """Return a function that changes fields of a config's tower."""
+    return lambda config: replace(config, vision=replace(config.vision, **changes))
+
+
+def of_axes(**changes):
+    """Return a function that changes the axes of a config's positions."""
+    return lambda config: replace(config, axes=replace(config.axes, **changes))
+
+
+MODULE_FAULTS |= {
+    ("qwen2_vl", "squares", "axes that take turns"): of_axes(sections=(4, 2, 2), interleaved=True),
+    ("qwen2_vl", "single patches", "height for width"): of_axes(sections=(1, 3, 2, 2)),
+    ("qwen2_5_vl", "windows", "windows ignored"): of_vision(attention_windows=None),
+    ("qwen2_5_vl", "windows", "larger windows"): of_vision(attention_windows=PatchWindows(squares=3, everywhere=(1,))),
+    ("qwen2_5_vl", "windows", "another block sees all"): of_vision(
+        attention_windows=PatchWindows(squares=2, everywhere=(2,))
+    ),
+    ("qwen3_vl", "deepstack", "no deepstack"): lambda config: replace(config, deepstack=None),
+    ("qwen3_vl", "deepstack", "states of other layers"): lambda config: replace(config, deepstack=(1, 2)),
+    ("qwen3_vl", "deepstack", "axes one after the other"): of_axes(interleaved=False),
+    ("qwen3_5", "hybrid", "axes one after the other"): of_axes(interleaved=False),
+}
+
+
 @pytest.mark.parametrize(("family", "name", "wrong"), MODULE_FAULTS)
 def test_an_export_refuses_a_model_that_is_another(models, family, name, wrong):
     source = open_source(models(family, name).folder)
     changed = replace(source, config=MODULE_FAULTS[family, name, wrong](source.config))
     with pytest.raises(ExportError, match="does not compute what"):
         compare_modules(changed, source.weights())
+
+
+def row_by_row(places, grid, patches, square, window):
+    """Return the places of patches as if they came row by row, and not in squares."""
+    right = places(grid, patches, square, window)
+    number = torch.arange(patches)
+    return replace(right, rows=number // grid[0, 2], columns=number % grid[0, 2])
+
+
+def half_pixels(self, places, grid, side):
+    """Return positions of a table whose corners are not those of the picture."""
+    table = self.position_embedding.weight.view(1, side, side, -1).permute(0, 3, 1, 2)
+    size = tuple(grid[0, 1:].tolist())
+    found = torch.nn.functional.interpolate(table, size, mode="bilinear", align_corners=False)
+    return found[0][:, places.rows, places.columns].T.unsqueeze(0)
+
+
+def a_layer_late(self, x, run, caches, encoder_caches=(), added=()):
+    return RUN_BLOCKS(self, x, run, caches, encoder_caches, [torch.zeros_like(x), *added] if added else added)
+
+
+PLACES, RUN_BLOCKS = PatchPlaces.of, Decoder.run_blocks
+CODE_FAULTS = {
+    ("qwen2_vl", "squares", "height and width of the grid swapped"): (
+        PatchPlaces, "of", lambda grid, *others: PLACES(grid[:, [0, 2, 1]], *others),
+    ),
+    ("qwen2_vl", "squares", "patches row by row"): (
+        PatchPlaces, "of", lambda *given: row_by_row(PLACES, *given),
+    ),
+    ("qwen2_5_vl", "windows", "squares left in the order of windows"): (
+        PatchPlaces, "of", lambda grid, *others: replace(
+            PLACES(grid, *others), restored=PLACES(grid, *others[:-1], None).restored
+        ),
+    ),
+    ("qwen3_vl", "deepstack", "corners of the table beside those of the picture"): (
+        GridVisionEncoder, "_interpolated", half_pixels,
+    ),
+    ("qwen3_vl", "of nine", "deepstack a layer late"): (Decoder, "run_blocks", a_layer_late),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "name", "wrong"), CODE_FAULTS)
+def test_an_export_refuses_code_that_is_another(models, family, name, wrong):
+    source = open_source(models(family, name).folder)
+    with patch.object(*CODE_FAULTS[family, name, wrong]), pytest.raises(ExportError, match="does not compute what"):
+        compare_modules(source, source.weights())
+
+
+GRID_FAULTS = {
+    "height and width swapped": fault(GridPatches, "patch_grid", lambda grid: grid[:, [0, 2, 1]]),
+    "patches in another order": fault(GridPatches, "values", lambda values: values[::-1]),
+    "blue for red": fault(Processor, "normalized", lambda values: values[::-1]),
+    "rounded to smaller squares": fault(GridProcessor, "resized", lambda size: (size[0] - 14, size[1])),
+}
+
+
+@pytest.mark.parametrize("name", GRID_FAULTS)
+def test_an_export_refuses_patches_that_are_others(models, name):
+    source = open_source(models("qwen2_vl", "squares").folder)
+    assert compare_pictures(source.folder, source.pictures) == ()
+    with GRID_FAULTS[name], pytest.raises(ExportError, match="does not make of a picture"):
+        compare_pictures(source.folder, source.pictures)
+
+
+RUNTIME_FAULTS = {
+    "delta 0": patch.object(picture_rows, "shift", lambda spans: 0),
+    "height and width of positions swapped": patch.object(
+        picture_rows, "positions_of", lambda *given: positions_of(*given)[[0, 2, 1]]
+    ),
+    "states behind the first blocks left out": patch.object(
+        PictureRows, "_embeddings",
+        lambda self, *given: np.concatenate([EMBEDDINGS(self, *given)[..., :40], np.zeros((1, len(given[0]), 80), np.float32)], -1),
+    ),
+}  # fmt: skip
+EMBEDDINGS = PictureRows._embeddings
+
+
+@pytest.mark.parametrize("name", RUNTIME_FAULTS)
+def test_verification_refuses_other_positions_and_states(models, bundles, name):
+    case = "qwen3_vl", "deepstack"
+    with RUNTIME_FAULTS[name]:
+        report = verify(bundles(*case), models(*case).folder, mode="quick")
+    failed = {check.name for check in report.failures()}
+    assert any(each.startswith("pictures, text") or each.startswith("pictures, chunks") for each in failed)
+    assert all(each.startswith("pictures, ") for each in failed)
+
+
+def test_pictures_of_any_size_share_the_weights_of_the_text(bundles):
+    import onnx
+
+    stored = {}
+    for file in ("model", "decoder_model_merged"):
+        graph = onnx.load(bundles("qwen2_vl", "squares") / f"onnx/{file}.onnx", load_external_data=False).graph
+        stored[file] = {each.name: str(each.external_data) for each in graph.initializer if each.external_data}
+    assert any("qkv" in name for name in stored["model"])
+    assert stored["decoder_model_merged"].items() <= stored["model"].items()
+
+
+@pytest.fixture
+def qwen(bundles):
+    """Return the model of deepstack and positions of three axes in the runtime."""
+    return load(bundles("qwen3_vl", "deepstack"), "cpu", 1)
+
+
+def test_chunks_and_batches_have_the_positions_of_one_run(qwen):
+    mark, options = placeholder("qwen3_vl"), {"max_new_tokens": 5, "ignore_eos": True}
+    prompts = [f"{mark}{mark} a", f"b {mark} c {mark} d {mark}", "e", mark]
+    images = [PICTURES[:2], PICTURES[::-1], [], PICTURES[2:]]
+    alone = [qwen.generate(prompt, images=each, **options) for prompt, each in zip(prompts, images, strict=True)]
+    both = qwen.generate(prompts, images=images, **options)
+    assert [each.token_ids for each in both] == [each.token_ids for each in alone]
+    seen = qwen.see(prompts[1], images[1])
+    whole = qwen.forward(qwen.tokenizer.encode(prompts[1]), images[1])
+    for chunk in (1, 7, 64):
+        decoder = qwen.new_decoder(1, len(seen.tokens))
+        decoder.graph.pictures = seen.pictures
+        assert error(decoder.prefill_all(0, seen.tokens, chunk=chunk), whole) < LIMIT
+
+
+def test_a_chat_finds_the_same_pictures_again(qwen):
+    """Positions up to the last picture depend on all pictures: another one behind them is another prefix."""
+    options = {"max_new_tokens": 4, "ignore_eos": True}
+    first = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Which is red?"}]}
+    answer = qwen.chat([first], images=PICTURES[:1], **options).finish()
+    more = [first, {"role": "assistant", "content": [{"type": "text", "text": answer.text}]}, first]
+    follow = [*more[:2], {"role": "user", "content": [{"type": "text", "text": "And now?"}]}]
+    again = qwen.chat(follow, images=PICTURES[:1], **options).finish()
+    assert again.cached_tokens > answer.prompt_tokens - 8
+    another = qwen.chat(more, images=PICTURES[:2], **options).finish()
+    assert another.cached_tokens == 0
+    qwen.prefix_cache.max_bytes = 0
+    for messages, count, found in ((follow, 1, again), (more, 2, another)):
+        qwen.prefix_cache.clear()
+        assert qwen.chat(messages, images=PICTURES[:count], **options).finish().token_ids == found.token_ids
+
+
+def test_a_long_line_is_refused_before_the_tower_runs(qwen):
+    with pytest.raises(RequestError, match="longer side is at most 200 times"):
+        qwen.generate(placeholder("qwen3_vl"), images=[np.zeros((2, 401, 3), np.uint8)])
 
 
 def test_an_export_refuses_patches_in_another_order(models):
