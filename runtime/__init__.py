@@ -23,6 +23,7 @@ from edgeformer.runtime.generation.sampling.logits_processors import LogitsProce
 from edgeformer.runtime.generation.sampling.token_logprobs import TokenLogprobs
 from edgeformer.runtime.generation.scheduling import GenerationStream
 from edgeformer.runtime.generation.speculation import SpeculationStatistics
+from edgeformer.runtime.media.pictures.picture_files import LowDetail
 from edgeformer.runtime.sessions.kernel_report import KernelReport
 from edgeformer.runtime.sessions.providers.cuda_options import CudaOptions
 from edgeformer.runtime.tasks.causal_lm import CausalLM
@@ -75,6 +76,7 @@ __all__ = [
     "GenerationStream",
     "KernelReport",
     "LogitsProcessor",
+    "LowDetail",
     "Manifest",
     "Message",
     "OfflineEngine",

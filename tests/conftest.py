@@ -295,3 +295,16 @@ def tiny_llama_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from edgeformer.export import export_model
 
     return export_model("tiny-llama", tmp_path_factory.mktemp("bundles") / "tiny-llama").path
+
+
+@pytest.fixture(scope="session")
+def smolvlm_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small SmolVLM of up to 3 × 3 tiles, each of 4 tokens, with a tokenizer and a chat template. Read-only."""
+    from edgeformer.export import export_model
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(Path(__file__).parent / "families"))
+        from picture_text_rows import save
+    folder = tmp_path_factory.mktemp("smolvlm")
+    save("smolvlm", "tiles", folder)
+    return export_model(folder, tmp_path_factory.mktemp("bundles") / "smolvlm", verify=None).path

@@ -80,3 +80,18 @@ def test_every_listed_file_is_there():
     assert len(rows()) == 12
     for change, files in rows().items():
         assert [name for name in files if not (ROOT / name).is_file()] == [], change
+
+
+FIRST_WORDS = {"a family": "a model family"}
+"""Of changes that the architecture's table calls otherwise."""
+
+
+def test_the_architecture_leads_to_every_listed_file():
+    """Its table has a row for each change, which names the files; the paths of a file are whole in it."""
+    text = (ROOT / "docs/explanation/architecture.md").read_text(encoding="utf-8").partition("## Where to add")[2]
+    lines = [line for line in text.partition("\n## ")[0].splitlines() if line.startswith("| ")]
+    for change, files in rows().items():
+        first = FIRST_WORDS.get(change, change.partition(" (")[0])
+        [line] = [line for line in lines if line.startswith(f"| {first} ")]
+        missing = [name for name in files if f"`{name}`" not in line]
+        assert not missing, f"the row {first!r} of the architecture lacks {missing}"

@@ -19,7 +19,6 @@ from edgeformer.models import build_model
 from edgeformer.models.kinds import KINDS
 from edgeformer.models.model_spec import model_spec_of
 from edgeformer.runtime.tasks.loading import KINDS as LOADED_KINDS
-from edgeformer.server.service.served import ROUTES
 
 ROOT = Path(__file__).parent.parent
 TABLES = {
@@ -28,7 +27,6 @@ TABLES = {
     "edgeformer.client_files.model_card.CARDS": CARDS,
     "edgeformer.export.parity.trials.kinds.TRIALS": TRIALS,
     "edgeformer.runtime.tasks.loading.KINDS": LOADED_KINDS,
-    "edgeformer.server.service.served.ROUTES": ROUTES,
 }
 ASKS = re.compile(r"(isinstance\(.*|case )(DecoderConfig|EncoderConfig|Seq2SeqConfig|VisionConfig)")
 MOST_QUESTIONS = 15
@@ -37,7 +35,6 @@ FILES_OF_A_KIND = {
     "edgeformer/client_files/model_card.py",
     "edgeformer/config/models/stack.py",
     "edgeformer/models/kinds.py",
-    "edgeformer/server/service/served.py",
     "export/parity/trials/kinds.py",
     "runtime/tasks/loading.py",
 }
@@ -56,7 +53,7 @@ def test_tables_of_heads_have_every_stack():
     )
 
 
-def test_six_files_name_every_kind():
+def test_five_files_name_every_kind():
     """A table by kind has its tasks as keys, or is a list of them."""
     named = re.compile(r'^\s*"seq2seq-lm": |"seq2seq-lm", "encoder"')
     found = {

@@ -119,6 +119,25 @@ def test_what_a_head_cannot_do_is_refused(make_folder, kinds, pooling, message):
     assert open_source(folder, pooling="mean").config.head == PoolingHead(pooling="mean", normalize=False)
 
 
+def test_a_module_of_a_repository_is_refused(make_folder):
+    """sentence-transformers runs it for those who trust it; what it computes is in no file that we read."""
+    folder = make_folder(["Transformer", "Pooling"], MEAN)
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0]["type"] = "custom_st.Transformer"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ConfigError, match=r"has the module 'custom_st\.Transformer', which is code" + INSTEAD):
+        open_source(folder)
+    assert open_source(folder, pooling="mean").config.head == PoolingHead(pooling="mean", normalize=False)
+
+
+@pytest.mark.parametrize("kept", [0, -1, "64", True, 2.5])
+def test_a_number_of_dimensions_is_positive(make_folder, kept):
+    folder = make_folder(["Transformer", "Pooling"], MEAN)
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"truncate_dim": kept}))
+    with pytest.raises(ConfigError, match=f"has truncate_dim = {kept!r}; it must be a positive number, or null"):
+        open_source(folder)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

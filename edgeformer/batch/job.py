@@ -24,13 +24,19 @@ COMMITS = "_job/commits"
 class Job:
     """The record of everything that the bytes of all shards follow from.
 
-    bundle: SHA-256 of the bundle's manifest, which holds those of its files. files: of the input, with their hashes.
-    columns: the input's, as `encode_schema` writes them. threads: of one worker, on which sums may depend.
+    Attributes:
+        bundle: SHA-256 of the bundle's manifest, which holds those of its files.
+        column: that of the prompt; None with a template.
+        images: that of its pictures; None without pictures.
+        threads: of one worker, on which sums may depend.
+        files: of the input, with their hashes.
+        columns: the input's, as `encode_schema` writes them.
     """
 
     bundle: str
     verb: Verb
     column: str | None
+    images: str | None
     options: dict[str, Any]
     threads: int
     files: list[dict[str, Any]]

@@ -30,6 +30,8 @@ class BatchOptions:
     Attributes:
         verb: None for what the bundle's task suggests.
         column: the one that holds the prompt; None for the verb's default.
+        images: the column that holds the pictures of the prompt; None for `images` or `image`, if there is one and the
+            bundle reads pictures.
         template: a Jinja template over the columns of a row that gives the prompt instead.
         format: of the shards.
         shard_rows: rows of a shard at most.
@@ -45,6 +47,7 @@ class BatchOptions:
 
     verb: Verb | None = None
     column: str | None = None
+    images: str | None = None
     template: str | None = None
     format: Format = "parquet"
     shard_rows: int = SHARD_ROWS

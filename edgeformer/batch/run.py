@@ -15,6 +15,7 @@ from typing import Any
 from edgeformer.batch.bundles import bundle_hash, check_bundle, chunks
 from edgeformer.batch.job import Commit, Job, committed, open_job
 from edgeformer.batch.options import BatchOptions
+from edgeformer.batch.pictures import find_pictures
 from edgeformer.batch.pieces import Piece, Scan, read_rows, scan
 from edgeformer.batch.prompts import find_column, prompt_of
 from edgeformer.batch.shards import check_names, encode_schema, input_schema, output_fields
@@ -168,6 +169,7 @@ def _prepare(bundle: Path, input_url: str, options: BatchOptions) -> tuple[Job, 
         bundle=bundle_hash(bundle),
         verb=verb,
         column=column,
+        images=find_pictures(options, verb, manifest, schema.names),
         options=options.to_json(),
         threads=options.threads or threads_for(weights),
         files=found.files,
@@ -200,7 +202,7 @@ def _estimate(bundle: Path, job: Job, rows: list[dict[str, Any]], total: int) ->
             text = prompt(row)
         except EdgeformerError:
             continue  # it will be an error row
-        counts.append(len(tokenizer.encode(text if isinstance(text, str) else json.dumps(text)).ids))
+        counts.append(len(tokenizer.encode(text if isinstance(text, str) else json.dumps(text, default=str)).ids))
     return round(sum(counts) / len(counts) * total) if counts else 0
 
 

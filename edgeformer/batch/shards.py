@@ -99,7 +99,9 @@ def shard_bytes(
     if form == "jsonl":
         names = [each.name for each in fields]
         lines = [
-            json.dumps(_kept(row) | dict(zip(names, result.values(), strict=True)), ensure_ascii=False, default=str)
+            json.dumps(
+                _kept(row) | dict(zip(names, result.values(), strict=True)), ensure_ascii=False, default=_as_json
+            )
             for row, result in zip(rows, results, strict=True)
         ]
         return ("\n".join(lines) + "\n").encode()
@@ -114,6 +116,11 @@ def shard_bytes(
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd")
     return buffer.getvalue()
+
+
+def _as_json(value: Any) -> str:
+    """Return a value that JSON has no form for: bytes, as of a picture, in base64."""
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
 def _kept(row: Row) -> Row:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgeformer.batch.options import ENGINE_MEMORY, BatchOptions, Verb
+from edgeformer.batch.pictures import PicturePrompt
 from edgeformer.errors import EdgeformerError, RequestError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime import (
@@ -27,11 +28,15 @@ from edgeformer.runtime import (
 )
 from edgeformer.runtime.generation.chat_stream import divided
 from edgeformer.runtime.measure.evaluation import score_text
+from edgeformer.runtime.tasks.causal_lm import SeenPrompt
 from edgeformer.runtime.tasks.encoders.text_encoder import Encoded
 from edgeformer.runtime.text.thinking.reader import new_thinking
 
 BATCH = 32
 """Texts of an encoder that run together."""
+
+PICTURE_ROWS = 8
+"""Rows with pictures that run together, at most. One of 17 tiles of 512 × 512 pixels takes 53 MB until it is read."""
 
 BEAM_SOURCES = 8
 """Sources of a beam search that run together, at most."""
@@ -121,6 +126,15 @@ class Runner:
         return [result for result in results if result is not None]
 
     def _generate(self, prompts: Sequence[Any], places: list[int], first_row: int) -> dict[int, Result]:
+        """Generate with the engine; rows with pictures a few at a time, so that memory holds no more of them."""
+        seeing = [place for place in places if isinstance(prompts[place], PicturePrompt)]
+        size = min(PICTURE_ROWS, self._options.max_rows)
+        results = self._generate_together(prompts, [place for place in places if place not in set(seeing)], first_row)
+        for start in range(0, len(seeing), size):
+            results |= self._generate_together(prompts, seeing[start : start + size], first_row)
+        return results
+
+    def _generate_together(self, prompts: Sequence[Any], places: list[int], first_row: int) -> dict[int, Result]:
         """Generate with the engine, the longest prompts first, so that none runs alone at the end."""
         engine, streams = self._engine, dict[int, GenerationStream]()
         assert engine is not None
@@ -143,7 +157,8 @@ class Runner:
         if self._verb != "chat" or model.require_tokenizer().thinking_format is None:
             return result
         stop = self._generation.get("stop") or ()
-        thinking = new_thinking(model.require_tokenizer(), prompt, (stop,) if isinstance(stop, str) else stop)
+        shown = prompt.shown if isinstance(prompt, SeenPrompt) else prompt
+        thinking = new_thinking(model.require_tokenizer(), shown, (stop,) if isinstance(stop, str) else stop)
         return divided(result, thinking, model.manifest.tokens.eos)
 
     def _encode(self, prompt: Any) -> Any:
@@ -151,10 +166,16 @@ class Runner:
         model = self._model
         if not isinstance(model, CausalLM):
             return _text(prompt)
+        if isinstance(prompt, PicturePrompt):
+            shown = self._encode_chat(prompt.prompt) if self._verb == "chat" else _text(prompt.prompt)
+            return model.see(shown, prompt.contents())
         if self._verb == "chat":
-            messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-            return model.require_tokenizer().encode_chat(messages)
+            return self._encode_chat(prompt)
         return model.encode(prompt)
+
+    def _encode_chat(self, prompt: Any) -> list[int]:
+        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        return self._model.require_tokenizer().encode_chat(messages)
 
     def _seed(self, row: int) -> dict[str, int]:
         """Return the option `seed` of a row that samples."""

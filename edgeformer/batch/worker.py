@@ -8,6 +8,7 @@ from typing import Any
 from edgeformer.batch.attempts import Attempts
 from edgeformer.batch.bundles import bundle_on_node
 from edgeformer.batch.job import JOB, Commit, Job, read_commit, shard_name, write_commit
+from edgeformer.batch.pictures import with_pictures
 from edgeformer.batch.pieces import Piece, Row, read_rows
 from edgeformer.batch.prompts import prompt_of
 from edgeformer.batch.shards import decode_schema, misfit, output_fields, shard_bytes
@@ -57,7 +58,7 @@ class ShardWriter:
         form = self.job.options["format"]
         typed = piece.kind == "jsonl" and form == "parquet"
         attempts = Attempts(self._folder, piece.index, self.job.id)
-        prompts = [self._prompt_of(row, typed) for row in rows]
+        prompts = [self._prompt_of(row, typed, piece) for row in rows]
         prompts = attempts.replace_deadly(
             prompts, lambda place: self._run_alone(prompts[place], piece.first_row + place)
         )
@@ -83,13 +84,13 @@ class ShardWriter:
     def _run_alone(self, prompt: Any, row: int) -> None:
         self._runner.run([prompt], row)
 
-    def _prompt_of(self, row: Row, typed: bool) -> Any:
+    def _prompt_of(self, row: Row, typed: bool, piece: Piece) -> Any:
         """Return the prompt of a row, or the error that it becomes. typed: whether its fields must fit the columns."""
         try:
             problem = misfit(row, self._schema) if typed else None
             if problem is not None:
                 raise RequestError(f"{problem}.")
-            return self._prompt(row)
+            return with_pictures(self._prompt(row), row, self.job.images, self.job.verb, piece.paths[0])
         except EdgeformerError as error:
             return error
 

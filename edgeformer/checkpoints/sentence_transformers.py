@@ -51,6 +51,9 @@ TRANSFORMERS = ("Transformer", "MLMTransformer")
 MODULES = re.compile("Transformer( Pooling( Dense)*( Normalize)?)?")
 """The lists of modules that a `PoolingHead` describes; Dropout, which does nothing in use, may stand anywhere."""
 
+LIBRARIES = ("sentence_transformers", "pylate")
+"""Packages whose modules are known; those of another name are code of the folder's repository."""
+
 TEXT_CONFIGS = [
     f"sentence_{name}_config.json" for name in ("bert", "roberta", "distilbert", "xlm-roberta", "camembert", "albert")
 ]
@@ -122,6 +125,12 @@ def read_pooling(folder: Path) -> PooledStates | None:
     """
     modules = [module for module in listed_modules(folder) if module[0] != "Dropout"]
     kinds = " ".join(kind for kind, _ in modules)
+    types: list[str] = [module["type"] for module in _listed(folder)]
+    if foreign := [each for each in types if each.partition(".")[0] not in LIBRARIES]:
+        raise ConfigError(
+            f"{folder / 'modules.json'} has the module {shown(foreign[0])}, which is code of that repository: what it "
+            f"does with the states is not known here. {_INSTEAD}"
+        )
     if modules and not MODULES.fullmatch(kinds):
         raise ConfigError(
             f"{folder / 'modules.json'} lists {kinds.replace(' ', ', ')}, and edgeformer has Transformer, Pooling, any "
@@ -134,10 +143,20 @@ def read_pooling(folder: Path) -> PooledStates | None:
         pooling=_read_mode(folder / modules[1][1] / "config.json"),
         layers=tuple(read_layer(layer / "config.json") for layer in layers),
         normalize=modules[-1][0] == "Normalize",
+        dimensions=_read_dimensions(folder),
     )
     return PooledStates(
         head=lambda _: head, layers={f"pooler.layers.{index}": layer for index, layer in enumerate(layers)}
     )
+
+
+def _read_dimensions(folder: Path) -> int | None:
+    """Return how many numbers of a vector the library keeps where no call says otherwise; None for all."""
+    path = folder / "config_sentence_transformers.json"
+    kept = read_object(path).get("truncate_dim") if os.path.isfile(path) else None
+    if kept is not None and (type(kept) is not int or kept < 1):
+        raise ConfigError(f"{path} has truncate_dim = {shown(kept)}; it must be a positive number, or null.")
+    return kept
 
 
 def read_answer_head(folder: Path) -> ClassificationHead | None:
@@ -185,16 +204,23 @@ def _read_messages(folder: Path, modules: list[tuple[str, str]]) -> Literal["clo
 
 def listed_modules(folder: Path) -> list[tuple[str, str]]:
     """Return class and folder of each module; none where there is no list of modules."""
+    modules = _listed(folder)
+    for place in (module.get("path", "") for module in modules):
+        if not isinstance(place, str) or not (place == "" or is_inside(place)):
+            raise ConfigError(
+                f"{folder / 'modules.json'} has a module in {shown(place)}; it must be a folder inside this one."
+            )
+    return [(module["type"].rpartition(".")[2], module.get("path", "")) for module in modules]
+
+
+def _listed(folder: Path) -> list[dict[str, Any]]:
     path = folder / "modules.json"
     if not os.path.isfile(path):
         return []
-    listed = read_document(path, list)
+    listed: list[dict[str, Any]] = read_document(path, list)
     if not all(isinstance(module, dict) and isinstance(module.get("type"), str) for module in listed):
         raise ConfigError(f"{path} must list modules, each with its type.")
-    for place in (module.get("path", "") for module in listed):
-        if not isinstance(place, str) or not (place == "" or is_inside(place)):
-            raise ConfigError(f"{path} has a module in {shown(place)}; it must be a folder inside this one.")
-    return [(module["type"].rpartition(".")[2], module.get("path", "")) for module in listed]
+    return listed
 
 
 def read_options(path: Path) -> dict[str, Any]:

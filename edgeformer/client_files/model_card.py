@@ -26,13 +26,7 @@ from edgeformer.contract.tensors import past_names
 from edgeformer.manifest.accounting import account, cache_element_bytes
 from edgeformer.manifest.deployment import DEPLOYMENTS, OPERATORS_FILE
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.pictures import (
-    GridProcessor,
-    PictureProcessor,
-    Placeholder,
-    RepeatedPlaceholder,
-    TiledPlaceholder,
-)
+from edgeformer.manifest.pictures import GridPlaceholder, GridProcessor, PictureProcessor, Placeholder
 
 TEMPLATE = Path(__file__).with_suffix(".md.jinja")
 BERT_MASK = "[MASK]"
@@ -229,7 +223,8 @@ def _pooled(head: PoolingHead) -> str:
     names = {"first": "cls", "mean": "mean", "last": "last_token"}
     if head.layers or not isinstance(head.pooling, str) or head.pooling not in names:
         return ', { pooling: "none" } /* a vector for every token: transformers.js does not pool as this model does */'
-    return f', {{ pooling: "{names[head.pooling]}", normalize: {str(head.normalize).lower()} }}'
+    cut = "" if head.dimensions is None else f" /* the model's vector is the first {head.dimensions} numbers */"
+    return f', {{ pooling: "{names[head.pooling]}", normalize: {str(head.normalize).lower()} }}{cut}'
 
 
 def _sizes(manifest: Manifest) -> dict[str, object]:
@@ -261,10 +256,9 @@ def _pictures(pictures: PictureProcessor, placeholder: Placeholder | None, model
     if isinstance(pictures, GridProcessor):
         sizes = f"{pictures.min_pixels:,} to {pictures.max_pixels:,} pixels"
         return f"{sizes}, a token for each {pictures.side} × {pictures.side} of them"
-    tiles = "tiles of " if pictures.kind == "tiles" else ""
-    count = model.input_stack.context_length
-    if isinstance(placeholder, RepeatedPlaceholder | TiledPlaceholder):
-        count = placeholder.count
+    tiles = "" if pictures.kind == "fixed_size" else "tiles of "
+    counted = placeholder is not None and not isinstance(placeholder, GridPlaceholder)
+    count = placeholder.count if counted else model.input_stack.context_length
     return f"{tiles}{pictures.size} pixels, {count:,} tokens each"
 
 

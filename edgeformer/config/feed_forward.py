@@ -20,6 +20,7 @@ class FeedForwardConfig:
     (gelu) or SwiGLU (silu); GTU is sigmoid with up_activation tanh. Source: arXiv 2002.05202.
 
     Attributes:
+        bias: whether its layers have one. output_bias: the same of `down` alone; None for `bias`.
         activation: `xielu` has learned parameters per layer; see `edgeformer.layers.feed_forward.XIELU`.
         beta: silu is x · sigmoid(beta · x).
         limit: gated only; gate(x) is clamped to at most this and up(x) to ± this, before any activation. None for no
@@ -34,6 +35,7 @@ class FeedForwardConfig:
     intermediate_size: int
     activation: Literal[Activation, LearnedActivation]
     bias: bool
+    output_bias: bool | None = None
     gated: bool = True
     up_activation: Activation = "identity"
     beta: float = 1.0
@@ -42,6 +44,11 @@ class FeedForwardConfig:
     gate_scale: float = 1.0
     output_scale: float = 1.0
     sparsity: float = 0.0
+
+    @property
+    def down_bias(self) -> bool:
+        """Return whether `down` has a bias."""
+        return self.bias if self.output_bias is None else self.output_bias
 
     @property
     def cutoff(self) -> float:

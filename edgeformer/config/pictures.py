@@ -184,18 +184,26 @@ class PixelShuffleProjector:
 
 @dataclass(frozen=True, kw_only=True)
 class MlpProjector:
-    """The projector of LLaVA: two dense layers, each as wide as the text model.
+    """Two dense layers, the second as wide as the text model. What is None, they do not have.
 
-    Source: arXiv 2310.03744 (LLaVA-1.5), transformers' LlavaMultiModalProjector.
+    Source: arXiv 2310.03744 (LLaVA-1.5), transformers' LlavaMultiModalProjector, InternVLMultiModalProjector.
 
     Attributes:
+        factor: patches of a side of a square whose states stand side by side before the layers, as in
+            `PixelShuffleProjector`.
+        norm: normalizes what the first layer reads.
         activation, beta: between the layers; see `FeedForwardConfig`.
     """
 
     kind: Literal["mlp"] = "mlp"
+    factor: int | None = None
+    norm: NormConfig | None = None
     activation: Activation
     beta: float = 1.0
     bias: bool
+
+    def __post_init__(self) -> None:
+        check(self.factor is None or self.factor > 0, self, "factor", "positive, or None")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,10 +24,10 @@ def vary_attention(config: Config, changes: Iterable[Mapping[str, Any]]) -> Conf
     return replace(config, blocks=tuple(blocks))
 
 
-def vary_feed_forward(config: Config, *, gated: bool, bias: bool) -> Config:
+def vary_feed_forward(config: Config, *, gated: bool, bias: bool, output_bias: bool | None = None) -> Config:
     """Return the config with other gates and biases in every block that has a plain feed-forward."""
     blocks = (
-        replace(block, feed_forward=replace(block.feed_forward, gated=gated, bias=bias))
+        replace(block, feed_forward=replace(block.feed_forward, gated=gated, bias=bias, output_bias=output_bias))
         if isinstance(block.feed_forward, FeedForwardConfig)
         else block
         for block in config.blocks

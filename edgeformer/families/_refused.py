@@ -11,7 +11,6 @@ REFUSED = {
     "esm": "it scales the embeddings of a text by how many of its tokens are masked (token dropout)",
     "fnet": "it has Fourier transforms in place of attention",
     "funnel": "it shortens the text between blocks by pooling",
-    "gte": "edgeformer has no family for it yet; of the same makers, gte-modernbert-base is exported",
     "ibert": "it computes with integers that its checkpoints are quantized to",
     "layoutlm": "it reads the boxes of words on a page beside the text",
     "longt5": "its encoder attends to means of blocks of the text (transient-global attention)",
@@ -19,7 +18,7 @@ REFUSED = {
     "mra": "its attention approximates scores in blocks of several resolutions",
     "new": (
         "its module is code of a repository (Alibaba-NLP/new-impl), and transformers has none to compare an export "
-        "with; of the same makers, gte-modernbert-base is exported"
+        "with; the same checkpoint with model_type 'gte' is exported"
     ),
     "nystromformer": "its attention approximates scores by landmarks and a convolution",
     "prophetnet": "its decoder predicts several tokens at a time by several streams",

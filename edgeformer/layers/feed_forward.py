@@ -50,7 +50,7 @@ class FeedForward(nn.Module):
         inner = config.intermediate_size
         self.gate = nn.Linear(hidden_size, inner, bias=config.bias, dtype=dtype) if config.gated else None
         self.up = nn.Linear(hidden_size, inner, bias=config.bias, dtype=dtype)
-        self.down = nn.Linear(inner, hidden_size, bias=config.bias, dtype=dtype)
+        self.down = nn.Linear(inner, hidden_size, bias=config.down_bias, dtype=dtype)
         if config.activation == "xielu":
             self.activation = XIELU(dtype)
 

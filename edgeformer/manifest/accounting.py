@@ -13,9 +13,9 @@ from edgeformer.config import (
     GridVisionConfig,
     LearnedPositions,
     MergerProjector,
+    MlpProjector,
     ModelConfig,
     PictureTextConfig,
-    PixelShuffleProjector,
     StackConfig,
     T5BiasConfig,
     TokenPooler,
@@ -239,11 +239,13 @@ def _decoder_head(config: DecoderConfig) -> int:
 
 
 def _projector(config: PictureTextConfig) -> int:
-    if isinstance(config.projector, MergerProjector):
-        return _mergers(config, config.projector)
-    hidden, bias = config.hidden_size, config.projector.bias
-    count = hidden * (config.feature_size + bias)
-    return count if isinstance(config.projector, PixelShuffleProjector) else count + hidden * (hidden + bias)
+    hidden, projector = config.hidden_size, config.projector
+    if isinstance(projector, MergerProjector):
+        return _mergers(config, projector)
+    count = hidden * (config.feature_size + projector.bias + bool(config.newline))
+    if isinstance(projector, MlpProjector):
+        count += hidden * (hidden + projector.bias) + norm_weights(projector.norm, config.feature_size)
+    return count
 
 
 def _mergers(config: PictureTextConfig, projector: MergerProjector) -> int:

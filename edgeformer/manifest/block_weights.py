@@ -111,7 +111,7 @@ def feed_forward_weights(feed_forward: FeedForwardConfig | ExpertsConfig | None,
     if isinstance(feed_forward, ExpertsConfig):
         return _experts(feed_forward, hidden)
     inner, inwards = feed_forward.intermediate_size, 1 + feed_forward.gated
-    return (inwards + 1) * hidden * inner + (inwards * inner + hidden) * feed_forward.bias
+    return (inwards + 1) * hidden * inner + inwards * inner * feed_forward.bias + hidden * feed_forward.down_bias
 
 
 def _experts(config: ExpertsConfig, hidden: int) -> int:

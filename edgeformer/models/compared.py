@@ -13,6 +13,7 @@ from edgeformer.config import (
     ClassificationHead,
     DualEncoderConfig,
     EncoderConfig,
+    GridVisionConfig,
     PictureTextConfig,
     Seq2SeqConfig,
     VisionConfig,
@@ -140,34 +141,50 @@ def _picture_text_class(config: PictureTextConfig, architectures: Sequence[str])
 def _picture_text_ours(
     module: Any, config: PictureTextConfig, inputs: list[Tensor], caches: Sequence[Any]
 ) -> list[Tensor]:
-    pixels, text, *of_grids = inputs
-    seen, positions = text == PLACEHOLDER, of_grids[1:]
-    if of_grids:
-        grids = of_grids[0].split(1)
+    pixels, text, *more = inputs
+    seen, positions, packed = text == PLACEHOLDER, list[Tensor](), list[Tensor]()
+    if isinstance(config.vision, GridVisionConfig):
+        grids, *positions = more
         patches = pixels.split([int(grid.prod()) for grid in grids])
-        features = torch.cat([module.see(*picture) for picture in zip(patches, grids, strict=True)], 1)
+        pictures = zip(patches, grids.split(1), strict=True)
+        features = torch.cat([module.see(*picture) for picture in pictures], 1).flatten(0, 1)
     else:
-        features = module.see(pixels)
+        features = module.see(pixels.flatten(0, 1) if more else pixels).flatten(0, 1)
+        if more:
+            features = _put_together(features, *more[1:3])
+            packed = [_put_together(more[3].flatten(0, 1), *more[5:])] if more[3:] else []
     embeddings = module.embed_wide(text.masked_fill(seen, 0))
     embeddings = embeddings.masked_scatter(seen.unsqueeze(-1), features.to(embeddings.dtype))
     logits = module.read_embeddings(embeddings, torch.ones_like(text), caches, *positions)[0]
-    return [features[..., : config.hidden_size].flatten(0, 1), logits]
+    return [features[:, : config.hidden_size], logits, *packed]
+
+
+def _put_together(states: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
+    """Return weighted sums of states [N, E], as runtimes compute them by a `Packing`."""
+    return (states[rows] * weights.unsqueeze(-1)).sum(1)
 
 
 def _picture_text_theirs(model: Any, config: PictureTextConfig, inputs: list[Tensor]) -> list[Tensor]:
-    pixels, text, *of_grids = inputs
-    seen = text == PLACEHOLDER
+    pixels, text, *more = inputs
+    seen, packing = text == PLACEHOLDER, [] if isinstance(config.vision, GridVisionConfig) else more
     text = text.masked_fill(seen, model.config.image_token_id)
-    grids = {"image_grid_thw": of_grids[0]} if of_grids else {}
-    kinds = {"mm_token_type_ids": seen.int()} if of_grids else {}
+    sizes, kinds = {"image_sizes": packing[0]} if packing else {}, {}
+    if isinstance(config.vision, GridVisionConfig):
+        sizes, kinds = {"image_grid_thw": more[0]}, {"mm_token_type_ids": seen.int()}
     cpu = torch.device("cpu")  # Idefics3 moves states to where its parameters are, which are on the meta device
     devices = (patch.object(kind, "device", cpu) for kind in {type(model), type(model.model)})
     with ExitStack() as patches, _positions_in_float32(model):
         for each in devices:
             patches.enter_context(each)
-        features = model.get_image_features(pixel_values=pixels, return_dict=True, **grids).pooler_output
-        logits = model(input_ids=text, pixel_values=pixels, return_dict=True, use_cache=False, **grids, **kinds).logits
-    return [torch.cat([each.flatten(0, -2) for each in features]), logits]
+        features = model.get_image_features(pixel_values=pixels, **sizes, return_dict=True).pooler_output
+        logits = model(input_ids=text, pixel_values=pixels, **sizes, **kinds, return_dict=True, use_cache=False).logits
+    packed = []
+    if packing[3:]:
+        states, size, limit = packing[3], [packing[4].tolist()], model.config.vision_aspect_ratio
+        options = {"image_newline": states[0, -1], "vision_aspect_ratio": limit}
+        [found], _ = model.model.pack_image_features([states[:, :-1]], size, **options)
+        packed = [found]
+    return [torch.cat([each.flatten(0, -2) for each in features]), logits, *packed]
 
 
 @contextmanager

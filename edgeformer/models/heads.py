@@ -130,7 +130,8 @@ class Pooler(Layered):
     def forward(self, states: Tensor, attention_mask: Tensor) -> Tensor:
         """Return the embedding [B, D] of states [B, S, E]; attention_mask: int64 [B, S] with 0 for padding."""
         pooled = [pool(states, attention_mask, pooling) for pooling in self.config.poolings]
-        return self.layered(torch.cat(pooled, -1) if len(pooled) > 1 else pooled[0])
+        vectors = self.layered(torch.cat(pooled, -1) if len(pooled) > 1 else pooled[0])
+        return vectors if self.config.dimensions is None else vectors[:, : self.config.dimensions]
 
 
 class TokenVectors(Layered):

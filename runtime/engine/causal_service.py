@@ -42,15 +42,19 @@ class CausalService(Service):
         self._cuttable = self.decoder.cache.trimmable
 
     def request(self, prompt: Any, keywords: dict[str, Any]) -> ScheduledRequest:
-        """Return a checked request; keywords: those of `CausalLM.generate`."""
-        adapter = keywords.pop("adapter", None)
+        """Return a checked request.
+
+        prompt: a text, its tokens, or what `CausalLM.see` returned. keywords: those of `CausalLM.generate`.
+        """
+        adapter, images = keywords.pop("adapter", None), keywords.pop("images", ())
         if adapter is not None:
             check_adapter(self.manifest, adapter)
             if self._adapters is None:
                 raise RequestError("an engine runs adapters on the CPU. Load the bundle with provider='cpu'.")
         processors, given = keywords.pop("logits_processors", ()), keywords.pop("config", None)
         config = self._model.generation_config.replaced_by(given).override(keywords)
-        row = self._model.new_row(prompt, config=config, logits_processors=processors)
+        [seen] = self._model.see_prompts([prompt], images, adapter)
+        row = self._model.new_row(seen, config=config, logits_processors=processors)
         tokens = len(row.prompt) + row.max_new_tokens
         needed = self.cache_bytes(tokens)
         self.check_fits(needed, tokens)

@@ -22,7 +22,7 @@ from edgeformer.runtime.generation.sampling.logits_processors import LogitsProce
 from edgeformer.runtime.generation.scheduling import EngineStatistics, Scheduler
 from edgeformer.runtime.media.pictures.picture_files import Picture, is_picture
 from edgeformer.runtime.request_values import count, flag, is_list, seconds, shown
-from edgeformer.runtime.tasks.causal_lm import CausalLM
+from edgeformer.runtime.tasks.causal_lm import CausalLM, SeenPrompt
 from edgeformer.runtime.tasks.encoder_decoder import Source
 from edgeformer.runtime.tasks.encoders.encoder import Encoder
 from edgeformer.runtime.tasks.encoders.text_encoder import Pair
@@ -74,7 +74,7 @@ class Engine:
 
     def submit(
         self,
-        prompt: Text | Source,
+        prompt: Text | SeenPrompt | Source,
         /,
         *,
         config: GenerationConfig | None = None,
@@ -84,11 +84,11 @@ class Engine:
         """Put a request into the queue and return its stream at once.
 
         prompt: of a decoder, or the source of an encoder-decoder. options: of `CausalLM.generate`, among them adapter,
-        which may differ between the requests of a batch, or those of `Seq2SeqLM.stream`, its `prompt` included, with
-        source_language and target_language for a translation.
+        which may differ between the requests of a batch, and images, the pictures of the prompt's placeholders; or
+        those of `Seq2SeqLM.stream`, its `prompt` included, with source_language and target_language for a translation.
 
         Raises RequestError for a request that can never be served: a bad option, a prompt that is too long, a cache
-        larger than the engine's memory; and EngineBusyError if the queue is full.
+        larger than the engine's memory; and EngineBusyError if the queue, or its memory for pictures, is full.
         """
         if self._service is None:
             raise RequestError("this engine runs an encoder, which generates nothing. Use embed.")

@@ -8,7 +8,7 @@ from edgeformer.runtime.engine.service import Service
 from edgeformer.runtime.generation.generation_config import GenerationConfig
 from edgeformer.runtime.generation.sampling.logits_processors import LogitsProcessor
 from edgeformer.runtime.generation.scheduling import EngineStatistics, GenerationStream, Scheduler
-from edgeformer.runtime.tasks.causal_lm import CausalLM
+from edgeformer.runtime.tasks.causal_lm import CausalLM, SeenPrompt
 from edgeformer.runtime.tasks.encoder_decoder import Source
 from edgeformer.runtime.tasks.model import Text
 from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
@@ -38,7 +38,7 @@ class OfflineEngine:
 
     def submit(
         self,
-        prompt: Text | Source,
+        prompt: Text | SeenPrompt | Source,
         /,
         *,
         config: GenerationConfig | None = None,

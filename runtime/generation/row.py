@@ -15,6 +15,7 @@ from edgeformer.runtime.generation.sampling.structured_output import Constraint
 from edgeformer.runtime.generation.sampling.token_logprobs import TokenLogprobs, token_logprobs
 from edgeformer.runtime.generation.speculation.statistics import SpeculationStatistics
 from edgeformer.runtime.steps.memory import Candidates
+from edgeformer.runtime.steps.picture_rows import PictureRows
 from edgeformer.runtime.text.streaming import TextStream, WholeText
 
 DEFAULT_NEW_TOKENS = 256
@@ -69,6 +70,7 @@ class Row:
         top_logprobs: how many of the most likely tokens `logprobs` gets at each place; None for no log-probabilities.
         source: the tokens that rules of the source read; None for the prompt's.
         shown_prompt: the prompt's tokens where `prompt` has numbers of pictures in it; what rules and drafts read.
+        pictures: those of the prompt; None where it has none.
     """
 
     prompt: Sequence[int]
@@ -91,6 +93,7 @@ class Row:
     cached_tokens: int = 0
     speculation: SpeculationStatistics | None = None
     shown_prompt: Sequence[int] | None = None
+    pictures: PictureRows | None = None
 
     def __post_init__(self) -> None:
         self._sampler = Sampler(self.sampling)

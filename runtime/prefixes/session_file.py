@@ -26,6 +26,7 @@ from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime.caches.cache import Cache
 from edgeformer.runtime.prefixes.prefix_cache import EndStates, Kept
 from edgeformer.runtime.sessions.narrow_floats import BFLOAT16, FLOAT8
+from edgeformer.runtime.steps.picture_rows import NUMBER_BITS
 from edgeformer.runtime.text.tokenizer import Message
 
 FORMAT = "edgeformer.session"
@@ -90,7 +91,8 @@ def read_session(path: Path, manifest: Manifest, cache: Cache) -> tuple[Kept, li
     except OSError as error:
         raise RequestError(f"the session {path} cannot be read: {error.strerror or error}.") from error
     tokens = arrays["tokens"]
-    if tokens.min() < 0 or tokens.max() >= manifest.vocab_size:
+    limit = manifest.vocab_size + (0 if manifest.placeholder is None else 2**NUMBER_BITS)
+    if tokens.min() < 0 or tokens.max() >= limit:
         raise _damaged(path, f"it has token ids outside 0 to {manifest.vocab_size - 1}")
     return _kept(manifest, cache, arrays, metadata["adapter"]), messages
 
@@ -183,7 +185,12 @@ def _check_metadata(path: Path, metadata: Any, manifest: Manifest) -> list[Messa
 
 
 def _is_message(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(each, str) for pair in value.items() for each in pair)
+    """Return whether a value is a message: names and texts, or a content of parts that are such themselves."""
+    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+        return False
+    parts = value.get("content")
+    are_parts = isinstance(parts, list) and all(_is_message(part) and "content" not in part for part in parts)
+    return all(isinstance(each, str) or (name == "content" and are_parts) for name, each in value.items())
 
 
 def _length(path: Path, header: dict[str, Any], manifest: Manifest) -> int:

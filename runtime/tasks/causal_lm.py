@@ -1,9 +1,10 @@
 """Generate with a decoder-only language model."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Unpack, cast, overload
+from typing import Any, Literal, Unpack, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,16 +54,22 @@ class DecoderCall(CallOptions, total=False):
     images: Any
 
 
-class SeenPrompt(NamedTuple):
+@dataclass(frozen=True)
+class SeenPrompt:
     """A prompt with pictures.
 
-    tokens: of the prompt, with numbers that stand for the states of pictures. shown: the same with the token of their
-    placeholders instead. pictures: their states.
+    Attributes:
+        tokens: of the prompt, with numbers that stand for the states of pictures.
+        shown: the same with the token of their placeholders instead.
+        pictures: None where the prompt has none.
     """
 
     tokens: list[int]
     shown: list[int]
-    pictures: PictureRows
+    pictures: PictureRows | None
+
+    def __len__(self) -> int:
+        return len(self.tokens)
 
 
 class CausalLM(Model):
@@ -143,14 +150,21 @@ class CausalLM(Model):
         images: pictures of the text's placeholders; S counts the tokens that these become. Raises RequestError for more
         tokens than the context has.
         """
-        seen = self._see([token_ids], images, True)[0] if len(images) else None
-        tokens = self.encode(token_ids) if seen is None else seen.tokens
+        [seen] = self.see_prompts([token_ids], images)
+        tokens = seen.tokens if isinstance(seen, SeenPrompt) else self.encode(seen)
         check_length(len(tokens), self.manifest.context_length, "the text")
         decoder = self.new_decoder(1, len(tokens))
-        decoder.graph.pictures = None if seen is None else seen.pictures
+        decoder.graph.pictures = seen.pictures if isinstance(seen, SeenPrompt) else None
         return decoder.prefill_all(0, tokens)
 
-    def see(self, prompt: Text, images: Sequence[Picture]) -> SeenPrompt:
+    def see(
+        self,
+        prompt: Text,
+        images: Sequence[Picture],
+        *,
+        most_tokens: int | None = None,
+        names: Sequence[str] | None = None,
+    ) -> SeenPrompt:
         """Return a prompt with pictures in the places of its placeholders. Raises RequestError: it reads none."""
         raise RequestError("this model reads no pictures; leave images out.")
 
@@ -158,8 +172,19 @@ class CausalLM(Model):
         """Return the pictures of each prompt. Raises RequestError: this model reads none."""
         raise RequestError("this model reads no pictures; leave images out.")
 
-    def _see(self, prompts: Sequence[Text], images: Any, single: bool) -> list[SeenPrompt]:
-        """Return prompts with their pictures, those of some prompts of a batch in common."""
+    def see_prompts(
+        self, prompts: Sequence[Any], images: Any, adapter: str | None = None, single: bool = True
+    ) -> Sequence[Text | SeenPrompt]:
+        """Return prompts with their pictures; as they are, where there are none.
+
+        prompts: texts or token ids, or what `see` returned. images: of the only prompt, or a list for each. Raises
+        RequestError as `see`, and for pictures with an adapter.
+        """
+        sees = not (isinstance(images, list | tuple) and not images)
+        if adapter is not None and (sees or any(isinstance(prompt, SeenPrompt) for prompt in prompts)):
+            raise RequestError("prompts with pictures run without adapters; leave adapter out.")
+        if not sees:
+            return prompts
         lists = self._images(images, len(prompts), single)
         return [self.see(prompt, pictures) for prompt, pictures in zip(prompts, lists, strict=True)]
 
@@ -333,7 +358,7 @@ class CausalLM(Model):
 
     def new_row(
         self,
-        prompt: Text,
+        prompt: Text | SeenPrompt,
         *,
         config: GenerationConfig | None = None,
         logits_processors: Sequence[LogitsProcessor] = (),
@@ -351,9 +376,13 @@ class CausalLM(Model):
     ) -> Row:
         if config.stop:
             self.require_tokenizer()
-        tokens, shown = (prompt.tokens, prompt.shown) if isinstance(prompt, SeenPrompt) else (self.encode(prompt), None)
-        new = self._new_tokens(len(tokens), config)
-        return make_row(tokens, new, config, self.manifest, self.tokenizer, processors, sample, shown)
+        if not isinstance(prompt, SeenPrompt):
+            tokens = self.encode(prompt)
+            prompt = SeenPrompt(tokens, tokens, None)
+        new = self._new_tokens(len(prompt), config)
+        row = make_row(prompt.tokens, new, config, self.manifest, self.tokenizer, processors, sample, prompt.shown)
+        row.pictures = prompt.pictures
+        return row
 
     def _prepare(
         self,
@@ -366,21 +395,14 @@ class CausalLM(Model):
         single: bool = True,
     ) -> tuple[list[Row], StepRunner]:
         """Return the rows of each prompt, one for each of its samples, and a decoder with room for all of them."""
-        seen: list[SeenPrompt] = []
-        if not (isinstance(images, list | tuple) and not images):
-            if adapter is not None:
-                raise RequestError("prompts with pictures run without adapters; leave adapter out.")
-            seen = self._see(prompts, images, single)
-        rows = []
-        for index, prompt in enumerate(seen or prompts):
+        seen, rows = self.see_prompts(prompts, images, adapter, single), list[Row]()
+        for index, prompt in enumerate(seen):
             with request_values.naming_entry("prompt", index, prompts[index], of=len(prompts)):
                 rows += [self._new_row(prompt, config, processors, sample) for sample in range(samples)]
         if not rows:
             raise RequestError("there is no prompt in the batch; give at least one.")
         capacity = max(len(row.prompt) + row.max_new_tokens for row in rows)
-        decoder = self.new_decoder(len(rows), capacity, adapter)
-        decoder.graph.pictures = PictureRows.joined([each.pictures for each in seen]) if seen else None
-        return rows, decoder
+        return rows, self.new_decoder(len(rows), capacity, adapter)
 
     def drafts_by_model(self, config: GenerationConfig) -> bool:
         """Return whether the draft model drafts for a request: there is one, and prompt lookup is not asked for."""

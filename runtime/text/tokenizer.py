@@ -26,8 +26,8 @@ CONFIG = "tokenizer_config.json"
 OLDER_TOKENS = "special_tokens_map.json"
 """Where older folders name special tokens. transformers reads it where CONFIG does not list the added tokens."""
 
-Message = dict[str, str]
-"""A message of a conversation: `role` (system, user, assistant) and `content`."""
+Message = dict[str, Any]
+"""A message of a conversation: `role` (system, user, assistant) and `content`, a text or a list of parts."""
 
 Tool = Mapping[str, Any]
 """A function that a model may call, as OpenAI's API describes it: {"type": "function", "function": {"name": …}}."""

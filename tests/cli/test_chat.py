@@ -3,14 +3,18 @@
 import os
 import pty
 import select
+import shutil
 import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
+from PIL import Image
 
 from edgeformer.cli.main import cli
+from edgeformer.runtime import load
 
 SUM = "What is 345 + 278?"
 WAIT = 60  # seconds, for what takes milliseconds
@@ -62,6 +66,79 @@ def test_commands_and_errors_leave_the_chat_going(tiny_llama_bundle, line, messa
 def test_a_model_without_a_chat_template_is_refused(llama_bundle):
     done = chat(llama_bundle, [SUM])
     assert done.exit_code == 1 and "this model has no chat template" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Return the paths of two pictures."""
+    folder = tmp_path_factory.mktemp("pictures")
+    for seed in range(2):
+        pixels = np.random.default_rng(seed).integers(0, 256, (40, 60, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / f"{seed}.png")
+    return [folder / "0.png", folder / "1.png"]
+
+
+LENGTH = ["-n", "6", "--ignore-eos"]
+IMAGE = {"type": "image"}
+
+
+def answers(bundle, *turns):
+    """Return what a model says in a conversation; turns: (content, pictures)."""
+    model, messages, seen, said = load(bundle, "cpu", 1), [], [], []
+    for content, images in turns:
+        messages.append({"role": "user", "content": content})
+        seen += images
+        answer = model.chat(messages, images=seen, max_new_tokens=6, ignore_eos=True).finish()
+        messages.append({"role": "assistant", "content": answer.text})
+        said.append(answer.text)
+    return said
+
+
+def text(words):
+    return {"type": "text", "text": words}
+
+
+def test_pictures_are_put_into_the_next_message(smolvlm_bundle, pictures, tmp_path):
+    first, second = pictures
+    lines = [
+        f"/image {first}", "What is it?", "And now?", f"/image {first}", f"/image {second}", "/image /no/such.png",
+        "Which is red?", f"/image {first}", "/image", "No picture.", f"/save {tmp_path / 'session'}",
+    ]  # fmt: skip
+    done = chat(smolvlm_bundle, lines, *LENGTH)
+    wanted = answers(
+        smolvlm_bundle,
+        ([IMAGE, text("What is it?")], [first]),
+        ("And now?", []),
+        ([IMAGE, IMAGE, text("Which is red?")], [first, second]),
+        ("No picture.", []),
+    )
+    assert done.exit_code == 0 and done.stdout == "\n".join(wanted) + "\n"
+    assert done.stderr.splitlines() == ["error: '/no/such.png' cannot be read: No such file or directory."], (
+        "and the two pictures before it are still there"
+    )
+    again = chat(smolvlm_bundle, [f"/load {tmp_path / 'session'}", "Again?"], *LENGTH)
+    assert again.stderr == "8 messages were loaded.\n" and len(again.stdout) > 1
+
+
+def test_a_message_that_is_refused_keeps_its_pictures(smolvlm_bundle, pictures):
+    done = chat(smolvlm_bundle, [f"/image {pictures[0]}", "dog " * 600, "What is it?"], *LENGTH)
+    assert done.stderr.startswith("error: the prompt has") and len(done.stderr.splitlines()) == 1
+    assert done.stdout.splitlines() == answers(smolvlm_bundle, ([IMAGE, text("What is it?")], pictures[:1]))
+
+
+def test_a_model_of_text_takes_no_pictures(tiny_llama_bundle, pictures):
+    done = chat(tiny_llama_bundle, [f"/image {pictures[0]}", SUM])
+    assert done.stderr == "error: this model reads no pictures.\n" and done.stdout == "345 + 278 = 623\n"
+    assert "/image PATH" in chat(tiny_llama_bundle, ["/help"]).stderr
+
+
+def test_a_session_names_a_picture_that_is_gone(smolvlm_bundle, pictures, tmp_path):
+    path = shutil.copy(pictures[0], tmp_path / "gone.png")
+    chat(smolvlm_bundle, [f"/image {path}", "What is it?", f"/save {tmp_path / 'session'}"], *LENGTH)
+    path.unlink()
+    done = chat(smolvlm_bundle, [f"/load {tmp_path / 'session'}", "What is it?"], *LENGTH)
+    assert "cannot be read: No such file or directory." in done.stderr and done.exit_code == 0
+    assert done.stdout.splitlines() == answers(smolvlm_bundle, ("What is it?", []))
 
 
 class Terminal:

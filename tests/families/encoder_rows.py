@@ -150,6 +150,19 @@ ENCODERS = {
             "answers": {"head": ANSWER, "num_hidden_layers": 2},
         },
     ),
+    "gte": EncoderRow(
+        sizes=SIZES | {"pad_token_id": 1},
+        models={
+            "masked-lm": {"head": MASKED},
+            "text-labels": {"head": TEXT, "num_labels": 3, "type_vocab_size": 2, "hidden_act": "relu"},
+            "token-labels": {
+                "head": TOKEN, "num_labels": 4, "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
+            },
+            "sentences": {
+                "pooling": {"mode": "cls", "normalize": True}, "num_attention_heads": 2, "type_vocab_size": 0,
+            },
+        },
+    ),
     "electra": EncoderRow(
         sizes=SIZES | {"embedding_size": 24},
         models={

@@ -7,6 +7,7 @@ float64, the bundles as `plain_encoder.py` runs them, which imports neither edge
 
 import functools
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -264,6 +265,8 @@ NEIGHBOURS = {
     ("roberta-prelayernorm", "masked-lm", "norms after the branches"): pre_to_post,
     ("nomic_bert", "masked-lm", "other rotary bases"): FASTER,
     ("jina_embeddings_v3", "sentences", "other rotary bases"): FASTER,
+    ("gte", "masked-lm", "other rotary bases"): FASTER,
+    ("gte", "sentences", "another gate"): feed_forwards(activation="gelu_tanh"),
     ("deberta", "masked-lm", "queries meet no positions"): relations(content_to_position=False),
     ("deberta", "masked-lm", "positions meet no keys"): relations(position_to_content=False),
     ("deberta", "text-labels", "another scale"): attentions(lambda attention: {"scale": attention.head_dim**-0.5}),
@@ -418,6 +421,7 @@ def with_both_names(tensors):
         ("bert", "masked-lm", in_old_names),
         ("bert", "masked-lm", with_both_names),
         ("bert", "sentences", with_prefix),
+        ("gte", "masked-lm", lambda tensors: {re.sub("^gte", "new", name): each for name, each in tensors.items()}),
     ],
 )
 def test_a_checkpoint_of_the_hub_holds_the_same_weights(models, tmp_path, family, name, change):
@@ -451,6 +455,7 @@ def test_stored_ids_may_not_be_other_ones(models, tmp_path, ids, words):
         ("ernie", "ernie.embeddings.task_type_embeddings.weight"),
         ("nomic_bert", "nomic_bert.embeddings.position_embeddings.weight"),
         ("jina_embeddings_v3", "roberta.embeddings.position_embeddings.weight"),
+        ("gte", "gte.embeddings.position_embeddings.weight"),
         ("electra", "electra.embeddings_project.scale"),
         ("albert", "albert.encoder.albert_layer_groups.1.albert_layers.0.ffn.bias"),
         ("deberta", "deberta.encoder.layer.0.attention.self.head_logits_proj.weight"),

@@ -78,6 +78,7 @@ REFUSALS = [
     ("ernie", {"is_decoder": True}, "is_decoder = True, which is not supported here; supported: False"),
     ("nomic_bert", {"n_embd": 64}, "fields that the nomic_bert family does not know: n_embd = 64"),
     ("nomic_bert", {"rope_parameters": {"rope_type": "fast"}}, "RoPE scaling 'fast' is not supported; supported: def"),
+    ("gte", {"architectures": ["GteForQuestionAnswering"]}, "it has those of GteModel, GteForMaskedLM"),
     ("nomic_bert", {"architectures": ["BertModel"]}, "it has those of NomicBertModel, NomicBertForMaskedLM"),
     ("jina_embeddings_v3", {"lora_rank": 4}, "fields that the jina_embeddings_v3 family does not know: lora_rank = 4"),
     ("jina_embeddings_v3", {"architectures": ["XLMRobertaModel"]}, "it has those of JinaEmbeddingsV3Model"),
@@ -289,6 +290,14 @@ REAL = {
         "num_hidden_layers": 24, "rope_parameters": {"rope_theta": 20000.0, "rope_type": "default"},
         "vocab_size": 250002,
     },
+    "Alibaba-NLP/gte-multilingual-base": {
+        "architectures": ["GteModel"], "attention_probs_dropout_prob": 0.0, "classifier_dropout": 0.0,
+        "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "hidden_size": 768, "initializer_range": 0.02,
+        "intermediate_size": 3072, "layer_norm_eps": 1e-12, "max_position_embeddings": 8192, "model_type": "gte",
+        "num_attention_heads": 12, "num_hidden_layers": 12, "pad_token_id": 1,
+        "rope_parameters": {"rope_theta": 20000.0, "rope_type": "default"}, "type_vocab_size": 1,
+        "vocab_size": 250048,
+    },
     "google/electra-small-generator": BERT | {
         "architectures": ["ElectraForMaskedLM"], "embedding_size": 128, "hidden_size": 256, "intermediate_size": 1024,
         "model_type": "electra", "num_attention_heads": 4, "num_hidden_layers": 12, "summary_activation": "gelu",
@@ -380,7 +389,7 @@ def test_a_real_config_is_read_as_its_model(name):
     attention = config.blocks[1].attention
     assert (attention.window, attention.rotary and attention.rotary.base, config.context_length) == {
         "modernbert": (65, 10000.0, 8192), "longformer": (257, None, 4096), "nomic_bert": (None, 1000.0, 2048),
-        "jina_embeddings_v3": (None, 20000.0, 8194), "eurobert": (None, 250000.0, 8192),
+        "jina_embeddings_v3": (None, 20000.0, 8194), "gte": (None, 20000.0, 8192), "eurobert": (None, 250000.0, 8192),
     }.get(data["model_type"], (None, None, 512))  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from picture_text_rows import IMAGE, MODELS, placeholder, save
+from picture_text_rows import IMAGE, MARKS, MODELS, save
 
 from edgeformer.checkpoints.source import open_source
 from edgeformer.config import PatchWindows
@@ -30,11 +30,13 @@ from edgeformer.families.picture_text import seeing_names, with_tower
 from edgeformer.manifest.accounting import account
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.pictures import GridProcessor
+from edgeformer.models import picture_text
 from edgeformer.models.compared import _positions_in_float32
 from edgeformer.models.decoder import Decoder
 from edgeformer.models.grid_vision import GridVisionEncoder, PatchPlaces
-from edgeformer.models.picture_text import ShuffledPatches
 from edgeformer.runtime import Engine, load
+from edgeformer.runtime.media.pictures.any_resolution import AnyResolution
+from edgeformer.runtime.media.pictures.aspect_tiles import AspectTiles
 from edgeformer.runtime.media.pictures.grid_patches import GridPatches
 from edgeformer.runtime.media.pictures.positions import positions_of
 from edgeformer.runtime.media.pictures.processor import Processor
@@ -44,7 +46,10 @@ from edgeformer.runtime.steps.picture_rows import PictureRows
 
 LIMIT = 1e-5
 CASES = [(family, name) for family, models in MODELS.items() for name in models]
-EXPORTED_ALWAYS = (("smolvlm", "tiles"), ("llava", "layers"), ("qwen2_vl", "squares"), ("qwen3_vl", "deepstack"))
+EXPORTED_ALWAYS = (
+    ("smolvlm", "tiles"), ("internvl", "norms"), ("llava", "layers"), ("llava_onevision", "shrunk"),
+    ("qwen2_vl", "squares"), ("qwen3_vl", "deepstack"),
+)  # fmt: skip
 EXPORTED = [
     case if case in EXPORTED_ALWAYS else pytest.param(*case, marks=pytest.mark.slow) for case in CASES
 ]  # fmt: skip
@@ -79,16 +84,17 @@ def bundles(models, tmp_path_factory):
 
 
 def theirs(model, prompt, pictures):
-    """Return the ids of transformers' processor, and logits [S, V] of its module in float64."""
-    encoded = model.processor(text=[prompt], images=[pictures], return_tensors="pt")
-    encoded = {**encoded, "pixel_values": encoded["pixel_values"].double()}
+    """Return what transformers' processor makes of a prompt, and logits [S, V] of its module in float64."""
+    encoded = model.processor(text=[prompt], images=[pictures] if pictures else None, return_tensors="pt")
+    types = () if "image_grid_thw" in encoded else ("mm_token_type_ids",)
+    encoded = {
+        name: value.double() if value.is_floating_point() else value
+        for name, value in encoded.items()
+        if name not in ("attention_mask", "pixel_attention_mask", *types)
+    }
     with torch.no_grad(), _positions_in_float32(model.module):
-        out = model.module(**{name: value for name, value in encoded.items() if name in USED})
+        out = model.module(**encoded)
     return encoded, out.logits[0].numpy()
-
-
-USED = ("input_ids", "pixel_values", "image_grid_thw", "mm_token_type_ids")
-"""What modules of transformers are given of what processors return."""
 
 
 def error(actual, expected):
@@ -129,27 +135,30 @@ def test_module_pixels_and_ids_are_those_of_transformers(models, family, name):
 @pytest.mark.parametrize(("family", "name"), EXPORTED)
 def test_a_bundle_answers_as_transformers_does(models, bundles, family, name):
     model, runtime = models(family, name), load(bundles(family, name), "cpu", 1)
-    prompt = PROMPT.format(placeholder(family))
+    mark = MARKS.get(family, "<image>")
+    for few, pictures in (("What is left?", []), *((f"{mark}a", PICTURES[index : index + 1]) for index in (1, 2))):
+        assert error(runtime.forward(runtime.tokenizer.encode(few), pictures), theirs(model, few, pictures)[1]) <= LIMIT
+    prompt = PROMPT.format(mark)
     encoded, expected = theirs(model, prompt, PICTURES)
     ids = encoded["input_ids"][0]
     assert runtime.see(prompt, PICTURES).shown == ids.tolist()
     assert error(runtime.forward(runtime.tokenizer.encode(prompt), PICTURES), expected) <= LIMIT
     with torch.no_grad(), _positions_in_float32(model.module):
         written = model.module.generate(
-            **{name: value for name, value in encoded.items() if name in USED}, do_sample=False, max_new_tokens=8,
-            attention_mask=torch.ones_like(ids[None]), eos_token_id=None, pad_token_id=0,
+            **encoded, attention_mask=torch.ones_like(ids[None]), do_sample=False, max_new_tokens=8,
+            eos_token_id=None, pad_token_id=0,
         )[0, len(ids) :]  # fmt: skip
     options = {"max_new_tokens": 8, "ignore_eos": True}
     assert runtime.generate(prompt, images=PICTURES, **options).token_ids == written.tolist()
     assert runtime.stream(prompt, images=PICTURES, **options).finish().token_ids == written.tolist()
-    assert len(runtime.features) == 3
+    assert len(runtime.features) == (5 if family == "llava_onevision" else 3)  # two of them in both of its ways
     both = runtime.generate([prompt, "no picture"], images=[PICTURES, []], **options)
     assert [each.token_ids for each in both] == [written.tolist(), runtime.generate("no picture", **options).token_ids]
     if family == "smolvlm":  # every export has verified its graphs already
         assert verify(bundles(family, name), model.folder, mode="quick").passed
 
 
-@pytest.mark.parametrize("case", [EXPORTED_ALWAYS[0], EXPORTED_ALWAYS[3]])
+@pytest.mark.parametrize("case", [EXPORTED_ALWAYS[0], EXPORTED_ALWAYS[-1]])
 def test_the_text_graph_is_that_of_the_text_model_alone(models, bundles, tmp_path, case):
     family, name = case
     export_model(models(family, name).folder, tmp_path / "text", text_only=True, verify=None)
@@ -228,12 +237,14 @@ def test_other_models_say_that_they_read_none(tiny_llama_bundle):
         load(tiny_llama_bundle, "cpu", 1).generate("a", images=[PICTURES[0]])
 
 
-def test_an_engine_writes_text(smolvlm):
-    with Engine(smolvlm, max_rows=2) as engine:
-        found = engine.submit("What is left?", max_new_tokens=4, ignore_eos=True).finish()
-        with pytest.raises(RequestError, match="placeholder"):
-            engine.submit("<image>", max_new_tokens=4)
-    assert found.token_ids == smolvlm.generate("What is left?", max_new_tokens=4, ignore_eos=True).token_ids
+@pytest.mark.parametrize(("family", "name"), EXPORTED)
+def test_an_engine_answers_as_generate_does(bundles, family, name):
+    model, options = load(bundles(family, name), "cpu", 1), {"max_new_tokens": 6, "ignore_eos": True}
+    requests = [(PROMPT.format("<image>"), PICTURES), ("What is left?", []), ("<image>?", PICTURES[1:2])]
+    with Engine(model, max_rows=3) as engine:
+        streams = [engine.submit(prompt, images=images, **options) for prompt, images in requests]
+        found = [stream.finish().token_ids for stream in streams]
+    assert found == [model.generate(prompt, images=images, **options).token_ids for prompt, images in requests]
 
 
 def fault(owner, name, changed):
@@ -243,6 +254,13 @@ def fault(owner, name, changed):
 
 
 PIXEL_FAULTS = {
+    "order of tiles of any resolution": fault(
+        AnyResolution, "values", lambda values: values[[0, 2, 1, *range(3, len(values))]]
+    ),
+    "the whole picture last": fault(AnyResolution, "values", lambda values: np.roll(values, -1, 0)),
+    "columns for rows": fault(AspectTiles, "_nearest_grid", lambda grid: grid[::-1]),
+    "order of a grid's tiles": fault(AspectTiles, "values", lambda values: values[[1, 0, *range(2, len(values))]]),
+    "no thumbnail": fault(AspectTiles, "values", lambda values: values[:-1]),
     "height and width swapped": fault(Tiles, "values", lambda values: values.swapaxes(2, 3)),
     "order of tiles": fault(Tiles, "values", lambda values: values[[1, 0, *range(2, len(values))]]),
     "no whole picture": fault(Tiles, "values", lambda values: values[:-1]),
@@ -250,9 +268,20 @@ PIXEL_FAULTS = {
 }
 
 
+SEEN_BY = {
+    "order of tiles of any resolution": ("llava_next", "clip"),
+    "the whole picture last": ("llava_next", "clip"),
+    "columns for rows": ("internvl", "tiles"),
+    "order of a grid's tiles": ("internvl", "tiles"),
+    "no thumbnail": ("internvl", "tiles"),
+}
+"""The model that a fault is planted for, where it is another one."""
+
+
 @pytest.mark.parametrize("name", PIXEL_FAULTS)
 def test_an_export_refuses_pixels_that_are_others(models, name):
-    source = open_source(models("idefics3", "two layers").folder)
+    family, model = SEEN_BY.get(name, ("idefics3", "two layers"))
+    source = open_source(models(family, model).folder)
     assert compare_pictures(source.folder, source.pictures) == ()
     with PIXEL_FAULTS[name], pytest.raises(ExportError, match="does not make of a picture"):
         compare_pictures(source.folder, source.pictures)
@@ -278,6 +307,22 @@ MODULE_FAULTS = {
     ("llava", "clip", "another layer"): lambda config: replace(config, feature_layers=(1,)),
     ("llava", "clip", "the class token for a patch"): lambda config: replace(
         config, vision=replace(config.vision, embedding_norm=None)
+    ),
+    ("internvl", "tiles", "LayerScale ignored"): lambda config: replace(
+        config,
+        vision=replace(config.vision, blocks=tuple(replace(each, layer_scale=None) for each in config.vision.blocks)),
+    ),
+    ("internvl", "norms", "no norm behind all blocks"): lambda config: replace(
+        config, vision=replace(config.vision, final_norm=None)
+    ),
+    ("internvl", "norms", "queries and keys without norms"): lambda config: replace(
+        config,
+        vision=replace(
+            config.vision,
+            blocks=tuple(
+                replace(each, attention=replace(each.attention, qk_norm=None)) for each in config.vision.blocks
+            ),
+        ),
     ),
     ("llava", "layers", "layers exchanged"): lambda config: replace(config, feature_layers=config.feature_layers[::-1]),
     ("smolvlm", "fractions", "positions without rounding"): lambda config: replace(
@@ -423,7 +468,7 @@ def qwen(bundles):
 
 
 def test_chunks_and_batches_have_the_positions_of_one_run(qwen):
-    mark, options = placeholder("qwen3_vl"), {"max_new_tokens": 5, "ignore_eos": True}
+    mark, options = MARKS["qwen3_vl"], {"max_new_tokens": 5, "ignore_eos": True}
     prompts = [f"{mark}{mark} a", f"b {mark} c {mark} d {mark}", "e", mark]
     images = [PICTURES[:2], PICTURES[::-1], [], PICTURES[2:]]
     alone = [qwen.generate(prompt, images=each, **options) for prompt, each in zip(prompts, images, strict=True)]
@@ -456,32 +501,59 @@ def test_a_chat_finds_the_same_pictures_again(qwen):
 
 def test_a_long_line_is_refused_before_the_tower_runs(qwen):
     with pytest.raises(RequestError, match="longer side is at most 200 times"):
-        qwen.generate(placeholder("qwen3_vl"), images=[np.zeros((2, 401, 3), np.uint8)])
+        qwen.generate(MARKS["qwen3_vl"], images=[np.zeros((2, 401, 3), np.uint8)])
 
 
-def test_an_export_refuses_patches_in_another_order(models):
-    source = open_source(models("smolvlm", "tiles").folder)
-    right = ShuffledPatches.forward
+PATCHES = 16
+"""Patches of a tile of the models that these faults are planted for."""
 
-    def columns_first(self, states):
+
+def without_newlines(packing):
+    """Return a packing in which another state stands where a row ends."""
+    ends = packing.rows[:, 0] == PATCHES
+    return replace(packing, rows=np.where(ends[:, None], 0, packing.rows))
+
+
+PACKING_FAULTS = {
+    "rows without newlines": without_newlines,
+    "tiles one after the other": lambda packing: replace(packing, rows=np.sort(packing.rows, 0)),
+    "the whole picture last": lambda packing: replace(packing, rows=np.roll(packing.rows, -PATCHES, 0)),
+    "weights exchanged": lambda packing: replace(packing, weights=packing.weights[:, ::-1].copy()),
+}
+
+
+@pytest.mark.parametrize("name", PACKING_FAULTS)
+def test_an_export_refuses_other_packings(models, name):
+    source = open_source(models("llava_onevision", "shrunk" if "weights" in name else "layer").folder)
+    wrong = fault(AnyResolution, "packing", PACKING_FAULTS[name])
+    with wrong, pytest.raises(ExportError, match="does not compute"):
+        compare_modules(source, source.weights())
+
+
+@pytest.mark.parametrize("family", ["internvl", "smolvlm"])
+def test_an_export_refuses_patches_in_another_order(models, family):
+    source = open_source(models(family, "tiles").folder)
+    right = picture_text.squares
+
+    def columns_first(states, factor):
         side = round(states.shape[1] ** 0.5)
-        return right(self, states.unflatten(1, (side, side)).transpose(1, 2).flatten(1, 2))
+        return right(states.unflatten(1, (side, side)).transpose(1, 2).flatten(1, 2), factor)
 
-    with patch.object(ShuffledPatches, "forward", columns_first), pytest.raises(ExportError, match="does not compute"):
+    with patch.object(picture_text, "squares", columns_first), pytest.raises(ExportError, match="does not compute"):
         compare_modules(source, source.weights())
 
 
 def test_verification_refuses_permuted_rows_of_the_projector(models, bundles):
     """The weights that a bundle is verified against are others than those that it has."""
     family, name = EXPORTED_ALWAYS[0]
-    plain = CastWeights.__getitem__
+    bundle, plain = bundles(family, name), CastWeights.__getitem__
 
     def permuted(self, key):
         value = plain(self, key)
         return value.roll(1, 0) if key == "projector.output.weight" else value
 
     with patch.object(CastWeights, "__getitem__", permuted):
-        report = verify(bundles(family, name), models(family, name).folder, mode="quick")
+        report = verify(bundle, models(family, name).folder, mode="quick")
     failed = {check.name for check in report.failures()}
     assert any(each.startswith("pictures, tower") for each in failed)
     assert all(each.startswith("pictures, ") for each in failed)
@@ -531,14 +603,14 @@ def test_places_without_pictures_are_refused(models, tmp_path, options):
 )  # fmt: skip
 @pytest.mark.parametrize(
     ("family", "name"),
-    [("smolvlm", "whole"), ("llava", "layers"), ("qwen2_vl", "squares"), ("qwen2_5_vl", "windows"),
-     ("qwen3_vl", "deepstack"), ("qwen3_5", "attention")],
+    [("smolvlm", "whole"), ("internvl", "norms"), ("llava", "layers"), ("qwen2_vl", "squares"),
+     ("qwen2_5_vl", "windows"), ("qwen3_vl", "deepstack"), ("qwen3_5", "attention")],
 )  # fmt: skip
 def test_every_kind_of_bundle_reads_pictures(models, tmp_path, family, name, options):
     try:
         export_model(models(family, name).folder, tmp_path / "bundle", **options)
     except ParityError as error:
         pytest.fail(str(error))
-    prompt = f"{placeholder(family)} a"
+    prompt = f"{MARKS.get(family, '<image>')} a"
     found = load(tmp_path / "bundle", "cpu", 1).generate(prompt, images=[PICTURES[0]], max_new_tokens=3)
     assert found.prompt_tokens > 3

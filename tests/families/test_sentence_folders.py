@@ -318,6 +318,19 @@ def test_vectors_are_cut_as_in_the_library(prompted, dimensions):
     assert prompted.ours.embed(TEXTS[0], dimensions=dimensions).shape == (dimensions,)
 
 
+def test_vectors_are_cut_where_the_folder_says_so(folders, tmp_path):
+    folder = tmp_path / "cut"
+    shutil.copytree(folders("mean").folder, folder)
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {}, "truncate_dim": 24}))
+    expected = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+    ours = load(export_model(folder, tmp_path / "bundle").path)
+    assert expected.shape == (len(TEXTS), 24)
+    np.testing.assert_allclose(ours.embed(TEXTS), expected, atol=1e-5)
+    assert ours.embed(TEXTS, dimensions=8).shape == (len(TEXTS), 8)
+    with pytest.raises(RequestError, match="dimensions is 25; it must be from 1 to 24"):
+        ours.embed(TEXTS, dimensions=25)
+
+
 @pytest.mark.parametrize(
     ("texts", "options", "message"),
     [

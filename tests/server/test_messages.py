@@ -67,8 +67,10 @@ def test_a_conversation_is_read_as_the_chat_that_it_is():
 
 
 REFUSED = {
-    "an image": ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
-        "messages.0.content.0.type", "is 'image'; messages have blocks of these types: text, tool_use"),
+    "a document": ({"messages": [{"role": "user", "content": [{"type": "document", "source": {}}]}]},
+        "messages.0.content.0.type", "is 'document'; messages have blocks of these types: text, image, tool_use"),
+    "an image without a source": ({"messages": [{"role": "user", "content": [{"type": "image"}]}]},
+        "messages.0.content.0.source", "Field required"),
     "a tool of the server": ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0.type",
         "is 'web_search_20250305'; tools of clients alone"),
     "no id": ({"messages": [{"role": "user", "content": [{"type": "tool_result", "content": "x"}]}]},

@@ -70,7 +70,7 @@ def test_texts_and_pictures_have_vectors_in_their_order(server, bundles):
     ("given", "said"),
     [
         ([], "input is empty"),
-        ([part(b"text")], "picture 0 of the list is not a picture of PNG, JPEG"),
+        ([part(b"text")], "input.0.image_url.url is not a picture of PNG, JPEG"),
         ([part(picture(1)[:200])], "cannot be read as PNG"),
         ([{"type": "image_url", "image_url": {"url": "https://example.org/cat.png"}}], "it begins with 'https', and a"),
         ([{"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}], "reads no files for its clients"),

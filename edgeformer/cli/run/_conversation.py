@@ -3,7 +3,8 @@
 import contextlib
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ QUOTES = '"""'
 HELP = f"""\
 /system TEXT   begin anew with this system message; without TEXT, with none
 /reset         begin anew with the same system message
+/image PATH    put a picture into the next message; without PATH, take it out
 /save FILE     write the conversation and what was read of it to a file
 /load FILE     go on with a conversation that /save wrote
 /quit          end, as Ctrl-D does
@@ -42,11 +44,13 @@ class Conversation:
         self._model = model
         self._options = options
         self._messages = opening(system)
+        self._pictures: list[str] = []  # of the next message
         self._terminal = sys.stdin.isatty()
         self._interrupted = False
         self._answering = False
         self._commands: dict[str, Callable[[str], None]] = {
             "/help": lambda _: note(HELP),
+            "/image": self.attach,
             "/system": self.begin,
             "/reset": lambda _: self.begin(self._system),
             "/save": self.save,
@@ -75,7 +79,20 @@ class Conversation:
 
     def begin(self, system: str) -> None:
         """Begin anew, with this system message; none for an empty one."""
-        self._messages = opening(system or None)
+        self._messages, self._pictures = opening(system or None), []
+
+    def attach(self, file: str) -> None:
+        """Put a picture into the next message, or take all out for an empty name; of its file only the header is read.
+
+        Raises RequestError for a file that is no picture, and for a model that reads none.
+        """
+        if self._model.manifest.placeholder is None:
+            raise RequestError("this model reads no pictures.")
+        pictures = [*self._pictures, str(Path(file).expanduser().absolute())] if file else []
+        _check(pictures)
+        self._pictures = pictures
+        if self._terminal:
+            note(f"The next message has {len(pictures) or 'no'} picture{'' if len(pictures) == 1 else 's'}.")
 
     def save(self, file: str) -> None:
         """Write the conversation to a file."""
@@ -83,7 +100,9 @@ class Conversation:
 
     def load(self, file: str) -> None:
         """Go on with the conversation of a file."""
-        self._messages = self._model.load_session(_named(file))
+        messages = self._model.load_session(_named(file))
+        _check(_pictures(messages))
+        self._messages = messages
         note(f"{len(self._messages)} messages were loaded.")
 
     @property
@@ -108,16 +127,18 @@ class Conversation:
 
     def _answer(self, text: str) -> None:
         """Answer a message; both join the conversation, unless nothing came of it."""
-        asked = [*self._messages, {"role": "user", "content": text}]
+        pictures = [{"type": "image", "path": path} for path in self._pictures]
+        content = [*pictures, {"type": "text", "text": text}] if pictures else text
+        asked = [*self._messages, {"role": "user", "content": content}]
         self._interrupted, self._answering = False, True
         try:
-            stream = self._model.chat(asked, **self._options)
+            stream = self._model.chat(asked, images=_pictures(asked), **self._options)
             answer = show(stream, self._model, stopped=lambda: self._interrupted, quiet=not self._terminal)
         finally:
             self._answering = False
         if answer.text:
             thought = {"reasoning_content": answer.reasoning} if answer.reasoning else {}
-            self._messages = [*asked, {"role": "assistant", "content": answer.text, **thought}]
+            self._messages, self._pictures = [*asked, {"role": "assistant", "content": answer.text, **thought}], []
 
     def _read(self) -> str | None:
         """Return the next message, of one or more lines; None at the end of input."""
@@ -156,6 +177,21 @@ class Conversation:
             yield
         finally:
             signal.signal(signal.SIGINT, before)
+
+
+def _pictures(messages: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the paths of the pictures in messages, in their order."""
+    contents = (message["content"] for message in messages)
+    parts = (part for content in contents if not isinstance(content, str) for part in content)
+    return [part["path"] for part in parts if part["type"] == "image"]
+
+
+def _check(pictures: Sequence[str]) -> None:
+    """Raise RequestError for a file that is no picture; only headers are read."""
+    from edgeformer.runtime.media.pictures.picture_files import picture_size
+
+    for path in pictures:
+        picture_size(path)
 
 
 def _named(file: str) -> str:

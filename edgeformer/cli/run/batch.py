@@ -24,6 +24,7 @@ VERBS = ["generate", "chat", "translate", "transcribe", "embed", "classify", "fi
 JOB_OPTIONS = (
     "verb",
     "column",
+    "images",
     "template",
     "format",
     "shard_rows",
@@ -51,6 +52,7 @@ OF_ONE_REQUEST = ("num_assistant_tokens", "prompt_lookup_num_tokens", "max_match
     help=f"What to do to a row: {', '.join(VERBS)}. [default: what the bundle is for]",
 )
 @option("--column", metavar="NAME", topic=ROWS, help="Column of the prompt. [default: prompt, messages, path or text]")
+@option("--images", metavar="NAME", topic=ROWS, help="Column of the prompt's pictures. [default: images or image]")
 @option("--template", metavar="FILE|JINJA", topic=ROWS, help="Make the prompt from the row's columns instead.")
 @option("--prefix", metavar="TEXT", topic=ROWS, help="Put this before the names of the new columns.")
 @length_options

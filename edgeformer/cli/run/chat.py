@@ -9,6 +9,7 @@ from edgeformer.cli._generation import SPECULATION, explicit_options, length_opt
 from edgeformer.cli._options import COMMON, Command, execution_options, option
 from edgeformer.cli._output import note
 from edgeformer.cli.run._conversation import Conversation
+from edgeformer.errors import RequestError
 
 
 @click.command("chat", cls=Command)
@@ -36,13 +37,15 @@ def chat_command(
     """Chat with the model in BUNDLE on the terminal.
 
     Each turn reads only what is new. Ctrl-C stops an answer, Ctrl-D ends the chat. A line that ends with a backslash
-    goes on in the next one, and so does a text between two lines of three quotes. /help lists the commands. What the
-    model thinks before an answer is dim. Without a terminal, every line of standard input is a message, and only the
-    answers are printed.
+    goes on in the next one, and so does a text between two lines of three quotes. /image PATH puts a picture into the
+    next message, where the model sees, and /help lists the commands. What the model thinks before an answer is dim.
+    Without a terminal, every line of standard input is a message, and only the answers are printed.
     """
-    from edgeformer.runtime import load_causal_lm
+    from edgeformer.runtime import CausalLM, load
 
-    model = load_causal_lm(bundle, provider, threads, draft=draft)
+    model = load(bundle, provider, threads, draft=draft)
+    if not isinstance(model, CausalLM):
+        raise RequestError(f"{bundle} holds a model for the task {model.manifest.task}, which does not chat.")
     if model.manifest.provenance.random_weights is not None:
         note("note: this model's weights are random, not trained. Its text is noise.")
     conversation = Conversation(model, system, explicit_options(options))

@@ -143,9 +143,10 @@ def run_command(
         case Seq2SeqLM():
             _write(model, prompt or "", options, as_json)
         case CausalLM() if prompt is None:
-            if images:
-                raise RequestError("--image is for a PROMPT; a conversation in the terminal has no pictures yet.")
-            Conversation(model, system, options).hold()
+            conversation = Conversation(model, system, options)
+            for path in images:
+                conversation.attach(str(path))
+            conversation.hold()
         case _:
             options |= {"images": list(images)} if images else {}
             stream = (

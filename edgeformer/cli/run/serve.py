@@ -62,7 +62,13 @@ ENGINE_OPTIONS = ("max_rows", "max_queue", "memory", "prefix_cache")
 )  # fmt: skip
 @option("--max-prompt-tokens", **COUNT, topic=LIMITS, help="Tokens of a prompt. [default: the model's context]")
 @option("--default-max-tokens", **COUNT, topic=LIMITS, help="New tokens, where a request does not say. [default: 256]")
-@option("--max-body-bytes", **COUNT, topic=LIMITS, help="Bytes of a request. [default: 4 MiB]")
+@option(
+    "--max-body-bytes", **COUNT, topic=LIMITS,
+    help="Bytes of a request. [default: 4 MiB, or 32 MiB where a model reads pictures]",
+)  # fmt: skip
+@option("--max-pictures", **COUNT, topic=LIMITS, help="Pictures of a conversation. [default: 16]")
+@option("--max-picture-bytes", **COUNT, topic=LIMITS, help="Bytes of a picture's file. [default: 20 MiB]")
+@option("--max-picture-pixels", **COUNT, topic=LIMITS, help="Pixels of a picture. [default: 67 million]")
 @option(
     "--drain-seconds", type=click.FloatRange(min=0), metavar="S", topic=LIMITS,
     help="Time that running requests get after SIGTERM. [default: 30]",

@@ -42,6 +42,8 @@ class PoolingHead(Head):
         pooling: how states become a vector, or several ways whose vectors are concatenated in that order.
         layers: what the vector runs through.
         normalize: whether the result has L2 norm 1.
+        dimensions: how many of its first numbers are kept, behind everything else, of models that were trained so
+            (arXiv 2205.13147, Matryoshka); None for all.
     """
 
     words: ClassVar[str] = "sentence embedding"
@@ -49,9 +51,11 @@ class PoolingHead(Head):
     pooling: Pooling | tuple[Pooling, ...]
     layers: tuple[PoolingLayer, ...] = ()
     normalize: bool
+    dimensions: int | None = None
 
     def __post_init__(self) -> None:
         check(len(self.poolings) > 0, self, "pooling", "at least one")
+        check(self.dimensions is None or self.dimensions > 0, self, "dimensions", "positive, or None")
 
     @property
     def poolings(self) -> tuple[Pooling, ...]:
@@ -59,8 +63,13 @@ class PoolingHead(Head):
         return (self.pooling,) if isinstance(self.pooling, str) else self.pooling
 
     def widths(self, hidden_size: int) -> tuple[int, ...]:
-        """Return the size of the pooled vector, and that of every layer's output; the last is the embedding's."""
+        """Return the size of the pooled vector, and that of every layer's output."""
         return (hidden_size * len(self.poolings), *(layer.size for layer in self.layers))
+
+    def size(self, hidden_size: int) -> int:
+        """Return the number of numbers of an embedding."""
+        last = self.widths(hidden_size)[-1]
+        return last if self.dimensions is None else min(last, self.dimensions)
 
     @property
     def outputs(self) -> tuple[HeadOutput, ...]:

@@ -8,7 +8,7 @@ from edgeformer.config.models.decoder import DecoderConfig
 from edgeformer.config.models.grid_vision import GridVisionConfig
 from edgeformer.config.models.stack import StackConfig, Task
 from edgeformer.config.models.vision_encoder import VisionConfig
-from edgeformer.config.pictures import MergerProjector, PixelShuffleProjector, Projector
+from edgeformer.config.pictures import MergerProjector, Projector
 from edgeformer.config.position import RotaryAxes
 from edgeformer.documents.schema import check
 from edgeformer.errors import ConfigError
@@ -26,7 +26,9 @@ class PictureTextConfig(DecoderConfig):
             tower's final norm belongs to those after its last block.
         keeps_prefix: whether the states of the tower's learned tokens are read, too, in front of those of patches.
         projector: makes states of the text model of the tower's.
-        tiled: whether a picture may be several of the tower's pictures; the graph then has an axis for these.
+        tiled: whether the graph has an axis for the tower's pictures that a picture is cut into.
+        newline: True where a learned state follows those of each of the tower's pictures (`image_newline`); it ends
+            rows, too, where the states of tiles are put together (`AnyResolutionProcessor`). None where none does.
         deepstack: after how many blocks of the tower states are read that are added to those of the picture behind the
             first blocks of the text model, one for each, by a projector of their own (arXiv 2406.04334); None for none.
         axes: axes of the positions of pictures; None where a picture's states are positions as tokens are.
@@ -39,6 +41,7 @@ class PictureTextConfig(DecoderConfig):
     keeps_prefix: bool = False
     projector: Projector
     tiled: bool = False
+    newline: bool | None = None
     deepstack: tuple[int, ...] | None = None
     axes: RotaryAxes | None = None
 
@@ -57,7 +60,7 @@ class PictureTextConfig(DecoderConfig):
         outputs = (self.vision.pooler, self.vision.projection, self.vision.classifier)
         check(all(each is None for each in outputs), self, "vision", "without outputs beside its states")
         check(self.deepstack is None, self, "deepstack", "None for pictures of one size")
-        if isinstance(self.projector, PixelShuffleProjector):
+        if self.projector.factor is not None:
             grid, factor = self.vision.patches.grid, self.projector.factor
             square = grid.rows == grid.columns and grid.rows % factor == 0 and not self.keeps_prefix
             check(square, self, "projector", f"for squares of {factor} × {factor} patches, of pictures that are square")
@@ -92,16 +95,13 @@ class PictureTextConfig(DecoderConfig):
         """Return the number of states that one of the tower's pictures becomes; None where its size decides."""
         if isinstance(self.vision, GridVisionConfig):
             return None
-        if isinstance(self.projector, PixelShuffleProjector):
-            return self.vision.patches.grid.patches // self.projector.factor**2
-        return self.vision.patches.grid.patches + self.vision.prefix_tokens * self.keeps_prefix
+        patches, prefix = self.vision.patches.grid.patches, self.vision.prefix_tokens * self.keeps_prefix
+        return patches // (self.projector.factor or 1) ** 2 + prefix + bool(self.newline)
 
     @property
     def feature_size(self) -> int:
         """Return the size of the states that the projector reads."""
-        projector = self.projector
-        patches = projector.factor**2 if isinstance(projector, PixelShuffleProjector | MergerProjector) else 1
-        return self.vision.hidden_size * len(self.feature_layers) * patches
+        return self.vision.hidden_size * len(self.feature_layers) * (self.projector.factor or 1) ** 2
 
     @property
     def wide_size(self) -> int:

@@ -3,7 +3,7 @@
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from starlette.requests import Request
@@ -21,6 +21,7 @@ from edgeformer.server.schema.thinking import thinking_budget
 from edgeformer.server.service.answers import Answers, Progress, unless_gone
 from edgeformer.server.service.config_of_body import configs, skips_special_tokens
 from edgeformer.server.service.generating import FINISH_REASONS, EventStream, keep_text, submit, usage
+from edgeformer.server.service.pictures import pictures_of
 from edgeformer.server.service.prompts import ChatPrompt, chat_prompt, check_length
 from edgeformer.server.service.records import Record
 from edgeformer.server.service.served import ServedModel
@@ -182,12 +183,19 @@ class Chat:
 
 async def _prompt(request: Request, body: ChatBody, param: str) -> tuple[ServedModel, ChatPrompt]:
     """Return the model of a conversation, and its prompt."""
-    served = await state_of(request).models.use(body.model, record_of(request))
-    served.require(CausalLM)
+    state = state_of(request)
+    served = await state.models.use(body.model, record_of(request))
+    model = served.require(CausalLM)
+    pictures = await state.in_thread(pictures_of, served, body.messages, state.options)
     try:
-        return served, await state_of(request).in_thread(chat_prompt, served, body)
+        prompt = await state.in_thread(chat_prompt, served, body)
     except RequestError as error:
         raise as_api_error(error, param_of(error) or param) from None
+    if not pictures.images:
+        return served, prompt
+    most = min(served.context_length, state.options.max_prompt_tokens or served.context_length)
+    seen = await state.decode(pictures.seen, model, prompt.tokens, most)
+    return served, replace(prompt, tokens=seen.shown, seen=seen)
 
 
 async def chat_tokens(request: Request, body: ChatBody, param: str) -> list[int]:
@@ -212,7 +220,7 @@ async def begin_chat(request: Request, body: ChatBody, param: str, *, cut: bool 
     record.warnings += warnings_of(body)
     keep_text(state, record, "prompt", [message.model_dump(exclude_none=True) for message in body.messages])
     try:
-        answers = await submit(request, served, [prompt.tokens], wanted)
+        answers = await submit(request, served, [prompt.seen or prompt.tokens], wanted)
     except RequestError as error:
         raise form_error(error, prompt.grammar is not None) from None
     choices = [_choice(served, body, prompt, config.stop) for config in wanted]

@@ -1,8 +1,5 @@
-"""Texts and pictures of requests for embeddings: data: URLs become bytes, and all of it waits in the engine."""
+"""Texts and pictures of requests for embeddings, which wait in the engine."""
 
-import base64
-import binascii
-import re
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -11,12 +8,12 @@ from edgeformer.errors import RequestError
 from edgeformer.runtime import DualEncoder, VisionEncoder
 from edgeformer.server.schema.api_errors import ApiError, as_api_error
 from edgeformer.server.schema.bodies import EmbeddingPart
+from edgeformer.server.service.options import ServerOptions
+from edgeformer.server.service.pictures import picture_bytes
 from edgeformer.server.service.served import ServedModel
 
 MOST_INPUTS = 64
 """Texts and pictures of a request at most: each picture takes a run of the tower."""
-
-DATA_URL = re.compile(r"data:image/[a-zA-Z0-9.+-]{1,40};base64,")
 
 
 def plain_texts(served: ServedModel, given: Any) -> Any:
@@ -31,7 +28,7 @@ def plain_texts(served: ServedModel, given: Any) -> Any:
 
 
 def submit_inputs(
-    served: ServedModel, model: VisionEncoder | DualEncoder, given: Any
+    served: ServedModel, model: VisionEncoder | DualEncoder, given: Any, options: ServerOptions
 ) -> "tuple[int, list[Future[Any]]]":
     """Put the texts and pictures of a request into the queue; return their tokens, and a future of each vector.
 
@@ -43,7 +40,7 @@ def submit_inputs(
         raise ApiError(400, "input is empty; give at least one text or picture.", param="input")
     if len(parts) > MOST_INPUTS:
         raise ApiError(400, f"input has {len(parts)} texts and pictures; {MOST_INPUTS} are allowed.", param="input")
-    contents = [_content(served, model, part, place) for place, part in enumerate(parts)]
+    contents = [_content(served, model, part, place, options) for place, part in enumerate(parts)]
     texts = [content for content in contents if isinstance(content, str)]
     pictures = [content for content in contents if isinstance(content, bytes)]
     try:
@@ -59,32 +56,17 @@ def submit_inputs(
     return tokens, [next(waiting[type(content)]) for content in contents]
 
 
-def _content(served: ServedModel, model: VisionEncoder | DualEncoder, part: Any, place: int) -> str | bytes:
+def _content(
+    served: ServedModel, model: VisionEncoder | DualEncoder, part: Any, place: int, options: ServerOptions
+) -> str | bytes:
     """Return a text, or the bytes of a picture."""
     param = f"input.{place}"
     text = part.text if isinstance(part, EmbeddingPart) else part
     if isinstance(part, EmbeddingPart) and part.image_url is not None:
-        return _bytes_of(part.image_url.url, f"{param}.image_url.url")
+        return picture_bytes(part.image_url.url, f"{param}.image_url.url", options)
     if not isinstance(text, str):
         raise ApiError(400, f"{param}: it must be a text or a picture, and no token ids.", param=param)
     if not isinstance(model, DualEncoder):
         what = "it must be a picture, {type: image_url, image_url: {url: data:image/…;base64,…}}"
         raise ApiError(400, f"{param}: the model {served.name!r} reads no texts; {what}.", param=param)
     return text
-
-
-def _bytes_of(url: str, param: str) -> bytes:
-    """Return the bytes in a data: URL. Raises ApiError for every other URL."""
-    start = DATA_URL.match(url)
-    if start is None:
-        scheme = url.partition(":")[0][:20]
-        raise ApiError(
-            400,
-            f"{param}: it begins with {scheme!r}, and a picture must be in the request: data:image/png;base64,… This "
-            "server fetches nothing from other machines and reads no files for its clients.",
-            param=param,
-        )
-    try:
-        return base64.b64decode(url[start.end() :], validate=True)
-    except (binascii.Error, ValueError):
-        raise ApiError(400, f"{param}: what follows base64, is not in base64.", param=param) from None

@@ -11,12 +11,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime import DualEncoder, Encoder, VisionEncoder
+from edgeformer.runtime import CausalLM, DualEncoder, Encoder, VisionEncoder
 from edgeformer.runtime.tasks.encoders.encoder import first_dimensions
 from edgeformer.server.endpoints.picture_inputs import plain_texts, submit_inputs
 from edgeformer.server.schema.api_errors import ApiError, as_api_error
 from edgeformer.server.schema.bodies import DetokenizeBody, EmbeddingBody, TokenizeBody
 from edgeformer.server.service.answers import unless_gone
+from edgeformer.server.service.pictures import RequestPictures, pictures_of
 from edgeformer.server.service.prompts import as_template_message, check_length, text_prompts
 from edgeformer.server.service.served import ServedModel
 from edgeformer.server.service.state import body_of, record_of, state_of
@@ -47,7 +48,7 @@ async def embeddings(request: Request) -> Response:
     if isinstance(model, Encoder):
         futures = await _submit_texts(request, served, model, body)
     else:
-        record.prompt_tokens, futures = await state.in_thread(submit_inputs, served, model, body.input)
+        record.prompt_tokens, futures = await state.in_thread(submit_inputs, served, model, body.input, state.options)
     vectors = await unless_gone(request, all_of(futures))
     if body.dimensions is not None:
         try:
@@ -99,7 +100,9 @@ async def tokenize(request: Request) -> Response:
     served = await state.models.use(body.model, record_of(request))
     if (body.prompt is None) == (body.messages is None):
         raise ApiError(400, "give either prompt or messages.", param="prompt")
+    pictures = RequestPictures([], [])
     if body.messages is not None:
+        pictures = await state.in_thread(pictures_of, served, body.messages, state.options)
         messages = [as_template_message(message) for message in body.messages]
         encode = functools.partial(served.tokenizer.encode_chat, messages)
     else:
@@ -111,6 +114,8 @@ async def tokenize(request: Request) -> Response:
         tokens = await state.in_thread(functools.partial(encode, most_tokens=served.context_length))
     except RequestError as error:
         raise as_api_error(error, "prompt" if body.messages is None else "messages") from None
+    if pictures.images:
+        tokens = (await state.decode(pictures.seen, served.require(CausalLM), tokens, served.context_length)).shown
     return JSONResponse({"tokens": tokens, "count": len(tokens), "max_model_len": served.context_length})
 
 

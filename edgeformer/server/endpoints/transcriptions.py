@@ -81,7 +81,7 @@ async def _answer(request: Request, task: str) -> Response:
     body = await _read_form(request)
     served = await state.models.use(body.model, record_of(request))
     served.require_speech()
-    most = SAMPLES_PER_BYTE * state.options.max_body_bytes
+    most = SAMPLES_PER_BYTE * state.max_body_bytes
     decoding = asyncio.get_running_loop().run_in_executor(state.decoder, _samples_of, body, most)
     samples = await unless_gone(request, _result_of(decoding))  # one that has not begun is not decoded any more then
     transcript = await _transcribe(request, served, samples, body, task)

@@ -67,7 +67,7 @@ def create_app(models: ServedModels, options: ServerOptions) -> Starlette:
                 expose_headers=["x-request-id", "retry-after"],
             )
         )
-    middleware.append(Middleware(Guard, options=options))
+    middleware.append(Middleware(Guard, state=state))
     app = Starlette(routes=ROUTES, middleware=middleware, exception_handlers={HTTPException: _http_error})
     app.state.edgeformer = state
     return app

@@ -13,7 +13,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from edgeformer.errors import EdgeformerError
 from edgeformer.server.schema.api_errors import ApiError, as_api_error
 from edgeformer.server.service.answers import ClientGone
-from edgeformer.server.service.options import ServerOptions
 from edgeformer.server.service.records import LOG, Record
 from edgeformer.server.service.state import State
 
@@ -73,9 +72,10 @@ class Recorder:
 class Guard:
     """The middleware that lets requests in, within the limits of the options, and turns errors into JSON."""
 
-    def __init__(self, app: ASGIApp, options: ServerOptions):
+    def __init__(self, app: ASGIApp, state: State):
         self._app = app
-        self._options = options
+        self._state = state
+        self._options = options = state.options
         self._key = None if options.api_key is None else _digest(options.api_key.encode())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -84,9 +84,9 @@ class Guard:
             await self._app(scope, receive, send)
             return
         record: Record = scope["edgeformer.record"]
-        body = BoundedBody(receive, self._options)
+        body = BoundedBody(receive, self._options.body_seconds, self._state.max_body_bytes)
         try:
-            self._check(Headers(scope=scope), scope)
+            self._check(Headers(scope=scope), scope, body.max_bytes)
             await self._app(scope, body, send)
         except ClientGone:
             record.outcome = "disconnected"
@@ -102,8 +102,8 @@ class Guard:
                     response.headers["connection"] = "close"
                 await response(scope, receive, send)
 
-    def _check(self, headers: Headers, scope: Scope) -> None:
-        """Raise ApiError for a request that may not come in."""
+    def _check(self, headers: Headers, scope: Scope, max_bytes: int) -> None:
+        """Raise ApiError for a request that may not come in. max_bytes: of its body."""
         host = headers.get("host", "")
         if len(headers.getlist("host")) > 1:
             raise ApiError(400, "the request has several headers Host; give one.", code="wrong_host")
@@ -125,8 +125,8 @@ class Guard:
                 message = "the API key is missing or wrong; send it as Authorization: Bearer KEY."
                 raise ApiError(401, message, code="invalid_api_key")
         length = headers.get("content-length", "")
-        if length.isdecimal() and int(length) > self._options.max_body_bytes:
-            raise _too_large(self._options)
+        if length.isdecimal() and int(length) > max_bytes:
+            raise _too_large(max_bytes)
 
 
 class BoundedBody:
@@ -135,10 +135,10 @@ class BoundedBody:
     arrived: whether all of the body has come.
     """
 
-    def __init__(self, receive: Receive, options: ServerOptions):
+    def __init__(self, receive: Receive, seconds: float, max_bytes: int):
+        self.max_bytes = max_bytes
         self._receive = receive
-        self._options = options
-        self._until = time.monotonic() + options.body_seconds
+        self._until = time.monotonic() + seconds
         self._bytes = 0
         self._complete = False
         self.arrived = False
@@ -157,8 +157,8 @@ class BoundedBody:
             raise ClientGone
         self._bytes += len(message.get("body", b""))
         self._complete = self.arrived = not message.get("more_body", False)
-        if self._bytes > self._options.max_body_bytes:
-            raise _too_large(self._options)
+        if self._bytes > self.max_bytes:
+            raise _too_large(self.max_bytes)
         return message
 
     async def read_rest(self) -> None:
@@ -172,8 +172,8 @@ class BoundedBody:
                     self._complete = self.arrived = not message.get("more_body", False)
 
 
-def _too_large(options: ServerOptions) -> ApiError:
-    message = f"the body of the request is larger than {options.max_body_bytes} bytes, which this server takes."
+def _too_large(max_bytes: int) -> ApiError:
+    message = f"the body of the request is larger than {max_bytes} bytes, which this server takes."
     return ApiError(413, message, code="body_too_large")
 
 

@@ -7,7 +7,16 @@ import json
 import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Self, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, create_model, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    create_model,
+    field_serializer,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from edgeformer.options.generation import OPTIONS, Texts, TokenBiases, TokenIds
@@ -33,23 +42,68 @@ class ModelBody(Body):
 TEXT_TYPES = ("text", "input_text", "output_text", "refusal")
 """Types of parts that are texts, by the routes of the API."""
 
+SHOWN_URL = 40
+"""Characters of a picture's URL that a log has."""
+
 FUNCTIONS = ("function",), "functions alone can be called, and the server runs no tools of its own"
 """Types of tools, and why there are no others."""
 
 
-class Part(Body):
-    """A part of a message's content; there is only text."""
+class PictureUrl(Body):
+    """The place of a picture: a data: URL. detail: low for as few tokens as its processor allows."""
 
     FIELDS = PARTS["part"]
-    TYPES = TEXT_TYPES, "messages have parts that are texts"
+
+    url: str
+    detail: Literal["auto", "low", "high"] | None = None
+    _path: str = PrivateAttr("")
+
+    @classmethod
+    def at(cls, path: str, url: str, detail: Literal["auto", "low", "high"] | None = None) -> "PictureUrl":
+        """Return a picture of a request to another route. path: of its URL in that request, for errors."""
+        picture = cls(url=url, detail=detail)
+        picture._path = path
+        return picture
+
+    @property
+    def path(self) -> str:
+        """The path of the URL in the request, where it is no chat; empty otherwise."""
+        return self._path
+
+    @field_serializer("url")
+    def _shorten(self, url: str) -> str:
+        """Return the beginning of a URL, so that no log has a whole picture."""
+        return url if len(url) <= SHOWN_URL else f"{url[:SHOWN_URL]}… ({len(url):,} characters)"
+
+
+class PictureOrText(Body):
+    """A text or a picture: {"type": "image_url", "image_url": {"url": "data:image/png;base64,…"}}."""
+
+    FIELDS = PARTS["part"]
 
     type: str = "text"
-    text: str
+    text: str | None = None
+    image_url: PictureUrl | None = None
 
     @classmethod
     def renamed(cls, data: dict[str, Any]) -> dict[str, Any]:
-        """Return a refusal as the text that it is."""
-        return data if "refusal" not in data else {"text": data["refusal"]} | data | {"refusal": None}
+        """Return a refusal as the text that it is, and a URL by itself as a picture."""
+        data = data if "refusal" not in data else {"text": data["refusal"]} | data | {"refusal": None}
+        url = data.get("image_url")
+        return data | {"image_url": {"url": url}} if isinstance(url, str) else data
+
+    @model_validator(mode="after")
+    def _check_content(self) -> Self:
+        wanted, other = ("image_url", "text") if self.type == "image_url" else ("text", "image_url")
+        if getattr(self, wanted) is None or getattr(self, other) is not None:
+            raise ValueError(f"a part of the type {self.type} has {wanted}, and no {other}")
+        return self
+
+
+class Part(PictureOrText):
+    """A part of a message's content: a text, or a picture for models that see."""
+
+    TYPES = (*TEXT_TYPES, "image_url"), "messages have parts that are texts, or pictures (image_url)"
 
 
 def _as_json_text(value: Any) -> Any:
@@ -367,31 +421,12 @@ class InfillBody(GenerationBody):
     prompt: str | None = None
 
 
-class PictureUrl(Body):
-    """The place of a picture: a data: URL."""
+class EmbeddingPart(PictureOrText):
+    """A text or a picture to embed."""
 
-    FIELDS = PARTS["part"]
-
-    url: str
-    detail: Literal["auto", "low", "high"] | None = None
-
-
-class EmbeddingPart(Body):
-    """A text or a picture to embed: {"type": "image_url", "image_url": {"url": "data:image/png;base64,…"}}."""
-
-    FIELDS = PARTS["part"]
     TYPES = (*TEXT_TYPES[:2], "image_url"), "there are texts and pictures (image_url) to embed"
 
     type: str
-    text: str | None = None
-    image_url: PictureUrl | None = None
-
-    @model_validator(mode="after")
-    def _check_content(self) -> Self:
-        wanted, other = ("image_url", "text") if self.type == "image_url" else ("text", "image_url")
-        if getattr(self, wanted) is None or getattr(self, other) is not None:
-            raise ValueError(f"a part of the type {self.type} has {wanted}, and no {other}")
-        return self
 
 
 class EmbeddingBody(ModelBody):

@@ -15,6 +15,8 @@ from edgeformer.server.schema.bodies import (
     ModelBody,
     NamedFunction,
     NamedTool,
+    Part,
+    PictureUrl,
     ResponseFormat,
     ToolCall,
     ToolDefinition,
@@ -26,18 +28,33 @@ from edgeformer.server.schema.fields import FIELDS, MESSAGE_FIELDS, PARTS
 from edgeformer.server.schema.json_values import Schema
 from edgeformer.server.schema.thinking import ThinkingOptions
 
-BLOCKS = ("text", "tool_use", "tool_result", "thinking", "redacted_thinking")
+BLOCKS = ("text", "image", "tool_use", "tool_result", "thinking", "redacted_thinking")
 """Types of blocks that are read."""
 
 
+class PictureSource(Body):
+    """The content of a picture."""
+
+    TYPES = (
+        ("base64",),
+        "a picture must be in the request, in base64: this server fetches nothing from other machines and stores no "
+        "files",
+    )
+
+    type: str
+    media_type: str = Field("image/png", max_length=60)
+    data: str
+
+
 class MessageBlock(Body):
-    """A part of a message: a text, a call, what a tool returned, or what the model thought."""
+    """A part of a message: a text, a picture, a call, what a tool returned, or what the model thought."""
 
     FIELDS = PARTS["block"]
     TYPES = BLOCKS, f"messages have blocks of these types: {', '.join(BLOCKS)}"
 
     type: str
     text: str = ""
+    source: PictureSource | None = None
     thinking: str = ""
     id: str = ""
     name: str = ""
@@ -189,13 +206,30 @@ def _messages(message: AnthropicMessage, where: str) -> list[ChatMessage]:
         for place, block in enumerate(message.content)
         if block.type == "tool_result"
     ]
-    text = "".join(block.text for block in message.content if block.type == "text")
+    said = _said(message.content, f"{where}.content")
     calls = [_call(block) for block in message.content if block.type == "tool_use"]
     thought = "".join(block.thinking for block in message.content if block.type == "thinking")
-    if not (text or calls or thought) and results:
+    if not (said or calls or thought) and results:
         return results
-    said = ChatMessage(role=message.role, content=text, tool_calls=calls or None, reasoning_content=thought or None)
-    return [*results, said]
+    last = ChatMessage(role=message.role, content=said, tool_calls=calls or None, reasoning_content=thought or None)
+    return [*results, last]
+
+
+def _said(content: list[MessageBlock], where: str) -> str | list[Part]:
+    """Return the text of a message, or its parts where there are pictures. Raises ApiError for one without content."""
+    if all(block.type != "image" for block in content):
+        return "".join(block.text for block in content if block.type == "text")
+    parts = list[Part]()
+    for place, block in enumerate(content):
+        if block.type == "text":
+            parts.append(Part(text=block.text))
+        elif block.type == "image":
+            path = f"{where}.{place}.source"
+            if block.source is None:
+                raise ApiError(400, f"{path}: Field required.", code="invalid_type", param=path)
+            url = f"data:{block.source.media_type};base64,{block.source.data}"
+            parts.append(Part(type="image_url", image_url=PictureUrl.at(f"{path}.data", url)))
+    return parts
 
 
 def _call(block: MessageBlock) -> ToolCall:

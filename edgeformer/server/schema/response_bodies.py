@@ -1,6 +1,7 @@
 """The request of /v1/responses, and the chat that it stands for."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -19,6 +20,8 @@ from edgeformer.server.schema.bodies import (
     ModelBody,
     NamedFunction,
     NamedTool,
+    Part,
+    PictureUrl,
     ResponseFormat,
     StreamOptions,
     ToolCall,
@@ -38,13 +41,25 @@ class Returned(Body):
 
 
 class TextPart(Returned):
-    """A part of a message's content; there is only text."""
+    """A part of a text."""
 
-    TYPES = (*TEXT_TYPES, "reasoning_text", "summary_text"), "messages have parts that are texts"
+    TYPES: ClassVar[tuple[Sequence[str], str]] = (
+        (*TEXT_TYPES, "reasoning_text", "summary_text"),
+        "texts have parts that are texts",
+    )
 
     type: str = "input_text"
     text: str = ""
     refusal: str | None = None
+
+
+class ContentPart(TextPart):
+    """A part of a message's content: a text, or a picture (input_image) for models that see."""
+
+    TYPES = (*TextPart.TYPES[0], "input_image"), "messages have parts that are texts, or pictures (input_image)"
+
+    image_url: str | None = None
+    detail: Literal["auto", "low", "high"] | None = None
 
 
 ITEMS = ("message", "function_call", "function_call_output", "reasoning")
@@ -58,7 +73,7 @@ class Item(Returned):
 
     type: str = "message"
     role: Literal["system", "developer", "user", "assistant"] | None = None
-    content: str | list[TextPart] | None = None
+    content: str | list[ContentPart] | None = None
     summary: list[TextPart] | None = None
     call_id: str | None = None
     name: str | None = None
@@ -189,7 +204,8 @@ def _messages(body: ResponseBody) -> list[ChatMessage]:
             _require(where, role=item.role, content=item.content)
             assert item.role is not None
             reasoning = reasoning if item.role == "assistant" else None
-            messages.append(ChatMessage(role=item.role, content=_text(item.content), reasoning_content=reasoning))
+            content = _content(item.content, f"{where}.content")
+            messages.append(ChatMessage(role=item.role, content=content, reasoning_content=reasoning))
         elif item.type == "function_call":
             _require(where, call_id=item.call_id, name=item.name, arguments=item.arguments)
             messages = _with_call(messages, item, reasoning)
@@ -210,7 +226,24 @@ def _with_call(messages: list[ChatMessage], item: Item, reasoning: str | None) -
     return [*messages, ChatMessage(role="assistant", tool_calls=[call], reasoning_content=reasoning)]
 
 
-def _text(content: str | list[TextPart] | None) -> str:
+def _content(content: str | list[ContentPart] | None, where: str) -> str | list[Part]:
+    """Return the text of a message, or its parts where there are pictures. Raises ApiError for one without a URL."""
+    if isinstance(content, str) or all(part.type != "input_image" for part in content or ()):
+        return _text(content)
+    parts = list[Part]()
+    for place, part in enumerate(content or ()):
+        if part.type != "input_image":
+            parts.append(Part(text=_text([part])))
+            continue
+        path = f"{where}.{place}.image_url"
+        if part.image_url is None:
+            reason = "is missing; pictures are in the request, and no files are stored"
+            raise ApiError(400, f"{path} {reason}.", code="invalid_type", param=path)
+        parts.append(Part(type="image_url", image_url=PictureUrl.at(path, part.image_url, part.detail)))
+    return parts
+
+
+def _text(content: str | Sequence[TextPart] | None) -> str:
     return content if isinstance(content, str) else "".join(part.text or part.refusal or "" for part in content or ())
 
 

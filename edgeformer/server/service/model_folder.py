@@ -182,14 +182,13 @@ def _bytes_of(folder: Path) -> int:
 def _described(name: str, folder: Path) -> dict[str, Any]:
     try:
         changed = (folder / MANIFEST).stat().st_mtime
-        task, context_length = _read(folder, changed)
+        manifest = _read(folder, changed)
     except (BundleError, OSError):
         return {"id": name, "object": "model", "owned_by": "edgeformer", "created": 0, "loaded": False}
-    return description(name, int(changed), task, context_length) | {"loaded": False}
+    return description(name, int(changed), manifest) | {"loaded": False}
 
 
 @lru_cache(maxsize=256)
-def _read(folder: Path, changed: float) -> tuple[Any, int]:
-    """Return the task and the context of a bundle. changed: when its manifest was, so that it is read again then."""
-    manifest = Manifest.read(folder)
-    return manifest.task, manifest.context_length
+def _read(folder: Path, changed: float) -> Manifest:
+    """Return the manifest of a bundle. changed: when it was, so that it is read again then."""
+    return Manifest.read(folder)

@@ -27,9 +27,13 @@ class ServerOptions:
         allowed_hosts: names by which clients may call the server (the header Host), or `*`. None allows those of the
             loopback where it listens there, and any elsewhere. This keeps web pages out that make a name of their own
             resolve to 127.0.0.1 (DNS rebinding).
-        max_body_bytes: bytes of a request at most; more is answered with status 413.
+        max_body_bytes: bytes of a request at most; more is answered with status 413. None for 4 MiB, and 32 MiB where
+            a model reads pictures.
         max_prompt_tokens: tokens of a prompt at most; None for what the model's context has room for.
         default_max_tokens: new tokens of a request that names no limit; None for that of the runtime.
+        max_pictures: pictures of a conversation at most.
+        max_picture_bytes: bytes of a picture's file at most.
+        max_picture_pixels: pixels of a picture at most; decoding takes 4 bytes for each.
         max_choices: the largest `n` of a request, and the most prompts in one.
         max_connections: open connections at most, within the files that the process may open; more get status 503.
         max_connections_per_address: of one address at most. A proxy before the server is one address.
@@ -50,9 +54,12 @@ class ServerOptions:
     api_key: str | None = None
     cors_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] | None = None
-    max_body_bytes: int = 4 << 20
+    max_body_bytes: int | None = None
     max_prompt_tokens: int | None = None
     default_max_tokens: int | None = None
+    max_pictures: int = 16
+    max_picture_bytes: int = 20 << 20
+    max_picture_pixels: int = 1 << 26
     max_choices: int = 16
     max_connections: int = 1000
     max_connections_per_address: int = 500
@@ -69,7 +76,8 @@ class ServerOptions:
     def __post_init__(self) -> None:
         at_least_one = (
             "max_body_bytes", "max_prompt_tokens", "default_max_tokens", "max_choices", "models_memory",
-            "max_connections", "max_connections_per_address", "max_header_bytes",
+            "max_connections", "max_connections_per_address", "max_header_bytes", "max_pictures", "max_picture_bytes",
+            "max_picture_pixels",
         )  # fmt: skip
         for name in at_least_one:
             if getattr(self, name) is not None and getattr(self, name) < 1:

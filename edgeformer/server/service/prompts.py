@@ -8,6 +8,7 @@ from typing import Any
 
 from edgeformer.errors import RequestError
 from edgeformer.runtime import Encoder
+from edgeformer.runtime.tasks.causal_lm import SeenPrompt
 from edgeformer.server.schema.answer_forms import answer_schema
 from edgeformer.server.schema.api_errors import ApiError, as_api_error
 from edgeformer.server.schema.bodies import AllowedTools, ChatBody, ChatMessage, NamedTool, Prompt
@@ -23,8 +24,13 @@ from edgeformer.server.tool_calls.lark import arguments_schema, resolved
 class ChatPrompt:
     """A conversation to answer.
 
-    tool_format: None where no calls are to be read. functions: that may be called. is_thinking: whether the prompt ends
-    where the model thinks. grammar: what the answer has to follow, where it may be a call.
+    Attributes:
+        tokens: of the prompt, with those that pictures become.
+        tool_format: None where no calls are to be read.
+        functions: that may be called.
+        is_thinking: whether the prompt ends where the model thinks.
+        grammar: what the answer has to follow, where it may be a call.
+        seen: the prompt with its pictures, if it has any.
     """
 
     tokens: list[int]
@@ -32,6 +38,7 @@ class ChatPrompt:
     functions: Sequence[dict[str, Any]] = ()
     is_thinking: bool = False
     grammar: str | None = None
+    seen: SeenPrompt | None = None
 
 
 def chat_prompt(served: ServedModel, body: ChatBody) -> ChatPrompt:
@@ -91,7 +98,11 @@ def as_template_message(message: ChatMessage) -> dict[str, Any]:
     role = "system" if message.role == "developer" else message.role
     content: Any = message.content
     if isinstance(content, list):
-        content = [{"type": "text", "text": part.text} for part in content if part.text or len(content) == 1]
+        content = [
+            {"type": "image"} if part.image_url is not None else {"type": "text", "text": part.text}
+            for part in content
+            if part.text or part.image_url is not None or len(content) == 1
+        ]
     fields: dict[str, Any] = {"role": role} | ({} if content is None else {"content": content})
     if message.tool_calls:
         fields["tool_calls"] = [

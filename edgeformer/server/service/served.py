@@ -8,8 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from edgeformer.config import Task
+from edgeformer.config import Form, Task
 from edgeformer.errors import RequestError
+from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime import CausalLM, DualEncoder, Encoder, Engine, Seq2SeqLM, VisionEncoder, load
 from edgeformer.runtime.tasks.model import Model
 from edgeformer.runtime.text.tokenizer import Tokenizer
@@ -20,16 +21,12 @@ from edgeformer.server.tool_calls.table import FORMATS, recognise
 
 M = TypeVar("M", bound=Model)
 
-ROUTES: dict[Task, str] = {
-    "causal-lm": "/v1/chat/completions, /v1/responses or /v1/completions",
-    "seq2seq-lm": "/v1/completions",
+ROUTES: dict[Form, str] = {
+    "decoder": "/v1/chat/completions, /v1/responses or /v1/completions",
+    "encoder-decoder": "/v1/completions",
     "encoder": "/v1/embeddings",
-    "vision-encoder": "/v1/embeddings",
-    "dual-encoder": "/v1/embeddings",
-    "image-text-to-text": "/v1/chat/completions, /v1/responses or /v1/completions, for text alone",
 }
-"""Where requests to a model of each task go, for errors."""
-
+"""Where requests to a model of each form go, for errors."""
 
 DEFAULT_QUEUE = 256
 """Requests that wait in an engine at most, where it is not told."""
@@ -56,6 +53,11 @@ class ServedModel:
     def task(self) -> Task:
         """The task of its bundle."""
         return self.model.manifest.task
+
+    @property
+    def reads_pictures(self) -> bool:
+        """Whether it reads pictures."""
+        return self.model.manifest.pictures is not None
 
     @property
     def context_length(self) -> int:
@@ -96,7 +98,7 @@ class ServedModel:
     def description(self) -> dict[str, Any]:
         """The entry of /v1/models."""
         parent = {} if self.adapter is None else {"parent": self.name.removesuffix(f":{self.adapter}")}
-        return description(self.name, self.created, self.task, self.context_length) | parent
+        return description(self.name, self.created, self.model.manifest) | parent
 
     def require(self, *kinds: type[M]) -> M:
         """Return the model. Raises ApiError unless it is of one of these kinds, and reads text."""
@@ -118,23 +120,32 @@ class ServedModel:
         return model
 
     def _wrong_route(self) -> ApiError:
-        route = "/v1/audio/transcriptions" if self.is_speech else ROUTES[self.task]
+        route = "/v1/audio/transcriptions" if self.is_speech else ROUTES[self.model.manifest.form]
         if isinstance(self.model, Encoder) and self.model.ranks:
             route = "/v1/rerank or /v1/embeddings"
         message = f"the model {self.name!r} is not for this route; it answers at {route}."
         return ApiError(400, message, code="wrong_model", param="model")
 
 
-def description(name: str, created: int, task: Task, context_length: int) -> dict[str, Any]:
+def description(name: str, created: int, manifest: Manifest) -> dict[str, Any]:
     """Return the entry of /v1/models."""
     return {
         "id": name,
         "object": "model",
         "created": created,
         "owned_by": "edgeformer",
-        "task": task,
-        "context_length": context_length,
+        "task": manifest.task,
+        "context_length": manifest.context_length,
+        "input_modalities": _input_modalities(manifest),
     }
+
+
+def _input_modalities(manifest: Manifest) -> list[str]:
+    """Return what a model reads: text, image, audio."""
+    if getattr(getattr(manifest.model, "encoder", None), "audio", None) is not None:
+        return ["audio"]
+    images = [] if manifest.pictures is None else ["image"]
+    return images if manifest.task == "vision-encoder" else ["text", *images]
 
 
 class ServedModels:
@@ -158,6 +169,11 @@ class ServedModels:
     def descriptions(self) -> list[dict[str, Any]]:
         """Return the entries of /v1/models."""
         return [served.description for served in self]
+
+    @property
+    def any_reads_pictures(self) -> bool:
+        """Whether one of the models reads pictures, those included that sleep."""
+        return any("image" in each.get("input_modalities", ()) for each in self.descriptions())
 
     async def use(self, name: str | None, record: Record) -> ServedModel:
         """Return the model of a request, which has it until it has ended. Raises ApiError as `find`."""

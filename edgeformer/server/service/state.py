@@ -19,6 +19,12 @@ from edgeformer.server.service.served import ServedModels
 _Body = TypeVar("_Body", bound=Body)
 _Result = TypeVar("_Result")
 
+BODY_BYTES = 4 << 20
+"""Bytes of a request at most, where the options do not say."""
+
+BODY_BYTES_WITH_PICTURES = 32 << 20
+"""Bytes of a request at most of a server with a model that reads pictures."""
+
 TEXT_THREADS = 4
 """Threads that render templates and tokenize, so that a long prompt holds up no other request."""
 
@@ -28,7 +34,7 @@ class State:
     """The state of a server. draining: no more requests are taken. running: answers that are being generated.
 
     scoring: held by the one request whose prompt is scored, beside the engine of its model. decoder: decodes
-    recordings, one at a time, as a small file may hold an hour.
+    recordings and pictures, one at a time, as a small file may hold an hour, or 67 million pixels.
     """
 
     models: ServedModels
@@ -39,7 +45,13 @@ class State:
     wakes: Wakes = field(default_factory=Wakes)
     scoring: asyncio.Lock = field(default_factory=asyncio.Lock)
     threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(TEXT_THREADS, "edgeformer-text"))
-    decoder: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "edgeformer-sound"))
+    decoder: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "edgeformer-media"))
+
+    @property
+    def max_body_bytes(self) -> int:
+        """Bytes of a request at most."""
+        usual = BODY_BYTES_WITH_PICTURES if self.models.any_reads_pictures else BODY_BYTES
+        return self.options.max_body_bytes or usual
 
     def cancel_running(self) -> None:
         """Cancel all answers that are being generated."""
@@ -54,6 +66,10 @@ class State:
     async def in_thread(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
         """Return the result of a function that runs beside the loop, as tokenizing does."""
         return await asyncio.get_running_loop().run_in_executor(self.threads, function, *arguments)
+
+    async def decode(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
+        """Return the result of a function that decodes pictures; one runs at a time."""
+        return await asyncio.get_running_loop().run_in_executor(self.decoder, function, *arguments)
 
 
 def state_of(request: Request) -> State:

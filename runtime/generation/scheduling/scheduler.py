@@ -26,6 +26,7 @@ from edgeformer.runtime.generation.scheduling.waiting import EngineBusyError, Wa
 from edgeformer.runtime.generation.speculation.row_drafts import RowDrafts
 from edgeformer.runtime.steps.decode_graph import Logits
 from edgeformer.runtime.steps.memory import Candidates, Mask
+from edgeformer.runtime.steps.picture_rows import PictureRows
 
 
 class Scheduler:
@@ -37,8 +38,9 @@ class Scheduler:
     - lock: guards the queue, where other threads append to it.
     - leave_out_at: rows that have ended are left out of steps once this part of the rows, or less, is running. With 1
       they are left out at once, so that other requests can have the rows.
-    - prompts_first: whether a turn runs all prompts that have a row. Otherwise it runs at most one chunk of them, so
-      that a running row never waits longer than a step and a chunk for its next token.
+    - prompts_first: whether a turn runs all prompts that have a row. Otherwise it runs at most one chunk of them, or
+      the tower once over a few tiles of a picture, so that a running row never waits longer than a step and one of
+      these for its next token.
 
     Prompts are cut where `StepRunner.prefill` would cut them, so that both compute the same.
     """
@@ -80,7 +82,7 @@ class Scheduler:
 
     def add(self, request: ScheduledRequest) -> None:
         """Put a request into the queue; the caller holds the lock. Raises EngineBusyError if it is full."""
-        if self.waiting.is_full:
+        if not self.waiting.has_room_for(request):
             ended = sum(self._counts[how] for how in ("finished", "cancelled", "failed"))
             # The mean time of a request, shared by the rows, is about when the next one leaves the queue.
             raise EngineBusyError(len(self.waiting), self._seconds / max(ended, 1) / self._rows)
@@ -307,18 +309,42 @@ class Scheduler:
                 stop = min(stop, request.prefilled + chunk)
                 if stop - request.prefilled > left:
                     return
-                left -= stop - request.prefilled
-            self._run_piece(request, request.row.prompt[request.prefilled : stop])
+            piece, pictures = request.row.prompt[request.prefilled : stop], request.row.pictures
+            if pictures is not None and pictures.read(piece):
+                if left < chunk:  # a running row waits for pieces of prompts or for the tower, and never for both
+                    return
+                if self._read_tiles(request, pictures, piece):
+                    if self._prompts_first:
+                        continue
+                    return
+            left -= 0 if self._prompts_first else len(piece)
+            self._run_piece(request, piece)
+
+    def _read_tiles(self, request: ScheduledRequest, pictures: PictureRows, piece: Sequence[int]) -> bool:
+        """Let the tower read the next tiles of a piece of a prompt; return whether there were any."""
+        row, started = request.row, time.perf_counter()
+        try:
+            read = pictures.read_next(piece)
+        except Exception as error:  # of onnxruntime, which has no base class of its own
+            self._give_up(request, error)
+            return True
+        row.prefill_seconds += time.perf_counter() - started
+        return read
+
+    def _give_up(self, request: ScheduledRequest, error: Exception) -> None:
+        """End the request whose prompt is being run by an error."""
+        self._end(request, error)
+        self._filling = None
+        self._leave(request)
 
     def _run_piece(self, request: ScheduledRequest, piece: Sequence[int]) -> None:
         """Run a piece of a prompt; behind the last one, start the answer."""
         row, started = request.row, time.perf_counter()
         try:
+            self._decoder.graph.pictures = row.pictures
             logits = self._decoder.prefill(request.place, piece)
         except Exception as error:  # of onnxruntime, which has no base class of its own
-            self._end(request, error)
-            self._filling = None
-            self._leave(request)
+            self._give_up(request, error)
             return
         row.prefill_seconds += time.perf_counter() - started
         request.prefilled += len(piece)

@@ -11,6 +11,11 @@ MOST_SKIPPED = 16
 """Requests that may go ahead of one that does not fit yet. Then nobody does, until rows have ended and it fits."""
 
 
+PICTURE_BYTES = 1 << 30
+"""Bytes of pictures that wait for a tower in a bounded queue, beyond which no request with pictures joins it. A picture
+of 17 tiles of 512 × 512 pixels takes 53 MB."""
+
+
 class EngineBusyError(RequestError):
     """The queue is full. retry_after: seconds after which there is probably room, ≥ 1."""
 
@@ -35,10 +40,12 @@ class WaitingRequests:
     def __iter__(self) -> Iterator[ScheduledRequest]:
         return iter(list(self.requests))
 
-    @property
-    def is_full(self) -> bool:
-        """Whether there is no room for another request."""
-        return len(self.requests) >= self._most
+    def has_room_for(self, request: ScheduledRequest) -> bool:
+        """Return whether another request may join; one with pictures, where those that wait leave memory for them."""
+        if len(self.requests) >= self._most:
+            return False
+        waiting = 0 if request.row.pictures is None else sum(_picture_bytes(each) for each in self.requests)
+        return waiting < PICTURE_BYTES or self._most == sys.maxsize
 
     def append(self, request: ScheduledRequest) -> None:
         """Add a request; the caller sees to it that there is room."""
@@ -63,3 +70,9 @@ class WaitingRequests:
             if request.times_skipped >= MOST_SKIPPED:
                 return None
         return None
+
+
+def _picture_bytes(request: ScheduledRequest) -> int:
+    """Return the bytes of a request's pictures that a tower has not read."""
+    pictures = request.row.pictures
+    return 0 if pictures is None else sum(each.waiting_bytes for each in pictures.pictures)

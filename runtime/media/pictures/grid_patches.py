@@ -3,6 +3,9 @@
 Source: transformers/models/qwen2_vl/image_processing_pil_qwen2_vl.py.
 """
 
+from dataclasses import replace
+from functools import cached_property
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,11 +14,20 @@ from edgeformer.manifest.pictures import CHANNELS, MOST_ASPECT, GridProcessor
 from edgeformer.runtime.media.pictures.processor import Processor, resized
 from edgeformer.runtime.media.pictures.resample import Pixels
 
+LOW_SQUARES = 256
+"""States of a picture of low detail, at most: 448 × 448 pixels in squares of 28."""
+
 
 class GridPatches(Processor):
     """The processor that `GridProcessor` describes."""
 
     config: GridProcessor
+
+    @cached_property
+    def low_detail(self) -> Processor:
+        """The processor that makes `LOW_SQUARES` states of a picture, or fewer."""
+        most = max(self.config.min_pixels, LOW_SQUARES * self.config.side**2)
+        return self if most >= self.config.max_pixels else GridPatches(replace(self.config, max_pixels=most))
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """Return the rows and columns of squares of a picture of this size."""

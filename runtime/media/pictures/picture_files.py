@@ -8,9 +8,10 @@ Bytes, pixels and sides are limited before anything is decoded. Of an animation,
 
 import os
 import warnings
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, Union
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, Union, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from edgeformer.runtime.media.pictures.resample import Pixels
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-Picture: TypeAlias = Union[str, Path, bytes, NDArray[np.uint8], "Image"]
+Picture: TypeAlias = Union[str, Path, bytes, NDArray[np.uint8], "Image", "LowDetail"]
 """A picture: the path of a file, its content, an array uint8 [H, W] or [H, W, 1, 3 or 4], or an image of Pillow."""
 
 MOST_BYTES = 1 << 26
@@ -43,9 +44,17 @@ these modes makes everything above 255 white."""
 _CONVERT = "Convert it to PNG or JPEG first."
 
 
+@dataclass(frozen=True)
+class LowDetail:
+    """A picture that becomes as few tokens as its processor allows, as without tiles."""
+
+    picture: Picture
+
+
 def is_picture(value: Any) -> TypeGuard[Picture]:
     """Return whether a value is one picture, and not several."""
-    return isinstance(value, str | Path | bytes | bytearray | memoryview | np.ndarray) or _is_pillow(value)
+    kinds = str | Path | bytes | bytearray | memoryview | np.ndarray | LowDetail
+    return isinstance(value, kinds) or _is_pillow(value)
 
 
 def read_picture(picture: Picture, *, white_background: bool, name: str = "the picture") -> Pixels:
@@ -57,12 +66,44 @@ def read_picture(picture: Picture, *, white_background: bool, name: str = "the p
     Raises RequestError for what is no picture, a file of another format or a damaged one, and a picture of no pixels or
     too many; where Pillow is not installed, RequestError that names the extra for all but arrays.
     """
+    if isinstance(picture, LowDetail):
+        picture = picture.picture
     if isinstance(picture, np.ndarray):
         return _of_array(picture, white_background, name)
     if _is_pillow(picture):
         return _of_image(picture, white_background, name)
+    content, name = _content(picture, name)
+    image, kind = _opened(content, name)
+    with image:
+        return _of_image(image, white_background, name, kind)
+
+
+def picture_size(picture: Picture, name: str = "the picture") -> tuple[int, int]:
+    """Return the height and width of a picture as its header says, before EXIF turns it; nothing is decoded.
+
+    Raises RequestError as `read_picture`, but for what only decoding shows.
+    """
+    if isinstance(picture, LowDetail):
+        picture = picture.picture
+    if isinstance(picture, np.ndarray):
+        _check_array(picture, name)
+        return picture.shape[0], picture.shape[1]
+    if _is_pillow(picture):
+        width, height = cast(Any, picture).size
+        _check_size(width, height, name)
+        return height, width
+    content, name = _content(picture, name)
+    image, _ = _opened(content, name)
+    with image:
+        width, height = image.size
+    _check_size(width, height, name)
+    return height, width
+
+
+def _content(picture: Any, name: str) -> tuple[bytes, str]:
+    """Return the bytes of a file, which is given by its path or by them, and its name in errors."""
     if isinstance(picture, bytes | bytearray | memoryview):
-        return _of_file(bytes(picture), white_background, name)
+        return bytes(picture), name
     if not isinstance(picture, str | os.PathLike):
         raise RequestError(
             f"{name} is {shown(picture)}; it must be the path of a file, its bytes, an image of Pillow, or an array "
@@ -72,10 +113,9 @@ def read_picture(picture: Picture, *, white_background: bool, name: str = "the p
     try:
         size = path.stat().st_size
         _check_bytes(size, str(path))
-        content = path.read_bytes()
+        return path.read_bytes(), str(path)
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
         raise RequestError(f"{shown(str(path))} cannot be read: {getattr(error, 'strerror', error)}.") from error
-    return _of_file(content, white_background, str(path))
 
 
 def _is_pillow(value: Any) -> bool:
@@ -102,7 +142,7 @@ def _check_size(width: int, height: int, name: str) -> None:
         )
 
 
-def _of_array(array: NDArray[Any], white_background: bool, name: str) -> Pixels:
+def _check_array(array: NDArray[Any], name: str) -> None:
     shape = array.shape
     if array.dtype != np.uint8 or array.ndim not in (2, 3) or (array.ndim == 3 and shape[2] not in (1, 3, 4)):
         raise RequestError(
@@ -110,6 +150,11 @@ def _of_array(array: NDArray[Any], white_background: bool, name: str) -> Pixels:
             "for grey, or with a fourth channel for opacity."
         )
     _check_size(shape[1], shape[0], name)
+
+
+def _of_array(array: NDArray[Any], white_background: bool, name: str) -> Pixels:
+    _check_array(array, name)
+    shape = array.shape
     if array.ndim == 2 or shape[2] == 1:
         return np.repeat(array.reshape(*shape[:2], 1), 3, axis=2)
     if shape[2] == 3 or not white_background:
@@ -127,7 +172,8 @@ def on_white(pixels: Pixels) -> Pixels:
     return np.where(opacity == 0, 255, colours).astype(np.uint8)
 
 
-def _of_file(content: bytes, white_background: bool, name: str) -> Pixels:
+def _opened(content: bytes, name: str) -> tuple[Any, str]:
+    """Return an image of Pillow that is not decoded yet, and its format."""
     _check_bytes(len(content), name)
     kind = next((kind for start, kind in FORMATS.items() if content.startswith(start)), None)
     if kind is None or (kind == "WEBP" and content[8:12] != b"WEBP"):
@@ -142,11 +188,9 @@ def _of_file(content: bytes, white_background: bool, name: str) -> Pixels:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of its own limits, which are larger, and of damaged EXIF
         try:
-            image = pillow.open(BytesIO(content), formats=[kind])
+            return pillow.open(BytesIO(content), formats=[kind]), kind
         except Exception as error:  # of any class: a damaged file makes parsers raise what they like
             raise _damaged(name, error, kind) from error
-    with image:
-        return _of_image(image, white_background, name, kind)
 
 
 def _of_image(image: Any, white_background: bool, name: str, kind: str = "an image of Pillow") -> Pixels:

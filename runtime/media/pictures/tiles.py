@@ -4,6 +4,8 @@ Source: transformers/models/idefics3/image_processing_pil_idefics3.py.
 """
 
 import math
+from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +19,11 @@ class Tiles(Processor):
     """The processor that `TilesProcessor` describes."""
 
     config: TilesProcessor
+
+    @cached_property
+    def low_detail(self) -> Processor:
+        """The processor that makes one tile of the whole picture."""
+        return Tiles(replace(self.config, splits=False)) if self.config.splits else self
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """Return the rows and columns of tiles of a picture of this size; (0, 0) where it is one tile alone."""
@@ -34,12 +41,7 @@ class Tiles(Processor):
         whole = self._resized(pixels, (side, side))
         if not config.splits or rows == columns == 1:
             return self.normalized(whole)[None]
-        tiles = [
-            pixels[row * side : (row + 1) * side, column * side : (column + 1) * side]
-            for row in range(rows)
-            for column in range(columns)
-        ]
-        return np.stack([self.normalized(each) for each in (*tiles, whole)])
+        return np.stack([self.normalized(each) for each in (*cut(pixels, side, side), whole)])
 
     def _cut_size(self, height: int, width: int) -> tuple[int, int]:
         """Return the height and width of a picture when it is cut."""
@@ -51,6 +53,15 @@ class Tiles(Processor):
 
     def _resized(self, pixels: Pixels, size: tuple[int, int]) -> Pixels:
         return pixels if pixels.shape[:2] == size else resized(pixels, size, self.config.resample)
+
+
+def cut(pixels: Pixels, height: int, width: int) -> list[Pixels]:
+    """Return the tiles of pixels that fill whole ones, row by row."""
+    return [
+        pixels[top : top + height, left : left + width]
+        for top in range(0, pixels.shape[0], height)
+        for left in range(0, pixels.shape[1], width)
+    ]
 
 
 def longest_edge_size(height: int, width: int, longest: int) -> tuple[int, int]:

@@ -482,7 +482,7 @@ class Encoder(TextEncoder):
     def _width(self) -> int:
         """Return the number of numbers in a vector of `embed`."""
         head, size = self.part("vector"), self.config.hidden_size
-        return head.widths(size)[-1] if isinstance(head, PoolingHead) else size
+        return head.size(size) if isinstance(head, PoolingHead) else size
 
     def _abilities(self) -> str:
         return " ".join(dict.fromkeys(ABILITIES[given] for given in self.gives)) or "It embeds: embed."

@@ -1,35 +1,28 @@
 """Generate text about pictures: a decoder-only language model with a tower in front of it."""
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import numpy as np
 
 from edgeformer.config import GridVisionConfig, PictureTextConfig
-from edgeformer.errors import RequestError
+from edgeformer.errors import PromptLengthError, RequestError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.pictures import Placeholder
 from edgeformer.runtime.media.pictures.grid_patches import GridPatches
 from edgeformer.runtime.media.pictures.kinds import new_processor
-from edgeformer.runtime.media.pictures.picture_files import Picture, is_picture
+from edgeformer.runtime.media.pictures.picture_files import LowDetail, Picture, is_picture, picture_size
 from edgeformer.runtime.media.pictures.placeholders import check_count, expand
 from edgeformer.runtime.media.pictures.positions import picture_spans
 from edgeformer.runtime.media.pictures.processor import Processor
 from edgeformer.runtime.media.pictures.resample import Pixels
 from edgeformer.runtime.request_values import is_list, shown
 from edgeformer.runtime.sessions.session import SessionSettings
-from edgeformer.runtime.steps.picture_rows import (
-    Features,
-    PictureGraphs,
-    PictureRows,
-    PlacedTokens,
-    picture_numbers,
-)
+from edgeformer.runtime.steps.picture_rows import PictureGraphs, PictureRows, PlacedTokens, picture_numbers
+from edgeformer.runtime.steps.picture_tower import FeatureCache, Features, PromptPicture, Run, Tower, WaitingPicture
 from edgeformer.runtime.tasks.causal_lm import CausalLM, SeenPrompt
 from edgeformer.runtime.tasks.model import Text
 
@@ -95,66 +88,112 @@ class PictureTextLM(CausalLM):
         check_count(tokens, self.placeholder, 0)
         return tokens
 
+    @property
+    def tower(self) -> Tower:
+        """The tower of pictures, and what it computed before."""
+        return Tower(self._run_tower, self.features)
+
     def picture_features(self, picture: Picture, name: str = "the picture") -> Features:
         """Return what stands in the place of embeddings for a picture, float32 [tokens, E], of all its tiles in order.
 
         Raises RequestError for what is no picture, or one that cannot be read. name: of a picture without a path.
         """
-        return self._features(*self._pixels(picture, name), name)
+        return self._picture(*self._pixels(picture, 1, name), name)[0].states
 
-    def see(self, prompt: Text, images: Sequence[Picture]) -> SeenPrompt:
+    def see(
+        self,
+        prompt: Text,
+        images: Sequence[Picture],
+        *,
+        most_tokens: int | None = None,
+        names: Sequence[str] | None = None,
+    ) -> SeenPrompt:
         """Return the prompt of a text, or of its ids, with pictures in the places of its placeholders.
 
-        Raises RequestError unless there is a placeholder for each picture, and as `picture_features`.
+        Pictures are decoded and resized; the tower reads them when the prompt is run. most_tokens: of the prompt; None
+        for what the context has room for. Sizes are known from headers, so what is too long is not decoded. names: of
+        the pictures, in errors.
+
+        Raises RequestError unless there is a placeholder for each picture, and as `picture_features`, and
+        PromptLengthError for a prompt that is too long.
         """
         tokens = super().encode(prompt)
         check_count(tokens, self.placeholder, len(images))
-        names = ["the picture"] if len(images) == 1 else [f"picture {index}" for index in range(len(images))]
-        read = [self._pixels(each, name) for each, name in zip(images, names, strict=True)]
-        grids = [self.processor.grid(*pixels.shape[:2]) for pixels, _ in read]
+        if names is None:
+            names = ["the picture"] if len(images) == 1 else [f"picture {index}" for index in range(len(images))]
+        self._check_length(tokens, images, names, most_tokens or self.manifest.context_length - 1)
+        read, known, grids = list[PromptPicture](), dict[bytes, tuple[PromptPicture, tuple[int, int]]](), []
+        for image, name in zip(images, names, strict=True):
+            pixels, digest, processor = self._pixels(image, len(images), name)
+            if digest not in known:
+                known[digest] = self._picture(pixels, digest, processor, name)
+            picture, grid = known[digest]
+            read.append(picture)
+            grids.append(grid)
         shown = np.array(expand(tokens, self.placeholder, grids), np.int64)
-        self._new_tokens(len(shown), self.generation_config)  # before the tower runs
-        states = [np.empty((0, self.config.wide_size), np.float32)]
-        for (pixels, digest), name in zip(read, names, strict=True):
-            states.append(self._features(pixels, digest, name))
-        digests, numbers, seen = [digest for _, digest in read], shown.copy(), shown == self.placeholder.token
+        prompt_numbers = shown.copy()
+        if read:
+            prompt_numbers[shown == self.placeholder.token] = np.concatenate([each.numbers for each in read])
         placed = None
         if self.config.axes is not None and read:
             spans = picture_spans(shown, self.placeholder.token, grids)
-            placed = PlacedTokens.of(shown, spans, digests, self.manifest.vocab_size)
-            numbers[: len(placed.numbers)] = placed.numbers
-        else:
-            drawn = [
-                picture_numbers(digest, len(each), self.manifest.vocab_size)
-                for digest, each in zip(digests, states[1:], strict=True)
-            ]
-            numbers[seen] = np.concatenate([numbers[:0], *drawn])
-        pictures = PictureRows(self.picture_graphs, numbers[seen], np.concatenate(states), placed)
-        return SeenPrompt(numbers.tolist(), shown.tolist(), pictures)
+            placed = PlacedTokens.of(prompt_numbers, spans, self.manifest.vocab_size)
+            prompt_numbers[: len(placed.numbers)] = placed.prompt
+        pictures = PictureRows(self.picture_graphs, read, placed) if read else None
+        return SeenPrompt(prompt_numbers.tolist(), shown.tolist(), pictures)
 
-    def _pixels(self, picture: Picture, name: str) -> tuple[Pixels, bytes]:
-        """Return the pixels of a picture and their digest."""
-        pixels = self.processor.read(picture, name)
-        digest = hashlib.sha256(repr(pixels.shape).encode())
+    def _check_length(self, tokens: Sequence[int], images: Sequence[Picture], names: Sequence[str], most: int) -> None:
+        """Raise PromptLengthError for a prompt that is too long whichever way EXIF turns its pictures."""
+        least = len(tokens) - len(images)
+        for image, name in zip(images, names, strict=True):
+            processor, (height, width) = self._processor_of(image, len(images)), picture_size(image, name)
+            grids = {processor.grid(height, width), processor.grid(width, height)}
+            least += min(len(expand([self.placeholder.token], self.placeholder, [grid])) for grid in grids)
+        if least > most:
+            raise PromptLengthError(
+                f"the prompt has {least} tokens with its pictures, and may have {most}. Leave pictures out, make them "
+                "smaller, or give them with low detail."
+            )
+
+    def _processor_of(self, image: Picture, pictures: int) -> Processor:
+        """Return the processor of a picture among those of its prompt, which makes as many tokens as it asks for."""
+        processor = self.processor.low_detail if isinstance(image, LowDetail) else self.processor
+        return processor.among(pictures)
+
+    def _pixels(self, image: Picture, pictures: int, name: str) -> tuple[Pixels, bytes, Processor]:
+        """Return the pixels of a picture, the digest of these and of what is done to them, and the processor."""
+        processor = self._processor_of(image, pictures)
+        pixels = processor.read(image, name)
+        low = isinstance(image, LowDetail) and self.processor.low_detail is not self.processor
+        digest = hashlib.sha256(repr((pixels.shape, "low") if low else pixels.shape).encode() + processor.salt)
         digest.update(np.ascontiguousarray(pixels).data)
-        return pixels, digest.digest()
+        return pixels, digest.digest(), processor
 
-    def _features(self, pixels: Pixels, digest: bytes, name: str) -> Features:
-        found = self.features.get(digest)
-        if found is None:
-            made = [self.vision_session.run(["image_features"], feeds)[0] for feeds in self._feeds(pixels, name)]
-            found = np.concatenate(made).reshape(-1, self.config.wide_size)
-            self.features.put(digest, found)
-        return found
+    def _picture(
+        self, pixels: Pixels, digest: bytes, processor: Processor, name: str
+    ) -> tuple[PromptPicture, tuple[int, int]]:
+        """Return a picture of a prompt, and the rows and columns of tiles that it is cut into."""
+        grid = processor.grid(*pixels.shape[:2])
+        count = expand([self.placeholder.token], self.placeholder, [grid]).count(self.placeholder.token)
+        numbers = picture_numbers(digest, count, self.manifest.vocab_size)
+        packing = processor.packing(*pixels.shape[:2])
+        runs = partial(self._runs, pixels, processor, name)
+        return WaitingPicture(numbers, self.tower, digest, runs, None if packing is None else packing.packed), grid
 
-    def _feeds(self, pixels: Pixels, name: str) -> list[dict[str, Any]]:
-        """Return what the tower reads of a picture, run by run."""
-        values, vision = self.processor.values(pixels, name), self.config.vision
+    def _runs(self, pixels: Pixels, processor: Processor, name: str) -> list[Run]:
+        """Return what the tower reads of a picture, `TILES` tiles in a run."""
+        values, vision = processor.values(pixels, name), self.config.vision
         if isinstance(vision, GridVisionConfig):
-            assert isinstance(self.processor, GridPatches), "the manifest has checked it"
-            return [{"pixel_values": values, vision.grid_input: self.processor.patch_grid(*pixels.shape[:2])}]
-        runs = [values[start : start + TILES] for start in range(0, len(values), TILES)]
-        return [{"pixel_values": run[None] if self.config.tiled else run} for run in runs]
+            assert isinstance(processor, GridPatches), "the export has checked it"
+            return [{"pixel_values": values, vision.grid_input: processor.patch_grid(*pixels.shape[:2])}]
+        return [{"pixel_values": values[start : start + TILES]} for start in range(0, len(values), TILES)]
+
+    def _run_tower(self, run: Run) -> Features:
+        """Return the states of a run of the tower, float32 [n, E]."""
+        inputs = {name: value[None] for name, value in run.items()} if self.config.tiled else dict(run)
+        [states] = self.vision_session.run(["image_features"], inputs)
+        features: Features = states.reshape(-1, self.config.wide_size)
+        return features
 
     def _images(self, images: Any, prompts: int, single: bool) -> list[list[Picture]]:
         """Return the pictures of each prompt. Raises RequestError for what is no list of pictures, or not one each."""
@@ -169,37 +208,3 @@ class PictureTextLM(CausalLM):
             if not is_list(each):
                 raise RequestError(f"images has {shown(each)}; it must be a list of pictures.")
         return [list(each) for each in lists]
-
-
-class FeatureCache:
-    """States that a tower computed of pictures, by the digests of their pixels; what was used last stays longest.
-
-    Attributes:
-        max_bytes: that are kept; 0 keeps nothing more.
-    """
-
-    def __init__(self, max_bytes: int):
-        self.max_bytes = max_bytes
-        self._kept: OrderedDict[bytes, Features] = OrderedDict()
-        self._bytes = 0
-        self._lock = Lock()
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def get(self, digest: bytes) -> Features | None:
-        """Return what was kept of a picture; None if nothing was."""
-        with self._lock:
-            if digest in self._kept:
-                self._kept.move_to_end(digest)
-            return self._kept.get(digest)
-
-    def put(self, digest: bytes, features: Features) -> None:
-        """Keep what was computed of a picture, and forget what was not used for longest."""
-        with self._lock:
-            if digest in self._kept or features.nbytes > self.max_bytes:
-                return
-            self._kept[digest] = features
-            self._bytes += features.nbytes
-            while self._bytes > self.max_bytes:
-                self._bytes -= self._kept.popitem(last=False)[1].nbytes

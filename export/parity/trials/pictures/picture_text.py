@@ -23,6 +23,7 @@ from edgeformer.export.parity.trials.protocol import Array, Outputs, Row, Setup,
 from edgeformer.export.reference.reference import Reference
 from edgeformer.runtime.media.pictures.positions import PictureSpan, picture_spans, positions_of, shift
 from edgeformer.runtime.steps.picture_rows import PictureGraphs, PictureRows, PlacedTokens, picture_numbers
+from edgeformer.runtime.steps.picture_tower import PromptPicture
 from edgeformer.runtime.steps.runner import StepRunner
 
 PICTURES = 3
@@ -79,16 +80,15 @@ class PictureTextTrial(Trial):
         pictures, parts = self._parts(pictures)
         shown, numbers = np.concatenate([ids for ids, _ in parts]), np.concatenate([given for _, given in parts])
         seen, states = numbers >= self._config.vocab_size, [self._states(each) for each in pictures]
-        placed, spans = None, list[PictureSpan]()
+        features = np.concatenate([np.empty((0, self._config.wide_size), np.float32), *states])
+        picture, placed, spans = PromptPicture(numbers[seen], features), None, list[PictureSpan]()
         if self._config.axes is not None and pictures:
             spans = picture_spans(shown, self._token, [self._squares(each) for each in pictures])
-            digests = [bytes([index]) for index in range(len(pictures))]
-            placed = PlacedTokens.of(shown, spans, digests, self._config.vocab_size)
-            numbers[: len(placed.numbers)] = placed.numbers
+            placed = PlacedTokens.of(numbers, spans, self._config.vocab_size)
+            numbers[: len(placed.numbers)] = placed.prompt
         row, graph = self._row(numbers, shown, seen, pictures, spans), self.graphs[0]
         self.judge.eager_worst = worst_of([(row.eager.logits, row.expected.logits)])
-        features = np.concatenate([np.empty((0, self._config.wide_size), np.float32), *states])
-        rows = PictureRows(self._pictures, numbers[seen], features, placed)
+        rows = PictureRows(self._pictures, [picture], placed)
 
         def read(decoder: StepRunner) -> StepRunner:
             decoder.graph.pictures = rows
