@@ -49,7 +49,10 @@ from edgeformer.config.models import (
 from edgeformer.config.norm import NormConfig
 from edgeformer.config.pictures import (
     AttentionPooler,
+    AveragePoolProjector,
+    Bidirectional,
     Grid,
+    LinearProjector,
     MergerProjector,
     MlpProjector,
     PatchStem,
@@ -89,6 +92,8 @@ __all__ = [
     "AttentionConfig",
     "AttentionPooler",
     "AudioStem",
+    "AveragePoolProjector",
+    "Bidirectional",
     "BlockConfig",
     "BottleneckConfig",
     "ClassificationHead",
@@ -106,6 +111,7 @@ __all__ = [
     "LatentConfig",
     "LayerInputConfig",
     "LearnedPositions",
+    "LinearProjector",
     "LinearScaling",
     "Llama3Scaling",
     "LongRopeScaling",

@@ -4,12 +4,13 @@
     embeddings   …  e   feature    feature  …  e   …       of tokens by the graph `embed_tokens`, and of the picture
 
 A prompt's numbers are what prefixes are found again by, so that another picture is another prefix. They reach no graph:
-pieces of a prompt that have some run over the graph that reads embeddings, and all others over the decode graph.
+pieces of a prompt that have some run over the graph that reads embeddings, and all others over the decode graph. Where
+a whole prompt attends both ways, a number stands for each of its tokens.
 
-Where positions have axes, every token up to the last picture has such a number (`PlacedTokens`). These run at
-positions that are shifted as a whole, so that the tokens behind them stand at their slots of the cache: attention sees
-differences of positions alone, and the decode graph needs to know nothing of pictures. The numbers depend on the shift,
-so that a prefix is found again where pictures of the same shift follow.
+Where positions have axes, a number stands for each token up to the last picture. These run at positions that are
+shifted as a whole, so that the tokens behind them stand at their slots of the cache: attention sees differences of
+positions alone, and the decode graph needs to know nothing of pictures. The numbers depend on the shift, so that a
+prefix is found again where pictures of the same shift follow.
 """
 
 import hashlib
@@ -29,48 +30,12 @@ NUMBER_BITS = 62
 
 
 def picture_numbers(digest: bytes, count: int, vocab_size: int) -> NDArray[np.int64]:
-    """Return the numbers of the states of a picture, int64 [count]; digest: of its pixels."""
-    drawn = np.frombuffer(hashlib.shake_256(digest).digest(8 * count), "<u8") >> (64 - NUMBER_BITS)
-    return drawn.astype(np.int64) + vocab_size
+    """Return the numbers of the states of a picture, int64 [count]; digest: of its pixels.
 
-
-@dataclass(frozen=True)
-class PlacedTokens:
-    """The tokens of a prompt up to the end of its last picture, where positions have axes.
-
-    Attributes:
-        numbers: that stand for them, int64 [N], in ascending order.
-        tokens: the tokens, and the numbers of states of pictures, int64 [N].
-        slots: their places in the prompt, int64 [N].
-        positions: of each, shifted, int64 [N, 3].
+    From `vocab_size` on, the first is odd, and the others are even; see `picture_blocks`.
     """
-
-    numbers: NDArray[np.int64]
-    tokens: NDArray[np.int64]
-    slots: NDArray[np.int64]
-    positions: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, tokens: NDArray[np.int64], spans: Sequence[PictureSpan], vocab_size: int) -> "PlacedTokens":
-        """Return the placed tokens of a prompt with numbers of states; spans: of its pictures, one at least."""
-        end, by = spans[-1].end, shift(spans)
-        # A number for each slot and shift, to which tokens are added: another prompt has it where it has both.
-        drawn = picture_numbers(f"shifted by {by}".encode(), end, 0)
-        numbers = ((drawn + tokens[:end]) & ((1 << NUMBER_BITS) - 1)) + vocab_size
-        order = np.argsort(numbers, kind="stable")
-        positions = positions_of(end, spans).T + by
-        return cls(numbers[order], tokens[:end][order], order, positions[order])
-
-    @property
-    def prompt(self) -> NDArray[np.int64]:
-        """The numbers in the order of the prompt."""
-        found = np.empty_like(self.numbers)
-        found[self.slots] = self.numbers
-        return found
-
-    def find(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return where numbers are."""
-        return np.searchsorted(self.numbers, numbers)
+    drawn = np.frombuffer(hashlib.shake_256(digest).digest(8 * count), "<u8") >> (65 - NUMBER_BITS)
+    return 2 * drawn.astype(np.int64) + (np.arange(count) == 0) + vocab_size
 
 
 @dataclass(frozen=True)
@@ -91,25 +56,56 @@ class PictureGraphs:
 
 
 class PictureRows:
-    """The pictures of a prompt, by the numbers that stand for their states.
+    """The pictures of a prompt, and the numbers that stand for their states, or for all of its tokens.
 
     Attributes:
         graphs: what reads the states.
         pictures: in the order of the prompt.
-        placed: the tokens up to the last picture, where positions have axes; None where they have none.
+        tokens: int64 [S], the prompt with numbers.
     """
 
-    def __init__(self, graphs: PictureGraphs, pictures: Sequence[PromptPicture], placed: PlacedTokens | None = None):
+    def __init__(
+        self,
+        graphs: PictureGraphs,
+        shown: NDArray[np.int64],
+        pictures: Sequence[PromptPicture],
+        *,
+        whole: bool = False,
+        spans: Sequence[PictureSpan] = (),
+    ):
+        """shown: the prompt with the placeholder for each state. whole: whether all of it attends both ways. spans:
+        where the pictures stand, where positions have axes.
+
+        What a layer keeps of a token depends on every other one then, so that the numbers follow from all of them: no
+        other prompt begins alike.
+        """
         self.graphs = graphs
         self.pictures = pictures
-        self.placed = placed
-        numbers = np.concatenate([each.numbers for each in pictures])
-        order = np.argsort(numbers, kind="stable")
-        self._numbers, self._order = numbers[order], order
-        self._starts = np.cumsum([0, *(len(each.numbers) for each in pictures[:-1])])
+        digests, counts = [each.digest for each in pictures], [each.count for each in pictures]
+        seen, size = shown == graphs.token, graphs.vocab_size
+        if whole:
+            self.tokens = picture_numbers(b"".join((*digests, shown.tobytes())), len(shown), size)
+        else:
+            self.tokens = shown.copy()
+            drawn = [picture_numbers(digest, count, size) for digest, count in zip(digests, counts, strict=True)]
+            self.tokens[seen] = np.concatenate([shown[:0], *drawn])
+        placed = spans[-1].end if spans else 0
+        if placed:
+            # A number for each slot and shift, to which tokens are added: another prompt has it where it has both.
+            of_slots = picture_numbers(f"shifted by {shift(spans)}".encode(), placed, 0)
+            self.tokens[:placed] = ((of_slots + self.tokens[:placed]) & ((1 << NUMBER_BITS) - 1)) + size
+        picture, state = np.full((2, len(shown)), -1)
+        picture[seen] = np.repeat(np.arange(len(counts)), counts)
+        state[seen] = np.concatenate([shown[:0], *map(np.arange, counts)])
+        places = np.flatnonzero(self.tokens >= size)
+        places = places[np.argsort(self.tokens[places], kind="stable")]
+        self._numbers = self.tokens[places]
+        self._ids, self._pictures, self._states = shown[places], picture[places], state[places]
+        self._slots = places
+        self._positions = (positions_of(placed, spans) + shift(spans))[:, places] if placed else None
 
     def read(self, tokens: Sequence[int] | NDArray[np.int64]) -> bool:
-        """Return whether any of these tokens is a number: of a picture, or of a token that is placed before one."""
+        """Return whether any of these tokens is a number."""
         return bool((np.asarray(tokens, np.int64) >= self.graphs.vocab_size).any())
 
     def read_next(self, tokens: Sequence[int]) -> bool:
@@ -117,49 +113,37 @@ class PictureRows:
 
         Returns False where it has read them all, and nothing was run.
         """
-        ids = self._plain(np.asarray(tokens, np.int64))
-        found = np.unique(self._places(ids[ids >= self.graphs.vocab_size])[0])
-        return any(self.pictures[each].read_next() for each in found)
+        ids = np.asarray(tokens, np.int64)
+        found = np.unique(self._pictures[self._find(ids[ids >= self.graphs.vocab_size])])
+        return any(self.pictures[each].read_next() for each in found if each >= 0)
 
     def inputs(self, tokens: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Return what the graph reads of a piece of a prompt that has a number, beside the mask and the cache.
 
-        inputs_embeds: the embeddings of tokens and numbers, float32 [1, S, E], first. position_ids: int64 [3, 1, S],
-        where positions have axes.
+        inputs_embeds: float32 [1, S, E], first. position_ids: int64 [3, 1, S], where positions have axes.
         """
-        inputs: dict[str, NDArray[Any]] = {"inputs_embeds": self._embeddings(self._plain(tokens))}
-        if self.placed is not None:
+        inputs: dict[str, NDArray[Any]] = {"inputs_embeds": self.embeddings(tokens)}
+        if self._positions is not None:
             numbered = tokens >= self.graphs.vocab_size
-            found = self.placed.find(tokens[numbered])
+            found = self._find(tokens[numbered])
             # All tokens up to the last picture have numbers, so that a piece with some begins with one.
-            positions = np.tile(self.placed.slots[found[0]] + np.arange(len(tokens)), (AXES, 1))
-            positions[:, numbered] = self.placed.positions[found].T
+            positions = np.tile(self._slots[found[0]] + np.arange(len(tokens)), (AXES, 1))
+            positions[:, numbered] = self._positions[:, found]
             inputs[POSITION_IDS] = positions[:, None]
         return inputs
 
-    def _plain(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return tokens, and numbers of states of pictures, without their places."""
-        if self.placed is None:
-            return tokens
-        numbered, plain = tokens >= self.graphs.vocab_size, tokens.copy()
-        plain[numbered] = self.placed.tokens[self.placed.find(tokens[numbered])]
-        return plain
-
-    def _embeddings(self, tokens: NDArray[np.int64]) -> Features:
-        """Return the embeddings of tokens and numbers of states, float32 [1, S, E]."""
-        seen = tokens >= self.graphs.vocab_size
-        ids = np.where(seen, self.graphs.token, tokens)[None]
-        [found] = self.graphs.embed.run(["inputs_embeds"], {"input_ids": ids})
-        embeddings: Features = found
-        pictures, states = self._places(tokens[seen])
-        places = np.flatnonzero(seen)
-        for each in np.unique(pictures):
+    def embeddings(self, tokens: NDArray[np.int64]) -> Features:
+        """Return the embeddings of tokens and numbers, float32 [1, S, E]."""
+        numbered = np.flatnonzero(tokens >= self.graphs.vocab_size)
+        found, ids = self._find(tokens[numbered]), tokens.copy()
+        ids[numbered] = self._ids[found]
+        embeddings: Features = self.graphs.embed.run(["inputs_embeds"], {"input_ids": ids[None]})[0]
+        pictures, states = self._pictures[found], self._states[found]
+        for each in np.unique(pictures[pictures >= 0]):
             of_picture = pictures == each
-            embeddings[0, places[of_picture]] = self.pictures[each].states[states[of_picture]]
+            embeddings[0, numbered[of_picture]] = self.pictures[each].states[states[of_picture]]
         return embeddings
 
-    def _places(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the picture of each number, by index, and which of its states the number stands for."""
-        place = self._order[np.searchsorted(self._numbers, numbers)]
-        picture = np.searchsorted(self._starts, place, side="right") - 1
-        return picture, place - self._starts[picture]
+    def _find(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return where numbers are among those of the prompt in ascending order."""
+        return np.searchsorted(self._numbers, numbers)

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Literal, Self
 
+from edgeformer.config.block import BlockConfig
 from edgeformer.config.models.decoder import DecoderConfig
 from edgeformer.config.models.grid_vision import GridVisionConfig
 from edgeformer.config.models.stack import StackConfig, Task
 from edgeformer.config.models.vision_encoder import VisionConfig
-from edgeformer.config.pictures import MergerProjector, Projector
+from edgeformer.config.pictures import Bidirectional, MergerProjector, Projector
 from edgeformer.config.position import RotaryAxes
 from edgeformer.documents.schema import check
 from edgeformer.errors import ConfigError
@@ -29,6 +30,7 @@ class PictureTextConfig(DecoderConfig):
         tiled: whether the graph has an axis for the tower's pictures that a picture is cut into.
         newline: True where a learned state follows those of each of the tower's pictures (`image_newline`); it ends
             rows, too, where the states of tiles are put together (`AnyResolutionProcessor`). None where none does.
+        bidirectional: what attends both ways, a *block*; None where pictures are read as tokens are.
         deepstack: after how many blocks of the tower states are read that are added to those of the picture behind the
             first blocks of the text model, one for each, by a projector of their own (arXiv 2406.04334); None for none.
         axes: axes of the positions of pictures; None where a picture's states are positions as tokens are.
@@ -42,6 +44,7 @@ class PictureTextConfig(DecoderConfig):
     projector: Projector
     tiled: bool = False
     newline: bool | None = None
+    bidirectional: Bidirectional | None = None
     deepstack: tuple[int, ...] | None = None
     axes: RotaryAxes | None = None
 
@@ -60,16 +63,23 @@ class PictureTextConfig(DecoderConfig):
         outputs = (self.vision.pooler, self.vision.projection, self.vision.classifier)
         check(all(each is None for each in outputs), self, "vision", "without outputs beside its states")
         check(self.deepstack is None, self, "deepstack", "None for pictures of one size")
-        if self.projector.factor is not None:
-            grid, factor = self.vision.patches.grid, self.projector.factor
-            square = grid.rows == grid.columns and grid.rows % factor == 0 and not self.keeps_prefix
-            check(square, self, "projector", f"for squares of {factor} × {factor} patches, of pictures that are square")
+        grid, side = self.vision.patches.grid, self.projector.side
+        check(side == 1 or not self.keeps_prefix, self, "keeps_prefix", "False where squares of patches become a state")
+        check(side <= min(grid.rows, grid.columns), self, "projector", "for squares that are no larger than a picture")
+        if self.projector.joined > 1:
+            square = grid.rows == grid.columns and grid.rows % side == 0
+            check(square, self, "projector", f"for squares of {side} × {side} patches, of pictures that are square")
+        if self.bidirectional is not None:
+            whole = not self.tiled and not self.newline
+            check(whole, self, "bidirectional", "None where a picture is cut into tiles")
+            check(all(map(_turns, self.blocks)), self, "bidirectional", "None for blocks that only look back")
 
     def _check_grid(self, vision: GridVisionConfig) -> None:
         """Check what stands behind a tower of pictures of any size."""
         merges = isinstance(self.projector, MergerProjector) and self.projector.factor == vision.square
         check(merges, self, "projector", f"one of squares of {vision.square} × {vision.square} patches")
-        check(not self.tiled, self, "tiled", "False for pictures of any size")
+        check(not self.tiled and not self.newline, self, "tiled", "False for pictures of any size")
+        check(self.bidirectional is None, self, "bidirectional", "None for pictures of any size")
         layers, last = self.deepstack or (), len(vision.blocks)
         fits = all(0 <= layer <= last for layer in layers) and len(layers) <= len(self.blocks)
         check(fits, self, "deepstack", f"numbers from 0 to {last}, and no more than blocks of the text model")
@@ -95,13 +105,14 @@ class PictureTextConfig(DecoderConfig):
         """Return the number of states that one of the tower's pictures becomes; None where its size decides."""
         if isinstance(self.vision, GridVisionConfig):
             return None
-        patches, prefix = self.vision.patches.grid.patches, self.vision.prefix_tokens * self.keeps_prefix
-        return patches // (self.projector.factor or 1) ** 2 + prefix + bool(self.newline)
+        grid, side = self.vision.patches.grid, self.projector.side
+        prefix = self.vision.prefix_tokens * self.keeps_prefix
+        return (grid.rows // side) * (grid.columns // side) + prefix + bool(self.newline)
 
     @property
     def feature_size(self) -> int:
         """Return the size of the states that the projector reads."""
-        return self.vision.hidden_size * len(self.feature_layers) * (self.projector.factor or 1) ** 2
+        return self.vision.hidden_size * len(self.feature_layers) * self.projector.joined
 
     @property
     def wide_size(self) -> int:
@@ -129,3 +140,11 @@ class PictureTextConfig(DecoderConfig):
                 f"by config.json the model reads {read}. Use the processor that it was trained with."
             )
         return replace(self, vision=vision.with_sides(most))
+
+
+def _turns(block: BlockConfig) -> bool:
+    """Return whether a causal block is one of attention that can look both ways, too."""
+    attention = block.attention
+    if attention is None or block.recurrent is not None or attention.relative is not None:
+        return False
+    return attention.shares is None and attention.chunk is None and (attention.window is None or attention.sliding)

@@ -12,10 +12,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from edgeformer.config import DecoderConfig, GridVisionConfig, PictureTextConfig, Projector, RotaryAxes, VisionConfig
+from edgeformer.config import (
+    Bidirectional,
+    DecoderConfig,
+    GridVisionConfig,
+    PictureTextConfig,
+    Projector,
+    RotaryAxes,
+    VisionConfig,
+)
 from edgeformer.errors import ConfigError
 from edgeformer.families._family import Computed, Family, Fields, Packed
-from edgeformer.families._wrappers import WRAPPERS, is_foreign
+from edgeformer.families._wrappers import is_foreign, wrapper_of
+from edgeformer.manifest.pictures import PromptText
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +40,7 @@ class Seeing:
     keeps_prefix: bool = False
     tiled: bool = False
     newline: bool | None = None
+    bidirectional: Bidirectional | None = None
     deepstack: tuple[int, ...] | None = None
     unread: tuple[str, ...] = ()
 
@@ -44,6 +54,7 @@ class Marks:
         border, whole, tile: see `edgeformer.manifest.pictures.TiledPlaceholder`; tile is a pattern of {row} and
             {column}, from 1 on. None for other placeholders.
         start, end: see `edgeformer.manifest.pictures.EnclosedPlaceholder`. None for other placeholders.
+        text: how prompts are written before they are encoded; None for as they are.
     """
 
     picture: str = "<image>"
@@ -52,6 +63,7 @@ class Marks:
     tile: str | None = None
     start: str | None = None
     end: str | None = None
+    text: PromptText | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +81,7 @@ class PictureTextFamily:
         picture_options: returns fields of its processor of pictures that its processor of texts and pictures says,
             whatever the file has, or its model; of config.json, and what was read of it.
         processor_fields: fields of processor_config.json that edgeformer reads, or that change nothing here.
-        ignored_tensors, computed_tensors: as in `Family`.
+        ignored_tensors, computed_tensors, transposed: as in `Family`.
     """
 
     summary: str
@@ -82,6 +94,7 @@ class PictureTextFamily:
     processor_fields: tuple[str, ...] = ()
     ignored_tensors: tuple[str, ...] = ()
     computed_tensors: Mapping[str, Computed] = field(default_factory=dict)
+    transposed: tuple[str, ...] = ()
 
 
 def seeing_names() -> list[str]:
@@ -109,7 +122,8 @@ def with_tower(data: dict[str, Any], text_family: Family, text: DecoderConfig) -
     """
     family = load_seeing(data["model_type"])
     assert family is not None, "the caller has asked"
-    wrapper = WRAPPERS[data["model_type"]]
+    wrapper = wrapper_of(data["model_type"])
+    assert wrapper is not None, "every such family has an entry"
     own = {name: value for name, value in data.items() if is_foreign(name, wrapper)}
     fields = Fields({**own, "model_type": data["model_type"]})
     seeing = family.read(fields)
@@ -122,6 +136,7 @@ def with_tower(data: dict[str, Any], text_family: Family, text: DecoderConfig) -
         projector=seeing.projector,
         tiled=seeing.tiled,
         newline=seeing.newline,
+        bidirectional=seeing.bidirectional,
         deepstack=seeing.deepstack,
         axes=None if family.axes is None else family.axes(data),
     )
@@ -130,6 +145,7 @@ def with_tower(data: dict[str, Any], text_family: Family, text: DecoderConfig) -
         tensors={**text_family.tensors, **family.tensors},
         ignored_tensors=(*text_family.ignored_tensors, *family.ignored_tensors, *seeing.unread),
         computed_tensors={**text_family.computed_tensors, **family.computed_tensors},
+        transposed=(*text_family.transposed, *family.transposed),
         nested=True,
         sees=True,
     ), config

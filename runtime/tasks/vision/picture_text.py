@@ -21,7 +21,7 @@ from edgeformer.runtime.media.pictures.processor import Processor
 from edgeformer.runtime.media.pictures.resample import Pixels
 from edgeformer.runtime.request_values import is_list, shown
 from edgeformer.runtime.sessions.session import SessionSettings
-from edgeformer.runtime.steps.picture_rows import PictureGraphs, PictureRows, PlacedTokens, picture_numbers
+from edgeformer.runtime.steps.picture_rows import PictureGraphs, PictureRows
 from edgeformer.runtime.steps.picture_tower import FeatureCache, Features, PromptPicture, Run, Tower, WaitingPicture
 from edgeformer.runtime.tasks.causal_lm import CausalLM, SeenPrompt
 from edgeformer.runtime.tasks.model import Text
@@ -86,12 +86,23 @@ class PictureTextLM(CausalLM):
         """
         tokens = super().encode(text, what, vocab_size, context_length)
         check_count(tokens, self.placeholder, 0)
+        self._check_pictures(0)
         return tokens
 
     @property
     def tower(self) -> Tower:
         """The tower of pictures, and what it computed before."""
         return Tower(self._run_tower, self.features)
+
+    @property
+    def whole_prompts(self) -> bool:
+        """Whether all of a prompt attends both ways, text and pictures."""
+        return self.config.bidirectional == "prompt"
+
+    def _check_pictures(self, count: int) -> None:
+        """Raise RequestError for a prompt without pictures where these are what a prompt is about."""
+        if self.whole_prompts and not count:
+            raise RequestError("this model reads prompts with a picture, as it was trained; give it one.")
 
     def picture_features(self, picture: Picture, name: str = "the picture") -> Features:
         """Return what stands in the place of embeddings for a picture, float32 [tokens, E], of all its tiles in order.
@@ -119,6 +130,7 @@ class PictureTextLM(CausalLM):
         """
         tokens = super().encode(prompt)
         check_count(tokens, self.placeholder, len(images))
+        self._check_pictures(len(images))
         if names is None:
             names = ["the picture"] if len(images) == 1 else [f"picture {index}" for index in range(len(images))]
         self._check_length(tokens, images, names, most_tokens or self.manifest.context_length - 1)
@@ -131,16 +143,11 @@ class PictureTextLM(CausalLM):
             read.append(picture)
             grids.append(grid)
         shown = np.array(expand(tokens, self.placeholder, grids), np.int64)
-        prompt_numbers = shown.copy()
-        if read:
-            prompt_numbers[shown == self.placeholder.token] = np.concatenate([each.numbers for each in read])
-        placed = None
-        if self.config.axes is not None and read:
-            spans = picture_spans(shown, self.placeholder.token, grids)
-            placed = PlacedTokens.of(prompt_numbers, spans, self.manifest.vocab_size)
-            prompt_numbers[: len(placed.numbers)] = placed.prompt
-        pictures = PictureRows(self.picture_graphs, read, placed) if read else None
-        return SeenPrompt(prompt_numbers.tolist(), shown.tolist(), pictures)
+        if not read:
+            return SeenPrompt(shown.tolist(), shown.tolist(), None)
+        spans = [] if self.config.axes is None else picture_spans(shown, self.placeholder.token, grids)
+        pictures = PictureRows(self.picture_graphs, shown, read, whole=self.whole_prompts, spans=spans)
+        return SeenPrompt(pictures.tokens.tolist(), shown.tolist(), pictures)
 
     def _check_length(self, tokens: Sequence[int], images: Sequence[Picture], names: Sequence[str], most: int) -> None:
         """Raise PromptLengthError for a prompt that is too long whichever way EXIF turns its pictures."""
@@ -175,10 +182,9 @@ class PictureTextLM(CausalLM):
         """Return a picture of a prompt, and the rows and columns of tiles that it is cut into."""
         grid = processor.grid(*pixels.shape[:2])
         count = expand([self.placeholder.token], self.placeholder, [grid]).count(self.placeholder.token)
-        numbers = picture_numbers(digest, count, self.manifest.vocab_size)
         packing = processor.packing(*pixels.shape[:2])
         runs = partial(self._runs, pixels, processor, name)
-        return WaitingPicture(numbers, self.tower, digest, runs, None if packing is None else packing.packed), grid
+        return WaitingPicture(digest, count, self.tower, runs, None if packing is None else packing.packed), grid
 
     def _runs(self, pixels: Pixels, processor: Processor, name: str) -> list[Run]:
         """Return what the tower reads of a picture, `TILES` tiles in a run."""

@@ -7,6 +7,7 @@ The last graph is fed what the first two computed, as clients do, and is held to
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from edgeformer.export.parity.samples import random_tokens
 from edgeformer.export.parity.trials.protocol import Array, Outputs, Row, Setup, Trial, row_of
 from edgeformer.export.reference.reference import Reference
 from edgeformer.runtime.media.pictures.positions import PictureSpan, picture_spans, positions_of, shift
-from edgeformer.runtime.steps.picture_rows import PictureGraphs, PictureRows, PlacedTokens, picture_numbers
+from edgeformer.runtime.steps.picture_rows import PictureGraphs, PictureRows
 from edgeformer.runtime.steps.picture_tower import PromptPicture
 from edgeformer.runtime.steps.runner import StepRunner
 
@@ -32,6 +33,28 @@ MORE_PICTURES = 5
 """Further pictures that the tower reads, since eager's error of a few vectors is a matter of chance."""
 TOKENS = 24
 """Tokens of text between the pictures."""
+ANSWER = 8
+"""Tokens of an answer behind a prompt that attends both ways."""
+LONGEST_WINDOW = 2048
+"""Tokens of a window that a text of pictures goes beyond; to go beyond longer ones would take minutes."""
+
+
+@dataclass(frozen=True)
+class _Text:
+    """A text with pictures.
+
+    Attributes:
+        ids: of its tokens, with the placeholder for each state.
+        prompt: how many of them are the prompt; an answer follows where this attends both ways as a whole.
+        blocks: the number of the block that each is in, of tokens that attend both ways; −1 for none.
+        spans: where the pictures stand, where positions have axes.
+    """
+
+    ids: Array
+    prompt: int
+    blocks: Array
+    spans: Sequence[PictureSpan] = ()
+
 
 Picture = dict[str, Array]
 """A picture as the tower reads it, by the names of its inputs."""
@@ -45,7 +68,7 @@ class PictureTextTrial(Trial):
         super().__init__(setup, [model])
         config, placeholder = setup.manifest.model, setup.manifest.placeholder
         assert isinstance(config, PictureTextConfig) and placeholder is not None
-        self._config, self._token = config, placeholder.token
+        self._config, self._token, self._whole = config, placeholder.token, config.bidirectional == "prompt"
         self._vision = vision
         self._pictures = PictureGraphs(embed, decoder, placeholder.token, config.vocab_size)
 
@@ -76,72 +99,68 @@ class PictureTextTrial(Trial):
         self._judge_vectors("embeddings", f"{TOKENS} tokens", [found], [Row(tokens, *pair)], "embeddings")
 
     def _judge_text(self, pictures: list[Picture]) -> None:
-        """Judge a text with pictures: in one run, and in chunks that cut pictures."""
-        pictures, parts = self._parts(pictures)
-        shown, numbers = np.concatenate([ids for ids, _ in parts]), np.concatenate([given for _, given in parts])
-        seen, states = numbers >= self._config.vocab_size, [self._states(each) for each in pictures]
-        features = np.concatenate([np.empty((0, self._config.wide_size), np.float32), *states])
-        picture, placed, spans = PromptPicture(numbers[seen], features), None, list[PictureSpan]()
-        if self._config.axes is not None and pictures:
-            spans = picture_spans(shown, self._token, [self._squares(each) for each in pictures])
-            placed = PlacedTokens.of(numbers, spans, self._config.vocab_size)
-            numbers[: len(placed.numbers)] = placed.prompt
-        row, graph = self._row(numbers, shown, seen, pictures, spans), self.graphs[0]
+        """Judge a text with pictures: in one run, and in chunks that cut pictures, unless these attend both ways."""
+        pictures = self._fitting(pictures)
+        text, fits = self._text([self._tokens_of(each) for each in pictures], pictures), len(pictures)
+        seen = [PromptPicture(bytes([index]), self._states(each)) for index, each in enumerate(pictures)]
+        rows = PictureRows(self._pictures, text.ids[: text.prompt], seen, whole=self._whole, spans=text.spans)
+        tokens = np.concatenate([rows.tokens, text.ids[text.prompt :]])
+        row, graph = self._row(text, tokens, pictures), self.graphs[0]
         self.judge.eager_worst = worst_of([(row.eager.logits, row.expected.logits)])
-        rows = PictureRows(self._pictures, [picture], placed)
 
         def read(decoder: StepRunner) -> StepRunner:
             decoder.graph.pictures = rows
             return decoder
 
-        decoder = read(graph.decoder(1, len(numbers)))
-        whole = decoder.prefill_all(0, numbers, chunk=len(numbers))
-        what = f"{len(pictures)} pictures, first, side by side and last"
-        self.judge.logits("text with pictures", what, [row.piece(whole)])
-        caches = [tuple(tensor[0] for tensor in layer) for layer in graph.read(decoder, len(numbers))]
+        decoder = read(graph.decoder(1, len(tokens)))
+        whole = decoder.prefill_all(0, tokens, chunk=len(tokens))
+        self.judge.logits("text with pictures", f"{fits} pictures, first, side by side and last", [row.piece(whole)])
+        caches = [tuple(tensor[0] for tensor in layer) for layer in graph.read(decoder, len(tokens))]
         geometry = self.setup.manifest.cache
         self.judge.caches("text with pictures", geometry, caches, row.eager.caches, row.expected.caches)
         pieces, start = [], 0
-        decoder = read(graph.decoder(1, len(numbers)))
-        for size in self._chunks(len(numbers), 0 if placed is None else len(placed.numbers)):
-            pieces.append(decoder.prefill_all(0, numbers[start : start + size], chunk=size))
-            start += size
+        decoder = read(graph.decoder(1, len(tokens)))
+        placed = text.spans[-1].end if text.spans else 0  # behind it, the graph of text reads
+        for size in (1, 2, 3, 5, 8, len(tokens), len(tokens)):
+            if start < len(tokens):
+                whole_blocks = decoder.graph.prefix_end(tokens, min(start + size, len(tokens)))
+                stop = max(whole_blocks, decoder.graph.piece_end(tokens, start, 1))
+                stop = placed if start < placed < stop else stop
+                pieces.append(decoder.prefill_all(0, tokens[start:stop], chunk=size))
+                start = stop
         pairs = [(np.concatenate(pieces), whole)]
         self.judge.agreement("chunks against one run", pairs, row.eager.logits, row.expected.logits)
 
-    def _parts(self, pictures: list[Picture]) -> tuple[list[Picture], list[tuple[Array, Array]]]:
-        """Return the pictures that the context has room for, and the parts of a text with them: ids, and numbers.
+    def _fitting(self, pictures: list[Picture]) -> list[Picture]:
+        """Return the pictures that the context has room for, with a token beside each."""
+        counts = np.cumsum([self._tokens_of(each) for each in pictures])
+        room = self.setup.manifest.context_length - (1 if self._config.axes is None else 2 * PICTURES)
+        return pictures[: int((counts <= room).sum())]
 
-        Where positions have axes, pictures have a token between them, and text behind the last one, which the graph of
-        text reads.
+    def _text(self, counts: Sequence[int], pictures: Sequence[Picture]) -> _Text:
+        """Return a text with pictures: first and side by side, and the last one at its end, or in front of a prompt.
+
+        Where positions have axes, a token is between the first ones, and text behind the last one.
         """
-        context, grids = self.setup.manifest.context_length, self._config.axes is not None
-        counts, fits = np.cumsum([self._tokens_of(each) for each in pictures]), 0
-        while fits < len(pictures) and counts[fits] < context - 2 * grids * len(pictures):
-            fits += 1
-        used = int(counts[fits - 1]) if fits else 0
-        text = random_tokens(min(TOKENS, context - used), self._config.vocab_size, salt=6)
-        text = np.where(text == self._token, (self._token + 1) % self._config.vocab_size, text)
-        seen = []
-        for index, each in enumerate(pictures[:fits]):
-            count = self._tokens_of(each)
-            numbers = picture_numbers(bytes([index]), count, self._config.vocab_size)
-            seen.append((np.full(count, self._token), numbers))
-        if not grids:
-            return pictures[:fits], [*seen[:-1], (text, text), *seen[-1:]]
-        cuts = np.split(text, [1, 2, len(text) - len(text) // 3])
-        pieces = [(each, each) for each in (cuts[0], cuts[1], cuts[2])]
-        mixed = [part for pair in zip(seen, pieces, strict=False) for part in pair]
-        return pictures[:fits], [*mixed, *((each, each) for each in (*cuts[len(seen) : -1], cuts[-1]))]
-
-    def _chunks(self, length: int, placed: int) -> list[int]:
-        """Return the sizes of chunks of a text; the tokens behind the placed ones begin one."""
-        found: list[int] = []
-        for end in (placed, length):
-            for size in (1, 2, 3, 5, 8, length):
-                rest = end - sum(found)
-                found += [min(size, rest)] if rest > 0 else []
-        return found
+        config, token, total = self._config, self._token, sum(counts)
+        window = min((each for each in config.windows if each is not None), default=0)
+        wanted = max(TOKENS, (window if window <= LONGEST_WINDOW else 0) + TOKENS - total)
+        length = min(wanted, self.setup.manifest.context_length - total)
+        text = random_tokens(length, config.vocab_size, salt=6)
+        text = np.where(text == token, (token + 1) % config.vocab_size, text)
+        parts = [np.full(count, token) for count in counts]
+        if config.axes is not None:
+            between = np.split(text, [1, len(text) - len(text) // 3])
+            ids = np.concatenate([each for pair in zip(parts, between, strict=False) for each in pair])
+            ids = np.concatenate([ids, *between[len(parts) :]])
+            spans = picture_spans(ids, token, [self._squares(each) for each in pictures])
+            return _Text(ids, len(ids), np.full(len(ids), -1), spans)
+        ids = np.concatenate([*parts, text] if self._whole else [*parts[:-1], text, *parts[-1:]])
+        if self._whole:
+            prompt = max(len(ids) - ANSWER, 1)
+            return _Text(ids, prompt, np.where(np.arange(len(ids)) < prompt, 0, -1))
+        seen, count = ids == token, max(counts, default=1)
+        return _Text(ids, len(ids), np.where(seen, np.cumsum(seen) - 1, -count) // count)
 
     def _picture(self, salt: int) -> Picture:
         """Return a picture of noise, as large as normalized pixels are, as the tower reads it."""
@@ -190,28 +209,28 @@ class PictureTextTrial(Trial):
         [pair] = self.compute(outputs, *picture.values())
         return Row(np.empty(0, np.int64), *pair)
 
-    def _row(
-        self, numbers: Array, shown: Array, seen: Array, pictures: list[Picture], spans: Sequence[PictureSpan]
-    ) -> Row:
-        """Run both references on a text with pictures.
+    def _row(self, text: _Text, tokens: Array, pictures: list[Picture]) -> Row:
+        """Run both references on a text with pictures; tokens: with numbers, as the runtime has it.
 
         Where positions have axes, logits are those at the positions that the model was trained with, and caches those
         at the positions of the runtime, which are shifted.
         """
-        ids, where = torch.from_numpy(shown)[None], torch.from_numpy(seen)[None]
-        positions = torch.from_numpy(positions_of(len(shown), spans))[:, None]
-        given = [[]] if self._config.axes is None else [[positions], [positions + shift(spans)]]
+        ids = torch.from_numpy(text.ids)[None]
+        seen, mask = ids == self._token, torch.ones_like(ids)
+        positions = torch.from_numpy(positions_of(len(text.ids), text.spans))[:, None]
+        given = [[]] if self._config.axes is None else [[positions], [positions + shift(text.spans)]]
 
         def run(reference: Reference) -> tuple[Tensor, Any]:
             found = [self._see(reference, each).flatten(0, 1) for each in pictures]
             with reference.loaded():
-                module = reference.module
+                module, caches = reference.module, reference.empty_caches(1)
                 x = module.embed_wide(ids)
                 if found:
-                    x = x.masked_scatter(where.unsqueeze(-1), torch.cat(found).to(x.dtype))
-                runs = [
-                    module.read_embeddings(x, torch.ones_like(ids), reference.empty_caches(1), *each) for each in given
-                ]
+                    x = x.masked_scatter(seen.unsqueeze(-1), torch.cat(found).to(x.dtype))
+                if self._config.bidirectional is None:
+                    runs = [module.read_embeddings(x, mask, caches, *each) for each in given]
+                else:
+                    runs = [module.read_blocks(x, text.blocks.tolist(), caches)]
             return runs[0][0], tuple(runs[-1][1])
 
         def outputs(reference: Reference) -> list[Outputs]:
@@ -219,7 +238,7 @@ class PictureTextTrial(Trial):
             return [Outputs({"logits": to_numpy(logits[0])}, row_of(presents))]
 
         [pair] = self.compute(outputs)
-        return Row(numbers, *pair)
+        return Row(tokens, *pair)
 
 
 def judge_pictures(setup: Setup, model: Any, decoder: Any, vision: Any, embed: Any) -> list[Check]:
