@@ -263,8 +263,9 @@ def _pictures(pictures: PictureProcessor, placeholder: Placeholder | None, model
         sizes = f"{pictures.min_pixels:,} to {pictures.max_pixels:,} pixels"
         return f"{sizes}, a token for each {pictures.side} × {pictures.side} of them"
     tiles = "" if pictures.kind == "fixed_size" else "tiles of "
-    counted = placeholder is not None and not isinstance(placeholder, GridPlaceholder)
-    count = placeholder.count if counted else model.input_stack.context_length
+    count = model.input_stack.context_length
+    if placeholder is not None and not isinstance(placeholder, GridPlaceholder):
+        count = placeholder.count
     return f"{tiles}{pictures.size} pixels, {count:,} tokens each"
 
 

@@ -44,7 +44,7 @@ class PictureText(Decoder):
             case MlpProjector() as projector:
                 self.projector = DenseLayers(projector, *sizes, dtype)
             case AveragePoolProjector() as projector:
-                self.projector = PooledPatches(projector, config.vision.patches.grid, *sizes, dtype)
+                self.projector = PooledPatches(projector, config.patch_grid, *sizes, dtype)
             case LinearProjector() as projector:
                 self.projector = DenseLayer(projector, *sizes, dtype)
             case MergerProjector() as projector:

@@ -9,7 +9,7 @@ from edgeformer.config.models.decoder import DecoderConfig
 from edgeformer.config.models.grid_vision import GridVisionConfig
 from edgeformer.config.models.stack import StackConfig, Task
 from edgeformer.config.models.vision_encoder import VisionConfig
-from edgeformer.config.pictures import Bidirectional, MergerProjector, Projector
+from edgeformer.config.pictures import Bidirectional, Grid, MergerProjector, Projector
 from edgeformer.config.position import RotaryAxes
 from edgeformer.documents.schema import check
 from edgeformer.errors import ConfigError
@@ -101,11 +101,17 @@ class PictureTextConfig(DecoderConfig):
         return True
 
     @property
+    def patch_grid(self) -> Grid:
+        """Return the rows and columns of patches of pictures, which have one size."""
+        assert isinstance(self.vision, VisionConfig), "pictures of any size have no such grid"
+        return self.vision.patches.grid
+
+    @property
     def picture_tokens(self) -> int | None:
         """Return the number of states that one of the tower's pictures becomes; None where its size decides."""
         if isinstance(self.vision, GridVisionConfig):
             return None
-        grid, side = self.vision.patches.grid, self.projector.side
+        grid, side = self.patch_grid, self.projector.side
         prefix = self.vision.prefix_tokens * self.keeps_prefix
         return (grid.rows // side) * (grid.columns // side) + prefix + bool(self.newline)
 

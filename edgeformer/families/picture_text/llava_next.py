@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from edgeformer.config import PictureTextConfig
+from edgeformer.config import PictureTextConfig, VisionConfig
 from edgeformer.errors import ConfigError
 from edgeformer.families._family import Fields
 from edgeformer.families.picture_text import Seeing, llava
@@ -31,6 +31,7 @@ def with_newline(seeing: Seeing) -> Seeing:
             "config.json has vision_feature_select_strategy = 'full', and its tower has a class token, which has no "
             "place in rows of patches."
         )
+    assert isinstance(seeing.vision, VisionConfig), "LLaVA's towers are"
     grid = seeing.vision.patches.grid
     if grid.rows != grid.columns:
         raise ConfigError(f"config.json has a tower of {grid.rows} × {grid.columns} patches; they must be a square.")
@@ -40,7 +41,7 @@ def with_newline(seeing: Seeing) -> Seeing:
 def picture_options(data: Mapping[str, Any], config: PictureTextConfig) -> Mapping[str, Any]:
     """Return the grids, and how many states a tile becomes."""
     return {
-        "patches": config.vision.patches.grid.rows,
+        "patches": config.patch_grid.rows,
         "grids_of_model": data.get("image_grid_pinpoints") or PINPOINTS,
     }
 
