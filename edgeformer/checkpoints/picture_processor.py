@@ -16,6 +16,7 @@ from edgeformer.manifest.pictures import (
     AnyResolutionProcessor,
     AspectTilesProcessor,
     FixedSizeProcessor,
+    GridProcessor,
     PictureProcessor,
     PictureSize,
     Resample,
@@ -85,6 +86,13 @@ TILES: dict[str, Mapping[str, Any]] = {"Idefics3": _TILES, "SmolVLM": _TILES}
 TILES_WITHOUT_EFFECT = ("do_pad", "return_row_col_info", "video_sampling")
 """Fields of these that change nothing for pictures."""
 
+GRIDS: dict[str, Mapping[str, Any]] = {
+    "Qwen2VL": {
+        "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280}, "resample": 3, "do_convert_rgb": True,
+        "default_to_square": False, "patch_size": 14, "temporal_patch_size": 2, "merge_size": 2, **CLIP_NORMALIZATION,
+    },
+}  # fmt: skip
+"""Defaults of the classes that keep the aspect of pictures and cut them into patches."""
 ASPECT_TILES: dict[str, Mapping[str, Any]] = {
     "GotOcr2": {
         "size": {"height": 384, "width": 384}, "resample": 3, "do_convert_rgb": True, "crop_to_patches": False,
@@ -149,6 +157,8 @@ def _find(folder: Path) -> tuple[str, dict[str, Any]]:
 
 def _read(name: str, data: dict[str, Any]) -> PictureProcessor:
     kind = _kind(name, data)
+    if kind in GRIDS:
+        return _read_grid(name, _known_fields(name, data, GRIDS[kind], ("min_pixels", "max_pixels")))
     if kind in TILES:
         return _read_tiles(name, _known_fields(name, data, TILES[kind], TILES_WITHOUT_EFFECT))
     if kind in ASPECT_TILES:
@@ -199,6 +209,29 @@ def _read_tiles(name: str, fields: Mapping[str, Any]) -> TilesProcessor:
         tile=_longest_edge(name, "max_image_size", fields["max_image_size"]),
         longest_edge=_longest_edge(name, "size", fields["size"]) if fields["do_resize"] else None,
         splits=bool(fields["do_image_splitting"]),
+        resample=_resample(name, fields),
+        **_values(fields),
+    )
+
+
+def _read_grid(name: str, fields: Mapping[str, Any]) -> GridProcessor:
+    for field, value in (("do_resize", True), ("do_center_crop", False)):
+        if bool(fields[field]) != value:
+            raise ConfigError(
+                f"{name} has {field} = {shown(fields[field])}, which edgeformer does not have for patches."
+            )
+    size = {"shortest_edge": fields.get("min_pixels"), "longest_edge": fields.get("max_pixels")}
+    size = fields["size"] | {edge: pixels for edge, pixels in size.items() if pixels is not None}
+    # Older files have min_pixels and max_pixels in the size, which transformers does not read.
+    least, most = (size.pop(edge, None) for edge in ("shortest_edge", "longest_edge"))
+    if least is None or most is None or size.keys() - {"min_pixels", "max_pixels"}:
+        raise ConfigError(f"{name} has size = {shown(fields['size'])}; it must have shortest_edge and longest_edge.")
+    return GridProcessor(
+        patch=fields["patch_size"],
+        square=fields["merge_size"],
+        frames=fields["temporal_patch_size"],
+        min_pixels=least,
+        max_pixels=most,
         resample=_resample(name, fields),
         **_values(fields),
     )
@@ -272,7 +305,7 @@ def _kind(name: str, data: Mapping[str, Any]) -> str:
     kind = data.get("image_processor_type") or data.get("feature_extractor_type")
     stem = str(kind).removesuffix("Fast").removesuffix("Pil").removesuffix("ImageProcessor")
     stem = stem.removesuffix("FeatureExtractor")
-    supported = (*PROCESSORS, *TILES, *ASPECT_TILES, *ANY_RESOLUTION)
+    supported = (*PROCESSORS, *GRIDS, *TILES, *ASPECT_TILES, *ANY_RESOLUTION)
     if stem not in supported:
         known = ", ".join(f"{each}ImageProcessor" for each in supported)
         raise ConfigError(f"{name} has image_processor_type = {shown(kind)}; supported: {known}.")

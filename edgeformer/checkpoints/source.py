@@ -19,7 +19,15 @@ from edgeformer.checkpoints.sentence_transformers import (
 )
 from edgeformer.checkpoints.vector_heads import read_vector_head
 from edgeformer.checkpoints.weight_map import find_weight_files
-from edgeformer.config import ClassificationHead, DecoderConfig, EncoderConfig, LearnedPositions, ModelConfig, Pooling
+from edgeformer.config import (
+    ClassificationHead,
+    DecoderConfig,
+    EncoderConfig,
+    LearnedPositions,
+    ModelConfig,
+    PictureTextConfig,
+    Pooling,
+)
 from edgeformer.documents.json_document import parse
 from edgeformer.errors import ConfigError
 from edgeformer.families import (
@@ -34,7 +42,7 @@ from edgeformer.families import (
 from edgeformer.families._wrappers import WRAPPERS
 from edgeformer.families.picture_text import PictureTextFamily, load_seeing, with_tower
 from edgeformer.manifest.parts import SpecialTokens, sha256
-from edgeformer.manifest.pictures import PictureProcessor
+from edgeformer.manifest.pictures import GridProcessor, PictureProcessor
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -146,7 +154,7 @@ def open_source(
         if config.sees_pictures:
             pictures = read_picture_processor(found.folder)
             if pictures.kind != "fixed_size":
-                raise ConfigError("the processor cuts pictures into tiles, and the model reads one picture at a time.")
+                raise ConfigError("the processor cuts pictures into parts, and the model reads whole ones of one size.")
             config = config.with_picture_size(pictures.size.height, pictures.size.width)
             if context_length not in (None, config.context_length):
                 raise ConfigError(
@@ -192,12 +200,19 @@ def _open_seeing(found: FoundModel, seeing: PictureTextFamily, context_length: i
         pictures = read_picture_processor(found.folder, seeing.picture_options(found.hf_config, config))
         if pictures.kind != seeing.processor:
             raise ConfigError(f"the processor of its pictures is of kind {pictures.kind}, not {seeing.processor}.")
-        config = config.with_picture_size(pictures.size.height, pictures.size.width)
+        config = _for_pictures(config, pictures)
     except ConfigError as error:
         raise ConfigError(f"{error}{instead}") from error
     return ModelSource(
         **vars(found), family=family, config=checked(config), pictures=pictures, text_config=text.hf_config
     )
+
+
+def _for_pictures(config: PictureTextConfig, pictures: PictureProcessor) -> PictureTextConfig:
+    """Return the config for the pictures that a processor makes. Raises ConfigError where it does not read them."""
+    if not isinstance(pictures, GridProcessor):
+        return config.with_picture_size(pictures.size.height, pictures.size.width)
+    return config.with_patches(pictures.patch, pictures.square, pictures.frames, pictures.most_rows * pictures.square)
 
 
 def text_only_instead(model_type: str) -> str:

@@ -113,7 +113,7 @@ class CheckpointWeights(LazyWeights):
                 continue
             found = tuple(self._open(theirs).get_shape())
             # A vector may be stored as a matrix of one row, and one of a single number as that number.
-            if _without_ones(found) != _without_ones(shape):
+            if _without_ones(found) != _without_ones(shape) and not _are_kernels(found, shape):
                 problems.append(f"misshapen: {theirs} is {list(found)}, and the config implies {list(shape)}")
         self._copies = self._find_copies(family)
         problems += self._unread(family)
@@ -371,6 +371,11 @@ def _left_out(modality: str, names: Iterable[str], stored: Mapping[str, TensorFi
     """Count the tensors of a modality, and the numbers in them; reads headers only."""
     sizes = [math.prod(stored[name].get_slice(name).get_shape()) for name in names]
     return LeftOut(modality=modality, tensors=len(sizes), parameters=sum(sizes))
+
+
+def _are_kernels(found: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Return whether a matrix is stored as the kernels of a convolution over frames, a row for each."""
+    return len(found) == 5 and len(shape) == 2 and found[0] == shape[0] and math.prod(found) == math.prod(shape)
 
 
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from edgeformer.config import (
     DecoderConfig,
     DualEncoderConfig,
     EncoderConfig,
+    ModelConfig,
     PictureTextConfig,
     PoolingHead,
     Seq2SeqConfig,
@@ -25,6 +26,7 @@ from edgeformer.contract.tensors import past_names
 from edgeformer.manifest.accounting import account, cache_element_bytes
 from edgeformer.manifest.deployment import DEPLOYMENTS, OPERATORS_FILE
 from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.pictures import GridPlaceholder, GridProcessor, PictureProcessor, Placeholder
 
 TEMPLATE = Path(__file__).with_suffix(".md.jinja")
 BERT_MASK = "[MASK]"
@@ -246,15 +248,25 @@ def _sizes(manifest: Manifest) -> dict[str, object]:
     if manifest.pictures is None or manifest.vocab_size:
         rows |= {"vocabulary": f"{manifest.vocab_size:,}", "context": f"{manifest.context_length:,} tokens"}
     if manifest.pictures is not None and model is not None:
-        tiles = "" if manifest.pictures.kind == "fixed_size" else "tiles of "
-        count = model.input_stack.context_length if manifest.placeholder is None else manifest.placeholder.count
-        rows["pictures"] = f"{tiles}{manifest.pictures.size} pixels, {count:,} tokens each"
+        rows["pictures"] = _pictures(manifest.pictures, manifest.placeholder, model)
     if cache.num_layers:
         kind = "" if manifest.cache_scales is None else f", {manifest.cache_scales.precision}"
         rows["cache"] = f"{cache.elements_per_token * cache_element_bytes(manifest):,} bytes a token{kind}"
         if cache.recurrent:
             rows["states of fixed size"] = f"{cache.size_in_bytes(cache_element_bytes(manifest), 1, 0):,} bytes a text"
     return rows
+
+
+def _pictures(pictures: PictureProcessor, placeholder: Placeholder | None, model: ModelConfig) -> str:
+    """Return the size of pictures, and how many tokens they become."""
+    if isinstance(pictures, GridProcessor):
+        sizes = f"{pictures.min_pixels:,} to {pictures.max_pixels:,} pixels"
+        return f"{sizes}, a token for each {pictures.side} × {pictures.side} of them"
+    tiles = "" if pictures.kind == "fixed_size" else "tiles of "
+    count = model.input_stack.context_length
+    if placeholder is not None and not isinstance(placeholder, GridPlaceholder):
+        count = placeholder.count
+    return f"{tiles}{pictures.size} pixels, {count:,} tokens each"
 
 
 def _stack(config: StackConfig) -> str:

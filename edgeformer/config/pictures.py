@@ -64,6 +64,48 @@ class PatchStem:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PatchVectors:
+    """The input layer of a tower whose processor cuts pictures into patches: a linear map of the numbers of a patch.
+
+    Attributes:
+        side: pixels of a side of a patch.
+        frames: frames of a video that a patch reaches over; a picture is in all of them.
+        channels: numbers per pixel.
+        bias: whether the map has one.
+    """
+
+    side: int
+    frames: int
+    channels: int = 3
+    bias: bool
+
+    def __post_init__(self) -> None:
+        for field in ("side", "frames", "channels"):
+            check(getattr(self, field) > 0, self, field, "positive")
+
+    @property
+    def inputs(self) -> int:
+        """Return the numbers in a patch."""
+        return self.channels * self.frames * self.side**2
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchWindows:
+    """Attention within windows of a picture. Source: arXiv 2502.13923 (Qwen2.5-VL), section 2.1.
+
+    Attributes:
+        squares: squares of patches of a side of a window; those at the right and below may be smaller.
+        everywhere: indices of the blocks in which every patch attends to all of them.
+    """
+
+    squares: int
+    everywhere: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        check(self.squares > 0, self, "squares", "positive")
+
+
+@dataclass(frozen=True, kw_only=True)
 class TokenPooler:
     """The pooled vector of a picture: the first state, normalized, through a dense layer, as far as it has these.
 
@@ -227,7 +269,33 @@ class LinearProjector(_Projector):
     bias: bool
 
 
-Projector = PixelShuffleProjector | MlpProjector | AveragePoolProjector | LinearProjector
+@dataclass(frozen=True, kw_only=True)
+class MergerProjector(_Projector):
+    """The projector of Qwen2-VL: the states of a square of patches side by side, then two dense layers.
+
+    Source: arXiv 2409.12191 (Qwen2-VL), transformers' PatchMerger.
+
+    Attributes:
+        factor: patches of a side of the square, which follow each other.
+        norm: normalizes the state of each patch.
+        activation: between the layers.
+    """
+
+    kind: Literal["merger"] = "merger"
+    factor: int
+    norm: NormConfig
+    activation: Activation
+
+    def __post_init__(self) -> None:
+        check(self.factor > 0, self, "factor", "positive")
+
+    @property
+    def side(self) -> int:
+        """Return the patches of a side of the square that becomes one state."""
+        return self.factor
+
+
+Projector = PixelShuffleProjector | MlpProjector | AveragePoolProjector | LinearProjector | MergerProjector
 """The kinds of projectors, told apart by `kind`."""
 
 Bidirectional = Literal["pictures", "prompt"]

@@ -108,6 +108,46 @@ class RotaryConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RotaryAxes:
+    """Positions of several axes (M-RoPE): pairs of a rotary embedding turn by time, by height or by width.
+
+    A token of a text has the same position on all axes, so that it turns as by one. Source: arXiv 2409.12191, section
+    2.1; interleaved: transformers' modeling_qwen3_vl.py.
+
+    Attributes:
+        sections: pairs of each axis: time, height, width; further ones begin again with time.
+        interleaved: axes take turns pair by pair, as far as they have pairs; time has the rest. Otherwise the pairs of
+            an axis follow each other.
+    """
+
+    sections: tuple[int, ...]
+    interleaved: bool
+
+    def __post_init__(self) -> None:
+        fits = len(self.sections) >= AXES and all(count >= 0 for count in self.sections)
+        check(fits, self, "sections", f"numbers of pairs of {AXES} axes or more")
+        if self.interleaved:
+            last = max(AXES * (self.sections[axis] - 1) + axis for axis in range(1, AXES))
+            check(len(self.sections) == AXES and last < self.pairs, self, "sections", "three that can take turns")
+
+    @property
+    def pairs(self) -> int:
+        """Return the number of pairs."""
+        return sum(self.sections)
+
+    @property
+    def of_pairs(self) -> tuple[int, ...]:
+        """Return the axis of each pair: 0 time, 1 height, 2 width."""
+        if not self.interleaved:
+            return tuple(index % AXES for index, count in enumerate(self.sections) for _ in range(count))
+        return tuple(pair % AXES if pair < AXES * self.sections[pair % AXES] else 0 for pair in range(self.pairs))
+
+
+AXES = 3
+"""Axes of positions: time, height, width."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class AlibiConfig:
     """ALiBi: each head adds its slope · (key position − query position) to scores. Source: arXiv 2108.12409."""
 

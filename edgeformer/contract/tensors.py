@@ -370,10 +370,21 @@ def audio_inputs(mel_bins: int, frames: int) -> list[TensorSpec]:
     return [TensorSpec("input_features", ("batch_size", mel_bins, frames))]
 
 
-def embedding_decoder_inputs(geometry: CacheGeometry, width: int) -> list[TensorSpec]:
-    """Return all inputs of the graph of a decoder that reads embeddings in the place of tokens, in order."""
+def embedding_decoder_inputs(geometry: CacheGeometry, width: int, axes: int | None = None) -> list[TensorSpec]:
+    """Return all inputs of the graph of a decoder that reads embeddings in the place of tokens, in order.
+
+    axes: of its positions, where these have several; they are an input then.
+    """
     embeddings = TensorSpec("inputs_embeds", ("batch_size", "sequence_length", width), single=True)
-    return [embeddings, *decoder_inputs(geometry)[1:]]
+    _, mask, *caches = decoder_inputs(geometry)
+    if axes is None:
+        return [embeddings, mask, *caches]
+    positions = TensorSpec(POSITION_IDS, (axes, "batch_size", "sequence_length"), integer=True)
+    return [embeddings, mask, positions, *caches]
+
+
+POSITION_IDS = "position_ids"
+"""The input of positions that have several axes."""
 
 
 MEDIA_INPUTS = ("input_features", "pixel_values")
@@ -387,6 +398,14 @@ def picture_inputs(channels: int, height: int, width: int, tiled: bool = False) 
     """
     tiles = ("num_images",) if tiled else ()
     return [TensorSpec("pixel_values", ("batch_size", *tiles, channels, height, width), single=True)]
+
+
+def patch_inputs(numbers: int, grid: str) -> list[TensorSpec]:
+    """Return the inputs of an encoder graph for one picture of any size, which is cut into patches.
+
+    numbers: of a patch. grid: name of the input that says the rows and columns of patches, [[1, rows, columns]].
+    """
+    return [TensorSpec("pixel_values", ("num_patches", numbers), single=True), TensorSpec(grid, (1, 3), integer=True)]
 
 
 def dual_inputs(channels: int, height: int, width: int) -> list[TensorSpec]:

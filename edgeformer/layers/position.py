@@ -5,6 +5,7 @@ that its tables differ from these by up to 6e-8 · position: the angle times flo
 """
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from edgeformer.config import (
     LongRopeScaling,
     ProportionalScaling,
     QueryTemperature,
+    RotaryAxes,
     RotaryConfig,
     SinusoidalPositions,
     YarnScaling,
@@ -35,6 +37,25 @@ class RotaryTable(nn.Module):
             self.register_buffer(name, table, persistent=False)
 
 
+@dataclass(frozen=True)
+class TokenAngles:
+    """Cosines and sines [B · S, R/2] of the angles by which tokens turn, in the place of a table of positions.
+
+    rows: where those of each token are, int64 [B, S].
+    """
+
+    cos: Tensor
+    sin: Tensor
+    rows: Tensor
+
+    @classmethod
+    def of(cls, cos: Tensor, sin: Tensor) -> "TokenAngles":
+        """Return the angles of tokens, of cosines and sines [B, S, R/2]."""
+        batch, length, pairs = cos.shape
+        rows = torch.arange(batch * length, device=cos.device).view(batch, length)
+        return cls(cos.reshape(batch * length, pairs), sin.reshape(batch * length, pairs), rows)
+
+
 class ConstantTable(nn.Module):
     """A buffer [rows, width] with one row per position or distance; the config determines its values."""
 
@@ -47,6 +68,16 @@ class ConstantTable(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         """Return the rows of the table at `rows` int64 [B, S]: [B, S, width]."""
         return F.embedding(rows, self.table)
+
+
+def angles_by_axes(table: RotaryTable, positions: Tensor, axes: RotaryAxes) -> TokenAngles:
+    """Return the angles of tokens at positions of three axes, int64 [3, B, S]; see `RotaryAxes`."""
+    of_pairs = torch.tensor(axes.of_pairs)
+    found = []
+    for name in ("cos", "sin"):
+        time, height, width = (F.embedding(each, getattr(table, name)) for each in positions.unbind(0))  # [B, S, R/2]
+        found.append(torch.where(of_pairs == 0, time, torch.where(of_pairs == 1, height, width)))
+    return TokenAngles.of(*found)
 
 
 def sinusoidal_table(config: SinusoidalPositions, rows: int, size: int) -> Tensor:

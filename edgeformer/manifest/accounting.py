@@ -11,7 +11,9 @@ from edgeformer.config import (
     DecoderConfig,
     DisentangledConfig,
     EncoderConfig,
+    GridVisionConfig,
     LearnedPositions,
+    MergerProjector,
     MlpProjector,
     ModelConfig,
     PictureTextConfig,
@@ -226,6 +228,8 @@ def _stem(config: StackConfig, first: int) -> int:
 def _patch_stem(config: StackConfig) -> int:
     """Return the number of weights of the map of patches, and of the learned tokens before them."""
     stem = config.patch_stem
+    if config.patch_vectors is not None:
+        return config.hidden_size * (config.patch_vectors.inputs + config.patch_vectors.bias)
     if stem is None:
         return 0
     return config.hidden_size * (stem.inputs + stem.bias + config.context_length - stem.grid.patches)
@@ -236,6 +240,8 @@ def _decoder_head(config: DecoderConfig) -> int:
 
 
 def _projector(config: PictureTextConfig) -> int:
+    if isinstance(config.projector, MergerProjector):
+        return _mergers(config, config.projector)
     hidden, bias = config.hidden_size, config.projector.bias
     count = hidden * (config.feature_size + bias + bool(config.newline))
     match config.projector:
@@ -244,6 +250,14 @@ def _projector(config: PictureTextConfig) -> int:
         case AveragePoolProjector() as pool:
             return count + norm_weights(pool.norm, config.feature_size)
     return count
+
+
+def _mergers(config: PictureTextConfig, projector: MergerProjector) -> int:
+    """Return the number of weights of the projector of squares, and of those of further states."""
+    inputs, more = config.feature_size, len(config.deepstack or ())
+    layers = inputs * (inputs + 1) + config.hidden_size * (inputs + 1)
+    patch = inputs // projector.factor**2
+    return (1 + more) * layers + norm_weights(projector.norm, patch) + more * norm_weights(projector.norm, inputs)
 
 
 def _vision_head(config: VisionConfig) -> int:
@@ -275,6 +289,7 @@ def _products(config: StackConfig) -> int:
     count += 0 if config.embedding_size is None else hidden * config.embedding_size
     count += _token_projection(config)
     count += _stem(config, 2)  # the second convolution halves the frames: two of the first make one token
+    count += 0 if config.patch_vectors is None else hidden * config.patch_vectors.inputs
     count += 0 if config.patch_stem is None else hidden * config.patch_stem.inputs
     return count + _stream_projections(config) + HEADS[type(config)].products(config)
 
@@ -292,6 +307,7 @@ HEADS: dict[type[StackConfig], HeadCount] = {
         lambda config: 0 if config.head is None else config.head.weights(config.sizes),
         lambda config: 0 if config.head is None else config.head.products(config.sizes),
     ),
+    GridVisionConfig: HeadCount(lambda config: 0, lambda config: 0),
     VisionConfig: HeadCount(_vision_head, _vision_head_products),
     PictureTextConfig: HeadCount(lambda config: _decoder_head(config) + _projector(config), _table),
 }

@@ -1,6 +1,7 @@
 """The processor of pictures: every number of what happens to a picture before a graph reads it."""
 
 from dataclasses import dataclass
+from math import ceil, floor, isqrt, sqrt
 from typing import Literal
 
 from edgeformer.documents.schema import check
@@ -129,6 +130,72 @@ class TilesProcessor:
         return PictureSize(height=self.tile, width=self.tile)
 
 
+MOST_ASPECT = 200
+"""Longer side over shorter side of a picture at most, where it is resized to a number of pixels; as in transformers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridProcessor:
+    """A processor that keeps the aspect of a picture, within limits of its pixels, and cuts it into patches.
+
+    A picture becomes RGB, is resized so that both sides are multiples of `patch` · `square`, is made values of as
+    `FixedSizeProcessor` does it, and cut into patches [channels, frames, patch, patch], the picture in each frame.
+    Squares of patches come row by row, and so do the patches in them. Source: transformers' Qwen2VLImageProcessorPil.
+
+    Attributes:
+        patch: pixels of a side of a patch.
+        square: patches of a side of a square, which becomes one state.
+        frames: frames of a video in a patch.
+        min_pixels, max_pixels: a resized picture has no fewer and no more, as far as whole squares allow.
+        resample: the filter.
+        scale, mean, std, white_background: see `FixedSizeProcessor`.
+    """
+
+    kind: Literal["grid"] = "grid"
+    patch: int
+    square: int
+    frames: int
+    min_pixels: int
+    max_pixels: int
+    resample: Resample
+    scale: float | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    white_background: bool = False
+
+    def __post_init__(self) -> None:
+        for field in ("patch", "square", "frames", "min_pixels"):
+            check(getattr(self, field) > 0, self, field, "positive")
+        check(self.side <= LARGEST_SIDE, self, "patch", f"of squares of {LARGEST_SIDE:,} pixels at most")
+        check(self.max_pixels >= max(self.min_pixels, self.side**2), self, "max_pixels", "those of a square or more")
+        _check_normalization(self)
+
+    @property
+    def side(self) -> int:
+        """Return the pixels of a side of a square."""
+        return self.patch * self.square
+
+    def resized(self, height: int, width: int) -> tuple[int, int]:
+        """Return the height and width of a picture that is resized, in whole squares."""
+        side, pixels = self.side, height * width
+        rows, columns = round(height / side), round(width / side)
+        if rows * columns * side**2 > self.max_pixels:
+            by = sqrt(pixels / self.max_pixels)
+            rows, columns = (max(1, floor(each / by / side)) for each in (height, width))
+        elif rows * columns * side**2 < self.min_pixels:
+            by = sqrt(self.min_pixels / pixels)
+            rows, columns = (ceil(each * by / side) for each in (height, width))
+        return rows * side, columns * side
+
+    @property
+    def most_rows(self) -> int:
+        """Return the rows or columns of squares that a picture has at most.
+
+        Rounding makes a picture of the largest aspect at most twice as long for its width.
+        """
+        return isqrt(2 * MOST_ASPECT * self.max_pixels) // self.side + 1
+
+
 def _check_normalization(config: "PictureProcessor") -> None:
     """Check `mean` and `std`."""
     check((config.mean is None) == (config.std is None), config, "std", "set where there is a mean, and only there")
@@ -222,7 +289,7 @@ class AnyResolutionProcessor:
         return PictureSize(height=self.tile, width=self.tile)
 
 
-PictureProcessor = FixedSizeProcessor | TilesProcessor | AspectTilesProcessor | AnyResolutionProcessor
+PictureProcessor = FixedSizeProcessor | GridProcessor | TilesProcessor | AspectTilesProcessor | AnyResolutionProcessor
 """The kinds of processors, told apart by `kind`."""
 
 
@@ -320,6 +387,24 @@ class TiledPlaceholder:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GridPlaceholder:
+    """A placeholder that becomes the same token, once for each square of a picture of any size.
+
+    Attributes:
+        token: the placeholder.
+        video: the placeholder of a video, which is not read; None where there is none.
+    """
+
+    kind: Literal["grid"] = "grid"
+    token: int
+    video: int | None = None
+
+    def expanded(self, rows: int, columns: int) -> list[int]:
+        """Return the tokens of a picture of so many squares; `token` stands for each state."""
+        return [self.token] * (rows * columns)
+
+
+@dataclass(frozen=True, kw_only=True)
 class EnclosedPlaceholder:
     """A placeholder that becomes the states of all tiles and of the whole picture, between two marks.
 
@@ -364,5 +449,5 @@ class RowsPlaceholder:
         return [self.token] * (self.count + rows * (columns + 1))
 
 
-Placeholder = RepeatedPlaceholder | TiledPlaceholder | EnclosedPlaceholder | RowsPlaceholder
+Placeholder = GridPlaceholder | RepeatedPlaceholder | TiledPlaceholder | EnclosedPlaceholder | RowsPlaceholder
 """The kinds of placeholders, told apart by `kind`."""

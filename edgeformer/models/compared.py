@@ -142,21 +142,27 @@ def _picture_text_class(config: PictureTextConfig, architectures: Sequence[str])
 def _picture_text_ours(
     module: Any, config: PictureTextConfig, inputs: list[Tensor], caches: Sequence[Any]
 ) -> list[Tensor]:
-    pixels, text, *packing = inputs
-    seen = text == PLACEHOLDER
-    features = module.see(pixels.flatten(0, 1) if packing else pixels).flatten(0, 1)
-    packed = []
-    if packing:
-        features = _put_together(features, *packing[1:3])
-        packed = [_put_together(packing[3].flatten(0, 1), *packing[5:])] if packing[3:] else []
-    embeddings = module.embed_tokens(text.masked_fill(seen, 0))
+    pixels, text, *more = inputs
+    seen, positions, packed = text == PLACEHOLDER, list[Tensor](), list[Tensor]()
+    if config.grid_vision is not None:
+        grids, *positions = more
+        patches = pixels.split([int(grid.prod()) for grid in grids])
+        pictures = zip(patches, grids.split(1), strict=True)
+        features = torch.cat([module.see(*picture) for picture in pictures], 1).flatten(0, 1)
+    else:
+        features = module.see(pixels.flatten(0, 1) if more else pixels).flatten(0, 1)
+        if more:
+            features = _put_together(features, *more[1:3])
+            packed = [_put_together(more[3].flatten(0, 1), *more[5:])] if more[3:] else []
+    embeddings = module.embed_wide(text.masked_fill(seen, 0))
     embeddings = embeddings.masked_scatter(seen.unsqueeze(-1), features.to(embeddings.dtype))
     if config.bidirectional is None:
-        logits = module.read_embeddings(embeddings, torch.ones_like(text), caches)[0]
+        logits = module.read_embeddings(embeddings, torch.ones_like(text), caches, *positions)[0]
     else:
-        numbers = _prompt(text) - 1 if config.bidirectional == "prompt" else _pictures(seen, config.picture_tokens)
+        count = config.picture_tokens or 0
+        numbers = _prompt(text) - 1 if config.bidirectional == "prompt" else _pictures(seen, count)
         logits = module.read_blocks(embeddings, numbers[0].tolist(), caches)[0]
-    return [features, logits, *packed]
+    return [features[:, : config.hidden_size], logits, *packed]
 
 
 def _put_together(states: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
@@ -175,11 +181,15 @@ def _prompt(text: Tensor) -> Tensor:
 
 
 def _picture_text_theirs(model: Any, config: PictureTextConfig, inputs: list[Tensor]) -> list[Tensor]:
-    pixels, text, *packing = inputs
-    sizes = {"image_sizes": packing[0]} if packing else {}
-    types = {"pictures": (text == PLACEHOLDER).to(torch.int64), "prompt": 1 - _prompt(text)}
-    options = {} if config.bidirectional is None else {"token_type_ids": types[config.bidirectional]}
-    text = text.masked_fill(text == PLACEHOLDER, model.config.image_token_id)
+    pixels, text, *more = inputs
+    seen, packing = text == PLACEHOLDER, more if config.grid_vision is None else []
+    sizes, options = {"image_sizes": packing[0]} if packing else {}, {}
+    if config.grid_vision is not None:
+        sizes, options = {"image_grid_thw": more[0]}, {"mm_token_type_ids": seen.int()}
+    if config.bidirectional is not None:
+        types = {"pictures": seen.to(torch.int64), "prompt": 1 - _prompt(text)}
+        options = {"token_type_ids": types[config.bidirectional]}
+    text = text.masked_fill(seen, model.config.image_token_id)
     cpu = torch.device("cpu")  # Idefics3 moves states to where its parameters are, which are on the meta device
     devices = (patch.object(kind, "device", cpu) for kind in {type(model), type(model.model)})
     with ExitStack() as patches, _positions_in_float32(model):

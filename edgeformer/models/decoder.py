@@ -56,9 +56,17 @@ class Decoder(Stack):
         return self.run_blocks(x, run, caches, encoder_caches)
 
     def run_blocks(
-        self, x: Tensor, run: Run, caches: Sequence[LayerCache], encoder_caches: Sequence[Cache] = ()
+        self,
+        x: Tensor,
+        run: Run,
+        caches: Sequence[LayerCache],
+        encoder_caches: Sequence[Cache] = (),
+        added: Sequence[Tensor] = (),
     ) -> tuple[Tensor, list[LayerCache]]:
-        """Return what `forward` returns, of what `embed` returns."""
+        """Return what `forward` returns, of what `embed` returns.
+
+        added: states [B, S, E] that are added behind the first blocks, one for each.
+        """
         presents: list[LayerCache] = []
         for index, past in enumerate(caches):
             attention = self.config.blocks[index].attention
@@ -66,6 +74,8 @@ class Decoder(Stack):
             encoder_cache = encoder_caches[index] if encoder_caches else None
             x, present = self.run_block(index, x, (*(shared or ()), *past), run, encoder_cache)
             presents.append(present)
+            if index < len(added):
+                x = x + added[index]
         return self.unembed(x), presents
 
     def embed(self, input_ids: Tensor, attention_mask: Tensor, source_mask: Tensor | None = None) -> tuple[Tensor, Run]:

@@ -6,7 +6,7 @@ the cross-attention keys and values of every layer of the decoder, and the decod
 return logits in float32, so that clients need no half-precision type for sampling.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -22,6 +22,7 @@ from edgeformer.config import (
     StackConfig,
     VisionConfig,
 )
+from edgeformer.config.position import AXES
 from edgeformer.contract.tensors import (
     CacheGeometry,
     TensorSpec,
@@ -30,6 +31,7 @@ from edgeformer.contract.tensors import (
     dual_inputs,
     embedding_decoder_inputs,
     output_names,
+    patch_inputs,
     picture_inputs,
     present_names,
     seq2seq_decoder_inputs,
@@ -162,14 +164,20 @@ def seq2seq_graphs(config: Seq2SeqConfig) -> tuple[GraphSpec, GraphSpec]:
 
 def picture_graphs(config: PictureTextConfig) -> dict[str, GraphSpec]:
     """Return the graphs with which a decoder reads pictures, by form, beside the one with which it reads text."""
-    cache, patches = config.cache_geometry, config.vision.patches
+    cache, vision = config.cache_geometry, config.vision
+    axes = None if config.axes is None else AXES
+    if vision.kind == "grid_vision":
+        pictures = patch_inputs(vision.patches.inputs, vision.grid_input)
+    else:
+        patches = vision.patches
+        pictures = picture_inputs(patches.channels, patches.height, patches.width, config.tiled)
     return {
         "vision_encoder": GraphSpec(
             file=FORMS["vision_encoder"].file,
-            inputs=tuple(picture_inputs(patches.channels, patches.height, patches.width, config.tiled)),
+            inputs=tuple(pictures),
             outputs=("image_features",),
             wrap=_PictureGraph,
-            stack=config.vision,
+            stack=vision,
         ),
         "embed_tokens": GraphSpec(
             file=FORMS["embed_tokens"].file,
@@ -179,9 +187,9 @@ def picture_graphs(config: PictureTextConfig) -> dict[str, GraphSpec]:
         ),
         "embedding_decoder": GraphSpec(
             file=FORMS["embedding_decoder"].file if config.bidirectional is None else BLOCK_GRAPH,
-            inputs=tuple(embedding_decoder_inputs(cache, config.hidden_size)),
+            inputs=tuple(embedding_decoder_inputs(cache, config.wide_size, axes)),
             outputs=(*output_names(cache), *((TABLE_ROW,) if config.tied_head else ())),
-            wrap=_EmbeddingDecoderGraph,
+            wrap=_EmbeddingDecoderGraph if axes is None else _PositionedDecoderGraph,
             caches=(cache,),
             stack=config,
         ),
@@ -215,24 +223,37 @@ class _DecoderGraph(_Graph):
 
 
 class _PictureGraph(_Graph):
-    def forward(self, pixel_values: Tensor) -> Tensor:
-        features: Tensor = self.model.see(pixel_values)  # type: ignore[operator]
+    def forward(self, *pictures: Tensor) -> Tensor:
+        features: Tensor = self.model.see(*pictures)  # type: ignore[operator]
         return features.float()
 
 
 class _EmbeddingGraph(_Graph):
     def forward(self, input_ids: Tensor) -> Tensor:
-        embeddings: Tensor = self.model.embed_tokens(input_ids)  # type: ignore[operator]
+        embeddings: Tensor = self.model.embed_wide(input_ids)  # type: ignore[operator]
         return embeddings.float()
 
 
 class _EmbeddingDecoderGraph(_Graph):
     def forward(self, inputs_embeds: Tensor, attention_mask: Tensor, *caches: Tensor) -> tuple[Tensor, ...]:
-        (geometry,), model = self.caches, cast(Any, self.model)
-        x, table = inputs_embeds.to(model.embedding.weight.dtype), model.embedding
-        logits, presents = model.read_embeddings(x, attention_mask, geometry.by_layer(caches))
-        row = (table(torch.zeros(1, dtype=torch.int64)),) if model.head.weight is table.weight else ()
-        return logits.float(), *_flat(presents), *row
+        return _read_embeddings(self, inputs_embeds, attention_mask, caches)
+
+
+class _PositionedDecoderGraph(_Graph):
+    def forward(
+        self, inputs_embeds: Tensor, attention_mask: Tensor, position_ids: Tensor, *caches: Tensor
+    ) -> tuple[Tensor, ...]:
+        return _read_embeddings(self, inputs_embeds, attention_mask, caches, position_ids)
+
+
+def _read_embeddings(
+    graph: _Graph, inputs_embeds: Tensor, attention_mask: Tensor, caches: Sequence[Tensor], *positions: Tensor
+) -> tuple[Tensor, ...]:
+    (geometry,), model = graph.caches, cast(Any, graph.model)
+    x, table = inputs_embeds.to(model.embedding.weight.dtype), model.embedding
+    logits, presents = model.read_embeddings(x, attention_mask, geometry.by_layer(caches), *positions)
+    row = (table(torch.zeros(1, dtype=torch.int64)),) if model.head.weight is table.weight else ()
+    return logits.float(), *_flat(presents), *row
 
 
 class _EncoderGraph(_Graph):

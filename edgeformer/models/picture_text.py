@@ -5,17 +5,23 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from edgeformer.config import (
     AveragePoolProjector,
     Grid,
     LinearProjector,
+    MergerProjector,
     MlpProjector,
+    NormConfig,
     PictureTextConfig,
     PixelShuffleProjector,
+    RotaryConfig,
 )
 from edgeformer.layers import LayerCache, make_norm
+from edgeformer.layers.position import TokenAngles, angles_by_axes
 from edgeformer.models.decoder import Decoder
+from edgeformer.models.grid_vision import GridVisionEncoder
 from edgeformer.models.vision import VisionEncoder
 from edgeformer.ops.activation import activate
 
@@ -26,7 +32,11 @@ class PictureText(Decoder):
     def __init__(self, config: PictureTextConfig, dtype: torch.dtype = torch.float32):
         super().__init__(config, dtype)
         self.seeing = config
-        self.vision = VisionEncoder(config.vision, dtype)
+        tower = config.vision
+        if tower.kind == "grid_vision":
+            self.vision: nn.Module = GridVisionEncoder(tower, dtype)
+        else:
+            self.vision = VisionEncoder(tower, dtype)
         sizes = config.feature_size, config.hidden_size
         match config.projector:
             case PixelShuffleProjector() as projector:
@@ -34,18 +44,35 @@ class PictureText(Decoder):
             case MlpProjector() as projector:
                 self.projector = DenseLayers(projector, *sizes, dtype)
             case AveragePoolProjector() as projector:
-                self.projector = PooledPatches(projector, config.vision.patches.grid, *sizes, dtype)
+                self.projector = PooledPatches(projector, config.patch_grid, *sizes, dtype)
             case LinearProjector() as projector:
                 self.projector = DenseLayer(projector, *sizes, dtype)
+            case MergerProjector() as projector:
+                self.projector = PatchMerger(projector, projector.norm, *sizes, dtype)
+                self.deepstack = nn.ModuleList(
+                    PatchMerger(projector, None, *sizes, dtype) for _ in config.deepstack or ()
+                )
         if config.newline:
             self.newline = Newline(config.hidden_size, dtype)
 
-    def see(self, pixel_values: Tensor) -> Tensor:
+    def embed_wide(self, input_ids: Tensor) -> Tensor:
+        """Return scaled embeddings of tokens, int64 [B, S], as `read_embeddings` takes them: [B, S, E · (1 + D)]."""
+        x = self.embed_tokens(input_ids)
+        more = self.seeing.wide_size - self.config.hidden_size
+        return F.pad(x, (0, more)) if more else x
+
+    def see(self, pixel_values: Tensor, grid: Tensor | None = None) -> Tensor:
         """Return what stands in the place of embeddings for pictures: states [N, tokens, E] of each.
 
         pixel_values: [N, channels, height, width], or [B, pictures, channels, height, width] where the graph has such
-        an axis (`PictureTextConfig.tiled`); in any float type.
+        an axis (`PictureTextConfig.tiled`); in any float type. Where pictures have any size, it is the patches of one,
+        [P, numbers], and grid its rows and columns, [[1, rows, columns]]; the states are [1, tokens, E · (1 + D)], with
+        those that are added behind the first D blocks.
         """
+        if isinstance(self.vision, GridVisionEncoder):
+            assert grid is not None
+            return self._see_any_size(self.vision, pixel_values, grid)
+        assert isinstance(self.vision, VisionEncoder)
         if self.seeing.tiled:
             pixel_values = pixel_values.flatten(0, 1)
         states = self.vision.states_after(pixel_values, self.seeing.feature_layers)
@@ -54,15 +81,38 @@ class PictureText(Decoder):
         features: Tensor = self.projector(torch.cat(states, -1) if len(states) > 1 else states[0])
         return self.newline(features) if self.seeing.newline else features
 
+    def _see_any_size(self, vision: GridVisionEncoder, pixel_values: Tensor, grid: Tensor) -> Tensor:
+        """Return the states of one picture, beside each other with those that are added behind the first blocks."""
+        layers = (*self.seeing.feature_layers, *(self.seeing.deepstack or ()))
+        states = vision.states_after(pixel_values, grid, layers)
+        found = [self.projector(states[0]), *(merge(x) for merge, x in zip(self.deepstack, states[1:], strict=True))]
+        return torch.cat(found, -1) if len(found) > 1 else found[0]
+
     def read_embeddings(
-        self, inputs_embeds: Tensor, attention_mask: Tensor, caches: Sequence[LayerCache]
+        self,
+        inputs_embeds: Tensor,
+        attention_mask: Tensor,
+        caches: Sequence[LayerCache],
+        position_ids: Tensor | None = None,
     ) -> tuple[Tensor, list[LayerCache]]:
         """Return what `forward` returns, of scaled embeddings [B, S, E], or what stands in their place.
 
-        Where the config has blocks that attend both ways, all of S is one.
+        They are [B, S, E · (1 + D)] where D states more are added behind the first blocks, zeros for tokens.
+        position_ids: int64 [3, B, S], where positions have axes (`PictureTextConfig.axes`). Where the config has blocks
+        that attend both ways, all of S is one.
         """
+        added: Sequence[Tensor] = ()
+        if self.seeing.deepstack:
+            inputs_embeds, *added = inputs_embeds.split(self.config.hidden_size, -1)
         x, run = self.begin(inputs_embeds, inputs_embeds, attention_mask)
-        return self.run_blocks(x, replace(run, bidirectional=self.seeing.bidirectional), caches)
+        axes, angles = self.seeing.axes, dict[RotaryConfig, TokenAngles]()
+        if axes is not None:
+            assert position_ids is not None
+            angles = {
+                each: angles_by_axes(self.rotary_table(each), position_ids, axes) for each in self.shared.rotaries
+            }
+        run = replace(run, bidirectional=self.seeing.bidirectional, angles=angles)
+        return self.run_blocks(x, run, caches, added=added)
 
     def read_blocks(
         self, inputs_embeds: Tensor, blocks: Sequence[int], caches: Sequence[LayerCache]
@@ -170,3 +220,24 @@ class DenseLayer(nn.Module):
         """Return [N, P, E] of states [N, P, E']."""
         features: Tensor = self.output(states)
         return features
+
+
+class PatchMerger(nn.Module):
+    """The projector that `MergerProjector` describes.
+
+    norm: of the state of each patch; None to normalize those of a square together.
+    """
+
+    def __init__(self, config: MergerProjector, norm: NormConfig | None, inputs: int, outputs: int, dtype: torch.dtype):
+        super().__init__()
+        self.config, self.together = config, norm is None
+        self.norm = make_norm(config.norm, inputs if norm is None else inputs // config.factor**2, dtype=dtype)
+        self.input = nn.Linear(inputs, inputs, dtype=dtype)
+        self.output = nn.Linear(inputs, outputs, dtype=dtype)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return [1, P / factor², E] of the states of patches [1, P, E'], those of a square one after the other."""
+        width, x = self.input.in_features, states.squeeze(0)
+        x = self.norm(x.view(-1, width)) if self.together else self.norm(x).view(-1, width)
+        features: Tensor = self.output(activate(self.config.activation, self.input(x)))
+        return features.unsqueeze(0)

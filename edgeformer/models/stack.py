@@ -13,6 +13,7 @@ from edgeformer.config import (
     Bidirectional,
     DisentangledConfig,
     LearnedPositions,
+    RotaryConfig,
     SinusoidalPositions,
     StackConfig,
     T5BiasConfig,
@@ -28,9 +29,10 @@ from edgeformer.layers.attention.attention_bias import (
     random_blocks,
     t5_buckets,
 )
+from edgeformer.layers.attention.patch_windows import PatchBlocks
 from edgeformer.layers.attention.relation import Relations, RelationTable, relation_rows
 from edgeformer.layers.bottleneck import BottleneckBlock
-from edgeformer.layers.position import ConstantTable, sinusoidal_table, temperature_table
+from edgeformer.layers.position import ConstantTable, TokenAngles, sinusoidal_table, temperature_table
 
 T = TypeVar("T", bound=Hashable)
 
@@ -52,6 +54,8 @@ class Run:
         source_mask: int64 [B, source] with 0 for padding of the encoder's input; None without cross-attention.
         relations: those of disentangled attention by the config that they belong to.
         bidirectional: how the new tokens of a causal model attend to each other; None for causally.
+        angles: by which tokens turn, by the rotary embedding, where `positions` do not say it.
+        patch_blocks: those of patches that attend within windows; None where they attend to all.
     """
 
     attention_mask: Tensor
@@ -63,6 +67,8 @@ class Run:
     relations: dict[Hashable, Relations] = field(default_factory=dict)
     layer_inputs: Tensor | None = None
     bidirectional: Bidirectional | None = None
+    angles: dict[RotaryConfig, TokenAngles] = field(default_factory=dict)
+    patch_blocks: PatchBlocks | None = None
 
 
 class Stack(nn.Module):
@@ -175,10 +181,11 @@ class Stack(nn.Module):
         for key in (_relative_key(attention), _pattern_key(attention)):
             if key in run.biases:
                 bias = run.biases[key] if bias is None else bias + run.biases[key]
-        rotary, temperature = attention.rotary, attention.query_temperature
+        temperature = attention.query_temperature
         return replace(
             self._context(run),
-            rotary=None if rotary is None else self.rotary[shared.rotaries.index(rotary)],  # type: ignore[arg-type]
+            rotary=None if attention.rotary is None else self._rotary(attention.rotary, run),
+            patch_blocks=run.patch_blocks,
             bias=bias,
             relations=run.relations.get(attention.relative),
             distances=self.distances.table if isinstance(attention.relative, TransformerXLConfig) else None,
@@ -187,6 +194,15 @@ class Stack(nn.Module):
             else self.temperature[shared.temperatures.index(temperature)](run.positions),
             source_mask=run.source_mask,
         )
+
+    def _rotary(self, rotary: RotaryConfig, run: Run) -> RotaryTable | TokenAngles:
+        """Return the cosines and sines of a rotary embedding."""
+        return run.angles.get(rotary) or self.rotary_table(rotary)
+
+    def rotary_table(self, rotary: RotaryConfig) -> RotaryTable:
+        """Return the table of a rotary embedding by positions."""
+        table: RotaryTable = self.rotary[self.shared.rotaries.index(rotary)]  # type: ignore[assignment]
+        return table
 
 
 def _position_embedding(config: StackConfig, dtype: torch.dtype) -> nn.Module:

@@ -37,9 +37,16 @@ IR_VERSION = 10
 NO_MODULE = "_empty_nn_module_stack"
 """Module name that torch.export gives to the sizes that it computes before any module runs."""
 
+PATCHES = 3600
+"""Patches of a picture while a module is traced, which squares of up to 6 × 6 of them divide.
+
+torch.export specializes sizes of 0 and 1 that follow from others, too, such as the number of squares. It is told that
+there are at least so many; the graph takes any, which the trials of small pictures show.
+"""
+
 SIZES = {
     "batch_size": 2, "sequence_length": 3, "past_sequence_length": 5, "total_sequence_length": 8, "source_length": 7,
-    "num_images": 4, "text_batch_size": 2, "image_batch_size": 4,
+    "num_images": 4, "text_batch_size": 2, "image_batch_size": 4, "num_patches": PATCHES,
 }  # fmt: skip
 """Sizes of the contract's symbolic dimensions while a module is traced: any but 0 and 1, which torch.export
 specializes.
@@ -96,7 +103,8 @@ def _export(
 ) -> tuple[torch.export.ExportedProgram, torch.onnx.ONNXProgram]:
     """Run torch.export and torch.onnx.export on a module of fake tensors."""
     inputs = graph_spec.inputs
-    dims = {name: Dim(name) for name in dict.fromkeys(dim for tensor in inputs for dim in _symbolic(tensor).values())}
+    names = dict.fromkeys(dim for tensor in inputs for dim in _symbolic(tensor).values())
+    dims = {name: Dim(name, min=PATCHES) if name == "num_patches" else Dim(name) for name in names}
     arguments = tuple(
         torch.ones(
             [SIZES[dim] if isinstance(dim, str) else dim for dim in tensor.dims],

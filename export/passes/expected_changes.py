@@ -7,11 +7,19 @@ FUSIBLE = ("rms_norm", "layer_norm")
 
 def expected_changes(config: StackConfig) -> dict[str, int]:
     """Return, for each pass, how many nodes of the model's canonical graph it must change or report as missed."""
+    blocks = _with_attention_op(config)
+    attentions = [block.attention for block in blocks if block.attention is not None]
     return {
-        "fold_rotary": sum(_rotates_last(block) for block in config.blocks),
-        "pack_qkv": sum(attention.shares is None for attention in config.attentions),
+        "fold_rotary": sum(_rotates_last(block) for block in blocks),
+        "pack_qkv": sum(attention.shares is None for attention in attentions),
         "fuse_skip_norm": _norms_of_sums(config),
     }
+
+
+def _with_attention_op(config: StackConfig) -> list[BlockConfig]:
+    """Return the blocks whose attention is one op: those that attend within windows of a picture multiply blocks."""
+    windows = config.picture_windows
+    return [block for index, block in enumerate(config.blocks) if windows is None or index in windows.everywhere]
 
 
 def _rotates_last(block: BlockConfig) -> bool:

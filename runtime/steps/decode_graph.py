@@ -68,12 +68,15 @@ class DecodeGraph:
         """Return the most tokens of a prompt, up to `length`, that a row can begin with: no block is divided."""
         return picture_blocks.prefix_end(tokens, length, self.manifest.vocab_size) if self.has_blocks else length
 
-    def input_of(self, session: Any, tokens: Tokens) -> tuple[Any, str, NDArray[Any]]:
-        """Return the session that reads tokens of one row, another one for pictures, and its input [1, S, …]."""
+    def inputs_of(self, session: Any, tokens: Tokens) -> tuple[Any, dict[str, NDArray[Any]]]:
+        """Return the session that reads tokens of one row, another one for pictures, and its inputs by name.
+
+        The first is [1, S, …].
+        """
         ids = np.asarray(tokens, np.int64)
         if self.pictures is None or not self.pictures.read(ids):
-            return session, "input_ids", ids[None]
-        return self.pictures.graphs.decoder, "inputs_embeds", self.pictures.embeddings(ids)
+            return session, {"input_ids": ids[None]}
+        return self.pictures.graphs.decoder, self.pictures.inputs(ids)
 
     def session_of(self, row: int) -> Any:
         """Return the session for a run of one row."""

@@ -7,7 +7,7 @@ dynamic   `GrowingSteps`  every run returns a present, which is the past of the 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,7 +78,7 @@ class StepMemory(ABC):
 
     def run_prompt(self, row: int, tokens: Tokens, length: int) -> Logits:
         """Append a piece of a prompt to one row, of `length` tokens then; return the logits of its last token [V]."""
-        session, *inputs = self.graph.input_of(self.graph.session_of(row), tokens)
+        session, inputs = self.graph.inputs_of(self.graph.session_of(row), tokens)
         count = 1 if self.graph.takes_start(session) else len(tokens)
         logits = self._kept_logits(count)
         self._run_row(session, row, inputs, length, logits)
@@ -87,7 +87,7 @@ class StepMemory(ABC):
     def run_all(self, row: int, tokens: Tokens, length: int) -> Logits:
         """Append tokens to one row, of `length` then; return new logits of each [S, V]."""
         logits = self.graph.new_logits(len(tokens))
-        session, *inputs = self.graph.input_of(self.graph.session_of(row), tokens)
+        session, inputs = self.graph.inputs_of(self.graph.session_of(row), tokens)
         self._run_row(session, row, inputs, length, logits)
         return logits
 
@@ -109,10 +109,12 @@ class StepMemory(ABC):
         """Bind anew from the next run on, because a buffer of the sources has moved."""
         self._prompts.clear()
 
-    def _run_row(self, session: Any, row: int, inputs: Sequence[Any], length: int, logits: Logits) -> None:
-        """Run one row by itself, so that its result does not depend on the other rows. inputs: name and values."""
-        name, values = inputs
+    def _run_row(self, session: Any, row: int, inputs: Mapping[str, NDArray[Any]], length: int, logits: Logits) -> None:
+        """Run one row by itself, so that its result does not depend on the other rows. inputs: tokens first."""
+        (name, values), *others = inputs.items()
         binding = self._row_binding(session, row, name, values, logits[None])
+        for other, array in others:
+            bind_input(binding, other, array)
         with self._cache.over(binding, np.ones(values.shape[:2], np.bool_), np.array([length]), row) as mask:
             bind_input(binding, self.graph.mask_name, mask)
             session.run_with_iobinding(binding)

@@ -6,6 +6,11 @@
 A prompt's numbers are what prefixes are found again by, so that another picture is another prefix. They reach no graph:
 pieces of a prompt that have some run over the graph that reads embeddings, and all others over the decode graph. Where
 a whole prompt attends both ways, a number stands for each of its tokens.
+
+Where positions have axes, a number stands for each token up to the last picture. These run at positions that are
+shifted as a whole, so that the tokens behind them stand at their slots of the cache: attention sees differences of
+positions alone, and the decode graph needs to know nothing of pictures. The numbers depend on the shift, so that a
+prefix is found again where pictures of the same shift follow.
 """
 
 import hashlib
@@ -16,6 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeformer.contract.tensors import POSITION_IDS
+from edgeformer.runtime.media.pictures.positions import AXES, PictureSpan, positions_of, shift
 from edgeformer.runtime.steps.picture_tower import Features, PromptPicture
 
 NUMBER_BITS = 62
@@ -58,9 +65,16 @@ class PictureRows:
     """
 
     def __init__(
-        self, graphs: PictureGraphs, shown: NDArray[np.int64], pictures: Sequence[PromptPicture], whole: bool = False
+        self,
+        graphs: PictureGraphs,
+        shown: NDArray[np.int64],
+        pictures: Sequence[PromptPicture],
+        *,
+        whole: bool = False,
+        spans: Sequence[PictureSpan] = (),
     ):
-        """shown: the prompt with the placeholder for each state. whole: whether all of it attends both ways.
+        """shown: the prompt with the placeholder for each state. whole: whether all of it attends both ways. spans:
+        where the pictures stand, where positions have axes.
 
         What a layer keeps of a token depends on every other one then, so that the numbers follow from all of them: no
         other prompt begins alike.
@@ -75,6 +89,11 @@ class PictureRows:
             self.tokens = shown.copy()
             drawn = [picture_numbers(digest, count, size) for digest, count in zip(digests, counts, strict=True)]
             self.tokens[seen] = np.concatenate([shown[:0], *drawn])
+        placed = spans[-1].end if spans else 0
+        if placed:
+            # A number for each slot and shift, to which tokens are added: another prompt has it where it has both.
+            of_slots = picture_numbers(f"shifted by {shift(spans)}".encode(), placed, 0)
+            self.tokens[:placed] = ((of_slots + self.tokens[:placed]) & ((1 << NUMBER_BITS) - 1)) + size
         picture, state = np.full((2, len(shown)), -1)
         picture[seen] = np.repeat(np.arange(len(counts)), counts)
         state[seen] = np.concatenate([shown[:0], *map(np.arange, counts)])
@@ -82,6 +101,8 @@ class PictureRows:
         places = places[np.argsort(self.tokens[places], kind="stable")]
         self._numbers = self.tokens[places]
         self._ids, self._pictures, self._states = shown[places], picture[places], state[places]
+        self._slots = places
+        self._positions = (positions_of(placed, spans) + shift(spans))[:, places] if placed else None
 
     def read(self, tokens: Sequence[int] | NDArray[np.int64]) -> bool:
         """Return whether any of these tokens is a number."""
@@ -95,6 +116,21 @@ class PictureRows:
         ids = np.asarray(tokens, np.int64)
         found = np.unique(self._pictures[self._find(ids[ids >= self.graphs.vocab_size])])
         return any(self.pictures[each].read_next() for each in found if each >= 0)
+
+    def inputs(self, tokens: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Return what the graph reads of a piece of a prompt that has a number, beside the mask and the cache.
+
+        inputs_embeds: float32 [1, S, E], first. position_ids: int64 [3, 1, S], where positions have axes.
+        """
+        inputs: dict[str, NDArray[Any]] = {"inputs_embeds": self.embeddings(tokens)}
+        if self._positions is not None:
+            numbered = tokens >= self.graphs.vocab_size
+            found = self._find(tokens[numbered])
+            # All tokens up to the last picture have numbers, so that a piece with some begins with one.
+            positions = np.tile(self._slots[found[0]] + np.arange(len(tokens)), (AXES, 1))
+            positions[:, numbered] = self._positions[:, found]
+            inputs[POSITION_IDS] = positions[:, None]
+        return inputs
 
     def embeddings(self, tokens: NDArray[np.int64]) -> Features:
         """Return the embeddings of tokens and numbers, float32 [1, S, E]."""

@@ -21,11 +21,19 @@ SPECIAL = [
     *(f"<row_{row}_col_{column}>" for row in range(1, SIDE + 1) for column in range(1, SIDE + 1)),
     "<IMG_CONTEXT>", "<img>", "</img>", "<video>",
     "<start_of_image>", "<end_of_image>", "<image_soft_token>",
+    "<|image_pad|>", "<|vision_start|>", "<|vision_end|>", "<|video_pad|>",
 ]  # fmt: skip
 IMAGE = SPECIAL.index("<image>")
-MARKS = {"gemma3": "<start_of_image>", "internvl": "<IMG_CONTEXT>"}
+QWEN = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "qwen3_5_moe")
+"""Families whose pictures stand between marks."""
+MARKS = {
+    "gemma3": "<start_of_image>", "internvl": "<IMG_CONTEXT>",
+    **dict.fromkeys(QWEN, "<|vision_start|><|image_pad|><|vision_end|>"),
+}  # fmt: skip
 """What a prompt has in the place of a picture, where it is not `<image>`."""
-STATES = {"gemma3": "<image_soft_token>", "internvl": "<IMG_CONTEXT>"}
+STATES = {
+    "gemma3": "<image_soft_token>", "internvl": "<IMG_CONTEXT>", **dict.fromkeys(QWEN, "<|image_pad|>"),
+}  # fmt: skip
 """The token in the place of each state of a picture, where it is not `<image>`."""
 NAMED_TOKENS = {
     "gemma3": {
@@ -61,6 +69,7 @@ TOWER = {
 
 GOT_OCR2 = transformers.GotOcr2ImageProcessorPil
 IDEFICS3, SMOLVLM = transformers.Idefics3ImageProcessorPil, transformers.SmolVLMImageProcessorPil
+GRID = transformers.Qwen2VLImageProcessorPil
 CLIP, GEMMA3, SIGLIP, LLAVA = (
     transformers.CLIPImageProcessorPil,
     transformers.Gemma3ImageProcessorPil,
@@ -89,10 +98,45 @@ def grids(height: int, width: int, most: int, **others: Any) -> dict[str, Any]:
     return {"size": {"height": height, "width": width}, "max_patches": most, **others}
 
 
+def pixels(least: int, most: int, **others: Any) -> dict[str, Any]:
+    return {"size": {"shortest_edge": least, "longest_edge": most}, **others}
+
+
+def turned(*sections: int, **others: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": list(sections), **others}}
+
+
 def square(size: int) -> dict[str, Any]:
     return {"size": {"shortest_edge": size}, "crop_size": {"height": size, "width": size}}
 
 
+QWEN2_TEXT = {"model_type": "qwen2_vl_text", "head_dim": None, "hidden_size": 48, "num_attention_heads": 3}
+QWEN2_TOWER = {
+    "depth": 3, "embed_dim": 24, "hidden_size": 48, "num_heads": 3, "patch_size": 7, "mlp_ratio": 2,
+}  # fmt: skip
+QWEN2_5_TOWER = {
+    "depth": 3, "hidden_size": 24, "out_hidden_size": 48, "intermediate_size": 20, "num_heads": 3, "patch_size": 7,
+    "window_size": 28, "fullatt_block_indexes": [1],
+}  # fmt: skip
+QWEN3_TEXT = {
+    "model_type": "qwen3_vl_text", "head_dim": 16, "hidden_size": 40, "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}  # fmt: skip
+QWEN3_5_TOWER = {
+    "depth": 3, "hidden_size": 24, "out_hidden_size": 40, "intermediate_size": 36, "num_heads": 3, "patch_size": 7,
+    "num_position_embeddings": 25,
+}  # fmt: skip
+QWEN3_TOWER = {**QWEN3_5_TOWER, "deepstack_visual_indexes": [0, 2]}
+PARTIAL = {"partial_rotary_factor": 0.25}
+QWEN3_5_TEXT = {
+    "model_type": "qwen3_5_text", "head_dim": 32, "num_attention_heads": 2, "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_conv_kernel_dim": 3,
+    "layer_types": ["linear_attention", "full_attention"], "initializer_range": 0.1,
+}  # fmt: skip
+QWEN3_5_MOE_TEXT = {
+    **QWEN3_5_TEXT, "model_type": "qwen3_5_moe_text", "num_experts": 4, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24, "shared_expert_intermediate_size": 20,
+}  # fmt: skip
 CLIP_TOWER = {"model_type": "clip_vision_model", "projection_dim": 12}
 LLAVA_NEXT, ONEVISION = transformers.LlavaNextImageProcessorPil, transformers.LlavaOnevisionImageProcessorPil
 PINPOINTS = {"image_grid_pinpoints": [[28, 56], [56, 28], [56, 56], [84, 28], [28, 84]]}
@@ -266,6 +310,102 @@ MODELS = {
             file={"patch_size": 7, "vision_feature_select_strategy": "full", "num_additional_image_tokens": 1},
         ),
     },
+    "qwen2_vl": {
+        "squares": Model(
+            vision=QWEN2_TOWER, text=QWEN2_TEXT | turned(2, 3, 3), processor=GRID,
+            picture=pixels(14 * 14 * 4, 14 * 14 * 40, patch_size=7),
+        ),
+        "of nine": Model(
+            vision={**QWEN2_TOWER, "embed_dim": 36, "patch_size": 5, "spatial_merge_size": 3, "temporal_patch_size": 1,
+                    "hidden_act": "gelu"},
+            text=QWEN2_TEXT | turned(1, 1, 2) | {"num_attention_heads": 6, "num_key_value_heads": 6,
+                                                 "tie_word_embeddings": True},
+            outer={"tie_word_embeddings": True}, processor=GRID,
+            picture=pixels(15 * 15, 15 * 15 * 30, patch_size=5, merge_size=3, temporal_patch_size=1),
+        ),
+        "single patches": Model(
+            vision={**QWEN2_TOWER, "embed_dim": 32, "num_heads": 2, "patch_size": 10, "spatial_merge_size": 1},
+            text=QWEN2_TEXT | turned(1, 2, 3, 2) | {
+                "use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1,
+            },
+            processor=GRID, picture=pixels(100, 100 * 45, patch_size=10, merge_size=1, image_std=[0.3, 0.2, 0.1]),
+        ),
+    },
+    "qwen2_5_vl": {
+        "windows": Model(
+            vision=QWEN2_5_TOWER, text=QWEN2_TEXT | turned(2, 3, 3) | {"model_type": "qwen2_5_vl_text"},
+            processor=GRID, picture=pixels(14 * 14 * 4, 14 * 14 * 40, patch_size=7),
+        ),
+        "of one square": Model(
+            vision={**QWEN2_5_TOWER, "window_size": 14, "fullatt_block_indexes": [0, 2], "hidden_act": "gelu"},
+            text=QWEN2_TEXT | turned(1, 1, 2) | {"num_attention_heads": 6, "model_type": "qwen2_5_vl_text"},
+            processor=GRID, picture=pixels(14 * 14 * 2, 14 * 14 * 33, patch_size=7),
+        ),
+        "of nine": Model(
+            vision={**QWEN2_5_TOWER, "patch_size": 5, "spatial_merge_size": 3, "window_size": 31,
+                    "fullatt_block_indexes": [], "num_heads": 1},
+            text=QWEN2_TEXT | turned(2, 3, 3) | {"model_type": "qwen2_5_vl_text", "tie_word_embeddings": True},
+            outer={"tie_word_embeddings": True}, processor=GRID,
+            picture=pixels(15 * 15, 15 * 15 * 30, patch_size=5, merge_size=3, do_convert_rgb=False),
+        ),
+    },
+    "qwen3_vl": {
+        "deepstack": Model(
+            vision=QWEN3_TOWER, text=QWEN3_TEXT | turned(4, 2, 2, mrope_interleaved=True),
+            processor=GRID, picture=pixels(14 * 14 * 4, 14 * 14 * 40, patch_size=7),
+        ),
+        "one more": Model(
+            vision={**QWEN3_TOWER, "deepstack_visual_indexes": [1], "num_position_embeddings": 4, "patch_size": 6,
+                    "hidden_act": "gelu"},
+            text=QWEN3_TEXT | turned(2, 1, 1, mrope_interleaved=True) | {"head_dim": 8, "tie_word_embeddings": True},
+            outer={"tie_word_embeddings": True}, processor=GRID,
+            picture=pixels(12 * 12 * 4, 12 * 12 * 30, patch_size=6, image_mean=[0.5] * 3, image_std=[0.5] * 3),
+        ),
+        "of nine": Model(
+            vision={**QWEN3_TOWER, "num_position_embeddings": 49, "spatial_merge_size": 3, "patch_size": 5,
+                    "deepstack_visual_indexes": [0, 1, 2]},
+            text=QWEN3_TEXT | turned(3, 3, 2, mrope_interleaved=True) | {"num_hidden_layers": 3},
+            processor=GRID, picture=pixels(15 * 15, 15 * 15 * 30, patch_size=5, merge_size=3),
+        ),
+    },
+    "qwen3_5": {
+        "hybrid": Model(
+            vision=QWEN3_5_TOWER, text=QWEN3_5_TEXT | turned(2, 1, 1, mrope_interleaved=True, **PARTIAL),
+            processor=GRID, picture=pixels(14 * 14 * 4, 14 * 14 * 40, patch_size=7),
+        ),
+        "attention": Model(
+            vision={**QWEN3_5_TOWER, "num_position_embeddings": 9, "num_heads": 2},
+            text=QWEN3_5_TEXT | turned(3, 3, 2, mrope_interleaved=True, partial_rotary_factor=0.5) | {
+                "head_dim": 32, "layer_types": ["full_attention", "full_attention"],
+            },
+            processor=GRID, picture=pixels(14 * 14 * 4, 14 * 14 * 40, patch_size=7),
+        ),
+        "of nine": Model(
+            vision={**QWEN3_5_TOWER, "spatial_merge_size": 3, "patch_size": 5},
+            text=QWEN3_5_TEXT | turned(2, 1, 1, mrope_interleaved=True, **PARTIAL) | {"tie_word_embeddings": True},
+            outer={"tie_word_embeddings": True}, processor=GRID,
+            picture=pixels(15 * 15, 15 * 15 * 30, patch_size=5, merge_size=3),
+        ),
+    },
+    "qwen3_5_moe": {
+        "hybrid": Model(
+            vision=QWEN3_5_TOWER, text=QWEN3_5_MOE_TEXT | turned(2, 1, 1, mrope_interleaved=True, **PARTIAL),
+            processor=GRID, picture=pixels(14 * 14 * 4, 14 * 14 * 40, patch_size=7),
+        ),
+        "attention": Model(
+            vision={**QWEN3_5_TOWER, "num_position_embeddings": 9, "num_heads": 2},
+            text=QWEN3_5_MOE_TEXT | turned(3, 3, 2, mrope_interleaved=True, partial_rotary_factor=0.5) | {
+                "head_dim": 32, "layer_types": ["full_attention", "full_attention"],
+            },
+            processor=GRID, picture=pixels(14 * 14 * 4, 14 * 14 * 40, patch_size=7),
+        ),
+        "of nine": Model(
+            vision={**QWEN3_5_TOWER, "spatial_merge_size": 3, "patch_size": 5},
+            text=QWEN3_5_MOE_TEXT | turned(2, 1, 1, mrope_interleaved=True, **PARTIAL) | {"tie_word_embeddings": True},
+            outer={"tie_word_embeddings": True}, processor=GRID,
+            picture=pixels(15 * 15, 15 * 15 * 30, patch_size=5, merge_size=3),
+        ),
+    },
 }  # fmt: skip
 
 MODELS["vipllava"] = {
@@ -296,16 +436,25 @@ def save(model_type: str, name: str, folder: Any) -> Any:
     """Save a seeded random model with its processor and tokenizer; return transformers' module in float64."""
     row = MODELS[model_type][name]
     torch.manual_seed(sum(map(ord, model_type + name)))
+    tower = {} if model_type in QWEN else TOWER
     token = "image_token_index" if model_type in ("gemma3", "paligemma") or "llava" in model_type else "image_token_id"
-    place = SPECIAL.index(STATES.get(model_type, "<image>"))
-    options = {"vision_config": TOWER | row.vision, "text_config": TEXT | row.text, token: place, **row.outer}
+    tokens = {token: SPECIAL.index(STATES.get(model_type, "<image>"))}
+    if model_type in QWEN:
+        names, marks = ("video", "vision_start", "vision_end"), ("<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
+        tokens |= {f"{name}_token_id": SPECIAL.index(mark) for name, mark in zip(names, marks, strict=True)}
+    options = {"vision_config": tower | row.vision, "text_config": TEXT | row.text, **tokens, **row.outer}
     model = transformers.AutoModelForImageTextToText.from_config(transformers.CONFIG_MAPPING[model_type](**options))
     with torch.no_grad():
         # transformers starts with norms of one and biases of zero, which would hide many faults.
         for parameter_name, parameter in model.named_parameters():
             if parameter.dim() == 1 or "norm" in parameter_name or "embed" in parameter_name:
                 parameter.add_(0.2 * torch.randn_like(parameter))
-            elif "vision" in parameter_name or "connector" in parameter_name or "projector" in parameter_name:
+            elif (
+                "visual" in parameter_name
+                or "vision" in parameter_name
+                or "connector" in parameter_name
+                or "projector" in parameter_name
+            ):
                 parameter.copy_(torch.randn_like(parameter) / parameter[0].numel() ** 0.5)
     model.save_pretrained(folder)
     fast = transformers.PreTrainedTokenizerFast(

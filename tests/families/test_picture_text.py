@@ -19,6 +19,7 @@ from picture_text_rows import IMAGE, MARKS, MODELS, save
 
 from edgeformer import ops
 from edgeformer.checkpoints.source import open_source
+from edgeformer.config import PatchWindows
 from edgeformer.errors import ConfigError, ExportError, ParityError, RequestError
 from edgeformer.export import export_model, verify
 from edgeformer.export.importers.library_comparison import compare_modules
@@ -30,25 +31,31 @@ from edgeformer.families.picture_text import seeing_names, with_tower
 from edgeformer.layers.attention.attention import Context
 from edgeformer.manifest.accounting import account
 from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.pictures import GridProcessor
 from edgeformer.models import picture_text
 from edgeformer.models.compared import _positions_in_float32
+from edgeformer.models.decoder import Decoder
+from edgeformer.models.grid_vision import GridVisionEncoder, PatchPlaces
 from edgeformer.models.picture_text import PictureText, PooledPatches
 from edgeformer.runtime import Engine, load
 from edgeformer.runtime.media.pictures.any_resolution import AnyResolution
 from edgeformer.runtime.media.pictures.aspect_tiles import AspectTiles
+from edgeformer.runtime.media.pictures.grid_patches import GridPatches
 from edgeformer.runtime.media.pictures.kinds import new_processor
+from edgeformer.runtime.media.pictures.positions import positions_of
 from edgeformer.runtime.media.pictures.processor import Processor
 from edgeformer.runtime.media.pictures.tiles import Tiles
 from edgeformer.runtime.prefixes import prefix_cache
 from edgeformer.runtime.prefixes.prefix_cache import PrefixCache
-from edgeformer.runtime.steps import memory, picture_blocks
-from edgeformer.runtime.steps.picture_rows import picture_numbers
+from edgeformer.runtime.steps import memory, picture_blocks, picture_rows
+from edgeformer.runtime.steps.picture_rows import PictureRows, picture_numbers
 
 LIMIT = 1e-5
 GEMMA3, PALIGEMMA = ("gemma3", "a window in a block"), ("paligemma", "two with windows")
 CASES = [(family, name) for family, models in MODELS.items() for name in models]
 EXPORTED_ALWAYS = (
     ("smolvlm", "tiles"), ("internvl", "norms"), ("llava", "layers"), ("llava_onevision", "shrunk"), GEMMA3, PALIGEMMA,
+    ("qwen2_vl", "squares"), ("qwen3_vl", "deepstack"),
 )  # fmt: skip
 EXPORTED = [
     case if case in EXPORTED_ALWAYS else pytest.param(*case, marks=pytest.mark.slow) for case in CASES
@@ -86,10 +93,11 @@ def bundles(models, tmp_path_factory):
 def theirs(model, prompt, pictures):
     """Return what transformers' processor makes of a prompt, and logits [S, V] of its module in float64."""
     encoded = model.processor(text=[prompt], images=[pictures] if pictures else None, return_tensors="pt")
+    types = () if "image_grid_thw" in encoded else ("mm_token_type_ids",)
     encoded = {
         name: value.double() if value.is_floating_point() else value
         for name, value in encoded.items()
-        if name not in ("attention_mask", "mm_token_type_ids", "pixel_attention_mask")
+        if name not in ("attention_mask", "pixel_attention_mask", *types)
     }
     with torch.no_grad(), _positions_in_float32(model.module):
         out = model.module(**encoded)
@@ -109,6 +117,9 @@ REAL = {
     "HuggingFaceTB--SmolVLM-256M-Instruct": (256_484_928, 64, (12,)),
     "google--gemma-3-4b-it": (4_300_079_472, 256, (27,)),
     "llava-hf--llava-1.5-7b-hf": (7_050_828_800, 576, (23,)),
+    "Qwen--Qwen2-VL-2B-Instruct": (2_208_985_600, None, (32,)),
+    "Qwen--Qwen2.5-VL-3B-Instruct": (3_754_622_976, None, (32,)),
+    "Qwen--Qwen3.5-0.8B": (852_985_920, None, (12,)),
 }
 
 
@@ -177,8 +188,9 @@ def test_a_prompt_of_paligemma_is_about_a_picture(models, bundles):
     assert ends == {0}
 
 
-def test_the_text_graph_is_that_of_the_text_model_alone(models, bundles, tmp_path):
-    family, name = EXPORTED_ALWAYS[0]
+@pytest.mark.parametrize("case", [EXPORTED_ALWAYS[0], EXPORTED_ALWAYS[-1]])
+def test_the_text_graph_is_that_of_the_text_model_alone(models, bundles, tmp_path, case):
+    family, name = case
     export_model(models(family, name).folder, tmp_path / "text", text_only=True, verify=None)
     text, whole = Manifest.read(tmp_path / "text"), Manifest.read(bundles(family, name))
     assert (text.task, whole.task) == ("causal-lm", "image-text-to-text")
@@ -368,12 +380,182 @@ MODULE_FAULTS = {
 }
 
 
+def of_vision(**changes):
+    """Return a function that changes fields of a config's tower."""
+    return lambda config: replace(config, vision=replace(config.vision, **changes))
+
+
+def of_axes(**changes):
+    """Return a function that changes the axes of a config's positions."""
+    return lambda config: replace(config, axes=replace(config.axes, **changes))
+
+
+MODULE_FAULTS |= {
+    ("qwen2_vl", "squares", "axes that take turns"): of_axes(sections=(4, 2, 2), interleaved=True),
+    ("qwen2_vl", "single patches", "height for width"): of_axes(sections=(1, 3, 2, 2)),
+    ("qwen2_5_vl", "windows", "windows ignored"): of_vision(attention_windows=None),
+    ("qwen2_5_vl", "windows", "larger windows"): of_vision(attention_windows=PatchWindows(squares=3, everywhere=(1,))),
+    ("qwen2_5_vl", "windows", "another block sees all"): of_vision(
+        attention_windows=PatchWindows(squares=2, everywhere=(2,))
+    ),
+    ("qwen3_vl", "deepstack", "no deepstack"): lambda config: replace(config, deepstack=None),
+    ("qwen3_vl", "deepstack", "states of other layers"): lambda config: replace(config, deepstack=(1, 2)),
+    ("qwen3_vl", "deepstack", "axes one after the other"): of_axes(interleaved=False),
+    ("qwen3_5", "hybrid", "axes one after the other"): of_axes(interleaved=False),
+}
+
+
 @pytest.mark.parametrize(("family", "name", "wrong"), MODULE_FAULTS)
 def test_an_export_refuses_a_model_that_is_another(models, family, name, wrong):
     source = open_source(models(family, name).folder)
     changed = replace(source, config=MODULE_FAULTS[family, name, wrong](source.config))
     with pytest.raises(ExportError, match="does not compute what"):
         compare_modules(changed, source.weights())
+
+
+def row_by_row(places, grid, patches, square, window):
+    """Return the places of patches as if they came row by row, and not in squares."""
+    right = places(grid, patches, square, window)
+    number = torch.arange(patches)
+    return replace(right, rows=number // grid[0, 2], columns=number % grid[0, 2])
+
+
+def half_pixels(self, places, grid, side):
+    """Return positions of a table whose corners are not those of the picture."""
+    table = self.position_embedding(torch.arange(side**2)).view(1, side, side, -1).permute(0, 3, 1, 2)
+    size = tuple(grid[0, 1:].tolist())
+    found = torch.nn.functional.interpolate(table, size, mode="bilinear", align_corners=False)
+    return found[0][:, places.rows, places.columns].T.unsqueeze(0)
+
+
+def a_layer_late(self, x, run, caches, encoder_caches=(), added=()):
+    return RUN_BLOCKS(self, x, run, caches, encoder_caches, [torch.zeros_like(x), *added] if added else added)
+
+
+PLACES, RUN_BLOCKS = PatchPlaces.of, Decoder.run_blocks
+CODE_FAULTS = {
+    ("qwen2_vl", "squares", "height and width of the grid swapped"): (
+        PatchPlaces, "of", lambda grid, *others: PLACES(grid[:, [0, 2, 1]], *others),
+    ),
+    ("qwen2_vl", "squares", "patches row by row"): (
+        PatchPlaces, "of", lambda *given: row_by_row(PLACES, *given),
+    ),
+    ("qwen2_5_vl", "windows", "squares left in the order of windows"): (
+        PatchPlaces, "of", lambda grid, *others: replace(
+            PLACES(grid, *others), restored=PLACES(grid, *others[:-1], None).restored
+        ),
+    ),
+    ("qwen3_vl", "deepstack", "corners of the table beside those of the picture"): (
+        GridVisionEncoder, "_interpolated", half_pixels,
+    ),
+    ("qwen3_vl", "of nine", "deepstack a layer late"): (Decoder, "run_blocks", a_layer_late),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "name", "wrong"), CODE_FAULTS)
+def test_an_export_refuses_code_that_is_another(models, family, name, wrong):
+    source = open_source(models(family, name).folder)
+    with patch.object(*CODE_FAULTS[family, name, wrong]), pytest.raises(ExportError, match="does not compute what"):
+        compare_modules(source, source.weights())
+
+
+GRID_FAULTS = {
+    "height and width swapped": fault(GridPatches, "patch_grid", lambda grid: grid[:, [0, 2, 1]]),
+    "patches in another order": fault(GridPatches, "values", lambda values: values[::-1]),
+    "blue for red": fault(Processor, "normalized", lambda values: values[::-1]),
+    "rounded to smaller squares": fault(GridProcessor, "resized", lambda size: (size[0] - 14, size[1])),
+}
+
+
+@pytest.mark.parametrize("name", GRID_FAULTS)
+def test_an_export_refuses_patches_that_are_others(models, name):
+    source = open_source(models("qwen2_vl", "squares").folder)
+    assert compare_pictures(source.folder, source.pictures) == ()
+    with GRID_FAULTS[name], pytest.raises(ExportError, match="does not make of a picture"):
+        compare_pictures(source.folder, source.pictures)
+
+
+RUNTIME_FAULTS = {
+    "delta 0": patch.object(picture_rows, "shift", lambda spans: 0),
+    "height and width of positions swapped": patch.object(
+        picture_rows, "positions_of", lambda *given: positions_of(*given)[[0, 2, 1]]
+    ),
+    "states behind the first blocks left out": patch.object(
+        PictureRows, "embeddings", lambda self, tokens: EMBEDDINGS(self, tokens) * (np.arange(120) < 40)
+    ),
+}  # fmt: skip
+EMBEDDINGS = PictureRows.embeddings
+
+
+@pytest.mark.parametrize("name", RUNTIME_FAULTS)
+def test_verification_refuses_other_positions_and_states(models, bundles, name):
+    case = "qwen3_vl", "deepstack"
+    bundle = bundles(*case)  # made without the fault
+    with RUNTIME_FAULTS[name]:
+        report = verify(bundle, models(*case).folder, mode="quick")
+    failed = {check.name for check in report.failures()}
+    assert any(each.startswith("pictures, text") or each.startswith("pictures, chunks") for each in failed)
+    assert all(each.startswith("pictures, ") for each in failed)
+
+
+def test_pictures_of_any_size_share_the_weights_of_the_text(bundles):
+    import onnx
+
+    stored = {}
+    for file in ("model", "decoder_model_merged"):
+        graph = onnx.load(bundles("qwen2_vl", "squares") / f"onnx/{file}.onnx", load_external_data=False).graph
+        stored[file] = {each.name: str(each.external_data) for each in graph.initializer if each.external_data}
+    assert any("qkv" in name for name in stored["model"])
+    assert stored["decoder_model_merged"].items() <= stored["model"].items()
+
+
+@pytest.fixture
+def qwen(bundles):
+    """Return the model of deepstack and positions of three axes in the runtime."""
+    return load(bundles("qwen3_vl", "deepstack"), "cpu", 1)
+
+
+def test_chunks_and_batches_have_the_positions_of_one_run(qwen):
+    mark, options = MARKS["qwen3_vl"], {"max_new_tokens": 5, "ignore_eos": True}
+    prompts = [f"{mark}{mark} a", f"b {mark} c {mark} d {mark}", "e", mark]
+    images = [PICTURES[:2], PICTURES[::-1], [], PICTURES[2:]]
+    alone = [qwen.generate(prompt, images=each, **options) for prompt, each in zip(prompts, images, strict=True)]
+    both = qwen.generate(prompts, images=images, **options)
+    assert [each.token_ids for each in both] == [each.token_ids for each in alone]
+    seen = qwen.see(prompts[1], images[1])
+    whole = qwen.forward(qwen.tokenizer.encode(prompts[1]), images[1])
+    for chunk in (1, 7, 64):
+        decoder = qwen.new_decoder(1, len(seen.tokens))
+        decoder.graph.pictures = seen.pictures
+        assert error(decoder.prefill_all(0, seen.tokens, chunk=chunk), whole) < LIMIT
+
+
+def test_a_chat_finds_the_same_pictures_again(qwen):
+    """Positions up to the last picture depend on all pictures: another one behind them is another prefix."""
+    options = {"max_new_tokens": 4, "ignore_eos": True}
+    first = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Which is red?"}]}
+    answer = qwen.chat([first], images=PICTURES[:1], **options).finish()
+    more = [first, {"role": "assistant", "content": [{"type": "text", "text": answer.text}]}, first]
+    follow = [*more[:2], {"role": "user", "content": [{"type": "text", "text": "And now?"}]}]
+    again = qwen.chat(follow, images=PICTURES[:1], **options).finish()
+    assert again.cached_tokens > answer.prompt_tokens - 8
+    another = qwen.chat(more, images=PICTURES[:2], **options).finish()
+    assert another.cached_tokens == 0
+    qwen.prefix_cache.max_bytes = 0
+    for messages, count, found in ((follow, 1, again), (more, 2, another)):
+        qwen.prefix_cache.clear()
+        assert qwen.chat(messages, images=PICTURES[:count], **options).finish().token_ids == found.token_ids
+
+
+def test_a_video_is_refused(qwen):
+    for prompt in ("<|vision_start|><|video_pad|><|vision_end|> a", f"{MARKS['qwen3_vl']}<|video_pad|>"):
+        with pytest.raises(RequestError, match="placeholder of a video"):
+            qwen.generate(prompt, images=PICTURES[: prompt.count("image_pad")])
+
+
+def test_a_long_line_is_refused_before_the_tower_runs(qwen):
+    with pytest.raises(RequestError, match="longer side is at most 200 times"):
+        qwen.generate(MARKS["qwen3_vl"], images=[np.zeros((2, 401, 3), np.uint8)])
 
 
 PATCHES = 16
@@ -630,8 +812,9 @@ def test_places_without_pictures_are_refused(models, tmp_path, options):
 )  # fmt: skip
 @pytest.mark.parametrize(
     ("family", "name"),
-    [("smolvlm", "whole"), ("internvl", "norms"), ("llava", "layers"), ("gemma3", "patches left out"), PALIGEMMA],
-)
+    [("smolvlm", "whole"), ("internvl", "norms"), ("llava", "layers"), ("gemma3", "patches left out"), PALIGEMMA,
+     ("qwen2_vl", "squares"), ("qwen2_5_vl", "windows"), ("qwen3_vl", "deepstack"), ("qwen3_5", "attention")],
+)  # fmt: skip
 def test_every_kind_of_bundle_reads_pictures(models, tmp_path, family, name, options):
     try:
         export_model(models(family, name).folder, tmp_path / "bundle", **options)

@@ -16,8 +16,9 @@ from transformers.image_utils import load_image
 from edgeformer.checkpoints.picture_processor import read_picture_processor
 from edgeformer.documents import schema
 from edgeformer.errors import ConfigError, MissingDependencyError, RequestError
-from edgeformer.manifest.pictures import FixedSizeProcessor, PictureSize, Resize
+from edgeformer.manifest.pictures import FixedSizeProcessor, GridProcessor, PictureSize, Resize
 from edgeformer.runtime.media.pictures import picture_files, processor
+from edgeformer.runtime.media.pictures.grid_patches import GridPatches
 from edgeformer.runtime.media.pictures.kinds import new_processor
 from edgeformer.runtime.media.pictures.picture_files import read_picture
 from edgeformer.runtime.media.pictures.processor import FixedSize
@@ -100,6 +101,56 @@ def test_pixel_values_are_the_bits_of_transformers(tmp_path, pictures, name):
         assert np.array_equal(values, expected.astype(np.float32)), label
         seen += 1
     assert seen >= 36
+
+
+GRIDS = {
+    "qwen2_vl": {},
+    "qwen3_vl": {"patch_size": 16, "size": {"shortest_edge": 65536, "longest_edge": 1 << 20}, "image_mean": [0.5] * 3},
+    "squares of nine": {
+        "patch_size": 5,
+        "merge_size": 3,
+        "temporal_patch_size": 1,
+        "min_pixels": 900,
+        "max_pixels": 9000,
+    },
+}
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_patches_are_the_bits_of_transformers(tmp_path, pictures, name):
+    kind, options = transformers.Qwen2VLImageProcessorPil, GRIDS[name]
+    config = saved(tmp_path, kind, options)
+    assert schema.from_json(GridProcessor, json.loads(json.dumps(schema.to_json(config)))) == config
+    ours, seen = GridPatches(config), 0
+    for label, content in pictures.items():
+        if "3000" in label and name != "qwen2_vl":
+            continue  # a second of decoding each
+        read = ours.read(content)
+        height, width, _ = read.shape
+        upright = ImageOps.exif_transpose(Image.open(BytesIO(content)))
+        if max(height, width) > 200 * min(height, width):
+            with pytest.raises(RequestError, match="at most 200 times the shorter one"):
+                ours.values(read)
+            with pytest.raises(ValueError, match="aspect ratio"):
+                kind(**options)(upright, return_tensors="np")
+            continue
+        expected = kind(**options)(upright, return_tensors="np")
+        values = ours.values(read)
+        assert values.dtype == np.float32
+        assert np.array_equal(values, expected["pixel_values"].astype(np.float32)), label
+        assert np.array_equal(ours.patch_grid(height, width), expected["image_grid_thw"]), label
+        assert max(ours.grid(height, width)) <= config.most_rows
+        seen += 1
+    assert seen >= 36
+
+
+def test_no_picture_has_more_rows_than_positions():
+    """The sides of squares follow from the limits alone, also where rounding makes a picture longer."""
+    config = GridProcessor(patch=4, square=2, frames=2, min_pixels=500, max_pixels=7000, resample="bicubic")
+    sizes = [(short, short * aspect) for short in range(1, 60) for aspect in (1, 3, 20, 66, 133, 199, 200)]
+    rows = [max(config.resized(height, width)) // config.side for height, width in sizes]
+    assert max(rows) <= config.most_rows
+    assert config.most_rows < 2 * max(rows)  # and the bound is no waste
 
 
 @pytest.mark.parametrize("name", SEVERAL)

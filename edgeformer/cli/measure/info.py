@@ -11,7 +11,15 @@ import click
 
 from edgeformer.cli._options import Command, json_option, option
 from edgeformer.cli._output import print_json, print_table
-from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, PictureTextConfig, StackConfig, VisionConfig
+from edgeformer.config import (
+    DecoderConfig,
+    EncoderConfig,
+    GridVisionConfig,
+    ModelConfig,
+    PictureTextConfig,
+    StackConfig,
+    VisionConfig,
+)
 from edgeformer.config.heads import EncoderHead
 from edgeformer.contract.tensors import CacheGeometry, ConvState, KeyValueState
 from edgeformer.errors import MissingDependencyError, RequestError
@@ -254,8 +262,15 @@ HEADS: dict[type[StackConfig], Head] = {
     PictureTextConfig: Head(
         fields=lambda config: {"tied_head": config.tied_head, "tokens_per_picture": config.picture_tokens},
         words=lambda config: ", ".join(
-            [*(["head tied to the embedding"] if config.tied_head else []), f"{config.picture_tokens} tokens a picture"]
+            [
+                *(["head tied to the embedding"] if config.tied_head else []),
+                f"{config.picture_tokens or 'by its size'} tokens a picture",
+            ]
         ),
+    ),
+    GridVisionConfig: Head(
+        fields=lambda config: {"patch": [config.patches.side] * 2, "square": [config.square] * 2},
+        words=lambda config: f"pictures of any size in squares of {config.square} × {config.square} patches",
     ),
     VisionConfig: Head(
         fields=lambda config: {

@@ -13,6 +13,7 @@ What differs between the kinds of models is asked of their configs:
 from edgeformer.config.models.decoder import DecoderConfig
 from edgeformer.config.models.dual_encoder import DualEncoderConfig
 from edgeformer.config.models.encoder import EncoderConfig
+from edgeformer.config.models.grid_vision import GridVisionConfig
 from edgeformer.config.models.picture_text import PictureTextConfig
 from edgeformer.config.models.seq2seq import Seq2SeqConfig
 from edgeformer.config.models.stack import NO_CACHE, AudioStem, Form, StackConfig, Task, TokenProjection
@@ -21,7 +22,8 @@ from edgeformer.config.models.vision_encoder import VisionConfig
 ModelConfig = DecoderConfig | EncoderConfig | Seq2SeqConfig | VisionConfig | DualEncoderConfig | PictureTextConfig
 
 __all__ = [
-    "NO_CACHE", "AudioStem", "DecoderConfig", "DualEncoderConfig", "EncoderConfig", "Form", "ModelConfig",
+    "NO_CACHE", "AudioStem", "DecoderConfig", "DualEncoderConfig", "EncoderConfig", "Form", "GridVisionConfig",
+    "ModelConfig",
     "PictureTextConfig",
     "Seq2SeqConfig", "StackConfig", "Task", "TokenProjection", "VisionConfig",
 ]  # fmt: skip

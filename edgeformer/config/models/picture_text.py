@@ -6,10 +6,13 @@ from typing import ClassVar, Literal, Self
 
 from edgeformer.config.block import BlockConfig
 from edgeformer.config.models.decoder import DecoderConfig
+from edgeformer.config.models.grid_vision import GridVisionConfig
 from edgeformer.config.models.stack import StackConfig, Task
 from edgeformer.config.models.vision_encoder import VisionConfig
-from edgeformer.config.pictures import Bidirectional, Projector
+from edgeformer.config.pictures import Bidirectional, Grid, MergerProjector, Projector
+from edgeformer.config.position import RotaryAxes
 from edgeformer.documents.schema import check
+from edgeformer.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,27 +31,40 @@ class PictureTextConfig(DecoderConfig):
         newline: True where a learned state follows those of each of the tower's pictures (`image_newline`); it ends
             rows, too, where the states of tiles are put together (`AnyResolutionProcessor`). None where none does.
         bidirectional: what attends both ways, a *block*; None where pictures are read as tokens are.
+        deepstack: after how many blocks of the tower states are read that are added to those of the picture behind the
+            first blocks of the text model, one for each, by a projector of their own (arXiv 2406.04334); None for none.
+        axes: axes of the positions of pictures; None where a picture's states are positions as tokens are.
     """
 
     task: ClassVar[Task] = "image-text-to-text"
     kind: Literal["picture_text"] = "picture_text"  # type: ignore[assignment]  # of another class of configs
-    vision: VisionConfig
+    vision: VisionConfig | GridVisionConfig
     feature_layers: tuple[int, ...]
     keeps_prefix: bool = False
     projector: Projector
     tiled: bool = False
     newline: bool | None = None
     bidirectional: Bidirectional | None = None
+    deepstack: tuple[int, ...] | None = None
+    axes: RotaryAxes | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         last = len(self.vision.blocks)
         fits = len(self.feature_layers) > 0 and all(0 <= layer <= last for layer in self.feature_layers)
         check(fits, self, "feature_layers", f"numbers from 0 to {last}, the tower's blocks")
-        outputs = (self.vision.pooler, self.vision.projection, self.vision.classifier)
-        check(all(each is None for each in outputs), self, "vision", "without outputs beside its states")
         check(self.per_layer_embedding is None, self, "per_layer_embedding", "None: pictures have no tokens to embed")
-        grid, side = self.vision.patches.grid, self.projector.side
+        if self.axes is not None:
+            turned = {2 * self.axes.pairs} | {each.rotary.rotary_dim for each in self.attentions if each.rotary}
+            check(len(turned) == 1, self, "axes", "an axis for each pair of the rotary embedding")
+        vision = self.vision
+        if vision.kind == "grid_vision":
+            self._check_grid(vision)
+            return
+        outputs = (vision.pooler, vision.projection, vision.classifier)
+        check(all(each is None for each in outputs), self, "vision", "without outputs beside its states")
+        check(self.deepstack is None, self, "deepstack", "None for pictures of one size")
+        grid, side = vision.patches.grid, self.projector.side
         check(side == 1 or not self.keeps_prefix, self, "keeps_prefix", "False where squares of patches become a state")
         check(side <= min(grid.rows, grid.columns), self, "projector", "for squares that are no larger than a picture")
         if self.projector.joined > 1:
@@ -58,6 +74,16 @@ class PictureTextConfig(DecoderConfig):
             whole = not self.tiled and not self.newline
             check(whole, self, "bidirectional", "None where a picture is cut into tiles")
             check(all(map(_turns, self.blocks)), self, "bidirectional", "None for blocks that only look back")
+
+    def _check_grid(self, vision: GridVisionConfig) -> None:
+        """Check what stands behind a tower of pictures of any size."""
+        merges = isinstance(self.projector, MergerProjector) and self.projector.factor == vision.square
+        check(merges, self, "projector", f"one of squares of {vision.square} × {vision.square} patches")
+        check(not self.tiled and not self.newline, self, "tiled", "False for pictures of any size")
+        check(self.bidirectional is None, self, "bidirectional", "None for pictures of any size")
+        layers, last = self.deepstack or (), len(vision.blocks)
+        fits = all(0 <= layer <= last for layer in layers) and len(layers) <= len(self.blocks)
+        check(fits, self, "deepstack", f"numbers from 0 to {last}, and no more than blocks of the text model")
 
     @classmethod
     def of_decoder(cls, text: DecoderConfig, **seeing: object) -> "PictureTextConfig":
@@ -76,9 +102,24 @@ class PictureTextConfig(DecoderConfig):
         return True
 
     @property
-    def picture_tokens(self) -> int:
-        """Return the number of states that one of the tower's pictures becomes."""
-        grid, side = self.vision.patches.grid, self.projector.side
+    def patch_grid(self) -> Grid:
+        """Return the rows and columns of patches of pictures, which have one size."""
+        vision = self.vision
+        assert vision.kind == "vision", "pictures of any size have no such grid"
+        return vision.patches.grid
+
+    @property
+    def grid_vision(self) -> GridVisionConfig | None:
+        """Return the tower of pictures of any size; None for another one."""
+        vision = self.vision
+        return vision if vision.kind == "grid_vision" else None
+
+    @property
+    def picture_tokens(self) -> int | None:
+        """Return the number of states that one of the tower's pictures becomes; None where its size decides."""
+        if self.grid_vision is not None:
+            return None
+        grid, side = self.patch_grid, self.projector.side
         prefix = self.vision.prefix_tokens * self.keeps_prefix
         return (grid.rows // side) * (grid.columns // side) + prefix + bool(self.newline)
 
@@ -87,9 +128,31 @@ class PictureTextConfig(DecoderConfig):
         """Return the size of the states that the projector reads."""
         return self.vision.hidden_size * len(self.feature_layers) * self.projector.joined
 
+    @property
+    def wide_size(self) -> int:
+        """Return the width of embeddings, with those that are added behind the first blocks at their ends."""
+        return self.hidden_size * (1 + len(self.deepstack or ()))
+
     def with_picture_size(self, height: int, width: int) -> Self:
         """Return the config for pictures of another size. Raises ConfigError where the tower does not read them."""
-        return replace(self, vision=self.vision.with_picture_size(height, width))
+        vision = self.vision
+        return self if vision.kind == "grid_vision" else replace(self, vision=vision.with_picture_size(height, width))
+
+    def with_patches(self, side: int, square: int, frames: int, most: int) -> Self:
+        """Return the config for pictures of up to `most` rows or columns of patches.
+
+        Raises ConfigError where the tower reads others than those of these sides, squares and frames.
+        """
+        vision = self.grid_vision
+        if vision is None:
+            raise ConfigError("the image processor cuts pictures of any size, and the model reads those of one size.")
+        read = vision.patches.side, vision.square, vision.patches.frames
+        if read != (side, square, frames):
+            raise ConfigError(
+                f"the image processor has patch_size, merge_size and temporal_patch_size {(side, square, frames)}, and "
+                f"by config.json the model reads {read}. Use the processor that it was trained with."
+            )
+        return replace(self, vision=vision.with_sides(most))
 
 
 def _turns(block: BlockConfig) -> bool:

@@ -12,7 +12,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from edgeformer.config import Bidirectional, DecoderConfig, PictureTextConfig, Projector, VisionConfig
+from edgeformer.config import (
+    Bidirectional,
+    DecoderConfig,
+    GridVisionConfig,
+    PictureTextConfig,
+    Projector,
+    RotaryAxes,
+    VisionConfig,
+)
 from edgeformer.errors import ConfigError
 from edgeformer.families._family import Computed, Family, Fields, Packed
 from edgeformer.families._wrappers import is_foreign, wrapper_of
@@ -26,13 +34,14 @@ class Seeing:
     unread: patterns of tensors of the tower that nothing reads, because its config leaves them out.
     """
 
-    vision: VisionConfig
+    vision: VisionConfig | GridVisionConfig
     feature_layers: tuple[int, ...]
     projector: Projector
     keeps_prefix: bool = False
     tiled: bool = False
     newline: bool | None = None
     bidirectional: Bidirectional | None = None
+    deepstack: tuple[int, ...] | None = None
     unread: tuple[str, ...] = ()
 
 
@@ -68,6 +77,7 @@ class PictureTextFamily:
             no prefix `model.`.
         marks: returns the texts of tokens around pictures, of tokenizer_config.json.
         processor: kind of its processor of pictures.
+        axes: returns the axes of positions of a config.json; None for a family without them.
         picture_options: returns fields of its processor of pictures that its processor of texts and pictures says,
             whatever the file has, or its model; of config.json, and what was read of it.
         processor_fields: fields of processor_config.json that edgeformer reads, or that change nothing here.
@@ -78,7 +88,8 @@ class PictureTextFamily:
     read: Callable[[Fields], Seeing]
     tensors: Mapping[str, str | Packed | tuple[str | Packed, ...]]
     marks: Callable[[Mapping[str, Any]], Marks]
-    processor: Literal["any_resolution", "aspect_tiles", "fixed_size", "tiles"]
+    processor: Literal["any_resolution", "aspect_tiles", "fixed_size", "grid", "tiles"]
+    axes: Callable[[Mapping[str, Any]], RotaryAxes] | None = None
     picture_options: Callable[[Mapping[str, Any], PictureTextConfig], Mapping[str, Any]] = lambda data, config: {}
     processor_fields: tuple[str, ...] = ()
     ignored_tensors: tuple[str, ...] = ()
@@ -126,6 +137,8 @@ def with_tower(data: dict[str, Any], text_family: Family, text: DecoderConfig) -
         tiled=seeing.tiled,
         newline=seeing.newline,
         bidirectional=seeing.bidirectional,
+        deepstack=seeing.deepstack,
+        axes=None if family.axes is None else family.axes(data),
     )
     return replace(
         text_family,

@@ -31,7 +31,9 @@ def with_newline(seeing: Seeing) -> Seeing:
             "config.json has vision_feature_select_strategy = 'full', and its tower has a class token, which has no "
             "place in rows of patches."
         )
-    grid = seeing.vision.patches.grid
+    vision = seeing.vision
+    assert vision.kind == "vision", "as all of LLaVA's are"
+    grid = vision.patches.grid
     if grid.rows != grid.columns:
         raise ConfigError(f"config.json has a tower of {grid.rows} × {grid.columns} patches; they must be a square.")
     return replace(seeing, newline=True)
@@ -40,7 +42,7 @@ def with_newline(seeing: Seeing) -> Seeing:
 def picture_options(data: Mapping[str, Any], config: PictureTextConfig) -> Mapping[str, Any]:
     """Return the grids, and how many states a tile becomes."""
     return {
-        "patches": config.vision.patches.grid.rows,
+        "patches": config.patch_grid.rows,
         "grids_of_model": data.get("image_grid_pinpoints") or PINPOINTS,
     }
 

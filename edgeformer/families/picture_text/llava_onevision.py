@@ -45,7 +45,7 @@ def _most_tiles(ratio: Any) -> int:
 def picture_options(data: Mapping[str, Any], config: PictureTextConfig) -> Mapping[str, Any]:
     """Return the grids, how many states a tile becomes, and their limit."""
     return {
-        "patches": config.vision.patches.grid.rows,
+        "patches": config.patch_grid.rows,
         "grids_of_model": data.get("image_grid_pinpoints") or PINPOINTS,
         "max_tiles": _most_tiles(data.get("vision_aspect_ratio") or f"{LIMIT}9"),
         "squares": True,

@@ -16,9 +16,10 @@ from edgeformer.config import (
     TransformerXLConfig,
 )
 from edgeformer.layers.attention.latent import LatentProjections
+from edgeformer.layers.attention.patch_windows import PatchBlocks
 from edgeformer.layers.attention.relation import Relations
 from edgeformer.layers.norm import make_norm
-from edgeformer.layers.position import RotaryTable
+from edgeformer.layers.position import RotaryTable, TokenAngles
 from edgeformer.ops.activation import scaled
 
 Cache = tuple[Tensor, Tensor]
@@ -36,7 +37,8 @@ class Context:
         positions: positions of the queries, int64 [B or 1, S].
         key_positions: positions of the keys, int64 [B or 1, T].
         token_mask: bool [B, S], which new tokens are tokens and not padding; None where no layer is recurrent.
-        rotary: cosines and sines of the rotary embedding.
+        rotary: cosines and sines of the rotary embedding, by positions or by tokens.
+        patch_blocks: those of patches that attend within windows; None where they attend to all.
         bias: added to scores, [B or 1, H or 1, S, T].
         distances: sinusoids of the distances 0, 1, 2… in tokens, [C, E].
         relations: vectors of the distances, for disentangled attention.
@@ -50,7 +52,8 @@ class Context:
     positions: Tensor
     key_positions: Tensor
     token_mask: Tensor | None = None
-    rotary: RotaryTable | None = None
+    rotary: RotaryTable | TokenAngles | None = None
+    patch_blocks: PatchBlocks | None = None
     bias: Tensor | None = None
     distances: Tensor | None = None
     relations: Relations | None = None
@@ -138,6 +141,8 @@ class Attention(nn.Module):
             )  # fmt: skip
             return self._output(output, x), ()
         key = self._placed(key, "key_norm", config.num_kv_heads, context)
+        if context.patch_blocks is not None:
+            return self._output(context.patch_blocks.attend(query, key, value, config.num_heads, config.scale), x), ()
         if isinstance(config.relative, ShawConfig):
             bias = _add(bias, self._shaw_bias(query, context, config.relative.max_distance))
         elif isinstance(config.relative, TransformerXLConfig):
@@ -195,7 +200,8 @@ class Attention(nn.Module):
             projected = self._normed(projected, norm, qk_norm)
         if context.rotary is not None and rotary is not None:
             tables = context.rotary.cos, context.rotary.sin
-            projected = ops.rotary_embedding(projected, context.positions, *tables, num_heads, rotary.interleaved)
+            rows = context.rotary.rows if isinstance(context.rotary, TokenAngles) else context.positions
+            projected = ops.rotary_embedding(projected, rows, *tables, num_heads, rotary.interleaved)
         if qk_norm is not None and qk_norm.after_rotary:
             projected = self._normed(projected, norm, qk_norm)
         return projected

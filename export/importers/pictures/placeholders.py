@@ -24,6 +24,7 @@ from edgeformer.families.picture_text import Marks, PictureTextFamily, load_seei
 from edgeformer.manifest.pictures import (
     AnyResolutionProcessor,
     EnclosedPlaceholder,
+    GridPlaceholder,
     Placeholder,
     RepeatedPlaceholder,
     RowsPlaceholder,
@@ -75,7 +76,8 @@ def _check_processor_file(folder: Path, family: PictureTextFamily, config: Pictu
     unknown = sorted(data.keys() - {*family.processor_fields, WHOLE, "tokenizer"})
     if unknown:
         raise ConfigError(f"{PROCESSOR_FILE} has fields that edgeformer does not know: {', '.join(unknown)}.")
-    states = config.picture_tokens - bool(config.newline)
+    count = config.picture_tokens
+    states = None if count is None else count - bool(config.newline)
     for name in COUNTS:
         if data.get(name) not in (None, states):
             raise ConfigError(
@@ -99,6 +101,8 @@ class _Encoder:
     def placeholder(self) -> Placeholder:
         """Return what a placeholder becomes."""
         marks, count, processor = self._marks, self._config.picture_tokens, self._source.pictures
+        if count is None:
+            return GridPlaceholder(token=self._token, video=self._source.hf_config.get("video_token_id"))
         if marks.start is not None and marks.end is not None:
             start, end = self._special(marks.start), self._special(marks.end)
             self._check_alike(marks.picture, marks.start, marks.end)

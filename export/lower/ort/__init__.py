@@ -54,12 +54,17 @@ RULES = (
 )
 
 
+def rotates(head_dim: int, rotary_dim: int) -> bool:
+    """Return whether the attention kernel rotates so many elements of heads by itself."""
+    return head_dim % 16 == 0 and rotary_dim % 16 == 0
+
+
 def rewrite(model: ir.Model) -> list[PassReport]:
     """Run the passes that prepare what these kernels read."""
     return [
         transpose_weights(model),
-        fold_rotary(model, accepts=lambda head_dim, rotary_dim: head_dim % 16 == 0 and rotary_dim % 16 == 0),
-        pack_qkv(model),
+        fold_rotary(model, rotates),
+        pack_qkv(model, rotates),
         fuse_skip_norm(model),
     ]
 

@@ -3,6 +3,7 @@
 from edgeformer.manifest.pictures import PictureProcessor
 from edgeformer.runtime.media.pictures.any_resolution import AnyResolution
 from edgeformer.runtime.media.pictures.aspect_tiles import AspectTiles
+from edgeformer.runtime.media.pictures.grid_patches import GridPatches
 from edgeformer.runtime.media.pictures.processor import FixedSize, Processor
 from edgeformer.runtime.media.pictures.tiles import Tiles
 
@@ -10,6 +11,7 @@ PROCESSORS: dict[str, type[Processor]] = {
     "any_resolution": AnyResolution,
     "aspect_tiles": AspectTiles,
     "fixed_size": FixedSize,
+    "grid": GridPatches,
     "tiles": Tiles,
 }
 """The classes of processors, by the kind of their config."""

@@ -61,6 +61,8 @@ class Processor(ABC):
     def values(self, pixels: Pixels, name: str = "the picture") -> NDArray[np.float32]:
         """Return what a graph reads of a picture, float32 [N, 3, height, width]: of several, where it is cut.
 
+        Of a picture of any size they are patches, float32 [P, numbers].
+
         Raises RequestError for a picture of a shape that cannot be resized.
         """
 

@@ -12,9 +12,11 @@ from edgeformer.config import PictureTextConfig
 from edgeformer.errors import PromptLengthError, RequestError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.pictures import Placeholder
+from edgeformer.runtime.media.pictures.grid_patches import GridPatches
 from edgeformer.runtime.media.pictures.kinds import new_processor
 from edgeformer.runtime.media.pictures.picture_files import LowDetail, Picture, is_picture, picture_size
 from edgeformer.runtime.media.pictures.placeholders import check_count, expand
+from edgeformer.runtime.media.pictures.positions import picture_spans
 from edgeformer.runtime.media.pictures.processor import Processor
 from edgeformer.runtime.media.pictures.resample import Pixels
 from edgeformer.runtime.request_values import is_list, shown
@@ -146,7 +148,8 @@ class PictureTextLM(CausalLM):
         shown = np.array(expand(tokens, self.placeholder, grids), np.int64)
         if not read:
             return SeenPrompt(shown.tolist(), shown.tolist(), None)
-        pictures = PictureRows(self.picture_graphs, shown, read, self.whole_prompts)
+        spans = [] if self.config.axes is None else picture_spans(shown, self.placeholder.token, grids)
+        pictures = PictureRows(self.picture_graphs, shown, read, whole=self.whole_prompts, spans=spans)
         return SeenPrompt(pictures.tokens.tolist(), shown.tolist(), pictures)
 
     def _check_length(self, tokens: Sequence[int], images: Sequence[Picture], names: Sequence[str], most: int) -> None:
@@ -188,14 +191,17 @@ class PictureTextLM(CausalLM):
 
     def _runs(self, pixels: Pixels, processor: Processor, name: str) -> list[Run]:
         """Return what the tower reads of a picture, `TILES` tiles in a run."""
-        values = processor.values(pixels, name)
+        values, vision = processor.values(pixels, name), self.config.grid_vision
+        if vision is not None:
+            assert isinstance(processor, GridPatches), "the export has checked it"
+            return [{"pixel_values": values, vision.grid_input: processor.patch_grid(*pixels.shape[:2])}]
         return [{"pixel_values": values[start : start + TILES]} for start in range(0, len(values), TILES)]
 
     def _run_tower(self, run: Run) -> Features:
         """Return the states of a run of the tower, float32 [n, E]."""
         inputs = {name: value[None] for name, value in run.items()} if self.config.tiled else dict(run)
         [states] = self.vision_session.run(["image_features"], inputs)
-        features: Features = states.reshape(-1, self.config.hidden_size)
+        features: Features = states.reshape(-1, self.config.wide_size)
         return features
 
     def _images(self, images: Any, prompts: int, single: bool) -> list[list[Picture]]:

@@ -51,7 +51,17 @@ def scale_query(emit: NodeBuilder, query: ir.Value, scale: float, width: int) ->
 
 
 def _find_scalable(query: ir.Value, scale: float) -> _Projection | None:
-    """Return the projection that computes a query, if its weights can take over the scale."""
+    """Return the projection that computes a query, if its weights can take over the scale.
+
+    A rotation behind it is left: what it turns is as much longer or shorter then.
+    """
+    rotation = producer(query, "RotaryEmbedding", DOMAIN)
+    split = None if rotation is None else producer(rotation.inputs[0], "Split")
+    packed = None if split is None else split.inputs[0]
+    if rotation is not None and split is not None and packed is not None and split.outputs[0] is rotation.inputs[0]:
+        if not all(map(read_once, (query, split.outputs[0], packed))):
+            return None
+        query = packed
     add = producer(query, "Add")
     results, biases = ([query], []) if add is None else ([query, add.inputs[0]], [add.inputs[1]])
     product = producer(results[-1], "MatMul") or producer(results[-1], "QuantizedMatMul", DOMAIN)

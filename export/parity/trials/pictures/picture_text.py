@@ -6,6 +6,7 @@
 The last graph is fed what the first two computed, as clients do, and is held to PyTorch over the pixels.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +16,13 @@ from torch import Tensor
 
 from edgeformer.config import PictureTextConfig
 from edgeformer.export.graph.tensors import to_numpy
+from edgeformer.export.importers.pictures.compared_inputs import picture_sizes
 from edgeformer.export.parity.figures import worst_of
 from edgeformer.export.parity.report import Check
 from edgeformer.export.parity.samples import random_tokens
 from edgeformer.export.parity.trials.protocol import Array, Outputs, Row, Setup, Trial, row_of
 from edgeformer.export.reference.reference import Reference
+from edgeformer.runtime.media.pictures.positions import PictureSpan, picture_spans, positions_of, shift
 from edgeformer.runtime.steps.picture_rows import PictureGraphs, PictureRows
 from edgeformer.runtime.steps.picture_tower import PromptPicture
 from edgeformer.runtime.steps.runner import StepRunner
@@ -44,11 +47,17 @@ class _Text:
         ids: of its tokens, with the placeholder for each state.
         prompt: how many of them are the prompt; an answer follows where this attends both ways as a whole.
         blocks: the number of the block that each is in, of tokens that attend both ways; −1 for none.
+        spans: where the pictures stand, where positions have axes.
     """
 
     ids: Array
     prompt: int
     blocks: Array
+    spans: Sequence[PictureSpan] = ()
+
+
+Picture = dict[str, Array]
+"""A picture as the tower reads it, by the names of its inputs."""
 
 
 class PictureTextTrial(Trial):
@@ -65,11 +74,11 @@ class PictureTextTrial(Trial):
 
     def run(self) -> None:
         """Run every check."""
-        pixels = [self._pixels(index) for index in range(PICTURES + MORE_PICTURES)]
-        seen = [self._seen(each) for each in pixels]
-        self._judge_vectors("tower", "pictures of noise, each alone", [self._states(each) for each in pixels], seen)
+        pictures = [self._picture(index) for index in range(PICTURES + MORE_PICTURES)]
+        seen = [self._seen(each) for each in pictures]
+        self._judge_vectors("tower", "pictures of noise, each alone", [self._states(each) for each in pictures], seen)
         self._judge_embeddings()
-        self._judge_text(pixels[:PICTURES])
+        self._judge_text(pictures[:PICTURES])
 
     def _judge_vectors(self, run: str, what: str, found: list[Array], rows: list[Row], output: str = "states") -> None:
         worst = worst_of((row.eager.vectors[output], row.expected.vectors[output]) for row in rows)
@@ -82,21 +91,21 @@ class PictureTextTrial(Trial):
 
         def outputs(reference: Reference) -> list[Outputs]:
             with reference.loaded():
-                found = reference.module.embed_tokens(torch.from_numpy(tokens)[None])
+                found = reference.module.embed_wide(torch.from_numpy(tokens)[None])
             return [Outputs({"embeddings": to_numpy(found[0])})]
 
         [pair] = self.compute(outputs)
         found = self._pictures.embed.run(["inputs_embeds"], {"input_ids": tokens[None]})[0][0]
         self._judge_vectors("embeddings", f"{TOKENS} tokens", [found], [Row(tokens, *pair)], "embeddings")
 
-    def _judge_text(self, pixels: list[Array]) -> None:
+    def _judge_text(self, pictures: list[Picture]) -> None:
         """Judge a text with pictures: in one run, and in chunks that cut pictures, unless these attend both ways."""
-        fits = min(PICTURES, (self.setup.manifest.context_length - 1) // self._config.picture_tokens)
-        pixels, text = pixels[:fits], self._text(fits)
-        pictures = [PromptPicture(bytes([index]), self._states(each)) for index, each in enumerate(pixels)]
-        rows = PictureRows(self._pictures, text.ids[: text.prompt], pictures, self._whole)
+        pictures = self._fitting(pictures)
+        text, fits = self._text([self._tokens_of(each) for each in pictures], pictures), len(pictures)
+        seen = [PromptPicture(bytes([index]), self._states(each)) for index, each in enumerate(pictures)]
+        rows = PictureRows(self._pictures, text.ids[: text.prompt], seen, whole=self._whole, spans=text.spans)
         tokens = np.concatenate([rows.tokens, text.ids[text.prompt :]])
-        row, graph = self._row(text, tokens, pixels), self.graphs[0]
+        row, graph = self._row(text, tokens, pictures), self.graphs[0]
         self.judge.eager_worst = worst_of([(row.eager.logits, row.expected.logits)])
 
         def read(decoder: StepRunner) -> StepRunner:
@@ -111,80 +120,118 @@ class PictureTextTrial(Trial):
         self.judge.caches("text with pictures", geometry, caches, row.eager.caches, row.expected.caches)
         pieces, start = [], 0
         decoder = read(graph.decoder(1, len(tokens)))
-        for size in (1, 2, 3, 5, 8, len(tokens)):
+        placed = text.spans[-1].end if text.spans else 0  # behind it, the graph of text reads
+        for size in (1, 2, 3, 5, 8, len(tokens), len(tokens)):
             if start < len(tokens):
                 whole_blocks = decoder.graph.prefix_end(tokens, min(start + size, len(tokens)))
                 stop = max(whole_blocks, decoder.graph.piece_end(tokens, start, 1))
+                stop = placed if start < placed < stop else stop
                 pieces.append(decoder.prefill_all(0, tokens[start:stop], chunk=size))
                 start = stop
         pairs = [(np.concatenate(pieces), whole)]
         self.judge.agreement("chunks against one run", pairs, row.eager.logits, row.expected.logits)
 
-    def _text(self, pictures: int) -> _Text:
-        """Return a text with pictures: first and side by side, and the last one at its end, or in front of a prompt."""
-        config, token = self._config, self._token
-        count, vocab_size = config.picture_tokens, config.vocab_size
+    def _fitting(self, pictures: list[Picture]) -> list[Picture]:
+        """Return the pictures that the context has room for, with a token beside each."""
+        counts = np.cumsum([self._tokens_of(each) for each in pictures])
+        room = self.setup.manifest.context_length - (1 if self._config.axes is None else 2 * PICTURES)
+        return pictures[: int((counts <= room).sum())]
+
+    def _text(self, counts: Sequence[int], pictures: Sequence[Picture]) -> _Text:
+        """Return a text with pictures: first and side by side, and the last one at its end, or in front of a prompt.
+
+        Where positions have axes, a token is between the first ones, and text behind the last one.
+        """
+        config, token, total = self._config, self._token, sum(counts)
         window = min((each for each in config.windows if each is not None), default=0)
-        wanted = max(TOKENS, (window if window <= LONGEST_WINDOW else 0) + TOKENS - count * pictures)
-        text = random_tokens(min(wanted, self.setup.manifest.context_length - count * pictures), vocab_size, salt=6)
-        text = np.where(text == token, (token + 1) % vocab_size, text)
-        parts = [np.full(count, token)] * pictures
+        wanted = max(TOKENS, (window if window <= LONGEST_WINDOW else 0) + TOKENS - total)
+        length = min(wanted, self.setup.manifest.context_length - total)
+        text = random_tokens(length, config.vocab_size, salt=6)
+        text = np.where(text == token, (token + 1) % config.vocab_size, text)
+        parts = [np.full(count, token) for count in counts]
+        if config.axes is not None:
+            between = np.split(text, [1, len(text) - len(text) // 3])
+            ids = np.concatenate([each for pair in zip(parts, between, strict=False) for each in pair])
+            ids = np.concatenate([ids, *between[len(parts) :]])
+            spans = picture_spans(ids, token, [self._squares(each) for each in pictures])
+            return _Text(ids, len(ids), np.full(len(ids), -1), spans)
         ids = np.concatenate([*parts, text] if self._whole else [*parts[:-1], text, *parts[-1:]])
         if self._whole:
             prompt = max(len(ids) - ANSWER, 1)
             return _Text(ids, prompt, np.where(np.arange(len(ids)) < prompt, 0, -1))
-        seen = ids == token
+        seen, count = ids == token, max(counts, default=1)
         return _Text(ids, len(ids), np.where(seen, np.cumsum(seen) - 1, -count) // count)
 
-    def _pixels(self, salt: int) -> Array:
-        """Return a picture of noise, as large as normalized pixels are."""
-        patches = self._config.vision.patches
-        shape = patches.channels, patches.height, patches.width
-        return np.random.default_rng(salt).standard_normal(shape, np.float32)
+    def _picture(self, salt: int) -> Picture:
+        """Return a picture of noise, as large as normalized pixels are, as the tower reads it."""
+        random, vision = np.random.default_rng(salt), self._config.vision
+        if vision.kind == "grid_vision":
+            sizes = picture_sizes(vision)
+            rows, columns = (side * vision.square for side in sizes[salt % len(sizes)])
+            values = random.standard_normal((rows * columns, vision.patches.inputs), np.float32)
+            return {"pixel_values": values, vision.grid_input: np.array([[1, rows, columns]])}
+        patches = vision.patches
+        pixels = random.standard_normal((1, patches.channels, patches.height, patches.width), np.float32)
+        return {"pixel_values": pixels[None] if self._config.tiled else pixels}
 
-    def _batch(self, pixels: list[Array]) -> Array:
-        """Return pictures as the tower reads them."""
-        batch = np.stack(pixels)
-        return batch[None] if self._config.tiled else batch
+    def _squares(self, picture: Picture) -> tuple[int, int]:
+        """Return the rows and columns of the states of a picture of any size."""
+        vision = self._config.grid_vision
+        assert vision is not None
+        _, rows, columns = picture[vision.grid_input][0]
+        return int(rows) // vision.square, int(columns) // vision.square
 
-    def _states(self, pixels: Array) -> Array:
+    def _tokens_of(self, picture: Picture) -> int:
+        """Return the number of states of a picture."""
+        count = self._config.picture_tokens
+        if count is None:
+            rows, columns = self._squares(picture)
+            return rows * columns
+        return count
+
+    def _states(self, picture: Picture) -> Array:
         """Return what the graph computes of a picture, [tokens, E]."""
-        found: Array = self._vision.run(["image_features"], {"pixel_values": self._batch([pixels])})[0][0]
+        found: Array = self._vision.run(["image_features"], picture)[0][0]
         return found
 
-    def _seen(self, pixels: Array) -> Row:
+    def _see(self, reference: Reference, picture: Picture) -> Tensor:
+        with reference.loaded():
+            states: Tensor = reference.module.see(*map(torch.from_numpy, picture.values()))
+        return states
+
+    def _seen(self, picture: Picture) -> Row:
         """Run both references on a picture."""
 
-        def see(reference: Reference) -> Tensor:
-            with reference.loaded():
-                states: Tensor = reference.module.see(torch.from_numpy(self._batch([pixels])))
-            return states
-
         def outputs(reference: Reference) -> list[Outputs]:
-            states = reference.in_summation_orders(lambda: see(reference))
+            states = reference.in_summation_orders(lambda: self._see(reference, picture))
             return [Outputs({"states": to_numpy(states[0])})]
 
-        [pair] = self.compute(outputs, pixels)
+        [pair] = self.compute(outputs, *picture.values())
         return Row(np.empty(0, np.int64), *pair)
 
-    def _row(self, text: _Text, tokens: Array, pixels: list[Array]) -> Row:
-        """Run both references on a text with pictures; tokens: with numbers, as the runtime has it."""
+    def _row(self, text: _Text, tokens: Array, pictures: list[Picture]) -> Row:
+        """Run both references on a text with pictures; tokens: with numbers, as the runtime has it.
+
+        Where positions have axes, logits are those at the positions that the model was trained with, and caches those
+        at the positions of the runtime, which are shifted.
+        """
         ids = torch.from_numpy(text.ids)[None]
-        seen = ids == self._token
+        seen, mask = ids == self._token, torch.ones_like(ids)
+        positions = torch.from_numpy(positions_of(len(text.ids), text.spans))[:, None]
+        given = [[]] if self._config.axes is None else [[positions], [positions + shift(text.spans)]]
 
         def run(reference: Reference) -> tuple[Tensor, Any]:
+            found = [self._see(reference, each).flatten(0, 1) for each in pictures]
             with reference.loaded():
-                module = reference.module
-                x = module.embed_tokens(ids)
-                if pixels:
-                    states = module.see(torch.from_numpy(self._batch(pixels)))
-                    x = x.masked_scatter(seen.unsqueeze(-1), states.to(x.dtype))
-                caches = reference.empty_caches(1)
+                module, caches = reference.module, reference.empty_caches(1)
+                x = module.embed_wide(ids)
+                if found:
+                    x = x.masked_scatter(seen.unsqueeze(-1), torch.cat(found).to(x.dtype))
                 if self._config.bidirectional is None:
-                    logits, presents = module.read_embeddings(x, torch.ones_like(ids), caches)
+                    runs = [module.read_embeddings(x, mask, caches, *each) for each in given]
                 else:
-                    logits, presents = module.read_blocks(x, text.blocks.tolist(), caches)
-            return logits, tuple(presents)
+                    runs = [module.read_blocks(x, text.blocks.tolist(), caches)]
+            return runs[0][0], tuple(runs[-1][1])
 
         def outputs(reference: Reference) -> list[Outputs]:
             logits, presents = reference.in_summation_orders(lambda: run(reference))
