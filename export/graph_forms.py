@@ -119,7 +119,9 @@ def _lower_alignment(out: GraphFolder) -> BundledGraph:
 
 def _has_windowed_graph(job: GraphJob) -> bool:
     plan, for_our_runtime = job.plan, job.model_spec.form == "decoder" and job.plan.ops == "ort"
-    return for_our_runtime and plan.place.windowed and not job.adapted
+    # The graph that reads pictures has caches of the whole context, and both run over one cache.
+    alone = not job.adapted and not job.model_spec.other_graphs
+    return for_our_runtime and plan.place.windowed and alone
 
 
 def _write_windowed(out: GraphFolder) -> BundledGraph | None:

@@ -7,7 +7,7 @@ Nothing here imports torch, so that what cannot be exported is said at once.
 
 from dataclasses import fields, replace
 
-from edgeformer.config import ModelConfig
+from edgeformer.config import ModelConfig, PictureTextConfig
 from edgeformer.errors import ExportError
 from edgeformer.manifest.deployment import DEPLOYMENTS, Proposal
 from edgeformer.manifest.parts import Precision
@@ -209,11 +209,16 @@ def _check_adapters(plan: ExportPlan, config: ModelConfig | None) -> None:
 
 
 def _check_pictures(plan: ExportPlan, config: ModelConfig | None) -> None:
-    if config is None or config.task != "image-text-to-text":
+    if not isinstance(config, PictureTextConfig):
         return
+    instead = "" if config.bidirectional == "prompt" else " The text model can be exported by itself: --text-only."
     if plan.runs_on.on_device or plan.place.ort_format:
         where = plan.runs_on.title if plan.runs_on.on_device else f"the deployment {plan.deployment}"
         raise ExportError(
-            f"models that read pictures are exported for ONNX files on the CPU this time, and not for {where}. Export "
-            "the text model by itself: --text-only."
+            f"models that read pictures are exported for ONNX files on the CPU this time, and not for {where}.{instead}"
+        )
+    if plan.cache_precision is not None:
+        raise ExportError(
+            f"no check compares keys and values of pictures that are cached as {plan.cache_precision}. Leave "
+            f"cache_precision out.{instead}"
         )

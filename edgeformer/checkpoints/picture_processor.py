@@ -55,12 +55,26 @@ PROCESSORS: dict[str, Mapping[str, Any]] = {
     "CLIP": _CLIP,
     "Bit": _CLIP,
     "Llava": _CLIP,
+    "Gemma3": {"size": {"height": 224, "width": 224}, "resample": 2, "do_convert_rgb": True, **STANDARD},
     "Siglip": {
         "size": {"height": 224, "width": 224}, "resample": 3, "do_convert_rgb": True, "default_to_square": False,
         **STANDARD,
     },
 }  # fmt: skip
 """Defaults of transformers' classes for absent fields, by the beginning of their names."""
+
+PAN_AND_SCAN = "do_pan_and_scan"
+"""Field of Gemma 3's processor by which pictures are cut, too; others say how."""
+COUNT = "image_seq_length"
+"""Field that says how many states a picture becomes, of a class that knows its model."""
+OTHERS: dict[str, tuple[str, ...]] = {
+    "Gemma3": (
+        COUNT, PAN_AND_SCAN, "pan_and_scan_min_crop_size", "pan_and_scan_max_num_crops",
+        "pan_and_scan_min_ratio_to_activate",
+    ),
+    "Siglip": (COUNT,),
+}  # fmt: skip
+"""Further fields of some classes."""
 
 _TILES = {
     "size": {"longest_edge": 4 * 364}, "max_image_size": {"longest_edge": 364}, "resample": 1, "do_convert_rgb": True,
@@ -111,7 +125,7 @@ def read_picture_processor(folder: Path, said: Mapping[str, Any] = MappingProxyT
     """
     name, data = _find(folder)
     try:
-        return _read(name, data | said)
+        return _read(name, {**data, **said})
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(
             f"{name} is not one of an image processor: a field of it has a value of the wrong kind "
@@ -141,7 +155,11 @@ def _read(name: str, data: dict[str, Any]) -> PictureProcessor:
         return _read_aspect_tiles(name, _known_fields(name, data, ASPECT_TILES[kind], ()))
     if kind in ANY_RESOLUTION:
         return _read_any_resolution(name, _known_fields(name, data, ANY_RESOLUTION[kind], ()))
-    return _read_fixed_size(name, _known_fields(name, data, PROCESSORS[kind], ("size", "crop_size", "do_pad")))
+    others = ("size", "crop_size", "do_pad", *OTHERS.get(kind, ()))
+    fields = _known_fields(name, data, PROCESSORS[kind], others)
+    if fields.get(PAN_AND_SCAN):
+        raise ConfigError(f"{name} has {PAN_AND_SCAN} = true, and edgeformer does not cut pictures for Gemma 3.")
+    return _read_fixed_size(name, fields)
 
 
 def _known_fields(

@@ -31,6 +31,7 @@ from edgeformer.families import (
     read_model_config,
     text_config,
 )
+from edgeformer.families._wrappers import WRAPPERS
 from edgeformer.families.picture_text import PictureTextFamily, load_seeing, with_tower
 from edgeformer.manifest.parts import SpecialTokens, sha256
 from edgeformer.manifest.pictures import PictureProcessor
@@ -181,10 +182,11 @@ def open_source(
 
 def _open_seeing(found: FoundModel, seeing: PictureTextFamily, context_length: int | None) -> ModelSource:
     """Return a model that reads pictures and text, with its tower."""
-    text = find_text_model(found)
+    instead = text_only_instead(found.hf_config["model_type"])
+    text = find_text_model(found, inside=True)
     family, decoder = read_model_config(text.hf_config, context_length)
     if decoder.form != "decoder":
-        raise ConfigError(f"the text model of {found.origin} is no decoder, and its pictures are for one. {TEXT_ONLY}")
+        raise ConfigError(f"the text model of {found.origin} is no decoder, and its pictures are for one.{instead}")
     try:
         family, config = with_tower(found.hf_config, family, cast(DecoderConfig, decoder))
         pictures = read_picture_processor(found.folder, seeing.picture_options(found.hf_config, config))
@@ -192,14 +194,15 @@ def _open_seeing(found: FoundModel, seeing: PictureTextFamily, context_length: i
             raise ConfigError(f"the processor of its pictures is of kind {pictures.kind}, not {seeing.processor}.")
         config = config.with_picture_size(pictures.size.height, pictures.size.width)
     except ConfigError as error:
-        raise ConfigError(f"{error} {TEXT_ONLY}") from error
+        raise ConfigError(f"{error}{instead}") from error
     return ModelSource(
         **vars(found), family=family, config=checked(config), pictures=pictures, text_config=text.hf_config
     )
 
 
-TEXT_ONLY = "Its text model can be exported by itself: --text-only."
-"""End of an error about the tower of a model that reads pictures."""
+def text_only_instead(model_type: str) -> str:
+    """Return the end of an error about the tower of a model that reads pictures: how its text model is exported."""
+    return " Its text model can be exported by itself: --text-only." if model_type in WRAPPERS else ""
 
 
 def _read_head(found: FoundModel, pooling: Pooling | None, normalize: bool | None) -> PooledStates | None:
@@ -260,14 +263,15 @@ def _with_stored_positions(found: FoundModel, family: Family, config: ModelConfi
     return config
 
 
-def find_text_model(found: FoundModel) -> FoundModel:
+def find_text_model(found: FoundModel, *, inside: bool = False) -> FoundModel:
     """Return the text model inside a model of several, with its own config.json; another model as it is.
 
-    Raises ConfigError for fields that belong neither to the text model nor to another modality.
+    inside: whether it is to run inside the whole model. Raises ConfigError for fields that belong neither to the text
+    model nor to another modality.
     """
-    if text_config(found.hf_config) is None:
+    if text_config(found.hf_config, inside=inside) is None:
         return found
-    text = text_config(found.hf_config, _stored_names(found))
+    text = text_config(found.hf_config, _stored_names(found), inside=inside)
     assert text is not None
     return replace(found, hf_config=text, text_model_of=found.hf_config["model_type"])
 
@@ -278,7 +282,7 @@ def lacks_family(found: FoundModel) -> bool:
     The text model inside a model of several is read by a family only.
     """
     model_type = found.hf_config.get("model_type")
-    if not isinstance(model_type, str) or model_type in REFUSED or has_family(model_type):
+    if not isinstance(model_type, str) or model_type in REFUSED or has_family(model_type) or load_seeing(model_type):
         return False
     return text_config(found.hf_config) is None
 

@@ -133,10 +133,16 @@ def _vision_values(manifest: Manifest, config: VisionConfig, folder: Path | None
 
 
 def _picture_text_first_line(name: str, config: PictureTextConfig, folder: Path | None) -> str:
+    if config.bidirectional == "prompt":  # such a model holds no conversation
+        return f'edgeformer run {name} --image cat.jpg "<image>What is in the picture?"'
     return f'edgeformer run {name} --chat --image cat.jpg "What is in the picture?"'
 
 
 def _picture_text_values(manifest: Manifest, config: PictureTextConfig, folder: Path | None) -> dict[str, Any]:
+    if config.bidirectional == "prompt":
+        return {
+            "python_use": 'print(model.generate("<image>What is in the picture?", images=["cat.jpg"]).text)',
+        }
     parts = '[{"type": "image"}, {"type": "text", "text": "What is in the picture?"}]'
     use = f'message = {{"role": "user", "content": {parts}}}\n'
     return {"python_use": use + 'print(model.chat([message], images=["cat.jpg"]).finish().text)'}

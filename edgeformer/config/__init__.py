@@ -48,7 +48,10 @@ from edgeformer.config.models import (
 from edgeformer.config.norm import NormConfig
 from edgeformer.config.pictures import (
     AttentionPooler,
+    AveragePoolProjector,
+    Bidirectional,
     Grid,
+    LinearProjector,
     MlpProjector,
     PatchStem,
     PictureClassifier,
@@ -84,6 +87,8 @@ __all__ = [
     "AttentionConfig",
     "AttentionPooler",
     "AudioStem",
+    "AveragePoolProjector",
+    "Bidirectional",
     "BlockConfig",
     "BottleneckConfig",
     "ClassificationHead",
@@ -100,6 +105,7 @@ __all__ = [
     "LatentConfig",
     "LayerInputConfig",
     "LearnedPositions",
+    "LinearProjector",
     "LinearScaling",
     "Llama3Scaling",
     "LongRopeScaling",

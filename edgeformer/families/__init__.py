@@ -141,11 +141,12 @@ def fields_of_value(data: dict[str, Any], value: Any) -> str:
     return f"config.json has {named}: " if 0 < len(found) <= MOST_NAMED else ""
 
 
-def text_config(data: dict[str, Any], stored: Collection[str] = ()) -> dict[str, Any] | None:
+def text_config(data: dict[str, Any], stored: Collection[str] = (), *, inside: bool = False) -> dict[str, Any] | None:
     """Return the config.json of the text model inside a model of several; None for a model of one.
 
-    stored: names of all tensors of the checkpoint. Raises ConfigError for a config.json without model_type, and for
-    fields of the whole model that belong neither to the text model nor to another modality.
+    stored: names of all tensors of the checkpoint. inside: whether it is to run inside the whole model. Raises
+    ConfigError for a config.json without model_type, and for fields of the whole model that belong neither to the text
+    model nor to another modality.
     """
     model_type = data.get("model_type")
     if model_type is None:
@@ -155,7 +156,7 @@ def text_config(data: dict[str, Any], stored: Collection[str] = ()) -> dict[str,
     if has_family(model_type):  # CLIP and SigLIP, whose families read the whole config.json
         return None
     with _values_of(data):
-        return _nested.text_config(data, stored)
+        return _nested.text_config(data, stored, inside=inside)
 
 
 @contextmanager

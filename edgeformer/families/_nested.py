@@ -14,7 +14,16 @@ from typing import Any
 from edgeformer.errors import ConfigError, shown
 from edgeformer.families._family import Family
 from edgeformer.families._neutral import is_neutral
-from edgeformer.families._wrappers import SAME_ON_TEXT, WORDS, WRAPPERS, Wrapper, is_foreign, modality_of
+from edgeformer.families._wrappers import (
+    INSEPARABLE,
+    SAME_ON_TEXT,
+    WORDS,
+    WRAPPERS,
+    Wrapper,
+    is_foreign,
+    modality_of,
+    wrapper_of,
+)
 
 TIED = "tie_word_embeddings"
 TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -34,21 +43,27 @@ LAYOUTS = (
 layout is transformers 4's, which 5 also writes for models that had it."""
 
 
-def text_config(data: Mapping[str, Any], stored: Collection[str] = ()) -> dict[str, Any] | None:
+def text_config(
+    data: Mapping[str, Any], stored: Collection[str] = (), *, inside: bool = False
+) -> dict[str, Any] | None:
     """Return the config.json of the text model inside a bigger model, as if it stood alone; None for other models.
 
     data: config.json of the whole model. stored: names of all tensors of the checkpoint, where they are known; a head
-    that is stored is not tied where config.json does not say so (as in transformers' `tie_weights`).
+    that is stored is not tied where config.json does not say so (as in transformers' `tie_weights`). inside: whether it
+    is to run inside the whole model.
 
     Raises ConfigError for fields of the whole model that belong neither to the text model nor to another modality.
     """
-    wrapper = WRAPPERS.get(str(data.get("model_type")))
+    model_type = str(data.get("model_type"))
+    wrapper = wrapper_of(model_type) if inside else WRAPPERS.get(model_type)
     if wrapper is None:
         if isinstance(data.get("text_config"), dict):
+            reason = "its text model is not known to compute inside what it computes by itself"
+            if model_type in INSEPARABLE:
+                reason = f"its text model is not exported by itself: {INSEPARABLE[model_type].inside}"
             raise ConfigError(
-                f"{data.get('model_type')} is made of several models (text_config in its config.json), and its text "
-                "model is not known to compute inside what it computes by itself. The text models of these are: "
-                f"{', '.join(WRAPPERS)}."
+                f"{data.get('model_type')} is made of several models (text_config in its config.json), and {reason}. "
+                f"The text models of these are: {', '.join(WRAPPERS)}."
             )
         return None
     inner = data.get(wrapper.place)
@@ -80,7 +95,7 @@ def _check_outer(data: Mapping[str, Any], text: Mapping[str, Any], wrapper: Wrap
     unknown = {
         name: value
         for name, value in data.items()
-        if name not in {wrapper.place, TIED}
+        if name not in {wrapper.place, TIED, *wrapper.unread}
         and not is_neutral(name, data)
         and not is_foreign(name, wrapper)
         and not (name in text and text[name] == value)

@@ -2,8 +2,8 @@
 
 Each entry was compared with transformers' module, run on text alone (tests/families/test_nested.py); logits that the
 text model scales by itself (Cohere 2) are scaled, which transformers' modules of the whole leave out. A model whose
-text model computes something else inside than by itself, on text alone, must not stand here: PaliGemma's prompts attend
-both ways, and Mllama's text layers attend to images.
+text model computes something else inside than by itself, on text alone, must not stand in `WRAPPERS`: PaliGemma's
+prompts attend both ways (it is in `INSEPARABLE`), and Mllama's text layers attend to images.
 """
 
 import re
@@ -23,6 +23,8 @@ class Wrapper:
         tied: default of tie_word_embeddings.
         defaults: values of fields that the text model's config lacks, where they are not those of its own type.
         fields: further fields of the other modalities, which `is_foreign` does not recognize.
+        unread: fields of the whole config.json that nothing reads, whose names fields of the text model may have.
+        inside: what its text model computes otherwise by itself.
     """
 
     text: str
@@ -30,6 +32,8 @@ class Wrapper:
     tied: bool = False
     defaults: Mapping[str, Any] = field(default_factory=dict)
     fields: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    inside: str = ""
 
 
 LLAVA = ("ignore_index",)
@@ -83,6 +87,15 @@ WRAPPERS = {
 }  # fmt: skip
 """Wrappers by the model_type of config.json."""
 
+INSEPARABLE = {
+    "paligemma": Wrapper(
+        text="gemma", tied=True, fields=("use_bidirectional_attention",),
+        unread=("_vocab_size", "hidden_size", "ignore_index", "vocab_size"),
+        inside="its prompts attend both ways inside, and look back by themselves",
+    ),
+}  # fmt: skip
+"""Models that are exported whole alone, because their text models compute something else by themselves."""
+
 SAME_ON_TEXT = {
     "glm4v_text": "glm4", "qwen2_5_omni_text": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen2_vl_text": "qwen2",
     "qwen3_vl_text": "qwen3",
@@ -100,6 +113,11 @@ WORDS = {
     },
 }  # fmt: skip
 """Words of names, separated by underscores, of fields and modules of other modalities."""
+
+
+def wrapper_of(model_type: str) -> Wrapper | None:
+    """Return how a config.json holds the config of its text model; None where it holds none."""
+    return WRAPPERS.get(model_type) or INSEPARABLE.get(model_type)
 
 
 def modality_of(name: str) -> str | None:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from edgeformer.config import (
     AttentionPooler,
+    AveragePoolProjector,
     DecoderConfig,
     DisentangledConfig,
     EncoderConfig,
@@ -235,10 +236,13 @@ def _decoder_head(config: DecoderConfig) -> int:
 
 
 def _projector(config: PictureTextConfig) -> int:
-    hidden, projector = config.hidden_size, config.projector
-    count = hidden * (config.feature_size + projector.bias + bool(config.newline))
-    if isinstance(projector, MlpProjector):
-        count += hidden * (hidden + projector.bias) + norm_weights(projector.norm, config.feature_size)
+    hidden, bias = config.hidden_size, config.projector.bias
+    count = hidden * (config.feature_size + bias + bool(config.newline))
+    match config.projector:
+        case MlpProjector() as mlp:
+            return count + hidden * (hidden + bias) + norm_weights(mlp.norm, config.feature_size)
+        case AveragePoolProjector() as pool:
+            return count + norm_weights(pool.norm, config.feature_size)
     return count
 
 

@@ -116,6 +116,7 @@ GRAPH = "onnx/model.onnx"
 ENCODER_GRAPH = "onnx/encoder_model.onnx"
 DECODER_GRAPH = "onnx/decoder_model.onnx"
 MERGED_GRAPH = "onnx/decoder_model_merged.onnx"
+BLOCK_GRAPH = "onnx/decoder_model_blocks.onnx"
 TEXT_GRAPH = "onnx/text_model.onnx"
 VISION_GRAPH = "onnx/vision_model.onnx"
 
@@ -149,13 +150,14 @@ FORMS: dict[str, GraphForm] = {
         read_by=(EDGEFORMER, TRANSFORMERS_JS),
     ),
     "embedding_decoder": GraphForm(
-        file=MERGED_GRAPH, what="decode graph that reads embeddings in the place of tokens, same weights",
+        file=MERGED_GRAPH, what="decode graph that reads embeddings in the place of tokens, same weights; where these "
+        "attend both ways (Gemma 3, PaliGemma) of one block, `onnx/decoder_model_blocks.onnx`, for edgeformer alone",
         written="models that read pictures and text", verified="trial of its own, behind the other two",
         read_by=(EDGEFORMER, TRANSFORMERS_JS),
     ),
     "windowed": GraphForm(
         file="onnx/model_windowed.onnx", what="decode graph over caches as long as the windows, same weights",
-        written="decoders with sliding windows, `ort`, without adapters; server, desktop",
+        written="decoders with sliding windows, `ort`, without adapters and pictures; server, desktop",
         verified="trial of the model, against the decode graph", read_by=(EDGEFORMER,),
         entry=WindowedGraph, steps=True, replaces="model", prepacked=True,
     ),

@@ -131,6 +131,8 @@ def _states_or_logits(outputs: Any) -> Tensor:
 
 PLACEHOLDER = -1
 """The id in the place of each state of a picture, in the texts that are compared."""
+ANSWER = 8
+"""Tokens at the end of such a text that follow a prompt whose tokens attend both ways."""
 
 
 def _picture_text_class(config: PictureTextConfig, architectures: Sequence[str]) -> str:
@@ -149,7 +151,12 @@ def _picture_text_ours(
         packed = [_put_together(packing[3].flatten(0, 1), *packing[5:])] if packing[3:] else []
     embeddings = module.embed_tokens(text.masked_fill(seen, 0))
     embeddings = embeddings.masked_scatter(seen.unsqueeze(-1), features.to(embeddings.dtype))
-    return [features, module.read_embeddings(embeddings, torch.ones_like(text), caches)[0], *packed]
+    if config.bidirectional is None:
+        logits = module.read_embeddings(embeddings, torch.ones_like(text), caches)[0]
+    else:
+        numbers = _prompt(text) - 1 if config.bidirectional == "prompt" else _pictures(seen, config.picture_tokens)
+        logits = module.read_blocks(embeddings, numbers[0].tolist(), caches)[0]
+    return [features, logits, *packed]
 
 
 def _put_together(states: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
@@ -157,9 +164,21 @@ def _put_together(states: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
     return (states[rows] * weights.unsqueeze(-1)).sum(1)
 
 
+def _pictures(seen: Tensor, count: int) -> Tensor:
+    """Return the number of the picture that each token [1, S] is a state of, which have `count`; −1 for text."""
+    return torch.where(seen, (seen.cumsum(1) - 1) // count, -1)
+
+
+def _prompt(text: Tensor) -> Tensor:
+    """Return 1 for the tokens [1, S] of a prompt, and 0 for those of the answer behind it."""
+    return (torch.arange(text.shape[1]) < text.shape[1] - ANSWER).to(torch.int64).unsqueeze(0)
+
+
 def _picture_text_theirs(model: Any, config: PictureTextConfig, inputs: list[Tensor]) -> list[Tensor]:
     pixels, text, *packing = inputs
     sizes = {"image_sizes": packing[0]} if packing else {}
+    types = {"pictures": (text == PLACEHOLDER).to(torch.int64), "prompt": 1 - _prompt(text)}
+    options = {} if config.bidirectional is None else {"token_type_ids": types[config.bidirectional]}
     text = text.masked_fill(text == PLACEHOLDER, model.config.image_token_id)
     cpu = torch.device("cpu")  # Idefics3 moves states to where its parameters are, which are on the meta device
     devices = (patch.object(kind, "device", cpu) for kind in {type(model), type(model.model)})
@@ -167,12 +186,13 @@ def _picture_text_theirs(model: Any, config: PictureTextConfig, inputs: list[Ten
         for each in devices:
             patches.enter_context(each)
         features = model.get_image_features(pixel_values=pixels, **sizes, return_dict=True).pooler_output
-        logits = model(input_ids=text, pixel_values=pixels, **sizes, return_dict=True, use_cache=False).logits
+        options |= sizes
+        logits = model(input_ids=text, pixel_values=pixels, return_dict=True, use_cache=False, **options).logits
     packed = []
     if packing[3:]:
         states, size, limit = packing[3], [packing[4].tolist()], model.config.vision_aspect_ratio
-        options = {"image_newline": states[0, -1], "vision_aspect_ratio": limit}
-        [found], _ = model.model.pack_image_features([states[:, :-1]], size, **options)
+        extra = {"image_newline": states[0, -1], "vision_aspect_ratio": limit}
+        [found], _ = model.model.pack_image_features([states[:, :-1]], size, **extra)
         packed = [found]
     return [torch.cat([each.flatten(0, -2) for each in features]), logits, *packed]
 

@@ -35,7 +35,15 @@ from edgeformer.contract.tensors import (
     seq2seq_decoder_inputs,
     text_inputs,
 )
-from edgeformer.manifest.graph_forms import DECODER_GRAPH, ENCODER_GRAPH, FORMS, GRAPH, TEXT_GRAPH, VISION_GRAPH
+from edgeformer.manifest.graph_forms import (
+    BLOCK_GRAPH,
+    DECODER_GRAPH,
+    ENCODER_GRAPH,
+    FORMS,
+    GRAPH,
+    TEXT_GRAPH,
+    VISION_GRAPH,
+)
 
 TABLE_ROW = "table_row"
 """An output of the graph that reads embeddings, where its head is the table of embeddings: a row of that table.
@@ -170,7 +178,7 @@ def picture_graphs(config: PictureTextConfig) -> dict[str, GraphSpec]:
             wrap=_EmbeddingGraph,
         ),
         "embedding_decoder": GraphSpec(
-            file=FORMS["embedding_decoder"].file,
+            file=FORMS["embedding_decoder"].file if config.bidirectional is None else BLOCK_GRAPH,
             inputs=tuple(embedding_decoder_inputs(cache, config.hidden_size)),
             outputs=(*output_names(cache), *((TABLE_ROW,) if config.tied_head else ())),
             wrap=_EmbeddingDecoderGraph,

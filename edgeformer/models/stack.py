@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from edgeformer.config import (
     AlibiConfig,
     AttentionConfig,
+    Bidirectional,
     DisentangledConfig,
     LearnedPositions,
     SinusoidalPositions,
@@ -50,6 +51,7 @@ class Run:
         biases: additive attention biases [B or 1, H or 1, S, T] by the config that they belong to.
         source_mask: int64 [B, source] with 0 for padding of the encoder's input; None without cross-attention.
         relations: those of disentangled attention by the config that they belong to.
+        bidirectional: how the new tokens of a causal model attend to each other; None for causally.
     """
 
     attention_mask: Tensor
@@ -60,6 +62,7 @@ class Run:
     token_mask: Tensor | None = None
     relations: dict[Hashable, Relations] = field(default_factory=dict)
     layer_inputs: Tensor | None = None
+    bidirectional: Bidirectional | None = None
 
 
 class Stack(nn.Module):
@@ -162,6 +165,7 @@ class Stack(nn.Module):
             positions=run.positions,
             key_positions=run.key_positions,
             token_mask=run.token_mask,
+            bidirectional=run.bidirectional,
         )
 
     def _attention_context(self, attention: AttentionConfig, run: Run) -> Context:

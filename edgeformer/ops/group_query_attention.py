@@ -84,16 +84,13 @@ def group_query_attention(
     attention_bias  [B or 1, H or 1, S, T], added to the scores; −inf hides a key
     sinks           [H]: a score per head that takes part in the softmax and has no value (arXiv 2309.17453)
     value_relations [2k + 1, D]: row clip(j − i, −k, k) + k is added to value j for query i (arXiv 1803.02155)
-    window          a query sees the last `window` keys, itself included; 0: all
+    window          a query sees no keys before the last `window`, itself included; 0: all
     softcap         cap(s) = softcap · tanh(s / softcap); 0: s itself
     causal          a query sees the keys up to its own position; otherwise all valid ones
 
     Returns the output [B, S, H·D] and the present key and value [B, K, T, D]: the past with the new tokens written at
-    their positions. Raises ValueError if the past is longer than attention_mask, or for a window without `causal`.
-    Source: arXiv 2305.13245.
+    their positions. Raises ValueError if the past is longer than attention_mask. Source: arXiv 2305.13245.
     """
-    if window and not causal:
-        raise ValueError("a window looks back; give a bias to attention that is not causal")
     if key is None or value is None:
         head_dim = query.shape[-1] // (num_heads + 2 * num_kv_heads)
         query, key, value = query.split([heads * head_dim for heads in (num_heads, num_kv_heads, num_kv_heads)], -1)

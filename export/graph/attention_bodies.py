@@ -186,12 +186,14 @@ def visible_keys(
     valid: bool [B, T], the keys that hold tokens; positions: int64 [B, S], of the queries; columns: int64 [B, T], of
     the keys.
     """
-    window = node.attributes.get_int("window")
+    window, causal = node.attributes.get_int("window"), bool(node.attributes.get_int("causal", 1))
     tokens = emit("Unsqueeze", valid, emit.constant([1]))  # [B, 1, T]
-    if not node.attributes.get_int("causal", 1):
+    if not causal and not window:
         return tokens
     queries, keys = emit("Unsqueeze", positions, emit.constant([2])), emit("Unsqueeze", columns, emit.constant([1]))
     distances = emit("Sub", queries, keys)  # [B, S, T]
+    if not causal:
+        return emit("And", emit("Less", distances, emit.constant(window)), tokens)
     visible = emit("GreaterOrEqual", distances, emit.constant(0))
     if window:
         visible = emit("And", visible, emit("Less", distances, emit.constant(window)))

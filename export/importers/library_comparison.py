@@ -256,7 +256,11 @@ def _pictures_in_text(source: ModelSource, config: PictureTextConfig, text: Tens
     batch = (1, 3) if config.tiled else (3,)
     pixels = torch.randn(*batch, patches.channels, patches.height, patches.width, generator=generator).double()
     picture = torch.full((1, config.picture_tokens), PLACEHOLDER)
-    return [pixels, torch.cat((picture, picture, text, picture), 1)]
+    # transformers takes pictures side by side for one, where their states attend to each other.
+    between = [text[:, :1]] if config.bidirectional == "pictures" else []
+    if config.bidirectional == "prompt":
+        return [pixels, torch.cat((picture, picture, picture, text), 1)]
+    return [pixels, torch.cat((picture, *between, picture, text, picture), 1)]
 
 
 SIZES = ((61, 97), (97, 61))

@@ -146,7 +146,8 @@ class CausalService(Service):
             for place, row in self._held
             if row.adapter == request.adapter and row.tokens[last] == tokens[last]
         ]
-        lengths = [(min(common_length(text, tokens), len(tokens) - 1), place) for place, text in rows]
+        alike = [(min(common_length(text, tokens), len(tokens) - 1), place) for place, text in rows]
+        lengths = [(self.decoder.graph.prefix_end(tokens, length), place) for length, place in alike]
         length, place = max(lengths, default=(0, -1))
         return (place, length) if length >= SHORTEST else (-1, 0)
 

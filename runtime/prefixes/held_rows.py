@@ -66,7 +66,7 @@ class HeldRows:
             row = self._rows.get(place)
             if row is None or row.adapter != adapter or row.bytes > most_bytes:
                 continue
-            length = min(common_length(row.tokens, tokens), len(tokens) - 1)
+            length = decoder.graph.prefix_end(tokens, min(common_length(row.tokens, tokens), len(tokens) - 1))
             used = length >= SHORTEST and len(row.tokens) < 2 * length
             if used and length > best[1] and (length == len(row.tokens) or decoder.can_cut(len(row.tokens))):
                 best = place, length

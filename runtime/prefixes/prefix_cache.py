@@ -138,7 +138,7 @@ class PrefixCache:
         path = list(self._matches(tokens, adapter))
         matched = sum(count for _, count in path)
         if decoder.cache.trimmable:
-            return path, min(matched, len(tokens) - 1), None, 0
+            return path, decoder.graph.prefix_end(tokens, min(matched, len(tokens) - 1)), None, 0
         length, snapshot = _last_snapshot(path, len(tokens))
         branch_at = matched if max(length, SHORTEST - 1) < matched < len(tokens) else 0
         return path, length, snapshot, branch_at

@@ -10,6 +10,7 @@ from edgeformer.contract.tensors import LOGITS_START
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime.caches.encoder_outputs import EncoderOutputs
 from edgeformer.runtime.sessions.buffer import Rows
+from edgeformer.runtime.steps import picture_blocks
 from edgeformer.runtime.steps.picture_rows import PictureRows
 from edgeformer.runtime.steps.row_adapters import RowAdapters
 
@@ -35,6 +36,7 @@ class DecodeGraph:
     - sources: keys and values of the rows' sources, of an encoder-decoder.
     - adapters: those of the rows; rows with one run over the adapter graph.
     - pictures: those of the rows' prompts; pieces of prompts with some run over the graph that reads embeddings.
+    - has_blocks: whether these have tokens that attend both ways (`picture_blocks`).
     """
 
     def __init__(
@@ -54,6 +56,17 @@ class DecodeGraph:
         self.logits_dtype = np.dtype(np.float16 if logits.type == "tensor(float16)" else np.float32)
         self.has_start = returns_last_logits(session)
         self.pictures: PictureRows | None = None
+        self.has_blocks = picture_blocks.has_blocks(manifest)
+
+    def piece_end(self, tokens: Tokens, start: int, chunk: int) -> int:
+        """Return where the piece of a prompt ends that begins at `start`: behind `chunk` tokens, or by its blocks."""
+        if self.has_blocks:
+            return picture_blocks.piece_end(tokens, start, chunk, self.manifest.vocab_size)
+        return min(start + chunk, len(tokens))
+
+    def prefix_end(self, tokens: Tokens, length: int) -> int:
+        """Return the most tokens of a prompt, up to `length`, that a row can begin with: no block is divided."""
+        return picture_blocks.prefix_end(tokens, length, self.manifest.vocab_size) if self.has_blocks else length
 
     def input_of(self, session: Any, tokens: Tokens) -> tuple[Any, str, NDArray[Any]]:
         """Return the session that reads tokens of one row, another one for pictures, and its input [1, S, …]."""

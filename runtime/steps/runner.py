@@ -13,7 +13,7 @@
 A row is run by itself or beside others, and its result does not depend on them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,11 +52,10 @@ class StepRunner:
     def prefill(self, row: int, tokens: Tokens, *, chunk: int | None = None) -> Logits:
         """Append a prompt to one row, `chunk` tokens at a time; return the logits of its last token [V].
 
-        The next prompt may overwrite them. chunk: None for `prefill_chunk`.
+        The next prompt may overwrite them. chunk: None for `prefill_chunk`. A block is a piece of its own, whatever its
+        length.
         """
-        chunk = chunk or self.prefill_chunk
-        for start in range(0, len(tokens), chunk):
-            piece = tokens[start : start + chunk]
+        for piece in self._pieces(tokens, chunk or self.prefill_chunk):
             logits = self.memory.run_prompt(row, piece, self._length_behind(row, piece))
             self.lengths[row] += len(piece)
         return logits
@@ -64,11 +63,18 @@ class StepRunner:
     def prefill_all(self, row: int, tokens: Tokens, *, chunk: int = PREFILL_CHUNK) -> Logits:
         """Append a prompt to one row as `prefill` does; return the logits of each token [S, V]."""
         found = []
-        for start in range(0, len(tokens), chunk):
-            piece = tokens[start : start + chunk]
+        for piece in self._pieces(tokens, chunk):
             found.append(self.memory.run_all(row, piece, self._length_behind(row, piece)))
             self.lengths[row] += len(piece)
         return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def _pieces(self, tokens: Tokens, chunk: int) -> Iterator[Tokens]:
+        """Yield the pieces of a prompt that are run one after the other."""
+        start = 0
+        while start < len(tokens):
+            end = self.graph.piece_end(tokens, start, chunk)
+            yield tokens[start:end]
+            start = end
 
     def decode_tokens(self, row: int, tokens: Tokens) -> Logits:
         """Append several tokens to one row in one run of the decode graph; return the logits after each [S, V].

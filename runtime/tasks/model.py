@@ -7,6 +7,7 @@ from typing import Any
 
 from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.pictures import RepeatedPlaceholder
 from edgeformer.runtime.request_values import flag, is_list, shown, text_or_ids
 from edgeformer.runtime.sessions.kernel_report import KernelReport, report_kernels
 from edgeformer.runtime.sessions.kernels import choose_kernels
@@ -50,7 +51,9 @@ class Model:
             check_tensors(
                 self.session, manifest.step_graphs[-1], inputs, ["logits", *(each.present for each in tensors)]
             )
-        self.tokenizer = Tokenizer(folder) if "tokenizer.json" in manifest.files else None
+        placeholder = manifest.placeholder
+        prompt_text = placeholder.text if isinstance(placeholder, RepeatedPlaceholder) else None
+        self.tokenizer = Tokenizer(folder, prompt_text) if "tokenizer.json" in manifest.files else None
 
     def _open_graph(self, graph: str, captures: bool = False) -> Any:
         """Open a session of a graph of the bundle, named by its path within the folder; captures: as CUDA graphs."""

@@ -11,6 +11,7 @@ import tokenizers
 from edgeformer.config.tokenizer_limits import token_limit
 from edgeformer.documents.json_document import read_object
 from edgeformer.errors import BundleError, EdgeformerError, RequestError
+from edgeformer.manifest.pictures import PromptText
 from edgeformer.runtime import request_values
 from edgeformer.runtime.request_values import is_list, shown, text_or_ids
 from edgeformer.runtime.text import chat_text, long_texts
@@ -42,11 +43,13 @@ LARGEST_ID = 2**32 - 1
 class Tokenizer:
     """The tokenizer of a bundle: tokenizer.json, and if they exist tokenizer_config.json and chat templates.
 
-    backend: the tokenizer of the package `tokenizers`. unsaid: special tokens that no model writes, so that an
-    assistant's message which spells one does not mean it. Raises BundleError for files that cannot be read.
+    backend: the tokenizer of the package `tokenizers`. prompt_text: how prompts with pictures are written before they
+    are encoded; None for as they are. unsaid: special tokens that no model writes, so that an assistant's message which
+    spells one does not mean it. Raises BundleError for files that cannot be read.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, prompt_text: PromptText | None = None):
+        self._prompt_text = prompt_text
         try:
             self.backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
         except BaseException as error:  # tokenizers raises bare Exceptions, and panics, which are BaseExceptions
@@ -70,6 +73,11 @@ class Tokenizer:
             return None
         sources = self._templates.sources
         return sources.get(TOOL_USE) or sources.get(DEFAULT)
+
+    @property
+    def spelled_picture(self) -> str | None:
+        """What stands for a picture in a prompt, where another text is encoded in its place; None where it is as is."""
+        return None if self._prompt_text is None else self._prompt_text.spelled
 
     @property
     def has_chat_template(self) -> bool:
@@ -110,10 +118,15 @@ class Tokenizer:
     ) -> list[int]:
         """Return the token ids of a text, by default with the special tokens that the tokenizer adds.
 
+        A text that spells pictures is written as `PromptText` says first.
+
         most_tokens: how many are of any use; a much longer text is not encoded to its end. what: names it in errors.
         Raises RequestError for anything but a text, and PromptLengthError for one that is too long without a doubt.
         """
         checked = request_values.text(what, text)
+        if self._prompt_text is not None and self._prompt_text.spelled in checked:
+            checked = self._prompt_text.of(checked)
+            add_special_tokens &= self._prompt_text.adds_special_tokens
         with _tokenizer_errors():
             if most_tokens is not None:
                 long_texts.check_length(self.backend, checked, most_tokens, what)
@@ -293,7 +306,7 @@ class Tokenizer:
             long_texts.check_length(self.backend, hidden.shown(rendered), most_tokens, "conversation")
         if not hidden.texts:
             return self.encode(rendered, add_special_tokens=False)
-        return self.marked.encode(rendered, hidden)
+        return self.marked.encode(rendered if self._prompt_text is None else self._prompt_text.of(rendered), hidden)
 
     @cached_property
     def marked(self) -> chat_text.MarkedTokenizer:

@@ -20,11 +20,17 @@ SPECIAL = [
     "<pad>", "<s>", "</s>", "<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>",
     *(f"<row_{row}_col_{column}>" for row in range(1, SIDE + 1) for column in range(1, SIDE + 1)),
     "<IMG_CONTEXT>", "<img>", "</img>", "<video>",
+    "<start_of_image>", "<end_of_image>", "<image_soft_token>",
 ]  # fmt: skip
 IMAGE = SPECIAL.index("<image>")
-MARKS = {"internvl": "<IMG_CONTEXT>"}
-"""The placeholder of a family, where it is not `<image>`."""
+MARKS = {"gemma3": "<start_of_image>", "internvl": "<IMG_CONTEXT>"}
+"""What a prompt has in the place of a picture, where it is not `<image>`."""
+STATES = {"gemma3": "<image_soft_token>", "internvl": "<IMG_CONTEXT>"}
+"""The token in the place of each state of a picture, where it is not `<image>`."""
 NAMED_TOKENS = {
+    "gemma3": {
+        "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>",
+    },
     "internvl": {
         "context_image_token": "<IMG_CONTEXT>", "start_image_token": "<img>", "end_image_token": "</img>",
         "video_token": "<video>",
@@ -55,8 +61,9 @@ TOWER = {
 
 GOT_OCR2 = transformers.GotOcr2ImageProcessorPil
 IDEFICS3, SMOLVLM = transformers.Idefics3ImageProcessorPil, transformers.SmolVLMImageProcessorPil
-CLIP, SIGLIP, LLAVA = (
+CLIP, GEMMA3, SIGLIP, LLAVA = (
     transformers.CLIPImageProcessorPil,
+    transformers.Gemma3ImageProcessorPil,
     transformers.SiglipImageProcessorPil,
     transformers.LlavaImageProcessorPil,
 )
@@ -91,7 +98,40 @@ LLAVA_NEXT, ONEVISION = transformers.LlavaNextImageProcessorPil, transformers.Ll
 PINPOINTS = {"image_grid_pinpoints": [[28, 56], [56, 28], [56, 56], [84, 28], [28, 84]]}
 GRIDS_28 = {"image_grid_pinpoints": [[28 * rows, 28 * columns] for rows in range(1, 4) for columns in range(1, 4)]}
 SIGLIP_TOWER = {"model_type": "siglip_vision_model"}
+GEMMA3_TEXT = {
+    "model_type": "gemma3_text", "num_hidden_layers": 3, "query_pre_attn_scalar": 10, "sliding_window": 3,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+}  # fmt: skip
+GEMMA = {"model_type": "gemma"}
+ROPE = {"rope_theta": 1e4, "rope_type": "default"}
+
+
+def fixed(size: int) -> dict[str, Any]:
+    return {"size": {"height": size, "width": size}}
+
+
 MODELS = {
+    "gemma3": {
+        "a window in a block": Model(
+            vision=SIGLIP_TOWER, text=GEMMA3_TEXT, processor=GEMMA3, picture=fixed(28),
+            outer={"mm_tokens_per_image": 4}, file={"image_seq_length": 4},
+        ),
+        "patches left out": Model(
+            # squares of 2 x 2 of 5 x 5 patches; a window of a picture and a few tokens
+            vision=SIGLIP_TOWER | {"image_size": 35, "vision_use_head": False, "num_attention_heads": 2},
+            text=GEMMA3_TEXT | {"sliding_window": 9, "num_key_value_heads": 5, "layer_types": None,
+                                "rope_parameters": {"full_attention": ROPE | {"rope_theta": 1e6, "factor": 8.0,
+                                "rope_type": "linear"}, "sliding_attention": ROPE}},
+            processor=GEMMA3, picture=fixed(35) | {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.9, 0.8, 0.7]},
+            outer={"mm_tokens_per_image": 4}, file={"image_seq_length": 4},
+        ),
+        "odd heads": Model(
+            # heads of 12, which the kernel does not take; every patch is a state, and no window hides one
+            vision=SIGLIP_TOWER, text=GEMMA3_TEXT | {"head_dim": 12, "num_attention_heads": 2,
+                                                     "num_key_value_heads": 2, "sliding_window": 20},
+            processor=GEMMA3, picture=fixed(28), outer={"mm_tokens_per_image": 16}, file={"image_seq_length": 16},
+        ),
+    },
     "llava_next": {
         "clip": Model(
             vision=CLIP_TOWER, processor=LLAVA_NEXT, picture=square(28) | PINPOINTS, outer=PINPOINTS,
@@ -187,6 +227,25 @@ MODELS = {
             outer={"vision_feature_layer": -2, "tie_word_embeddings": False}, file={"image_seq_length": 9},
         ),
     },
+    "paligemma": {
+        "one": Model(
+            text=GEMMA, vision=SIGLIP_TOWER, processor=SIGLIP, picture=fixed(28) | {"image_seq_length": 16},
+            outer={"projection_dim": 40},
+        ),
+        "two with windows": Model(
+            # shorter than a picture, and than a prompt
+            text=GEMMA | {"model_type": "gemma2", "sliding_window": 7, "query_pre_attn_scalar": 11, "head_dim": 16,
+                          "attn_logit_softcapping": 30.0, "final_logit_softcapping": 20.0, "num_hidden_layers": 3,
+                          "num_attention_heads": 4, "num_key_value_heads": 2},
+            vision=SIGLIP_TOWER | {"vision_use_head": False, "num_attention_heads": 2}, processor=SIGLIP,
+            picture=fixed(28) | {"image_seq_length": 16}, outer={"projection_dim": 40},
+        ),
+        "odd heads": Model(
+            text=GEMMA | {"head_dim": 12, "num_attention_heads": 3, "num_key_value_heads": 3},
+            vision=SIGLIP_TOWER | {"image_size": 21}, processor=SIGLIP,
+            picture=fixed(21) | {"image_seq_length": 9, "resample": 2}, outer={"projection_dim": 40},
+        ),
+    },
     "llava": {
         "clip": Model(
             vision=CLIP_TOWER, processor=CLIP, picture=square(28),
@@ -237,9 +296,9 @@ def save(model_type: str, name: str, folder: Any) -> Any:
     """Save a seeded random model with its processor and tokenizer; return transformers' module in float64."""
     row = MODELS[model_type][name]
     torch.manual_seed(sum(map(ord, model_type + name)))
-    token = "image_token_index" if "llava" in model_type else "image_token_id"
-    mark = SPECIAL.index(MARKS.get(model_type, "<image>"))
-    options = {"vision_config": TOWER | row.vision, "text_config": TEXT | row.text, token: mark, **row.outer}
+    token = "image_token_index" if model_type in ("gemma3", "paligemma") or "llava" in model_type else "image_token_id"
+    place = SPECIAL.index(STATES.get(model_type, "<image>"))
+    options = {"vision_config": TOWER | row.vision, "text_config": TEXT | row.text, token: place, **row.outer}
     model = transformers.AutoModelForImageTextToText.from_config(transformers.CONFIG_MAPPING[model_type](**options))
     with torch.no_grad():
         # transformers starts with norms of one and biases of zero, which would hide many faults.
@@ -253,7 +312,7 @@ def save(model_type: str, name: str, folder: Any) -> Any:
         tokenizer_object=tokenizer(), bos_token="<s>", eos_token="</s>", pad_token="<pad>",
         additional_special_tokens=SPECIAL[3:], extra_special_tokens=NAMED_TOKENS.get(model_type, {}),
     )  # fmt: skip
-    fast.chat_template = TEMPLATE
+    fast.chat_template = TEMPLATE.replace("<image>", MARKS.get(model_type, "<image>"))
     fast.save_pretrained(folder)
     row.processor(**row.picture).save_pretrained(folder)
     (folder / "processor_config.json").write_text(json.dumps(row.file))

@@ -17,6 +17,7 @@ import pytest
 import torch
 from picture_text_rows import IMAGE, MARKS, MODELS, save
 
+from edgeformer import ops
 from edgeformer.checkpoints.source import open_source
 from edgeformer.errors import ConfigError, ExportError, ParityError, RequestError
 from edgeformer.export import export_model, verify
@@ -26,20 +27,29 @@ from edgeformer.export.importers.pictures.picture_comparison import compare_pict
 from edgeformer.export.reference.reference import CastWeights
 from edgeformer.families import read_model_config
 from edgeformer.families.picture_text import seeing_names, with_tower
+from edgeformer.layers.attention.attention import Context
 from edgeformer.manifest.accounting import account
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.models import picture_text
 from edgeformer.models.compared import _positions_in_float32
+from edgeformer.models.picture_text import PictureText, PooledPatches
 from edgeformer.runtime import Engine, load
 from edgeformer.runtime.media.pictures.any_resolution import AnyResolution
 from edgeformer.runtime.media.pictures.aspect_tiles import AspectTiles
 from edgeformer.runtime.media.pictures.kinds import new_processor
 from edgeformer.runtime.media.pictures.processor import Processor
 from edgeformer.runtime.media.pictures.tiles import Tiles
+from edgeformer.runtime.prefixes import prefix_cache
+from edgeformer.runtime.prefixes.prefix_cache import PrefixCache
+from edgeformer.runtime.steps import memory, picture_blocks
+from edgeformer.runtime.steps.picture_rows import picture_numbers
 
 LIMIT = 1e-5
+GEMMA3, PALIGEMMA = ("gemma3", "a window in a block"), ("paligemma", "two with windows")
 CASES = [(family, name) for family, models in MODELS.items() for name in models]
-EXPORTED_ALWAYS = (("smolvlm", "tiles"), ("internvl", "norms"), ("llava", "layers"), ("llava_onevision", "shrunk"))
+EXPORTED_ALWAYS = (
+    ("smolvlm", "tiles"), ("internvl", "norms"), ("llava", "layers"), ("llava_onevision", "shrunk"), GEMMA3, PALIGEMMA,
+)  # fmt: skip
 EXPORTED = [
     case if case in EXPORTED_ALWAYS else pytest.param(*case, marks=pytest.mark.slow) for case in CASES
 ]  # fmt: skip
@@ -97,6 +107,7 @@ def test_every_family_has_three_models():
 
 REAL = {
     "HuggingFaceTB--SmolVLM-256M-Instruct": (256_484_928, 64, (12,)),
+    "google--gemma-3-4b-it": (4_300_079_472, 256, (27,)),
     "llava-hf--llava-1.5-7b-hf": (7_050_828_800, 576, (23,)),
 }
 
@@ -122,7 +133,9 @@ def test_module_pixels_and_ids_are_those_of_transformers(models, family, name):
 def test_a_bundle_answers_as_transformers_does(models, bundles, family, name):
     model, runtime = models(family, name), load(bundles(family, name), "cpu", 1)
     mark = MARKS.get(family, "<image>")
-    for few, pictures in (("What is left?", []), *((f"{mark}a", PICTURES[index : index + 1]) for index in (1, 2))):
+    whole = runtime.whole_prompts  # such a prompt has a picture
+    shorter = [(f"{mark}a", PICTURES[index : index + 1]) for index in (1, 2)]
+    for few, pictures in [*([] if whole else [("What is left?", [])]), *shorter]:
         assert error(runtime.forward(runtime.tokenizer.encode(few), pictures), theirs(model, few, pictures)[1]) <= LIMIT
     prompt = PROMPT.format(mark)
     encoded, expected = theirs(model, prompt, PICTURES)
@@ -138,10 +151,30 @@ def test_a_bundle_answers_as_transformers_does(models, bundles, family, name):
     assert runtime.generate(prompt, images=PICTURES, **options).token_ids == written.tolist()
     assert runtime.stream(prompt, images=PICTURES, **options).finish().token_ids == written.tolist()
     assert len(runtime.features) == (5 if family == "llava_onevision" else 3)  # two of them in both of its ways
-    both = runtime.generate([prompt, "no picture"], images=[PICTURES, []], **options)
-    assert [each.token_ids for each in both] == [written.tolist(), runtime.generate("no picture", **options).token_ids]
+    other, pictures = shorter[0] if whole else ("no picture", [])
+    both = runtime.generate([prompt, other], images=[PICTURES, pictures], **options)
+    alone = runtime.generate(other, images=pictures, **options)
+    assert [each.token_ids for each in both] == [written.tolist(), alone.token_ids]
     if family == "smolvlm":  # every export has verified its graphs already
         assert verify(bundles(family, name), model.folder, mode="quick").passed
+
+
+def test_a_prompt_of_paligemma_is_about_a_picture(models, bundles):
+    folder = bundles(*PALIGEMMA)
+    runtime = load(folder, "cpu", 1)
+    for call in (runtime.generate, lambda prompt: runtime.generate(prompt, images=[]), runtime.encode):
+        with pytest.raises(RequestError, match="reads prompts with a picture"):
+            call("no picture")
+    with pytest.raises(ConfigError, match="text model is not exported by itself: its prompts attend both ways"):
+        export_model(models(*PALIGEMMA).folder, folder.parent / "text", text_only=True)
+    # The same prompt is found again, and no beginning of it, because every key depends on all of it.
+    seen = [runtime.see(f"<image>{text}", PICTURES[:1]) for text in ("one", "one", "one more")]
+    assert seen[0].tokens == seen[1].tokens and not set(seen[0].tokens) & set(seen[2].tokens)
+    assert min(seen[0].tokens) >= runtime.manifest.vocab_size
+    ends = {
+        picture_blocks.prefix_end(seen[0].tokens, n, runtime.manifest.vocab_size) for n in range(len(seen[0].tokens))
+    }
+    assert ends == {0}
 
 
 def test_the_text_graph_is_that_of_the_text_model_alone(models, bundles, tmp_path):
@@ -240,12 +273,15 @@ def test_low_detail_takes_the_fewest_tokens(models, family, name):
 @pytest.mark.parametrize(("family", "name"), EXPORTED)
 def test_an_engine_answers_as_generate_does(bundles, family, name):
     model, options = load(bundles(family, name), "cpu", 1), {"max_new_tokens": 6, "ignore_eos": True}
-    image = model.tokenizer.backend.id_to_token(model.placeholder.token)
-    requests = [(PROMPT.format(image), PICTURES), ("What is left?", []), (f"{image}?", PICTURES[1:2])]
-    with Engine(model, max_rows=3) as engine:
-        streams = [engine.submit(prompt, images=images, **options) for prompt, images in requests]
-        found = [stream.finish().token_ids for stream in streams]
-    assert found == [model.generate(prompt, images=images, **options).token_ids for prompt, images in requests]
+    mark = MARKS.get(family, "<image>")
+    requests = [(PROMPT.format(mark), PICTURES), (f"{mark}?", PICTURES[1:2]), (mark * 3, PICTURES[:1] * 3)]
+    if not model.whole_prompts:
+        requests.append(("What is left?", []))
+    expected = [model.generate(prompt, images=images, **options).token_ids for prompt, images in requests]
+    for chunk in (256, 3):  # which is shorter than what attends both ways
+        with patch.object(memory, "PREFILL_CHUNK", chunk), Engine(model, max_rows=3) as engine:
+            streams = [engine.submit(prompt, images=images, **options) for prompt, images in requests * 2]
+            assert [stream.finish().token_ids for stream in streams] == expected * 2
 
 
 def fault(owner, name, changed):
@@ -395,6 +431,152 @@ def test_verification_refuses_permuted_rows_of_the_projector(models, bundles):
     assert all(each.startswith("pictures, ") for each in failed)
 
 
+def read_causally():
+    """A block of which each state sees the ones before it."""
+    read = PictureText.read_embeddings
+
+    def causally(self, *inputs):
+        with patch.object(self, "seeing", replace(self.seeing, bidirectional=None)):
+            return read(self, *inputs)
+
+    return patch.object(PictureText, "read_embeddings", causally)
+
+
+def attend_otherwise(changed):
+    """Attention whose `causal` and `window` are others than the model's."""
+    right = ops.group_query_attention
+
+    def otherwise(*inputs, causal, window, **options):
+        return right(*inputs, **options, **changed(causal, window))
+
+    return patch.object(ops, "group_query_attention", otherwise)
+
+
+def pool_columns_first():
+    def transposed(squares):
+        side = round(squares.shape[1] ** 0.5)
+        return squares.unflatten(1, (side, side)).transpose(1, 2).flatten(1, 2)
+
+    return fault(PooledPatches, "forward", transposed)
+
+
+def norm_without_one():
+    make = PooledPatches.__init__
+
+    def without_one(self, config, *sizes):
+        make(self, replace(config, norm=replace(config.norm, offset=0.0)), *sizes)
+
+    return patch.object(PooledPatches, "__init__", without_one)
+
+
+def read_with_windows():
+    """A prompt in which windows hold, as in the pictures of Gemma 3."""
+    make = Context.__init__
+
+    def limited(self, *given, bidirectional=None, **options):
+        make(self, *given, bidirectional=bidirectional and "pictures", **options)
+
+    return patch.object(Context, "__init__", limited)
+
+
+PROMPT_FAULTS = {"a causal prompt": read_causally, "windows in a prompt": read_with_windows}
+BLOCK_FAULTS = {
+    "a causal block": read_causally,
+    "both ways in full layers alone": lambda: attend_otherwise(
+        lambda causal, window: {"causal": causal or bool(window), "window": window}
+    ),
+    "no window in a block": lambda: attend_otherwise(
+        lambda causal, window: {"causal": causal, "window": window if causal else 0}
+    ),
+    "squares transposed": pool_columns_first,
+    "a norm without the 1": norm_without_one,
+    "states scaled as embeddings": lambda: fault(PictureText, "see", lambda states: states * states.shape[-1] ** 0.5),
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "planted"),
+    [*((GEMMA3, each) for each in BLOCK_FAULTS.values()), *((PALIGEMMA, each) for each in PROMPT_FAULTS.values())],
+    ids=[*BLOCK_FAULTS, *PROMPT_FAULTS],
+)
+def test_planted_faults_of_blocks_are_refused(models, bundles, model, planted):
+    source, bundle = open_source(models(*model).folder), bundles(*model)
+    with planted(), pytest.raises(ExportError, match="does not compute what"):
+        compare_modules(source, source.weights())
+    with planted():
+        report = verify(bundle, source.folder, mode="quick")
+    failed = {check.name for check in report.failures()}
+    assert failed and all(each.startswith("pictures, ") for each in failed)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        # numbers that follow numbers are inside a block: two pictures side by side are one
+        lambda: patch.object(
+            picture_blocks, "is_inside", lambda tokens, size: np.r_[False, tokens[:-1] >= size] & (tokens >= size)
+        ),
+        lambda: patch.object(picture_blocks, "has_blocks", lambda manifest: False),
+    ],
+    ids=["neighbours as one", "cut anywhere"],
+)
+def test_verification_refuses_blocks_that_are_cut_elsewhere(models, bundles, fault):
+    bundle = bundles(*GEMMA3)
+    with fault():
+        report = verify(bundle, models(*GEMMA3).folder, mode="quick")
+    assert any(check.name.startswith("pictures, text with pictures") for check in report.failures())
+
+
+@pytest.fixture
+def gemma3(bundles):
+    """Return the model of blocks in the runtime."""
+    return load(bundles(*GEMMA3), "cpu", 1)
+
+
+def test_a_block_is_one_run_whatever_the_chunk(gemma3):
+    seen = gemma3.see(PROMPT.format(MARKS["gemma3"]), PICTURES)
+    size = gemma3.manifest.vocab_size
+    found = []
+    for chunk in (1, 2, 5, 256):
+        decoder = gemma3.new_decoder(1, len(seen.tokens))
+        decoder.graph.pictures = seen.pictures
+        found.append(decoder.prefill_all(0, seen.tokens, chunk=chunk))
+        assert error(found[-1], found[0]) <= LIMIT
+    blocks = np.flatnonzero(np.array(seen.tokens) >= size).reshape(3, gemma3.config.picture_tokens)
+    for first, *_, last in blocks:
+        assert picture_blocks.piece_end(seen.tokens, first, 1, size) == last + 1
+        assert picture_blocks.piece_end(seen.tokens, first - 2, 256, size) == first
+        assert [picture_blocks.prefix_end(seen.tokens, place, size) for place in (first, last, last + 1)] == [
+            first, first, last + 1,
+        ]  # fmt: skip
+        with pytest.raises(ValueError, match="inside a block"):
+            picture_blocks.piece_end(seen.tokens, first + 1, 1, size)
+    beside = np.concatenate([picture_numbers(bytes([index]), 4, size) for index in range(3)])
+    assert [picture_blocks.piece_end(beside, start, 256, size) for start in (0, 4, 8)] == [4, 8, 12]
+
+
+def test_prefixes_end_at_borders_of_blocks(gemma3):
+    options = {"max_new_tokens": 4, "ignore_eos": True}
+    spelled = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Is <start_of_image> red?"}]}]
+    fresh = gemma3.chat(spelled, images=PICTURES[:1], **options).finish()
+    again = gemma3.chat(spelled, images=PICTURES[:1], **options).finish()
+    assert (again.token_ids, again.cached_tokens) == (fresh.token_ids, fresh.prompt_tokens - 1)
+    seen = gemma3.see(gemma3.tokenizer.encode_chat(spelled), PICTURES[:1])
+    first = next(place for place, token in enumerate(seen.tokens) if token >= gemma3.manifest.vocab_size)
+    for inside in range(first, first + gemma3.config.picture_tokens + 1):
+        cache = PrefixCache(1 << 20)
+        decoder = gemma3.new_decoder(1, len(seen.tokens))
+        decoder.graph.pictures = seen.pictures
+        whole = decoder.prefill(0, seen.tokens).copy()
+        with patch.object(prefix_cache, "SHORTEST", 1):
+            decoder.lengths[0] = inside
+            cache.keep(decoder, 0, seen.tokens[:inside])
+            decoder.take(0)
+            found = cache.restore(decoder, 0, seen.tokens).length
+        assert found == (inside if inside in (first, first + gemma3.config.picture_tokens) else first)
+        np.testing.assert_allclose(decoder.prefill(0, seen.tokens[found:]), whole, rtol=0, atol=1e-5)
+
+
 def changed_folder(source, tmp_path, file, **fields):
     """Copy a model with other fields in one of its files."""
     folder = shutil.copytree(source, tmp_path / "model")
@@ -425,7 +607,9 @@ def test_unknown_fields_are_refused_with_the_way_out(models, tmp_path, family, f
     assert not (tmp_path / "bundle").exists()
 
 
-@pytest.mark.parametrize("options", [{"provider": "cuda", "precision": "fp16"}, {"deployment": "mobile"}])
+@pytest.mark.parametrize(
+    "options", [{"provider": "cuda", "precision": "fp16"}, {"deployment": "mobile"}, {"cache_precision": "int8"}]
+)
 def test_places_without_pictures_are_refused(models, tmp_path, options):
     with pytest.raises(ExportError, match="--text-only"):
         export_model(models(*EXPORTED_ALWAYS[0]).folder, tmp_path / "bundle", verify=None, **options)
@@ -437,7 +621,10 @@ def test_places_without_pictures_are_refused(models, tmp_path, options):
     [{"precision": "int4"}, {"precision": "int8"}, {"precision": "fp16"}, {"ops": "standard"}, {"ops": "portable"},
      {"deployment": "web"}, {"ops": "standard", "cache": "static"}],
 )  # fmt: skip
-@pytest.mark.parametrize(("family", "name"), [("smolvlm", "whole"), ("internvl", "norms"), ("llava", "layers")])
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [("smolvlm", "whole"), ("internvl", "norms"), ("llava", "layers"), ("gemma3", "patches left out"), PALIGEMMA],
+)
 def test_every_kind_of_bundle_reads_pictures(models, tmp_path, family, name, options):
     try:
         export_model(models(family, name).folder, tmp_path / "bundle", **options)

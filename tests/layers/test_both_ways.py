@@ -110,12 +110,18 @@ def test_no_past_is_an_empty_one():
         torch.testing.assert_close(without, with_empty, rtol=0, atol=0)
 
 
-def test_the_op_has_no_window_that_looks_both_ways():
-    x = noise(1, 3, 8)
-    with pytest.raises(ValueError, match="a window looks back; give a bias to attention that is not causal"):
-        ops.group_query_attention(
-            x, x, x, None, None, torch.ones(1, 3, dtype=torch.int64), 2, 2, 0.5, window=2, causal=False
-        )
+def test_a_window_limits_only_how_far_a_query_looks_back():
+    """As a picture of Gemma 3 does in a layer with a window, also one that is longer than the window."""
+    query, key, value, past = noise(1, 6, 8), noise(1, 6, 8, seed=1), noise(1, 6, 8, seed=2), noise(1, 2, 3, 4, seed=3)
+    mask, sizes = torch.ones(1, 9, dtype=torch.int64), {"num_heads": 2, "num_kv_heads": 2, "scale": 0.5}
+    found, *_ = ops.group_query_attention(query, key, value, past, past, mask, **sizes, window=4, causal=False)
+    distances = torch.arange(3, 9)[:, None] - torch.arange(9)
+    bias = torch.zeros(6, 9, dtype=D64).masked_fill(distances >= 4, float("-inf"))[None, None]
+    options = {**sizes, "attention_bias": bias, "causal": False}
+    expected, *_ = ops.group_query_attention(query, key, value, past, past, mask, **options)
+    torch.testing.assert_close(found, expected, **TOLERANCE)
+    both, *_ = ops.group_query_attention(query, key, value, past, past, mask, **sizes, causal=False)
+    assert (found - both)[0, 1:].abs().amax(-1).min() > 1e-3  # every query but the first loses keys
 
 
 def test_cross_attention_is_that_of_every_pair():

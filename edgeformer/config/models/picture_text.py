@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Literal, Self
 
+from edgeformer.config.block import BlockConfig
 from edgeformer.config.models.decoder import DecoderConfig
 from edgeformer.config.models.stack import StackConfig, Task
 from edgeformer.config.models.vision_encoder import VisionConfig
-from edgeformer.config.pictures import Projector
+from edgeformer.config.pictures import Bidirectional, Projector
 from edgeformer.documents.schema import check
 
 
@@ -26,6 +27,7 @@ class PictureTextConfig(DecoderConfig):
         tiled: whether the graph has an axis for the tower's pictures that a picture is cut into.
         newline: True where a learned state follows those of each of the tower's pictures (`image_newline`); it ends
             rows, too, where the states of tiles are put together (`AnyResolutionProcessor`). None where none does.
+        bidirectional: what attends both ways, a *block*; None where pictures are read as tokens are.
     """
 
     task: ClassVar[Task] = "image-text-to-text"
@@ -36,6 +38,7 @@ class PictureTextConfig(DecoderConfig):
     projector: Projector
     tiled: bool = False
     newline: bool | None = None
+    bidirectional: Bidirectional | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,10 +48,16 @@ class PictureTextConfig(DecoderConfig):
         outputs = (self.vision.pooler, self.vision.projection, self.vision.classifier)
         check(all(each is None for each in outputs), self, "vision", "without outputs beside its states")
         check(self.per_layer_embedding is None, self, "per_layer_embedding", "None: pictures have no tokens to embed")
-        if self.projector.factor is not None:
-            grid, factor = self.vision.patches.grid, self.projector.factor
-            square = grid.rows == grid.columns and grid.rows % factor == 0 and not self.keeps_prefix
-            check(square, self, "projector", f"for squares of {factor} × {factor} patches, of pictures that are square")
+        grid, side = self.vision.patches.grid, self.projector.side
+        check(side == 1 or not self.keeps_prefix, self, "keeps_prefix", "False where squares of patches become a state")
+        check(side <= min(grid.rows, grid.columns), self, "projector", "for squares that are no larger than a picture")
+        if self.projector.joined > 1:
+            square = grid.rows == grid.columns and grid.rows % side == 0
+            check(square, self, "projector", f"for squares of {side} × {side} patches, of pictures that are square")
+        if self.bidirectional is not None:
+            whole = not self.tiled and not self.newline
+            check(whole, self, "bidirectional", "None where a picture is cut into tiles")
+            check(all(map(_turns, self.blocks)), self, "bidirectional", "None for blocks that only look back")
 
     @classmethod
     def of_decoder(cls, text: DecoderConfig, **seeing: object) -> "PictureTextConfig":
@@ -69,14 +78,23 @@ class PictureTextConfig(DecoderConfig):
     @property
     def picture_tokens(self) -> int:
         """Return the number of states that one of the tower's pictures becomes."""
-        patches, prefix = self.vision.patches.grid.patches, self.vision.prefix_tokens * self.keeps_prefix
-        return patches // (self.projector.factor or 1) ** 2 + prefix + bool(self.newline)
+        grid, side = self.vision.patches.grid, self.projector.side
+        prefix = self.vision.prefix_tokens * self.keeps_prefix
+        return (grid.rows // side) * (grid.columns // side) + prefix + bool(self.newline)
 
     @property
     def feature_size(self) -> int:
         """Return the size of the states that the projector reads."""
-        return self.vision.hidden_size * len(self.feature_layers) * (self.projector.factor or 1) ** 2
+        return self.vision.hidden_size * len(self.feature_layers) * self.projector.joined
 
     def with_picture_size(self, height: int, width: int) -> Self:
         """Return the config for pictures of another size. Raises ConfigError where the tower does not read them."""
         return replace(self, vision=self.vision.with_picture_size(height, width))
+
+
+def _turns(block: BlockConfig) -> bool:
+    """Return whether a causal block is one of attention that can look both ways, too."""
+    attention = block.attention
+    if attention is None or block.recurrent is not None or attention.relative is not None:
+        return False
+    return attention.shares is None and attention.chunk is None and (attention.window is None or attention.sliding)

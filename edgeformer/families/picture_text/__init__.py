@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from edgeformer.config import DecoderConfig, PictureTextConfig, Projector, VisionConfig
+from edgeformer.config import Bidirectional, DecoderConfig, PictureTextConfig, Projector, VisionConfig
 from edgeformer.errors import ConfigError
 from edgeformer.families._family import Computed, Family, Fields, Packed
-from edgeformer.families._wrappers import WRAPPERS, is_foreign
+from edgeformer.families._wrappers import is_foreign, wrapper_of
+from edgeformer.manifest.pictures import PromptText
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,7 @@ class Seeing:
     keeps_prefix: bool = False
     tiled: bool = False
     newline: bool | None = None
+    bidirectional: Bidirectional | None = None
     unread: tuple[str, ...] = ()
 
 
@@ -43,6 +45,7 @@ class Marks:
         border, whole, tile: see `edgeformer.manifest.pictures.TiledPlaceholder`; tile is a pattern of {row} and
             {column}, from 1 on. None for other placeholders.
         start, end: see `edgeformer.manifest.pictures.EnclosedPlaceholder`. None for other placeholders.
+        text: how prompts are written before they are encoded; None for as they are.
     """
 
     picture: str = "<image>"
@@ -51,6 +54,7 @@ class Marks:
     tile: str | None = None
     start: str | None = None
     end: str | None = None
+    text: PromptText | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +71,7 @@ class PictureTextFamily:
         picture_options: returns fields of its processor of pictures that its processor of texts and pictures says,
             whatever the file has, or its model; of config.json, and what was read of it.
         processor_fields: fields of processor_config.json that edgeformer reads, or that change nothing here.
-        ignored_tensors, computed_tensors: as in `Family`.
+        ignored_tensors, computed_tensors, transposed: as in `Family`.
     """
 
     summary: str
@@ -79,6 +83,7 @@ class PictureTextFamily:
     processor_fields: tuple[str, ...] = ()
     ignored_tensors: tuple[str, ...] = ()
     computed_tensors: Mapping[str, Computed] = field(default_factory=dict)
+    transposed: tuple[str, ...] = ()
 
 
 def seeing_names() -> list[str]:
@@ -106,7 +111,8 @@ def with_tower(data: dict[str, Any], text_family: Family, text: DecoderConfig) -
     """
     family = load_seeing(data["model_type"])
     assert family is not None, "the caller has asked"
-    wrapper = WRAPPERS[data["model_type"]]
+    wrapper = wrapper_of(data["model_type"])
+    assert wrapper is not None, "every such family has an entry"
     own = {name: value for name, value in data.items() if is_foreign(name, wrapper)}
     fields = Fields({**own, "model_type": data["model_type"]})
     seeing = family.read(fields)
@@ -119,12 +125,14 @@ def with_tower(data: dict[str, Any], text_family: Family, text: DecoderConfig) -
         projector=seeing.projector,
         tiled=seeing.tiled,
         newline=seeing.newline,
+        bidirectional=seeing.bidirectional,
     )
     return replace(
         text_family,
         tensors={**text_family.tensors, **family.tensors},
         ignored_tensors=(*text_family.ignored_tensors, *family.ignored_tensors, *seeing.unread),
         computed_tensors={**text_family.computed_tensors, **family.computed_tensors},
+        transposed=(*text_family.transposed, *family.transposed),
         nested=True,
         sees=True,
     ), config

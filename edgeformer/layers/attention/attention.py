@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from edgeformer import ops
 from edgeformer.config import (
     AttentionConfig,
+    Bidirectional,
     CrossAttentionConfig,
     DisentangledConfig,
     QKNormConfig,
@@ -42,6 +43,7 @@ class Context:
         temperature: a factor per query, [B, S, 1].
         source_mask: int64 [B, source] with 0 for padding of the encoder's input.
         layer_input: the block's own part of the per-layer embedding, [B, S, size].
+        bidirectional: how the new tokens of a causal model attend to each other; None for causally.
     """
 
     attention_mask: Tensor
@@ -55,6 +57,7 @@ class Context:
     temperature: Tensor | None = None
     source_mask: Tensor | None = None
     layer_input: Tensor | None = None
+    bidirectional: Bidirectional | None = None
 
 
 class Attention(nn.Module):
@@ -142,15 +145,16 @@ class Attention(nn.Module):
             query = query + self.content_bias
         elif isinstance(config.relative, DisentangledConfig):
             bias = _add(bias, self._disentangled_bias(query, key, config.relative, context))
+        windowed = config.sliding and context.bidirectional != "prompt"
         output, present_key, present_value = ops.group_query_attention(
             query, key, value, *(past or (None, None)), context.attention_mask,
             config.num_heads, config.num_kv_heads, config.scale,
             attention_bias=bias,
             sinks=getattr(self, "sinks", None),
             value_relations=getattr(self, "value_relations", None),
-            window=(config.window or 0) if config.sliding else 0,
+            window=(config.window or 0) if windowed else 0,
             softcap=config.softcap or 0.0,
-            causal=config.causal,
+            causal=config.causal and context.bidirectional is None,
         )  # fmt: skip
         if config.global_projections:
             # Selected by index, not split and concatenated: a graph must not depend on the number of other tokens.

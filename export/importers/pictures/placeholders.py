@@ -16,7 +16,7 @@ from unittest.mock import patch
 import numpy as np
 
 from edgeformer.checkpoints.picture_processor import PROCESSOR_FILE, WHOLE
-from edgeformer.checkpoints.source import TEXT_ONLY, ModelSource
+from edgeformer.checkpoints.source import ModelSource, text_only_instead
 from edgeformer.config import PictureTextConfig
 from edgeformer.documents.json_document import read_object
 from edgeformer.errors import ConfigError, ExportError, shown
@@ -38,6 +38,9 @@ from edgeformer.runtime.text.tokenizer import Tokenizer
 TOKEN_FIELDS = ("image_token_id", "image_token_index")
 """Names of the placeholder's id in config.json."""
 
+COUNTS = ("image_seq_len", "image_seq_length", "num_image_tokens")
+"""Names of the states that a picture becomes in processor_config.json."""
+
 PICTURES = ((61, 97), (97, 61), (48, 48))
 """Height and width of the pictures of the prompts that are compared."""
 
@@ -52,15 +55,16 @@ def read_placeholder(source: ModelSource, config: PictureTextConfig, folder: Pat
     """
     family = load_seeing(source.hf_config["model_type"])
     assert family is not None, "such a config comes from such a family"
+    instead = text_only_instead(source.hf_config["model_type"])
     if folder is None or not (folder / "tokenizer.json").is_file():
-        raise ConfigError(f"{source.origin} has no tokenizer, so nothing says what stands for a picture. {TEXT_ONLY}")
+        raise ConfigError(f"{source.origin} has no tokenizer, so nothing says what stands for a picture.{instead}")
     try:
         _check_processor_file(source.folder, family, config)
         tokenizer = Tokenizer(folder)
         marks = family.marks(tokenizer.config)
         return _Encoder(source, config, tokenizer, marks).placeholder()
     except ConfigError as error:
-        raise ConfigError(f"{error} {TEXT_ONLY}") from error
+        raise ConfigError(f"{error}{instead}") from error
 
 
 def _check_processor_file(folder: Path, family: PictureTextFamily, config: PictureTextConfig) -> None:
@@ -72,7 +76,7 @@ def _check_processor_file(folder: Path, family: PictureTextFamily, config: Pictu
     if unknown:
         raise ConfigError(f"{PROCESSOR_FILE} has fields that edgeformer does not know: {', '.join(unknown)}.")
     states = config.picture_tokens - bool(config.newline)
-    for name in ("image_seq_len", "image_seq_length", "num_image_tokens"):
+    for name in COUNTS:
         if data.get(name) not in (None, states):
             raise ConfigError(
                 f"{PROCESSOR_FILE} has {name} = {shown(data[name])}, and by config.json a picture becomes {states} "
@@ -102,7 +106,7 @@ class _Encoder:
         if isinstance(processor, AnyResolutionProcessor):
             return RowsPlaceholder(token=self._token, count=processor.patches**2)
         if not isinstance(processor, TilesProcessor):
-            return RepeatedPlaceholder(token=self._token, count=count)
+            return RepeatedPlaceholder(token=self._token, count=count, text=marks.text)
         assert marks.border is not None and marks.whole is not None and marks.tile is not None
         border = self._special(marks.border)
         self._check_alike(marks.picture, marks.border, marks.border)
@@ -161,11 +165,12 @@ def compare_prompts(source: ModelSource, placeholder: Placeholder, folder: Path 
     folder: of the tokenizer. Raises ExportError where ids differ.
     """
     assert folder is not None and source.pictures is not None
-    tokenizer, processor = Tokenizer(folder), new_processor(source.pictures)
+    text = placeholder.text if isinstance(placeholder, RepeatedPlaceholder) else None
+    tokenizer, processor = Tokenizer(folder, text), new_processor(source.pictures)
     pictures = [np.full((*size, 3), 60 * index, np.uint8) for index, size in enumerate(_sizes(processor))]
     family = load_seeing(source.hf_config["model_type"])
     assert family is not None
-    mark = family.marks(tokenizer.config).picture
+    mark = family.marks(tokenizer.config).picture if text is None else text.spelled
     try:
         theirs = _their_processor(source.folder)
         prompts = [(prompt.format(*(mark,) * len(PICTURES)), pictures[: len(PICTURES)]) for prompt in PROMPTS]
@@ -182,8 +187,8 @@ def compare_prompts(source: ModelSource, placeholder: Placeholder, folder: Path 
             raise ExportError(
                 f"edgeformer does not make of a prompt with pictures what {type(theirs).__name__} of transformers "
                 f"makes of it by the same files: {len(ours)} and {len(ids)} tokens, which differ from place {at} on. "
-                "Nothing was exported: please report it with the model's processor_config.json and tokenizer. "
-                f"{TEXT_ONLY}"
+                "Nothing was exported: please report it with the model's processor_config.json and tokenizer."
+                f"{text_only_instead(source.hf_config['model_type'])}"
             )
     return ()
 

@@ -106,7 +106,7 @@ class _Shared:
                 valid = emit("Less", slots, emit("Unsqueeze", lengths, emit.constant([1])))
             seen = visible_keys(emit, valid, positions, slots, self.node, self.form)
             rows = emit("Concat", emit.constant([1]), self._new(emit), emit.constant([1]), axis=0)
-            seen = emit("Unsqueeze", seen if causal else emit("Expand", seen, rows), emit.constant([1]))
+            seen = emit("Unsqueeze", seen if causal or window else emit("Expand", seen, rows), emit.constant([1]))
             # The mask is added to the scores: with a past, onnxruntime takes twice as long for a mask of bools.
             added = emit.constant(0.0, dtype)
             if bias is not None:

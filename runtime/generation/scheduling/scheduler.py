@@ -308,8 +308,8 @@ class Scheduler:
                 continue
             stop = request.branch_at if request.branch_at > request.prefilled else len(request.row.prompt)
             if not self._prompts_first:
-                stop = min(stop, request.prefilled + chunk)
-                if stop - request.prefilled > left:
+                stop = min(stop, self._decoder.graph.piece_end(request.row.prompt, request.prefilled, chunk))
+                if stop - request.prefilled > left and left < chunk:  # a block may be longer than a chunk
                     return
             piece, pictures = request.row.prompt[request.prefilled : stop], request.row.pictures
             if pictures is not None and pictures.read(piece):

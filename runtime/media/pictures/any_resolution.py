@@ -56,7 +56,7 @@ class AnyResolution(Processor):
         """Return the values of the whole picture, and of the tiles row by row, float32 [N, 3, tile, tile]."""
         tile, resample = self.config.tile, self.config.resample
         rows, columns = self._best_grid(*pixels.shape[:2])
-        height, width = fitted_size(*pixels.shape[:2], rows * tile, columns * tile)
+        height, width = fitted_size(pixels.shape[0], pixels.shape[1], rows * tile, columns * tile)
         fitted = centred(resized(pixels, (height, width), resample), rows * tile, columns * tile)
         tiles = [resized(pixels, (tile, tile), resample), *cut(fitted, tile, tile)]
         return np.stack([self.normalized(each) for each in tiles])
@@ -76,12 +76,12 @@ class AnyResolution(Processor):
         weights = (vertical[:, None, :, None] * horizontal[None, :, None, :]).reshape(*states.shrunk, 4)
         ends = np.full((states.shrunk[0], 1, 4), newline)
         first = np.array([1.0, 0.0, 0.0, 0.0])
-        rows = np.concatenate((rows, ends), 1).reshape(-1, 4)
-        weights = np.concatenate((weights, np.broadcast_to(first, (len(ends), 1, 4))), 1).reshape(-1, 4)
         whole = np.repeat(np.arange(newline)[:, None], 4, 1)
-        rows, weights = np.concatenate((whole, rows)), np.concatenate((np.broadcast_to(first, whole.shape), weights))
         used = 1 if states.shrunk == states.unpadded else 4
-        return Packing(rows[:, :used], weights[:, :used])
+        in_rows = np.concatenate((rows, ends), 1).reshape(-1, 4)
+        by_rows = np.concatenate((weights, np.broadcast_to(first, (len(ends), 1, 4))), 1).reshape(-1, 4)
+        found = np.concatenate((whole, in_rows))
+        return Packing(found[:, :used], np.concatenate((np.broadcast_to(first, whole.shape), by_rows))[:, :used])
 
     def _best_grid(self, height: int, width: int) -> tuple[int, int]:
         """Return the rows and columns of tiles that keep the most pixels of a picture, and of these the fewest."""

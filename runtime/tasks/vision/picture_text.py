@@ -19,7 +19,7 @@ from edgeformer.runtime.media.pictures.processor import Processor
 from edgeformer.runtime.media.pictures.resample import Pixels
 from edgeformer.runtime.request_values import is_list, shown
 from edgeformer.runtime.sessions.session import SessionSettings
-from edgeformer.runtime.steps.picture_rows import PictureGraphs, PictureRows, picture_numbers
+from edgeformer.runtime.steps.picture_rows import PictureGraphs, PictureRows
 from edgeformer.runtime.steps.picture_tower import FeatureCache, Features, PromptPicture, Run, Tower, WaitingPicture
 from edgeformer.runtime.tasks.causal_lm import CausalLM, SeenPrompt
 from edgeformer.runtime.tasks.model import Text
@@ -41,9 +41,9 @@ class PictureTextLM(CausalLM):
     def __init__(self, folder: Path, manifest: Manifest, settings: SessionSettings):
         super().__init__(folder, manifest, settings)
         self.features = FeatureCache(FEATURE_BYTES)
-        spelled = None if self.tokenizer is None else self.tokenizer.backend.id_to_token(self.placeholder.token)
-        if self.tokenizer is not None and spelled is not None:
-            self.tokenizer.unsaid = (spelled,)
+        if self.tokenizer is not None:
+            spelled = self.tokenizer.backend.id_to_token(self.placeholder.token), self.tokenizer.spelled_picture
+            self.tokenizer.unsaid = tuple(each for each in spelled if each is not None)
 
     @property
     def config(self) -> PictureTextConfig:
@@ -88,12 +88,23 @@ class PictureTextLM(CausalLM):
         """
         tokens = super().encode(text, what, vocab_size, context_length)
         check_count(tokens, self.placeholder, 0)
+        self._check_pictures(0)
         return tokens
 
     @property
     def tower(self) -> Tower:
         """The tower of pictures, and what it computed before."""
         return Tower(self._run_tower, self.features)
+
+    @property
+    def whole_prompts(self) -> bool:
+        """Whether all of a prompt attends both ways, text and pictures."""
+        return self.config.bidirectional == "prompt"
+
+    def _check_pictures(self, count: int) -> None:
+        """Raise RequestError for a prompt without pictures where these are what a prompt is about."""
+        if self.whole_prompts and not count:
+            raise RequestError("this model reads prompts with a picture, as it was trained; give it one.")
 
     def picture_features(self, picture: Picture, name: str = "the picture") -> Features:
         """Return what stands in the place of embeddings for a picture, float32 [tokens, E], of all its tiles in order.
@@ -121,6 +132,7 @@ class PictureTextLM(CausalLM):
         """
         tokens = super().encode(prompt)
         check_count(tokens, self.placeholder, len(images))
+        self._check_pictures(len(images))
         if names is None:
             names = ["the picture"] if len(images) == 1 else [f"picture {index}" for index in range(len(images))]
         self._check_length(tokens, images, names, most_tokens or self.manifest.context_length - 1)
@@ -133,11 +145,10 @@ class PictureTextLM(CausalLM):
             read.append(picture)
             grids.append(grid)
         shown = np.array(expand(tokens, self.placeholder, grids), np.int64)
-        prompt_numbers = shown.copy()
-        if read:
-            prompt_numbers[shown == self.placeholder.token] = np.concatenate([each.numbers for each in read])
-        pictures = PictureRows(self.picture_graphs, read) if read else None
-        return SeenPrompt(prompt_numbers.tolist(), shown.tolist(), pictures)
+        if not read:
+            return SeenPrompt(shown.tolist(), shown.tolist(), None)
+        pictures = PictureRows(self.picture_graphs, shown, read, self.whole_prompts)
+        return SeenPrompt(pictures.tokens.tolist(), shown.tolist(), pictures)
 
     def _check_length(self, tokens: Sequence[int], images: Sequence[Picture], names: Sequence[str], most: int) -> None:
         """Raise PromptLengthError for a prompt that is too long whichever way EXIF turns its pictures."""
@@ -172,10 +183,9 @@ class PictureTextLM(CausalLM):
         """Return a picture of a prompt, and the rows and columns of tiles that it is cut into."""
         grid = processor.grid(*pixels.shape[:2])
         count = expand([self.placeholder.token], self.placeholder, [grid]).count(self.placeholder.token)
-        numbers = picture_numbers(digest, count, self.manifest.vocab_size)
         packing = processor.packing(*pixels.shape[:2])
         runs = partial(self._runs, pixels, processor, name)
-        return WaitingPicture(numbers, self.tower, digest, runs, None if packing is None else packing.packed), grid
+        return WaitingPicture(digest, count, self.tower, runs, None if packing is None else packing.packed), grid
 
     def _runs(self, pixels: Pixels, processor: Processor, name: str) -> list[Run]:
         """Return what the tower reads of a picture, `TILES` tiles in a run."""

@@ -3,7 +3,7 @@
 Requires (onnxruntime 1.31) a head_dim that is a multiple of 8 and no relation vectors; on CUDA also float16 or
 bfloat16, heads of 512 at most, and no bias beside sinks. The kernel has everything else of the op: rotation inside,
 packed QKV, windows, soft-caps, sinks, biases, causal and bidirectional attention, a dynamic or static cache. What it
-does not take is decomposed.
+does not take is decomposed; a window of attention that is not causal, which the kernel refuses, is a bias.
 
 For CPUs queries are scaled before the kernel (scaled_query.py). The kernel also has an int8 cache, and on CUDA one of
 float8 (both there for heads of 256 at most and without a bias): it rounds new keys and values by the scales that it is
@@ -15,11 +15,13 @@ import numpy as np
 import onnx_ir as ir
 
 from edgeformer.contract.ops import ATTENTION, DOMAIN, FP8_CACHE, INT8_CACHE
-from edgeformer.contract.tensors import past_layer
+from edgeformer.contract.tensors import CacheForm, past_layer
 from edgeformer.errors import ExportError
+from edgeformer.export.graph import cache_forms
+from edgeformer.export.graph.attention_bodies import length_of, visible_keys
 from edgeformer.export.graph.builder import NodeBuilder, replace_node
 from edgeformer.export.graph.canonical import canonical_inputs
-from edgeformer.export.graph.editing import canonical_nodes, dim, head_dim_of
+from edgeformer.export.graph.editing import canonical_nodes, dim, dtype_of, head_dim_of
 from edgeformer.export.graph.function_bodies import decompose
 from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.graph.provenance import NodeOrigin
@@ -28,6 +30,9 @@ from edgeformer.export.lower.ort.attention.scaled_query import scale_query
 from edgeformer.manifest.cache_scales import CacheScales
 from edgeformer.manifest.parts import CachePrecision
 
+WINDOW_ORIGIN = NodeOrigin(
+    f"{DOMAIN}::GroupQueryAttention", "emitted by lower/ort for windows of tokens that attend both ways"
+)
 LENGTHS_ORIGIN = NodeOrigin(
     f"{DOMAIN}::GroupQueryAttention", "emitted by lower/ort for the lengths that attention reads"
 )
@@ -40,7 +45,7 @@ def lower_attention(model: ir.Model, lowering: LoweringOptions) -> PassReport:
 
     Raises ExportError for a quantized cache where one does not meet them.
     """
-    report, lengths = PassReport("GroupQueryAttention"), Lengths(model)
+    report, lengths, windows = PassReport("GroupQueryAttention"), Lengths(model), Windows(model, lowering.cache_form)
     for node in canonical_nodes(model, "GroupQueryAttention"):
         reason = _no_kernel(node, lowering)
         if reason is not None and lowering.cache_scales is not None:
@@ -52,7 +57,7 @@ def lower_attention(model: ir.Model, lowering: LoweringOptions) -> PassReport:
             decompose(node, lowering.cache_form)
             continue
         report.fire(node)
-        _emit_attention(node, *lengths.before(node), lowering)
+        _emit_attention(node, *lengths.before(node), windows.before(node), lowering)
     return report
 
 
@@ -86,7 +91,41 @@ class Lengths:
         return self._lengths[mask]
 
 
-def _emit_attention(node: ir.Node, seqlens_k: ir.Value, total: ir.Value, lowering: LoweringOptions) -> None:
+def _has_window_of_block(node: ir.Node) -> bool:
+    """Return whether an attention sees tokens behind the query, and does not see those before its window."""
+    return bool(node.attributes.get_int("window")) and not node.attributes.get_int("causal")
+
+
+class Windows:
+    """Biases that hide the keys before a window from attention that is not causal, once for all of one window."""
+
+    def __init__(self, model: ir.Model, form: CacheForm):
+        self._model, self._form = model, form
+        self._biases: dict[tuple[ir.Value, int], ir.Value] = {}
+
+    def before(self, node: ir.Node) -> ir.Value | None:
+        """Return what is added to scores, [B, 1, S, T]; the bias of a node where it has no such window."""
+        inputs = canonical_inputs(node)
+        bias = inputs.attention_bias
+        if not _has_window_of_block(node):
+            return bias
+        mask, window = inputs["attention_mask"], node.attributes.get_int("window")
+        if (mask, window) not in self._biases:
+            emit, dtype = NodeBuilder(f"window/{len(self._biases)}", WINDOW_ORIGIN), dtype_of(inputs.query)
+            positions = cache_forms.token_positions(emit, mask, length_of(emit, node, inputs["query"]), self._form)
+            valid = emit("Cast", mask, to=ir.DataType.BOOL)
+            columns = cache_forms.key_positions(emit, mask, self._form)
+            seen = visible_keys(emit, valid, positions, columns, node, self._form)
+            hidden = emit("Where", seen, emit.constant(0.0, dtype), emit.constant(float("-inf"), dtype))
+            self._biases[mask, window] = emit("Unsqueeze", hidden, emit.constant([1]))
+            self._model.graph.insert_before(node, emit.nodes)
+        assert bias is None, "models with blocks that attend both ways have no other biases"
+        return self._biases[mask, window]
+
+
+def _emit_attention(
+    node: ir.Node, seqlens_k: ir.Value, total: ir.Value, bias: ir.Value | None, lowering: LoweringOptions
+) -> None:
     inputs, attributes, scales = canonical_inputs(node), node.attributes, lowering.cache_scales
     emit, pasts = NodeBuilder.replacing(node, "emitted by lower/ort"), (inputs.past_key, inputs.past_value)
     query, scale = inputs["query"], attributes.get_float("scale")
@@ -98,7 +137,7 @@ def _emit_attention(node: ir.Node, seqlens_k: ir.Value, total: ir.Value, lowerin
         *ATTENTION.ordered(
             query=query, key=inputs.key, value=inputs.value, past_key=inputs.past_key, past_value=inputs.past_value,
             seqlens_k=seqlens_k, total_sequence_length=total, cos_cache=inputs.cos, sin_cache=inputs.sin,
-            attention_bias=inputs.attention_bias, head_sink=inputs.sinks, **quantized,
+            attention_bias=bias, head_sink=inputs.sinks, **quantized,
         ),
         outputs=len(ATTENTION.outputs),
         domain=ATTENTION.domain,
@@ -106,7 +145,7 @@ def _emit_attention(node: ir.Node, seqlens_k: ir.Value, total: ir.Value, lowerin
         kv_num_heads=attributes.get_int("num_kv_heads"),
         scale=scale,
         softcap=attributes.get_float("softcap"),
-        local_window_size=attributes.get_int("window") or -1,
+        local_window_size=-1 if _has_window_of_block(node) else attributes.get_int("window") or -1,
         do_rotary=int(inputs.cos is not None),
         rotary_interleaved=attributes.get_int("rotary_interleaved"),
         # onnxruntime before 1.29.1 has only causal attention, and refuses attributes that it does not know.

@@ -6,6 +6,7 @@
 The last graph is fed what the first two computed, as clients do, and is held to PyTorch over the pixels.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from edgeformer.export.parity.report import Check
 from edgeformer.export.parity.samples import random_tokens
 from edgeformer.export.parity.trials.protocol import Array, Outputs, Row, Setup, Trial, row_of
 from edgeformer.export.reference.reference import Reference
-from edgeformer.runtime.steps.picture_rows import PictureGraphs, PictureRows, picture_numbers
+from edgeformer.runtime.steps.picture_rows import PictureGraphs, PictureRows
 from edgeformer.runtime.steps.picture_tower import PromptPicture
 from edgeformer.runtime.steps.runner import StepRunner
 
@@ -29,6 +30,25 @@ MORE_PICTURES = 5
 """Further pictures that the tower reads, since eager's error of a few vectors is a matter of chance."""
 TOKENS = 24
 """Tokens of text between the pictures."""
+ANSWER = 8
+"""Tokens of an answer behind a prompt that attends both ways."""
+LONGEST_WINDOW = 2048
+"""Tokens of a window that a text of pictures goes beyond; to go beyond longer ones would take minutes."""
+
+
+@dataclass(frozen=True)
+class _Text:
+    """A text with pictures.
+
+    Attributes:
+        ids: of its tokens, with the placeholder for each state.
+        prompt: how many of them are the prompt; an answer follows where this attends both ways as a whole.
+        blocks: the number of the block that each is in, of tokens that attend both ways; −1 for none.
+    """
+
+    ids: Array
+    prompt: int
+    blocks: Array
 
 
 class PictureTextTrial(Trial):
@@ -39,7 +59,7 @@ class PictureTextTrial(Trial):
         super().__init__(setup, [model])
         config, placeholder = setup.manifest.model, setup.manifest.placeholder
         assert isinstance(config, PictureTextConfig) and placeholder is not None
-        self._config, self._token = config, placeholder.token
+        self._config, self._token, self._whole = config, placeholder.token, config.bidirectional == "prompt"
         self._vision = vision
         self._pictures = PictureGraphs(embed, decoder, placeholder.token, config.vocab_size)
 
@@ -70,19 +90,14 @@ class PictureTextTrial(Trial):
         self._judge_vectors("embeddings", f"{TOKENS} tokens", [found], [Row(tokens, *pair)], "embeddings")
 
     def _judge_text(self, pixels: list[Array]) -> None:
-        """Judge a text with pictures: in one run, and in chunks that cut pictures."""
-        count, context = self._config.picture_tokens, self.setup.manifest.context_length
-        fits = min(PICTURES, (context - 1) // count)
-        pixels = pixels[:fits]
-        text = random_tokens(min(TOKENS, context - count * fits), self._config.vocab_size, salt=6)
-        text = np.where(text == self._token, (self._token + 1) % self._config.vocab_size, text)
-        picture = [picture_numbers(bytes([index]), count, self._config.vocab_size) for index in range(fits)]
-        tokens = np.concatenate([*picture[:-1], text, *picture[-1:]])
-        row, graph = self._row(tokens, pixels), self.graphs[0]
+        """Judge a text with pictures: in one run, and in chunks that cut pictures, unless these attend both ways."""
+        fits = min(PICTURES, (self.setup.manifest.context_length - 1) // self._config.picture_tokens)
+        pixels, text = pixels[:fits], self._text(fits)
+        pictures = [PromptPicture(bytes([index]), self._states(each)) for index, each in enumerate(pixels)]
+        rows = PictureRows(self._pictures, text.ids[: text.prompt], pictures, self._whole)
+        tokens = np.concatenate([rows.tokens, text.ids[text.prompt :]])
+        row, graph = self._row(text, tokens, pixels), self.graphs[0]
         self.judge.eager_worst = worst_of([(row.eager.logits, row.expected.logits)])
-        states = np.concatenate([self._states(each) for each in pixels] or [np.empty((0, self._config.hidden_size))])
-        numbers = np.concatenate([np.empty(0, np.int64), *picture])
-        rows = PictureRows(self._pictures, [PromptPicture(numbers, states)])
 
         def read(decoder: StepRunner) -> StepRunner:
             decoder.graph.pictures = rows
@@ -98,10 +113,28 @@ class PictureTextTrial(Trial):
         decoder = read(graph.decoder(1, len(tokens)))
         for size in (1, 2, 3, 5, 8, len(tokens)):
             if start < len(tokens):
-                pieces.append(decoder.prefill_all(0, tokens[start : start + size], chunk=size))
-                start += size
+                whole_blocks = decoder.graph.prefix_end(tokens, min(start + size, len(tokens)))
+                stop = max(whole_blocks, decoder.graph.piece_end(tokens, start, 1))
+                pieces.append(decoder.prefill_all(0, tokens[start:stop], chunk=size))
+                start = stop
         pairs = [(np.concatenate(pieces), whole)]
         self.judge.agreement("chunks against one run", pairs, row.eager.logits, row.expected.logits)
+
+    def _text(self, pictures: int) -> _Text:
+        """Return a text with pictures: first and side by side, and the last one at its end, or in front of a prompt."""
+        config, token = self._config, self._token
+        count, vocab_size = config.picture_tokens, config.vocab_size
+        window = min((each for each in config.windows if each is not None), default=0)
+        wanted = max(TOKENS, (window if window <= LONGEST_WINDOW else 0) + TOKENS - count * pictures)
+        text = random_tokens(min(wanted, self.setup.manifest.context_length - count * pictures), vocab_size, salt=6)
+        text = np.where(text == token, (token + 1) % vocab_size, text)
+        parts = [np.full(count, token)] * pictures
+        ids = np.concatenate([*parts, text] if self._whole else [*parts[:-1], text, *parts[-1:]])
+        if self._whole:
+            prompt = max(len(ids) - ANSWER, 1)
+            return _Text(ids, prompt, np.where(np.arange(len(ids)) < prompt, 0, -1))
+        seen = ids == token
+        return _Text(ids, len(ids), np.where(seen, np.cumsum(seen) - 1, -count) // count)
 
     def _pixels(self, salt: int) -> Array:
         """Return a picture of noise, as large as normalized pixels are."""
@@ -134,10 +167,10 @@ class PictureTextTrial(Trial):
         [pair] = self.compute(outputs, pixels)
         return Row(np.empty(0, np.int64), *pair)
 
-    def _row(self, tokens: Array, pixels: list[Array]) -> Row:
-        """Run both references on a text with pictures."""
-        seen = torch.from_numpy(tokens >= self._config.vocab_size)[None]
-        ids = torch.from_numpy(np.where(tokens >= self._config.vocab_size, self._token, tokens))[None]
+    def _row(self, text: _Text, tokens: Array, pixels: list[Array]) -> Row:
+        """Run both references on a text with pictures; tokens: with numbers, as the runtime has it."""
+        ids = torch.from_numpy(text.ids)[None]
+        seen = ids == self._token
 
         def run(reference: Reference) -> tuple[Tensor, Any]:
             with reference.loaded():
@@ -146,7 +179,11 @@ class PictureTextTrial(Trial):
                 if pixels:
                     states = module.see(torch.from_numpy(self._batch(pixels)))
                     x = x.masked_scatter(seen.unsqueeze(-1), states.to(x.dtype))
-                logits, presents = module.read_embeddings(x, torch.ones_like(ids), reference.empty_caches(1))
+                caches = reference.empty_caches(1)
+                if self._config.bidirectional is None:
+                    logits, presents = module.read_embeddings(x, torch.ones_like(ids), caches)
+                else:
+                    logits, presents = module.read_blocks(x, text.blocks.tolist(), caches)
             return logits, tuple(presents)
 
         def outputs(reference: Reference) -> list[Outputs]:
