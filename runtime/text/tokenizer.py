@@ -76,7 +76,7 @@ class Tokenizer:
 
     @property
     def spelled_picture(self) -> str | None:
-        """What stands for a picture in a prompt, where another text is encoded in its place; None where it is as is."""
+        """The text that stands for a picture in a prompt and is replaced before it is encoded; None where none is."""
         return None if self._prompt_text is None else self._prompt_text.spelled
 
     @property
