@@ -1,7 +1,7 @@
-"""Runs of a tower of pictures: a few tiles at a time, so that whoever runs it can do other things in between.
+"""Runs of a tower of pictures: a tile or a few at a time, so that whoever runs it can do other things in between.
 
-picture   runs   [tiles 0–3] [tiles 4–7] [tile 8]      `read_next` runs one of them
-          states float32 [N, E]                        when all have run, or another prompt has had the picture
+picture   runs   [tile 0] [tile 1] [tile 2] …      `read_next` runs one of them
+          states float32 [N, E]               when all have run, or another prompt has had the picture
 """
 
 from collections import OrderedDict
