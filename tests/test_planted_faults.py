@@ -36,6 +36,7 @@ PLANTED = {
     ("check", "test_faults", "FAULTS"): ("test_a_fault_is_found",),
     ("check", "test_states", "FAULTS"): ("test_a_fault_in_a_state_is_found",),
     ("families", "test_picture_text", "MODULE_FAULTS"): ("test_an_export_refuses_a_model_that_is_another",),
+    ("families", "test_picture_text", "PACKING_FAULTS"): ("test_an_export_refuses_other_packings",),
     ("families", "test_picture_text", "PIXEL_FAULTS"): ("test_an_export_refuses_pixels_that_are_others",),
     ("kernels", "test_abi", "FAULTS"): ("test_another_declaration_does_not_compile",),
     ("kernels", "test_cpp_faults", "FAULTS"): ("test_faults_are_found",),

@@ -6,12 +6,15 @@ Source: transformers/image_processing_backends.py (PilBackend), transformers/mod
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from edgeformer.documents.json_document import read_object
 from edgeformer.errors import ConfigError, shown
 from edgeformer.manifest.pictures import (
     CHANNELS,
+    AnyResolutionProcessor,
+    AspectTilesProcessor,
     FixedSizeProcessor,
     PictureProcessor,
     PictureSize,
@@ -82,6 +85,31 @@ TILES: dict[str, Mapping[str, Any]] = {"Idefics3": _TILES, "SmolVLM": _TILES}
 TILES_WITHOUT_EFFECT = ("do_pad", "return_row_col_info", "video_sampling")
 """Fields of these that change nothing for pictures."""
 
+ASPECT_TILES: dict[str, Mapping[str, Any]] = {
+    "GotOcr2": {
+        "size": {"height": 384, "width": 384}, "resample": 3, "do_convert_rgb": True, "crop_to_patches": False,
+        "min_patches": 1, "max_patches": 12, **CLIP_NORMALIZATION,
+    },
+}  # fmt: skip
+"""Defaults of the class that cuts pictures into a grid of their aspect."""
+
+_ANY_RESOLUTION = {
+    "resample": 3, "do_convert_rgb": True, "default_to_square": False, "do_pad": True, "patches": None,
+    "max_tiles": None, "squares": False, "grids_of_model": None, **CLIP_NORMALIZATION,
+}  # fmt: skip
+ANY_RESOLUTION: dict[str, Mapping[str, Any]] = {
+    "LlavaNext": {
+        **_ANY_RESOLUTION, "size": {"shortest_edge": 224}, "crop_size": {"height": 224, "width": 224},
+        "do_center_crop": True,
+        "image_grid_pinpoints": [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]],
+    },
+    "LlavaOnevision": {
+        **_ANY_RESOLUTION, "size": {"height": 384, "width": 384}, "crop_size": None,
+        "image_grid_pinpoints": [[384 * rows, 384 * columns] for rows in range(1, 7) for columns in range(1, 7)],
+    },
+}  # fmt: skip
+"""Defaults of the classes that fit pictures into grids of tiles; the model's config says what has none."""
+
 WITHOUT_EFFECT = (
     "_valid_processor_keys", "feature_extractor_type", "image_processor_type", "processor_class", "data_format",
     "input_data_format", "return_tensors", "device", "disable_grouping", "auto_map", "transformers_version",
@@ -89,14 +117,15 @@ WITHOUT_EFFECT = (
 """Fields of bookkeeping, and of how transformers returns tensors; it always computes [3, height, width]."""
 
 
-def read_picture_processor(folder: Path) -> PictureProcessor:
+def read_picture_processor(folder: Path, said: Mapping[str, Any] = MappingProxyType({})) -> PictureProcessor:
     """Return the image processor of a checkpoint's folder.
 
-    Raises ConfigError where there is none, or one that edgeformer does not have, and for unknown fields.
+    said: fields that the model's processor of texts and pictures gives to it, whatever the file has. Raises ConfigError
+    where there is none, or one that edgeformer does not have, and for unknown fields.
     """
     name, data = _find(folder)
     try:
-        return _read(name, data)
+        return _read(name, {**data, **said})
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(
             f"{name} is not one of an image processor: a field of it has a value of the wrong kind "
@@ -122,6 +151,10 @@ def _read(name: str, data: dict[str, Any]) -> PictureProcessor:
     kind = _kind(name, data)
     if kind in TILES:
         return _read_tiles(name, _known_fields(name, data, TILES[kind], TILES_WITHOUT_EFFECT))
+    if kind in ASPECT_TILES:
+        return _read_aspect_tiles(name, _known_fields(name, data, ASPECT_TILES[kind], ()))
+    if kind in ANY_RESOLUTION:
+        return _read_any_resolution(name, _known_fields(name, data, ANY_RESOLUTION[kind], ()))
     others = ("size", "crop_size", "do_pad", *OTHERS.get(kind, ()))
     fields = _known_fields(name, data, PROCESSORS[kind], others)
     if fields.get(PAN_AND_SCAN):
@@ -171,6 +204,44 @@ def _read_tiles(name: str, fields: Mapping[str, Any]) -> TilesProcessor:
     )
 
 
+def _read_aspect_tiles(name: str, fields: Mapping[str, Any]) -> AspectTilesProcessor | FixedSizeProcessor:
+    if not fields["crop_to_patches"]:
+        return _read_fixed_size(name, fields)
+    if fields["do_center_crop"] or not fields["do_resize"]:
+        raise ConfigError(f"{name} has do_center_crop = true or do_resize = false beside crop_to_patches = true.")
+    return AspectTilesProcessor(
+        tile=_square_or_both(name, "size", fields["size"]),
+        min_tiles=fields["min_patches"],
+        max_tiles=fields["max_patches"],
+        resample=_resample(name, fields),
+        **_values(fields),
+    )
+
+
+def _read_any_resolution(name: str, fields: Mapping[str, Any]) -> AnyResolutionProcessor:
+    size, pinpoints = fields["size"], fields["image_grid_pinpoints"]
+    sides = set(size.values()) if size.keys() in ({"shortest_edge"}, {"height", "width"}) else set()
+    if fields["do_center_crop"] or fields["crop_size"] is not None:
+        crop = _square_or_both(name, "crop_size", fields["crop_size"])
+        sides |= {crop.height, crop.width}
+    if len(sides) != 1 or not fields["do_resize"]:
+        raise ConfigError(f"{name} has size = {shown(size)}; it must be one square, that of crop_size, and do_resize.")
+    [tile] = sides
+    if any(side % tile for pinpoint in pinpoints for side in pinpoint):
+        raise ConfigError(f"{name} has image_grid_pinpoints that are not made of tiles of {tile} × {tile} pixels.")
+    if fields["grids_of_model"] not in (None, pinpoints):
+        raise ConfigError(f"{name} has other image_grid_pinpoints than config.json.")
+    return AnyResolutionProcessor(
+        tile=tile,
+        patches=fields["patches"] or 1,
+        grids=tuple((height // tile, width // tile) for height, width in pinpoints),
+        max_tiles=fields["max_tiles"],
+        squares=fields["squares"],
+        resample=_resample(name, fields),
+        **_values(fields),
+    )
+
+
 def _longest_edge(name: str, field: str, size: Any) -> int:
     if not isinstance(size, dict) or size.keys() != {"longest_edge"}:
         raise ConfigError(f"{name} has {field} = {shown(size)}; it must have longest_edge, and nothing else.")
@@ -201,8 +272,9 @@ def _kind(name: str, data: Mapping[str, Any]) -> str:
     kind = data.get("image_processor_type") or data.get("feature_extractor_type")
     stem = str(kind).removesuffix("Fast").removesuffix("Pil").removesuffix("ImageProcessor")
     stem = stem.removesuffix("FeatureExtractor")
-    if stem not in PROCESSORS and stem not in TILES:
-        known = ", ".join(f"{each}ImageProcessor" for each in (*PROCESSORS, *TILES))
+    supported = (*PROCESSORS, *TILES, *ASPECT_TILES, *ANY_RESOLUTION)
+    if stem not in supported:
+        known = ", ".join(f"{each}ImageProcessor" for each in supported)
         raise ConfigError(f"{name} has image_processor_type = {shown(kind)}; supported: {known}.")
     return stem
 

@@ -189,7 +189,7 @@ def _open_seeing(found: FoundModel, seeing: PictureTextFamily, context_length: i
         raise ConfigError(f"the text model of {found.origin} is no decoder, and its pictures are for one.{instead}")
     try:
         family, config = with_tower(found.hf_config, family, cast(DecoderConfig, decoder))
-        pictures = read_picture_processor(found.folder)
+        pictures = read_picture_processor(found.folder, seeing.picture_options(found.hf_config, config))
         if pictures.kind != seeing.processor:
             raise ConfigError(f"the processor of its pictures is of kind {pictures.kind}, not {seeing.processor}.")
         config = config.with_picture_size(pictures.size.height, pictures.size.width)

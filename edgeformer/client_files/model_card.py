@@ -246,7 +246,7 @@ def _sizes(manifest: Manifest) -> dict[str, object]:
     if manifest.pictures is None or manifest.vocab_size:
         rows |= {"vocabulary": f"{manifest.vocab_size:,}", "context": f"{manifest.context_length:,} tokens"}
     if manifest.pictures is not None and model is not None:
-        tiles = "tiles of " if manifest.pictures.kind == "tiles" else ""
+        tiles = "" if manifest.pictures.kind == "fixed_size" else "tiles of "
         count = model.input_stack.context_length if manifest.placeholder is None else manifest.placeholder.count
         rows["pictures"] = f"{tiles}{manifest.pictures.size} pixels, {count:,} tokens each"
     if cache.num_layers:

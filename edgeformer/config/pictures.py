@@ -122,8 +122,22 @@ class PictureClassifier:
         check(len(self.poolings) > 0, self, "poolings", "at least one")
 
 
+class _Projector:
+    """A projector of states of patches, one by one."""
+
+    @property
+    def side(self) -> int:
+        """Return the patches of a side of the square that becomes one state."""
+        return 1
+
+    @property
+    def joined(self) -> int:
+        """Return the patches whose states stand side by side in what is read."""
+        return self.side**2
+
+
 @dataclass(frozen=True, kw_only=True)
-class PixelShuffleProjector:
+class PixelShuffleProjector(_Projector):
     """The projector of Idefics3: the states of a square of patches side by side, then one matrix.
 
     Source: arXiv 2408.12637 (Idefics3), transformers' Idefics3Connector.
@@ -139,25 +153,43 @@ class PixelShuffleProjector:
     def __post_init__(self) -> None:
         check(self.factor > 0, self, "factor", "positive")
 
+    @property
+    def side(self) -> int:
+        """Return the patches of a side of the square that becomes one state."""
+        return self.factor
+
 
 @dataclass(frozen=True, kw_only=True)
-class MlpProjector:
-    """The projector of LLaVA: two dense layers, each as wide as the text model.
+class MlpProjector(_Projector):
+    """Two dense layers, the second as wide as the text model. What is None, they do not have.
 
-    Source: arXiv 2310.03744 (LLaVA-1.5), transformers' LlavaMultiModalProjector.
+    Source: arXiv 2310.03744 (LLaVA-1.5), transformers' LlavaMultiModalProjector, InternVLMultiModalProjector.
 
     Attributes:
+        factor: patches of a side of a square whose states stand side by side before the layers, as in
+            `PixelShuffleProjector`.
+        norm: normalizes what the first layer reads.
         activation, beta: between the layers; see `FeedForwardConfig`.
     """
 
     kind: Literal["mlp"] = "mlp"
+    factor: int | None = None
+    norm: NormConfig | None = None
     activation: Activation
     beta: float = 1.0
     bias: bool
 
+    def __post_init__(self) -> None:
+        check(self.factor is None or self.factor > 0, self, "factor", "positive, or None")
+
+    @property
+    def side(self) -> int:
+        """Return the patches of a side of the square that becomes one state."""
+        return self.factor or 1
+
 
 @dataclass(frozen=True, kw_only=True)
-class AveragePoolProjector:
+class AveragePoolProjector(_Projector):
     """The projector of Gemma 3: the means of squares of patches, normalized, then one matrix.
 
     Source: arXiv 2503.19786 (Gemma 3), transformers' Gemma3MultiModalProjector.
@@ -176,9 +208,19 @@ class AveragePoolProjector:
     def __post_init__(self) -> None:
         check(self.factor > 0, self, "factor", "positive")
 
+    @property
+    def side(self) -> int:
+        """Return the patches of a side of the square that becomes one state."""
+        return self.factor
+
+    @property
+    def joined(self) -> int:
+        """Return 1: the mean of a square's states is read."""
+        return 1
+
 
 @dataclass(frozen=True, kw_only=True)
-class LinearProjector:
+class LinearProjector(_Projector):
     """The projector of PaliGemma: one matrix. Source: arXiv 2407.07726, transformers' PaliGemmaMultiModalProjector."""
 
     kind: Literal["linear"] = "linear"

@@ -237,10 +237,10 @@ def _decoder_head(config: DecoderConfig) -> int:
 
 def _projector(config: PictureTextConfig) -> int:
     hidden, bias = config.hidden_size, config.projector.bias
-    count = hidden * (config.feature_size + bias)
+    count = hidden * (config.feature_size + bias + bool(config.newline))
     match config.projector:
-        case MlpProjector():
-            return count + hidden * (hidden + bias)
+        case MlpProjector() as mlp:
+            return count + hidden * (hidden + bias) + norm_weights(mlp.norm, config.feature_size)
         case AveragePoolProjector() as pool:
             return count + norm_weights(pool.norm, config.feature_size)
     return count

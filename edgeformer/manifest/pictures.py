@@ -14,6 +14,9 @@ CHANNELS = 3
 LARGEST_SIDE = 4096
 """Pixels of a side of what a graph reads, at most; the largest that is known is 1,536."""
 
+MOST_TILES = 64
+"""Tiles of a picture, at most, beside the whole picture; the most that are known are 36."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PictureSize:
@@ -126,7 +129,7 @@ class TilesProcessor:
         return PictureSize(height=self.tile, width=self.tile)
 
 
-def _check_normalization(config: "FixedSizeProcessor | TilesProcessor") -> None:
+def _check_normalization(config: "PictureProcessor") -> None:
     """Check `mean` and `std`."""
     check((config.mean is None) == (config.std is None), config, "std", "set where there is a mean, and only there")
     for field in ("mean", "std"):
@@ -135,7 +138,91 @@ def _check_normalization(config: "FixedSizeProcessor | TilesProcessor") -> None:
     check(config.std is None or all(value > 0 for value in config.std), config, "std", "positive")
 
 
-PictureProcessor = FixedSizeProcessor | TilesProcessor
+@dataclass(frozen=True, kw_only=True)
+class AspectTilesProcessor:
+    """A processor that resizes a picture to the grid of tiles whose aspect is nearest to its own, and cuts it.
+
+    A picture becomes RGB, is resized to fill the grid, cut into tiles row by row, and followed by the whole picture at
+    the size of a tile; each is made values of as `FixedSizeProcessor` does it. A picture of one tile is that tile
+    alone. Source: InternVL (arXiv 2404.16821), transformers' GotOcr2ImageProcessorPil.
+
+    Attributes:
+        tile: pixels of a tile, which the graph reads.
+        min_tiles, max_tiles: tiles of a grid.
+        resample: the filter of all resizes.
+        scale, mean, std, white_background: see `FixedSizeProcessor`.
+    """
+
+    kind: Literal["aspect_tiles"] = "aspect_tiles"
+    tile: PictureSize
+    min_tiles: int
+    max_tiles: int
+    resample: Resample
+    scale: float | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    white_background: bool = False
+
+    def __post_init__(self) -> None:
+        check(0 < self.max_tiles <= MOST_TILES, self, "max_tiles", f"between 1 and {MOST_TILES}")
+        check(0 < self.min_tiles <= self.max_tiles, self, "min_tiles", f"between 1 and max_tiles ({self.max_tiles})")
+        _check_normalization(self)
+
+    @property
+    def size(self) -> PictureSize:
+        """Return the size of what the graph reads."""
+        return self.tile
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnyResolutionProcessor:
+    """A processor that fits a picture into a grid of tiles, and puts the states of the tiles together again.
+
+    The whole picture is resized to a tile, whatever its aspect. Then the picture is resized to the largest that keeps
+    its aspect in the grid that loses the fewest of its pixels, surrounded by zeros, and cut into tiles row by row. Of
+    the states of the tiles, one image, rows and columns that show nothing but these zeros are left out, and a learned
+    state ends each row. Source: LLaVA-NeXT, transformers' LlavaNextImageProcessorPil, LlavaNextModel.
+
+    Attributes:
+        tile: pixels of a side of a tile, which the graph reads.
+        patches: states of a side of a tile.
+        grids: rows and columns of tiles that a picture may be fit into.
+        max_tiles: the states of a picture of more than 1.21 times so many tiles are interpolated to as many as these
+            have; None for no limit. Source: LLaVA-OneVision (arXiv 2408.03326).
+        squares: whether a picture that is not alone in a prompt is made a square of one tile instead, with the mean
+            colour beside it.
+        resample: the filter of all resizes.
+        scale, mean, std, white_background: see `FixedSizeProcessor`.
+    """
+
+    kind: Literal["any_resolution"] = "any_resolution"
+    tile: int
+    patches: int
+    grids: tuple[tuple[int, int], ...]
+    max_tiles: int | None = None
+    squares: bool = False
+    resample: Resample
+    scale: float | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    white_background: bool = False
+
+    def __post_init__(self) -> None:
+        check(0 < self.tile <= LARGEST_SIDE, self, "tile", f"between 1 and {LARGEST_SIDE:,}")
+        check(0 < self.patches <= self.tile, self, "patches", "between 1 and tile")
+        fits = all(len(grid) == 2 and min(grid) > 0 and grid[0] * grid[1] <= MOST_TILES for grid in self.grids)
+        check(len(self.grids) > 0 and fits, self, "grids", f"pairs of numbers, each of {MOST_TILES} tiles at most")
+        check(self.max_tiles is None or self.max_tiles > 0, self, "max_tiles", "positive, or None")
+        check(not self.squares or self.mean is not None, self, "squares", "False without a mean colour")
+        _check_normalization(self)
+
+    @property
+    def size(self) -> PictureSize:
+        """Return the size of what the graph reads."""
+        return PictureSize(height=self.tile, width=self.tile)
+
+
+PictureProcessor = FixedSizeProcessor | TilesProcessor | AspectTilesProcessor | AnyResolutionProcessor
 """The kinds of processors, told apart by `kind`."""
 
 
@@ -232,5 +319,50 @@ class TiledPlaceholder:
         return [*found, *self.border, *self.whole, *states, *self.border]
 
 
-Placeholder = RepeatedPlaceholder | TiledPlaceholder
+@dataclass(frozen=True, kw_only=True)
+class EnclosedPlaceholder:
+    """A placeholder that becomes the states of all tiles and of the whole picture, between two marks.
+
+    Attributes:
+        token: the placeholder, which stands for each state, too.
+        count: states of a tile, and of the whole picture.
+        start, end: tokens before and behind the states.
+    """
+
+    kind: Literal["enclosed"] = "enclosed"
+    token: int
+    count: int
+    start: tuple[int, ...]
+    end: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        check(self.count > 0, self, "count", "positive")
+
+    def expanded(self, rows: int, columns: int) -> list[int]:
+        """Return the tokens of a picture of so many tiles beside the whole one; `token` stands for each state."""
+        return [*self.start, *[self.token] * (self.count * (rows * columns + 1)), *self.end]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsPlaceholder:
+    """A placeholder that becomes the states of the whole picture, and rows of states that a learned one ends.
+
+    Attributes:
+        token: the placeholder, which stands for each state, too.
+        count: states of the whole picture.
+    """
+
+    kind: Literal["rows"] = "rows"
+    token: int
+    count: int
+
+    def __post_init__(self) -> None:
+        check(self.count > 0, self, "count", "positive")
+
+    def expanded(self, rows: int, columns: int) -> list[int]:
+        """Return the tokens of a picture with so many rows and columns of states; `token` stands for each."""
+        return [self.token] * (self.count + rows * (columns + 1))
+
+
+Placeholder = RepeatedPlaceholder | TiledPlaceholder | EnclosedPlaceholder | RowsPlaceholder
 """The kinds of placeholders, told apart by `kind`."""

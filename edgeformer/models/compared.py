@@ -142,8 +142,13 @@ def _picture_text_class(config: PictureTextConfig, architectures: Sequence[str])
 def _picture_text_ours(
     module: Any, config: PictureTextConfig, inputs: list[Tensor], caches: Sequence[Any]
 ) -> list[Tensor]:
-    pixels, text = inputs
-    features, seen = module.see(pixels), text == PLACEHOLDER
+    pixels, text, *packing = inputs
+    seen = text == PLACEHOLDER
+    features = module.see(pixels.flatten(0, 1) if packing else pixels).flatten(0, 1)
+    packed = []
+    if packing:
+        features = _put_together(features, *packing[1:3])
+        packed = [_put_together(packing[3].flatten(0, 1), *packing[5:])] if packing[3:] else []
     embeddings = module.embed_tokens(text.masked_fill(seen, 0))
     embeddings = embeddings.masked_scatter(seen.unsqueeze(-1), features.to(embeddings.dtype))
     if config.bidirectional is None:
@@ -151,7 +156,12 @@ def _picture_text_ours(
     else:
         numbers = _prompt(text) - 1 if config.bidirectional == "prompt" else _pictures(seen, config.picture_tokens)
         logits = module.read_blocks(embeddings, numbers[0].tolist(), caches)[0]
-    return [features.flatten(0, 1), logits]
+    return [features, logits, *packed]
+
+
+def _put_together(states: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
+    """Return weighted sums of states [N, E], as runtimes compute them by a `Packing`."""
+    return (states[rows] * weights.unsqueeze(-1)).sum(1)
 
 
 def _pictures(seen: Tensor, count: int) -> Tensor:
@@ -165,7 +175,8 @@ def _prompt(text: Tensor) -> Tensor:
 
 
 def _picture_text_theirs(model: Any, config: PictureTextConfig, inputs: list[Tensor]) -> list[Tensor]:
-    pixels, text = inputs
+    pixels, text, *packing = inputs
+    sizes = {"image_sizes": packing[0]} if packing else {}
     types = {"pictures": (text == PLACEHOLDER).to(torch.int64), "prompt": 1 - _prompt(text)}
     options = {} if config.bidirectional is None else {"token_type_ids": types[config.bidirectional]}
     text = text.masked_fill(text == PLACEHOLDER, model.config.image_token_id)
@@ -174,9 +185,16 @@ def _picture_text_theirs(model: Any, config: PictureTextConfig, inputs: list[Ten
     with ExitStack() as patches, _positions_in_float32(model):
         for each in devices:
             patches.enter_context(each)
-        features = model.get_image_features(pixel_values=pixels, return_dict=True).pooler_output
+        features = model.get_image_features(pixel_values=pixels, **sizes, return_dict=True).pooler_output
+        options |= sizes
         logits = model(input_ids=text, pixel_values=pixels, return_dict=True, use_cache=False, **options).logits
-    return [torch.cat([each.flatten(0, -2) for each in features]), logits]
+    packed = []
+    if packing[3:]:
+        states, size, limit = packing[3], [packing[4].tolist()], model.config.vision_aspect_ratio
+        extra = {"image_newline": states[0, -1], "vision_aspect_ratio": limit}
+        [found], _ = model.model.pack_image_features([states[:, :-1]], size, **extra)
+        packed = [found]
+    return [torch.cat([each.flatten(0, -2) for each in features]), logits, *packed]
 
 
 @contextmanager

@@ -37,12 +37,14 @@ class PictureText(Decoder):
                 self.projector = PooledPatches(projector, config.vision.patches.grid, *sizes, dtype)
             case LinearProjector() as projector:
                 self.projector = DenseLayer(projector, *sizes, dtype)
+        if config.newline:
+            self.newline = Newline(config.hidden_size, dtype)
 
     def see(self, pixel_values: Tensor) -> Tensor:
         """Return what stands in the place of embeddings for pictures: states [N, tokens, E] of each.
 
-        pixel_values: [N, channels, height, width], or [B, pictures, channels, height, width] where a picture may be
-        several (`PictureTextConfig.tiled`); in any float type.
+        pixel_values: [N, channels, height, width], or [B, pictures, channels, height, width] where the graph has such
+        an axis (`PictureTextConfig.tiled`); in any float type.
         """
         if self.seeing.tiled:
             pixel_values = pixel_values.flatten(0, 1)
@@ -50,7 +52,7 @@ class PictureText(Decoder):
         if not self.seeing.keeps_prefix:
             states = [each[:, self.seeing.vision.prefix_tokens :] for each in states]
         features: Tensor = self.projector(torch.cat(states, -1) if len(states) > 1 else states[0])
-        return features
+        return self.newline(features) if self.seeing.newline else features
 
     def read_embeddings(
         self, inputs_embeds: Tensor, attention_mask: Tensor, caches: Sequence[LayerCache]
@@ -86,6 +88,18 @@ class PictureText(Decoder):
         return torch.cat(logits, 1), list(caches)
 
 
+class Newline(nn.Module):
+    """A learned state behind those of each picture."""
+
+    def __init__(self, hidden_size: int, dtype: torch.dtype):
+        super().__init__()
+        self.state = nn.Parameter(torch.zeros(hidden_size, dtype=dtype))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the states of pictures [N, P, E] and, behind them, the learned one: [N, P + 1, E]."""
+        return torch.cat((features, self.state.expand(features.shape[0], 1, -1)), 1)
+
+
 class ShuffledPatches(nn.Module):
     """The projector that `PixelShuffleProjector` describes."""
 
@@ -96,12 +110,16 @@ class ShuffledPatches(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """Return [N, P / factor², E] of the states of patches [N, P, E']."""
-        count, patches, hidden = states.shape
-        rows = round(patches**0.5) // self.factor  # of squares
-        x = states.view(count, rows, self.factor, rows, self.factor, hidden)
-        x = x.transpose(2, 3).reshape(count, rows * rows, self.factor**2 * hidden)
-        features: Tensor = self.output(x)
+        features: Tensor = self.output(squares(states, self.factor))
         return features
+
+
+def squares(states: Tensor, factor: int) -> Tensor:
+    """Return the states of patches [N, P, E] of a square side by side, row by row: [N, P / factor², factor² · E]."""
+    count, patches, hidden = states.shape
+    rows = round(patches**0.5) // factor
+    x = states.view(count, rows, factor, rows, factor, hidden)
+    return x.transpose(2, 3).reshape(count, rows * rows, factor**2 * hidden)
 
 
 class DenseLayers(nn.Module):
@@ -110,12 +128,15 @@ class DenseLayers(nn.Module):
     def __init__(self, config: MlpProjector, inputs: int, outputs: int, dtype: torch.dtype):
         super().__init__()
         self.config = config
+        self.norm = make_norm(config.norm, inputs, dtype=dtype)
         self.input = nn.Linear(inputs, outputs, bias=config.bias, dtype=dtype)
         self.output = nn.Linear(outputs, outputs, bias=config.bias, dtype=dtype)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Return [N, P, E] of states [N, P, E']."""
-        features: Tensor = self.output(activate(self.config.activation, self.input(states), self.config.beta))
+        """Return [N, P / factor², E] of the states of patches [N, P, E']."""
+        x = states if self.config.factor is None else squares(states, self.config.factor)
+        x = activate(self.config.activation, self.input(self.norm(x)), self.config.beta)
+        features: Tensor = self.output(x)
         return features
 
 

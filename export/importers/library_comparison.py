@@ -12,6 +12,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -26,6 +27,8 @@ from edgeformer.export.reference.weight_streaming import streaming_parameters
 from edgeformer.models.compared import PLACEHOLDER
 from edgeformer.models.kinds import KINDS
 from edgeformer.models.model_spec import model_spec_of
+from edgeformer.runtime.media.pictures.kinds import new_processor
+from edgeformer.runtime.media.pictures.processor import Processor
 
 if TYPE_CHECKING:
     from edgeformer.transformers_backend.tensors.loaded_weights import LoadedWeights
@@ -220,7 +223,7 @@ def _inputs(source: ModelSource) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
     text = partial(_text, padding=source.hf_config.get("pad_token_id"), generator=generator)
     if isinstance(source.config, PictureTextConfig):
-        return _pictures_in_text(source.config, text(source.config), source.hf_config)
+        return _pictures_in_text(source, source.config, text(source.config))
     inputs = []
     for stack in source.config.stacks.values():
         if stack.patch_stem is not None:
@@ -235,22 +238,66 @@ def _picture(patches: PatchStem, generator: torch.Generator) -> Tensor:
     return torch.randn(1, patches.channels, patches.height, patches.width, generator=generator).double()
 
 
-def _pictures_in_text(config: PictureTextConfig, text: Tensor, hf_config: Mapping[str, Any]) -> list[Tensor]:
-    """Return three pictures of noise, and a text [1, N] with them: two at its beginning and one at its end."""
+def _pictures_in_text(source: ModelSource, config: PictureTextConfig, text: Tensor) -> list[Tensor]:
+    """Return three pictures of noise, and a text [1, N] with them: two at its beginning and one at its end.
+
+    Where the states of tiles are put together, there are two, with their sizes and how that is done (`Packing`).
+    """
+    assert source.pictures is not None, "every such model has a processor"
     generator, patches = torch.Generator().manual_seed(1), config.vision.patches
-    batch = (1, 3) if config.tiled else (3,)
-    pixels = torch.randn(*batch, patches.channels, patches.height, patches.width, generator=generator).double()
-    names = ("image_token_id", "image_token_index")
-    placeholder = next((hf_config[name] for name in names if isinstance(hf_config.get(name), int)), None)
+    placeholders = (source.hf_config.get(name) for name in ("image_token_id", "image_token_index"))
+    placeholder = next((each for each in placeholders if isinstance(each, int)), None)
     if placeholder is None:
         raise NotComparedError("its config.json names no token that stands for a picture")
     text = torch.where(text == placeholder, (text + 1) % config.vocab_size, text)
+    processor = new_processor(source.pictures)
+    if processor.packing(*SIZES[0]) is not None:
+        return _packed_in_text(config, processor, text)
+    batch = (1, 3) if config.tiled else (3,)
+    pixels = torch.randn(*batch, patches.channels, patches.height, patches.width, generator=generator).double()
     picture = torch.full((1, config.picture_tokens), PLACEHOLDER)
     # transformers takes pictures side by side for one, where their states attend to each other.
     between = [text[:, :1]] if config.bidirectional == "pictures" else []
     if config.bidirectional == "prompt":
         return [pixels, torch.cat((picture, picture, picture, text), 1)]
     return [pixels, torch.cat((picture, *between, picture, text, picture), 1)]
+
+
+SIZES = ((61, 97), (97, 61))
+"""Height and width of pictures whose tiles are put together."""
+
+
+def _packed_in_text(config: PictureTextConfig, processor: Processor, text: Tensor) -> list[Tensor]:
+    """Return two pictures in tiles, a text with them, their sizes, and how the states of the tiles are put together.
+
+    Where there is a limit of states, what `_packed_beyond` returns follows.
+    """
+    noise = np.random.default_rng(1)
+    values = [processor.values(noise.integers(0, 256, (*size, 3), np.uint8)) for size in SIZES]
+    most = max(map(len, values))  # transformers reads as many tiles of each, of which those behind the last are zero
+    pixels = torch.stack([torch.from_numpy(np.pad(each, [(0, most - len(each)), *[(0, 0)] * 3])) for each in values])
+    packings = [packing for packing in (processor.packing(*size) for size in SIZES) if packing is not None]
+    taps = max(packing.rows.shape[1] for packing in packings)
+    rows = [
+        np.pad(packing.rows, ((0, 0), (0, taps - packing.rows.shape[1]))) + index * most * config.picture_tokens
+        for index, packing in enumerate(packings)
+    ]
+    weights = [np.pad(packing.weights, ((0, 0), (0, taps - packing.rows.shape[1]))) for packing in packings]
+    first, second = (torch.full((1, len(each)), PLACEHOLDER) for each in rows)
+    together = (torch.from_numpy(np.concatenate(each)) for each in (rows, weights))
+    inputs = [pixels.double(), torch.cat((first, text, second), 1), torch.tensor(SIZES), *together]
+    return inputs if processor.limit is None else [*inputs, *_packed_beyond(config, processor, processor.limit)]
+
+
+def _packed_beyond(config: PictureTextConfig, processor: Processor, size: tuple[int, int]) -> list[Tensor]:
+    """Return short random states of tiles, the size of a picture of so many that they are interpolated, and how."""
+    packing = processor.packing(*size)
+    assert packing is not None
+    generator = torch.Generator().manual_seed(2)
+    tiles = 1 + int(packing.rows.max()) // config.picture_tokens
+    states = torch.randn(tiles, config.picture_tokens, 3, generator=generator, dtype=torch.float64)
+    states[:, -1] = states[0, -1]  # the newline
+    return [states, torch.tensor(size), torch.from_numpy(packing.rows), torch.from_numpy(packing.weights)]
 
 
 def _recording(stack: StackConfig, config: ModelConfig, generator: torch.Generator) -> Tensor:
@@ -280,6 +327,8 @@ def _run_theirs(source: ModelSource, model: Any, stored: Mapping[str, Tensor], i
     """
     # torch's own attention reads the weight of its last layer without running that layer (SigLIP's pooling).
     unseen = [each.out_proj for each in model.modules() if isinstance(each, nn.MultiheadAttention)]
+    # A method reads this parameter, without running the module around it (LLaVA-NeXT).
+    unseen += [each for each in model.modules() if "image_newline" in dict(each.named_parameters(recurse=False))]
     ran: set[Any] = set()
     hooks = [each.register_forward_pre_hook(lambda module, _: ran.add(module)) for each in model.modules()]
     try:

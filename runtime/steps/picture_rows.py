@@ -4,7 +4,8 @@
     embeddings   …  e   feature    feature  …  e   …       of tokens by the graph `embed_tokens`, and of the picture
 
 A prompt's numbers are what prefixes are found again by, so that another picture is another prefix. They reach no graph:
-pieces of a prompt that have some run over the graph that reads embeddings, and all others over the decode graph.
+pieces of a prompt that have some run over the graph that reads embeddings, and all others over the decode graph. Where
+a whole prompt attends both ways, a number stands for each of its tokens.
 """
 
 import hashlib
@@ -48,23 +49,42 @@ class PictureGraphs:
 
 
 class PictureRows:
-    """The pictures of a prompt, by the numbers that stand for their states.
+    """The pictures of a prompt, and the numbers that stand for their states, or for all of its tokens.
 
     Attributes:
         graphs: what reads the states.
         pictures: in the order of the prompt.
+        tokens: int64 [S], the prompt with numbers.
     """
 
-    def __init__(self, graphs: PictureGraphs, pictures: Sequence[PromptPicture]):
+    def __init__(
+        self, graphs: PictureGraphs, shown: NDArray[np.int64], pictures: Sequence[PromptPicture], whole: bool = False
+    ):
+        """shown: the prompt with the placeholder for each state. whole: whether all of it attends both ways.
+
+        What a layer keeps of a token depends on every other one then, so that the numbers follow from all of them: no
+        other prompt begins alike.
+        """
         self.graphs = graphs
         self.pictures = pictures
-        numbers = np.concatenate([each.numbers for each in pictures])
-        order = np.argsort(numbers, kind="stable")
-        self._numbers, self._order = numbers[order], order
-        self._starts = np.cumsum([0, *(len(each.numbers) for each in pictures[:-1])])
+        digests, counts = [each.digest for each in pictures], [each.count for each in pictures]
+        seen, size = shown == graphs.token, graphs.vocab_size
+        if whole:
+            self.tokens = picture_numbers(b"".join((*digests, shown.tobytes())), len(shown), size)
+        else:
+            self.tokens = shown.copy()
+            drawn = [picture_numbers(digest, count, size) for digest, count in zip(digests, counts, strict=True)]
+            self.tokens[seen] = np.concatenate([shown[:0], *drawn])
+        picture, state = np.full((2, len(shown)), -1)
+        picture[seen] = np.repeat(np.arange(len(counts)), counts)
+        state[seen] = np.concatenate([shown[:0], *map(np.arange, counts)])
+        places = np.flatnonzero(self.tokens >= size)
+        places = places[np.argsort(self.tokens[places], kind="stable")]
+        self._numbers = self.tokens[places]
+        self._ids, self._pictures, self._states = shown[places], picture[places], state[places]
 
     def read(self, tokens: Sequence[int] | NDArray[np.int64]) -> bool:
-        """Return whether any of these tokens is a number of a picture."""
+        """Return whether any of these tokens is a number."""
         return bool((np.asarray(tokens, np.int64) >= self.graphs.vocab_size).any())
 
     def read_next(self, tokens: Sequence[int]) -> bool:
@@ -73,24 +93,21 @@ class PictureRows:
         Returns False where it has read them all, and nothing was run.
         """
         ids = np.asarray(tokens, np.int64)
-        found = np.unique(self._places(ids[ids >= self.graphs.vocab_size])[0])
-        return any(self.pictures[each].read_next() for each in found)
+        found = np.unique(self._pictures[self._find(ids[ids >= self.graphs.vocab_size])])
+        return any(self.pictures[each].read_next() for each in found if each >= 0)
 
     def embeddings(self, tokens: NDArray[np.int64]) -> Features:
         """Return the embeddings of tokens and numbers, float32 [1, S, E]."""
-        seen = tokens >= self.graphs.vocab_size
-        ids = np.where(seen, self.graphs.token, tokens)[None]
-        [found] = self.graphs.embed.run(["inputs_embeds"], {"input_ids": ids})
-        embeddings: Features = found
-        pictures, states = self._places(tokens[seen])
-        places = np.flatnonzero(seen)
-        for each in np.unique(pictures):
+        numbered = np.flatnonzero(tokens >= self.graphs.vocab_size)
+        found, ids = self._find(tokens[numbered]), tokens.copy()
+        ids[numbered] = self._ids[found]
+        embeddings: Features = self.graphs.embed.run(["inputs_embeds"], {"input_ids": ids[None]})[0]
+        pictures, states = self._pictures[found], self._states[found]
+        for each in np.unique(pictures[pictures >= 0]):
             of_picture = pictures == each
-            embeddings[0, places[of_picture]] = self.pictures[each].states[states[of_picture]]
+            embeddings[0, numbered[of_picture]] = self.pictures[each].states[states[of_picture]]
         return embeddings
 
-    def _places(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the picture of each number, by index, and which of its states the number stands for."""
-        place = self._order[np.searchsorted(self._numbers, numbers)]
-        picture = np.searchsorted(self._starts, place, side="right") - 1
-        return picture, place - self._starts[picture]
+    def _find(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return where numbers are among those of the prompt in ascending order."""
+        return np.searchsorted(self._numbers, numbers)

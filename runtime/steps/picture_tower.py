@@ -69,13 +69,15 @@ class PromptPicture:
     """A picture of a prompt.
 
     Attributes:
-        numbers: int64 [N], which stand for its states in the prompt.
-        states: float32 [N, E].
+        digest: of its pixels and of what is done to them.
+        count: of its states.
+        states: float32 [count, E].
         waiting_bytes: of what a tower has not read yet.
     """
 
-    def __init__(self, numbers: NDArray[np.int64], states: Features):
-        self.numbers = numbers
+    def __init__(self, digest: bytes, states: Features):
+        self.digest = digest
+        self.count = len(states)
         self._states: Features | None = states
 
     @property
@@ -95,30 +97,29 @@ class PromptPicture:
         """Let the tower read the next tiles; return False where all states are there, and nothing was run."""
         return False
 
-    def with_numbers(self, numbers: NDArray[np.int64]) -> "PromptPicture":
-        """Return the picture with other numbers for its states."""
-        return PromptPicture(numbers, self.states)
-
 
 class WaitingPicture(PromptPicture):
     """A picture of a prompt whose states the tower computes when the prompt is run up to it.
 
-    digest: of its pixels. runs: makes what the tower reads of it; they are not made where the states are known.
+    runs: makes what the tower reads of it; they are not made where the states are known.
+    packed: puts the states of all runs together; None where they stand in order.
     """
 
-    def __init__(self, numbers: NDArray[np.int64], tower: Tower, digest: bytes, runs: Callable[[], Sequence[Run]]):
-        self.numbers = numbers
+    def __init__(
+        self,
+        digest: bytes,
+        count: int,
+        tower: Tower,
+        runs: Callable[[], Sequence[Run]],
+        packed: Callable[[Features], Features] | None = None,
+    ):
+        self.digest = digest
+        self.count = count
+        self._packed = packed
         self._tower = tower
-        self._digest = digest
         self._states = tower.features.get(digest)
         self._runs = [] if self._states is not None else list(runs())
         self._made: list[Features] = []
-
-    def with_numbers(self, numbers: NDArray[np.int64]) -> PromptPicture:
-        """Return the picture, of which the tower has read nothing or everything, with other numbers for its states."""
-        if self._states is not None:
-            return PromptPicture(numbers, self._states)
-        return WaitingPicture(numbers, self._tower, self._digest, lambda: self._runs)
 
     @property
     def waiting_bytes(self) -> int:
@@ -128,7 +129,7 @@ class WaitingPicture(PromptPicture):
     def read_next(self) -> bool:
         """Run the tower over the next tiles; return False where another prompt had the picture, or all have run."""
         if self._states is None and not self._made:
-            self._states = self._tower.features.get(self._digest)
+            self._states = self._tower.features.get(self.digest)
         if self._states is not None:
             self._runs = []
             return False
@@ -136,8 +137,9 @@ class WaitingPicture(PromptPicture):
         self._runs = self._runs[1:]
         if not self._runs:
             states = np.concatenate(self._made)
-            if len(states) != len(self.numbers):
-                raise ValueError(f"the tower has {len(states)} states of a picture of {len(self.numbers)} placeholders")
+            states = states if self._packed is None else self._packed(states)
+            if len(states) != self.count:
+                raise ValueError(f"the tower has {len(states)} states of a picture of {self.count} placeholders")
             self._states, self._made = states, []
-            self._tower.features.put(self._digest, states)
+            self._tower.features.put(self.digest, states)
         return True

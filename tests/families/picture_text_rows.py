@@ -5,7 +5,7 @@ own, whose special tokens are those that the family's processor looks for.
 """
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -19,13 +19,24 @@ SIDE = 3
 SPECIAL = [
     "<pad>", "<s>", "</s>", "<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>",
     *(f"<row_{row}_col_{column}>" for row in range(1, SIDE + 1) for column in range(1, SIDE + 1)),
+    "<IMG_CONTEXT>", "<img>", "</img>", "<video>",
     "<start_of_image>", "<end_of_image>", "<image_soft_token>",
 ]  # fmt: skip
 IMAGE = SPECIAL.index("<image>")
-STATES = {"gemma3": "<image_soft_token>"}
-"""The token in the place of each state of a picture, where it is not <image>."""
-SPELLED = {"gemma3": "<start_of_image>"}
-"""What a prompt has in the place of a picture, where it is not <image>."""
+MARKS = {"gemma3": "<start_of_image>", "internvl": "<IMG_CONTEXT>"}
+"""What a prompt has in the place of a picture, where it is not `<image>`."""
+STATES = {"gemma3": "<image_soft_token>", "internvl": "<IMG_CONTEXT>"}
+"""The token in the place of each state of a picture, where it is not `<image>`."""
+NAMED_TOKENS = {
+    "gemma3": {
+        "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>",
+    },
+    "internvl": {
+        "context_image_token": "<IMG_CONTEXT>", "start_image_token": "<img>", "end_image_token": "</img>",
+        "video_token": "<video>",
+    },
+}  # fmt: skip
+"""Tokens that a family's tokenizer has names for."""
 SENTENCES = [
     "What is left of the circle?\n\n",
     "Look at both pictures.\nWhich is red?\n",
@@ -48,6 +59,7 @@ TOWER = {
     "patch_size": 7, "layer_norm_eps": 1e-3,
 }  # fmt: skip
 
+GOT_OCR2 = transformers.GotOcr2ImageProcessorPil
 IDEFICS3, SMOLVLM = transformers.Idefics3ImageProcessorPil, transformers.SmolVLMImageProcessorPil
 CLIP, GEMMA3, SIGLIP, LLAVA = (
     transformers.CLIPImageProcessorPil,
@@ -73,11 +85,18 @@ def tiles(size: int, longest: int, **others: Any) -> dict[str, Any]:
     return {"size": {"longest_edge": longest}, "max_image_size": {"longest_edge": size}, **others}
 
 
+def grids(height: int, width: int, most: int, **others: Any) -> dict[str, Any]:
+    return {"size": {"height": height, "width": width}, "max_patches": most, **others}
+
+
 def square(size: int) -> dict[str, Any]:
     return {"size": {"shortest_edge": size}, "crop_size": {"height": size, "width": size}}
 
 
 CLIP_TOWER = {"model_type": "clip_vision_model", "projection_dim": 12}
+LLAVA_NEXT, ONEVISION = transformers.LlavaNextImageProcessorPil, transformers.LlavaOnevisionImageProcessorPil
+PINPOINTS = {"image_grid_pinpoints": [[28, 56], [56, 28], [56, 56], [84, 28], [28, 84]]}
+GRIDS_28 = {"image_grid_pinpoints": [[28 * rows, 28 * columns] for rows in range(1, 4) for columns in range(1, 4)]}
 SIGLIP_TOWER = {"model_type": "siglip_vision_model"}
 GEMMA3_TEXT = {
     "model_type": "gemma3_text", "num_hidden_layers": 3, "query_pre_attn_scalar": 10, "sliding_window": 3,
@@ -113,6 +132,55 @@ MODELS = {
             processor=GEMMA3, picture=fixed(28), outer={"mm_tokens_per_image": 16}, file={"image_seq_length": 16},
         ),
     },
+    "llava_next": {
+        "clip": Model(
+            vision=CLIP_TOWER, processor=LLAVA_NEXT, picture=square(28) | PINPOINTS, outer=PINPOINTS,
+            file={"patch_size": 7, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1},
+        ),
+        "siglip": Model(
+            vision=SIGLIP_TOWER, text={"model_type": "mistral"}, processor=LLAVA_NEXT,
+            picture=square(28) | PINPOINTS | {"resample": 2},
+            outer={"vision_feature_layer": -1, "vision_feature_select_strategy": "full", **PINPOINTS},
+            file={"patch_size": 7, "vision_feature_select_strategy": "full", "num_additional_image_tokens": 0},
+        ),
+        "odd": Model(
+            # nine patches of a tile, two layers, and grids whose pictures are padded by odd numbers
+            vision=CLIP_TOWER | {"image_size": 30, "patch_size": 10, "num_attention_heads": 2},
+            text={"model_type": "qwen2", "tie_word_embeddings": True}, processor=LLAVA_NEXT,
+            picture=square(30) | {"image_grid_pinpoints": [[30, 90], [120, 30], [60, 60]]},
+            outer={
+                "vision_feature_layer": [-2, 1], "image_grid_pinpoints": [[30, 90], [120, 30], [60, 60]],
+                "multimodal_projector_bias": False, "tie_word_embeddings": True,
+            },
+            file={"patch_size": 10, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1},
+        ),
+    },
+    "llava_onevision": {
+        "shrunk": Model(
+            vision=SIGLIP_TOWER, text={"model_type": "qwen2"}, processor=ONEVISION,
+            picture={"size": {"height": 28, "width": 28}, **GRIDS_28},
+            outer={"vision_aspect_ratio": "anyres_max_2", **GRIDS_28},
+            file={
+                "num_image_tokens": 16, "vision_feature_select_strategy": "full", "vision_aspect_ratio": "anyres_max_2",
+            },
+        ),
+        "nine": Model(
+            vision=SIGLIP_TOWER | {"image_size": 21}, text={"model_type": "qwen2", "tie_word_embeddings": True},
+            processor=ONEVISION,
+            picture={
+                "size": {"height": 21, "width": 21}, "image_mean": [0.1, 0.2, 0.3], "image_std": [0.9, 0.8, 0.7],
+                "image_grid_pinpoints": [[21, 42], [63, 63], [84, 84], [21, 105]],
+            },
+            outer={"image_grid_pinpoints": [[21, 42], [63, 63], [84, 84], [21, 105]], "tie_word_embeddings": True},
+            file={"num_image_tokens": 9, "vision_feature_select_strategy": "full"},
+        ),
+        "layer": Model(
+            vision=SIGLIP_TOWER | {"num_attention_heads": 2}, text={"model_type": "qwen2"}, processor=ONEVISION,
+            picture={"size": {"height": 28, "width": 28}, **GRIDS_28},
+            outer={"vision_feature_layer": -2, "projector_hidden_act": "quick_gelu", **GRIDS_28},
+            file={"num_image_tokens": 16, "vision_feature_select_strategy": "full"},
+        ),
+    },
     "smolvlm": {
         "tiles": Model(picture=tiles(28, 84), outer={"scale_factor": 2}, file={"image_seq_len": 4}),
         "fractions": Model(
@@ -137,6 +205,26 @@ MODELS = {
             vision={"num_attention_heads": 2, "hidden_act": "gelu"}, text={"num_key_value_heads": 5},
             processor=IDEFICS3, picture=tiles(28, 84, image_mean=[0.1, 0.2, 0.3], image_std=[0.9, 0.8, 0.7]),
             outer={"scale_factor": 2}, file={"image_seq_len": 4},
+        ),
+    },
+    "internvl": {
+        "tiles": Model(processor=GOT_OCR2, picture=grids(28, 28, 6), file={"image_seq_length": 4}),
+        "norms": Model(
+            vision={
+                "norm_type": "rms_norm", "use_qk_norm": True, "attention_bias": True, "use_mean_pooling": False,
+                "use_mask_token": True, "hidden_act": "relu",
+            },
+            text={"model_type": "qwen3", "tie_word_embeddings": True},
+            processor=GOT_OCR2, picture=grids(28, 28, 4, min_patches=2, crop_to_patches=True, resample=2),
+            outer={"downsample_ratio": 0.25, "projector_hidden_act": "gelu_pytorch_tanh"},
+            file={"image_seq_length": 1},
+        ),
+        "other sizes": Model(
+            # tiles of 42 pixels over a table of 4 x 4 positions, and states before the last block
+            vision={"num_attention_heads": 2, "image_size": [28, 28], "patch_size": [7, 7]},
+            text={"model_type": "qwen2"}, processor=GOT_OCR2,
+            picture=grids(42, 42, 12, image_mean=[0.1, 0.2, 0.3], image_std=[0.9, 0.8, 0.7]),
+            outer={"vision_feature_layer": -2, "tie_word_embeddings": False}, file={"image_seq_length": 9},
         ),
     },
     "paligemma": {
@@ -180,6 +268,17 @@ MODELS = {
     },
 }  # fmt: skip
 
+MODELS["vipllava"] = {
+    "layers": replace(
+        MODELS["llava"]["clip"], outer={"vision_feature_layers": [-2, 1], "projector_layernorm_eps": 1e-3},
+    ),
+    "one layer": replace(MODELS["llava"]["clip"], outer={"vision_feature_layers": -1}),
+    "others": replace(
+        MODELS["llava"]["clip"], vision=CLIP_TOWER | {"num_attention_heads": 2}, text={"num_key_value_heads": 5},
+        outer={"vision_feature_layers": [3, 0, 2], "projector_hidden_act": "relu"},
+    ),
+}  # fmt: skip
+
 
 @cache
 def tokenizer() -> tokenizers.Tokenizer:
@@ -197,7 +296,7 @@ def save(model_type: str, name: str, folder: Any) -> Any:
     """Save a seeded random model with its processor and tokenizer; return transformers' module in float64."""
     row = MODELS[model_type][name]
     torch.manual_seed(sum(map(ord, model_type + name)))
-    token = "image_token_index" if model_type in ("gemma3", "llava", "paligemma") else "image_token_id"
+    token = "image_token_index" if model_type in ("gemma3", "paligemma") or "llava" in model_type else "image_token_id"
     place = SPECIAL.index(STATES.get(model_type, "<image>"))
     options = {"vision_config": TOWER | row.vision, "text_config": TEXT | row.text, token: place, **row.outer}
     model = transformers.AutoModelForImageTextToText.from_config(transformers.CONFIG_MAPPING[model_type](**options))
@@ -209,12 +308,11 @@ def save(model_type: str, name: str, folder: Any) -> Any:
             elif "vision" in parameter_name or "connector" in parameter_name or "projector" in parameter_name:
                 parameter.copy_(torch.randn_like(parameter) / parameter[0].numel() ** 0.5)
     model.save_pretrained(folder)
-    named = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>"}
     fast = transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer(), bos_token="<s>", eos_token="</s>", pad_token="<pad>",
-        extra_special_tokens=named if model_type == "gemma3" else SPECIAL[3:],
+        additional_special_tokens=SPECIAL[3:], extra_special_tokens=NAMED_TOKENS.get(model_type, {}),
     )  # fmt: skip
-    fast.chat_template = TEMPLATE.replace("<image>", SPELLED.get(model_type, "<image>"))
+    fast.chat_template = TEMPLATE.replace("<image>", MARKS.get(model_type, "<image>"))
     fast.save_pretrained(folder)
     row.processor(**row.picture).save_pretrained(folder)
     (folder / "processor_config.json").write_text(json.dumps(row.file))

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from picture_text_rows import IMAGE, MODELS, SPELLED, save
+from picture_text_rows import IMAGE, MARKS, MODELS, save
 
 from edgeformer import ops
 from edgeformer.checkpoints.source import open_source
@@ -30,9 +30,12 @@ from edgeformer.families.picture_text import seeing_names, with_tower
 from edgeformer.layers.attention.attention import Context
 from edgeformer.manifest.accounting import account
 from edgeformer.manifest.manifest import Manifest
+from edgeformer.models import picture_text
 from edgeformer.models.compared import _positions_in_float32
-from edgeformer.models.picture_text import PictureText, PooledPatches, ShuffledPatches
+from edgeformer.models.picture_text import PictureText, PooledPatches
 from edgeformer.runtime import Engine, load
+from edgeformer.runtime.media.pictures.any_resolution import AnyResolution
+from edgeformer.runtime.media.pictures.aspect_tiles import AspectTiles
 from edgeformer.runtime.media.pictures.processor import Processor
 from edgeformer.runtime.media.pictures.tiles import Tiles
 from edgeformer.runtime.prefixes import prefix_cache
@@ -43,7 +46,9 @@ from edgeformer.runtime.steps.picture_rows import picture_numbers
 LIMIT = 1e-5
 GEMMA3, PALIGEMMA = ("gemma3", "a window in a block"), ("paligemma", "two with windows")
 CASES = [(family, name) for family, models in MODELS.items() for name in models]
-EXPORTED_ALWAYS = (("smolvlm", "tiles"), ("llava", "layers"), GEMMA3, PALIGEMMA)
+EXPORTED_ALWAYS = (
+    ("smolvlm", "tiles"), ("internvl", "norms"), ("llava", "layers"), ("llava_onevision", "shrunk"), GEMMA3, PALIGEMMA,
+)  # fmt: skip
 EXPORTED = [
     case if case in EXPORTED_ALWAYS else pytest.param(*case, marks=pytest.mark.slow) for case in CASES
 ]  # fmt: skip
@@ -78,17 +83,16 @@ def bundles(models, tmp_path_factory):
 
 
 def theirs(model, prompt, pictures):
-    """Return the ids of transformers' processor, and logits [S, V] of its module in float64."""
-    encoded = model.processor(text=[prompt], images=[pictures], return_tensors="pt")
+    """Return what transformers' processor makes of a prompt, and logits [S, V] of its module in float64."""
+    encoded = model.processor(text=[prompt], images=[pictures] if pictures else None, return_tensors="pt")
+    encoded = {
+        name: value.double() if value.is_floating_point() else value
+        for name, value in encoded.items()
+        if name not in ("attention_mask", "mm_token_type_ids", "pixel_attention_mask")
+    }
     with torch.no_grad(), _positions_in_float32(model.module):
-        pixels = encoded["pixel_values"].double()
-        out = model.module(input_ids=encoded["input_ids"], pixel_values=pixels, **types_of(encoded))
+        out = model.module(**encoded)
     return encoded, out.logits[0].numpy()
-
-
-def types_of(encoded):
-    """Return what says which tokens attend to each other, of families that have it."""
-    return {name: encoded[name] for name in ("token_type_ids",) if name in encoded}
 
 
 def error(actual, expected):
@@ -127,21 +131,26 @@ def test_module_pixels_and_ids_are_those_of_transformers(models, family, name):
 @pytest.mark.parametrize(("family", "name"), EXPORTED)
 def test_a_bundle_answers_as_transformers_does(models, bundles, family, name):
     model, runtime = models(family, name), load(bundles(family, name), "cpu", 1)
-    prompt = PROMPT.format(SPELLED.get(family, "<image>"))
+    mark = MARKS.get(family, "<image>")
+    whole = runtime.whole_prompts  # such a prompt has a picture
+    shorter = [(f"{mark}a", PICTURES[index : index + 1]) for index in (1, 2)]
+    for few, pictures in [*([] if whole else [("What is left?", [])]), *shorter]:
+        assert error(runtime.forward(runtime.tokenizer.encode(few), pictures), theirs(model, few, pictures)[1]) <= LIMIT
+    prompt = PROMPT.format(mark)
     encoded, expected = theirs(model, prompt, PICTURES)
     ids = encoded["input_ids"][0]
     assert runtime.see(prompt, PICTURES).shown == ids.tolist()
     assert error(runtime.forward(runtime.tokenizer.encode(prompt), PICTURES), expected) <= LIMIT
     with torch.no_grad(), _positions_in_float32(model.module):
         written = model.module.generate(
-            input_ids=ids[None], attention_mask=torch.ones_like(ids[None]), do_sample=False, max_new_tokens=8,
-            pixel_values=encoded["pixel_values"].double(), eos_token_id=None, pad_token_id=0, **types_of(encoded),
+            **encoded, attention_mask=torch.ones_like(ids[None]), do_sample=False, max_new_tokens=8,
+            eos_token_id=None, pad_token_id=0,
         )[0, len(ids) :]  # fmt: skip
     options = {"max_new_tokens": 8, "ignore_eos": True}
     assert runtime.generate(prompt, images=PICTURES, **options).token_ids == written.tolist()
     assert runtime.stream(prompt, images=PICTURES, **options).finish().token_ids == written.tolist()
-    assert len(runtime.features) == 3
-    other, pictures = ("no picture", []) if runtime.config.bidirectional != "prompt" else ("<image>one", PICTURES[1:2])
+    assert len(runtime.features) == (5 if family == "llava_onevision" else 3)  # two of them in both of its ways
+    other, pictures = shorter[0] if whole else ("no picture", [])
     both = runtime.generate([prompt, other], images=[PICTURES, pictures], **options)
     alone = runtime.generate(other, images=pictures, **options)
     assert [each.token_ids for each in both] == [written.tolist(), alone.token_ids]
@@ -248,9 +257,9 @@ def test_other_models_say_that_they_read_none(tiny_llama_bundle):
 @pytest.mark.parametrize(("family", "name"), EXPORTED)
 def test_an_engine_answers_as_generate_does(bundles, family, name):
     model, options = load(bundles(family, name), "cpu", 1), {"max_new_tokens": 6, "ignore_eos": True}
-    mark = SPELLED.get(family, "<image>")
+    mark = MARKS.get(family, "<image>")
     requests = [(PROMPT.format(mark), PICTURES), (f"{mark}?", PICTURES[1:2]), (mark * 3, PICTURES[:1] * 3)]
-    if model.config.bidirectional != "prompt":
+    if not model.whole_prompts:
         requests.append(("What is left?", []))
     expected = [model.generate(prompt, images=images, **options).token_ids for prompt, images in requests]
     for chunk in (256, 3):  # which is shorter than what attends both ways
@@ -266,6 +275,13 @@ def fault(owner, name, changed):
 
 
 PIXEL_FAULTS = {
+    "order of tiles of any resolution": fault(
+        AnyResolution, "values", lambda values: values[[0, 2, 1, *range(3, len(values))]]
+    ),
+    "the whole picture last": fault(AnyResolution, "values", lambda values: np.roll(values, -1, 0)),
+    "columns for rows": fault(AspectTiles, "_nearest_grid", lambda grid: grid[::-1]),
+    "order of a grid's tiles": fault(AspectTiles, "values", lambda values: values[[1, 0, *range(2, len(values))]]),
+    "no thumbnail": fault(AspectTiles, "values", lambda values: values[:-1]),
     "height and width swapped": fault(Tiles, "values", lambda values: values.swapaxes(2, 3)),
     "order of tiles": fault(Tiles, "values", lambda values: values[[1, 0, *range(2, len(values))]]),
     "no whole picture": fault(Tiles, "values", lambda values: values[:-1]),
@@ -273,9 +289,20 @@ PIXEL_FAULTS = {
 }
 
 
+SEEN_BY = {
+    "order of tiles of any resolution": ("llava_next", "clip"),
+    "the whole picture last": ("llava_next", "clip"),
+    "columns for rows": ("internvl", "tiles"),
+    "order of a grid's tiles": ("internvl", "tiles"),
+    "no thumbnail": ("internvl", "tiles"),
+}
+"""The model that a fault is planted for, where it is another one."""
+
+
 @pytest.mark.parametrize("name", PIXEL_FAULTS)
 def test_an_export_refuses_pixels_that_are_others(models, name):
-    source = open_source(models("idefics3", "two layers").folder)
+    family, model = SEEN_BY.get(name, ("idefics3", "two layers"))
+    source = open_source(models(family, model).folder)
     assert compare_pictures(source.folder, source.pictures) == ()
     with PIXEL_FAULTS[name], pytest.raises(ExportError, match="does not make of a picture"):
         compare_pictures(source.folder, source.pictures)
@@ -302,6 +329,22 @@ MODULE_FAULTS = {
     ("llava", "clip", "the class token for a patch"): lambda config: replace(
         config, vision=replace(config.vision, embedding_norm=None)
     ),
+    ("internvl", "tiles", "LayerScale ignored"): lambda config: replace(
+        config,
+        vision=replace(config.vision, blocks=tuple(replace(each, layer_scale=None) for each in config.vision.blocks)),
+    ),
+    ("internvl", "norms", "no norm behind all blocks"): lambda config: replace(
+        config, vision=replace(config.vision, final_norm=None)
+    ),
+    ("internvl", "norms", "queries and keys without norms"): lambda config: replace(
+        config,
+        vision=replace(
+            config.vision,
+            blocks=tuple(
+                replace(each, attention=replace(each.attention, qk_norm=None)) for each in config.vision.blocks
+            ),
+        ),
+    ),
     ("llava", "layers", "layers exchanged"): lambda config: replace(config, feature_layers=config.feature_layers[::-1]),
     ("smolvlm", "fractions", "positions without rounding"): lambda config: replace(
         config, vision=replace(config.vision, fractional=False)
@@ -317,29 +360,56 @@ def test_an_export_refuses_a_model_that_is_another(models, family, name, wrong):
         compare_modules(changed, source.weights())
 
 
-def test_an_export_refuses_patches_in_another_order(models):
-    source = open_source(models("smolvlm", "tiles").folder)
-    right = ShuffledPatches.forward
+PATCHES = 16
+"""Patches of a tile of the models that these faults are planted for."""
 
-    def columns_first(self, states):
+
+def without_newlines(packing):
+    """Return a packing in which another state stands where a row ends."""
+    ends = packing.rows[:, 0] == PATCHES
+    return replace(packing, rows=np.where(ends[:, None], 0, packing.rows))
+
+
+PACKING_FAULTS = {
+    "rows without newlines": without_newlines,
+    "tiles one after the other": lambda packing: replace(packing, rows=np.sort(packing.rows, 0)),
+    "the whole picture last": lambda packing: replace(packing, rows=np.roll(packing.rows, -PATCHES, 0)),
+    "weights exchanged": lambda packing: replace(packing, weights=packing.weights[:, ::-1].copy()),
+}
+
+
+@pytest.mark.parametrize("name", PACKING_FAULTS)
+def test_an_export_refuses_other_packings(models, name):
+    source = open_source(models("llava_onevision", "shrunk" if "weights" in name else "layer").folder)
+    wrong = fault(AnyResolution, "packing", PACKING_FAULTS[name])
+    with wrong, pytest.raises(ExportError, match="does not compute"):
+        compare_modules(source, source.weights())
+
+
+@pytest.mark.parametrize("family", ["internvl", "smolvlm"])
+def test_an_export_refuses_patches_in_another_order(models, family):
+    source = open_source(models(family, "tiles").folder)
+    right = picture_text.squares
+
+    def columns_first(states, factor):
         side = round(states.shape[1] ** 0.5)
-        return right(self, states.unflatten(1, (side, side)).transpose(1, 2).flatten(1, 2))
+        return right(states.unflatten(1, (side, side)).transpose(1, 2).flatten(1, 2), factor)
 
-    with patch.object(ShuffledPatches, "forward", columns_first), pytest.raises(ExportError, match="does not compute"):
+    with patch.object(picture_text, "squares", columns_first), pytest.raises(ExportError, match="does not compute"):
         compare_modules(source, source.weights())
 
 
 def test_verification_refuses_permuted_rows_of_the_projector(models, bundles):
     """The weights that a bundle is verified against are others than those that it has."""
     family, name = EXPORTED_ALWAYS[0]
-    plain = CastWeights.__getitem__
+    bundle, plain = bundles(family, name), CastWeights.__getitem__
 
     def permuted(self, key):
         value = plain(self, key)
         return value.roll(1, 0) if key == "projector.output.weight" else value
 
     with patch.object(CastWeights, "__getitem__", permuted):
-        report = verify(bundles(family, name), models(family, name).folder, mode="quick")
+        report = verify(bundle, models(family, name).folder, mode="quick")
     failed = {check.name for check in report.failures()}
     assert any(each.startswith("pictures, tower") for each in failed)
     assert all(each.startswith("pictures, ") for each in failed)
@@ -448,7 +518,8 @@ def gemma3(bundles):
 
 
 def test_a_block_is_one_run_whatever_the_chunk(gemma3):
-    seen = gemma3.see(PROMPT.format(SPELLED["gemma3"]), PICTURES)
+    assert "windowed" not in gemma3.manifest.graphs  # whose caches are shorter than those that the block's graph reads
+    seen = gemma3.see(PROMPT.format(MARKS["gemma3"]), PICTURES)
     size = gemma3.manifest.vocab_size
     found = []
     for chunk in (1, 2, 5, 256):
@@ -537,13 +608,13 @@ def test_places_without_pictures_are_refused(models, tmp_path, options):
 )  # fmt: skip
 @pytest.mark.parametrize(
     ("family", "name"),
-    [("smolvlm", "whole"), ("llava", "layers"), ("gemma3", "patches left out"), ("paligemma", "two with windows")],
+    [("smolvlm", "whole"), ("internvl", "norms"), ("llava", "layers"), ("gemma3", "patches left out"), PALIGEMMA],
 )
 def test_every_kind_of_bundle_reads_pictures(models, tmp_path, family, name, options):
     try:
         export_model(models(family, name).folder, tmp_path / "bundle", **options)
     except ParityError as error:
         pytest.fail(str(error))
-    prompt = f"{SPELLED.get(family, '<image>')} a"
+    prompt = f"{MARKS.get(family, '<image>')} a"
     found = load(tmp_path / "bundle", "cpu", 1).generate(prompt, images=[PICTURES[0]], max_new_tokens=3)
     assert found.prompt_tokens > 3

@@ -18,6 +18,7 @@ from edgeformer.documents import schema
 from edgeformer.errors import ConfigError, MissingDependencyError, RequestError
 from edgeformer.manifest.pictures import FixedSizeProcessor, PictureSize, Resize
 from edgeformer.runtime.media.pictures import picture_files, processor
+from edgeformer.runtime.media.pictures.kinds import new_processor
 from edgeformer.runtime.media.pictures.picture_files import read_picture
 from edgeformer.runtime.media.pictures.processor import FixedSize
 
@@ -39,6 +40,27 @@ PROCESSORS = {
     "dinov2": (transformers.BitImageProcessorPil, {"size": {"shortest_edge": 256}, "resample": 3}),
 }  # fmt: skip
 
+ONEVISION = transformers.LlavaOnevisionImageProcessorPil
+GOT_OCR2 = transformers.GotOcr2ImageProcessorPil
+SEVERAL = {
+    "idefics3": (transformers.Idefics3ImageProcessorPil, {
+        "size": {"longest_edge": 120}, "max_image_size": {"longest_edge": 40},
+    }),
+    "internvl": (GOT_OCR2, {"size": {"height": 40, "width": 40}, "crop_to_patches": True}),
+    "internvl odd": (GOT_OCR2, {
+        "size": {"height": 30, "width": 20}, "crop_to_patches": True, "min_patches": 2, "max_patches": 9, "resample": 2,
+    }),
+    "llava next": (transformers.LlavaNextImageProcessorPil, {
+        "size": {"shortest_edge": 30}, "crop_size": {"height": 30, "width": 30},
+        "image_grid_pinpoints": [[30, 90], [60, 30], [60, 60], [30, 150]],
+    }),
+    "onevision": (ONEVISION, {
+        "size": {"height": 20, "width": 20},
+        "image_grid_pinpoints": [[20 * rows, 20 * columns] for rows in range(1, 7) for columns in range(1, 7)],
+    }),
+}  # fmt: skip
+"""Processors that make several pictures of one."""
+
 
 @pytest.fixture(scope="module")
 def pictures():
@@ -58,7 +80,8 @@ def theirs(kind, options, content):
     made = kind(**options)
     opened = Image.open(BytesIO(content))
     upright = ImageOps.exif_transpose(opened) if made.do_convert_rgb else load_image(opened)
-    return made(upright, return_tensors="np")["pixel_values"][0]
+    found = made(upright, return_tensors="np")["pixel_values"]
+    return found if kind is GOT_OCR2 else found[0]
 
 
 @pytest.mark.parametrize("name", PROCESSORS)
@@ -77,6 +100,38 @@ def test_pixel_values_are_the_bits_of_transformers(tmp_path, pictures, name):
         assert np.array_equal(values, expected.astype(np.float32)), label
         seen += 1
     assert seen >= 36
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_tiles_are_the_bits_of_transformers(tmp_path, pictures, name):
+    kind, options = SEVERAL[name]
+    config = saved(tmp_path, kind, options)
+    assert schema.from_json(type(config), json.loads(json.dumps(schema.to_json(config)))) == config
+    ours, grids = new_processor(config), set()
+    for label, content in pictures.items():
+        if "3000" in label:
+            continue  # a second of decoding
+        read = ours.read(content)
+        values = ours.values(read)
+        expected = theirs(kind, options, content)
+        assert values.dtype == np.float32
+        assert np.array_equal(values, expected.reshape(-1, *expected.shape[-3:]).astype(np.float32)), label
+        rows, columns = ours.grid(*read.shape[:2])
+        assert config.kind == "any_resolution" or len(values) == rows * columns + 1
+        grids.add((rows, columns))
+    assert len(grids) >= 5
+
+
+def test_squares_are_the_bits_of_transformers(tmp_path, pictures):
+    """Pictures that are not alone in a prompt of LLaVA-OneVision."""
+    kind, options = SEVERAL["onevision"]
+    ours = new_processor(replace(saved(tmp_path, kind, options), squares=True)).among(2)
+    for label, content in pictures.items():
+        if "3000" in label:
+            continue  # a second of decoding
+        upright = ImageOps.exif_transpose(Image.open(BytesIO(content)))
+        expected = kind(**options)([[upright, upright]], return_tensors="np")["pixel_values"][1]
+        assert np.array_equal(ours.values(ours.read(content)), expected.astype(np.float32)), label
 
 
 def test_there_are_forty_pictures(pictures):

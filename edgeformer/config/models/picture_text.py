@@ -8,7 +8,7 @@ from edgeformer.config.block import BlockConfig
 from edgeformer.config.models.decoder import DecoderConfig
 from edgeformer.config.models.stack import StackConfig, Task
 from edgeformer.config.models.vision_encoder import VisionConfig
-from edgeformer.config.pictures import AveragePoolProjector, Bidirectional, PixelShuffleProjector, Projector
+from edgeformer.config.pictures import Bidirectional, Projector
 from edgeformer.documents.schema import check
 
 
@@ -24,7 +24,9 @@ class PictureTextConfig(DecoderConfig):
             tower's final norm belongs to those after its last block.
         keeps_prefix: whether the states of the tower's learned tokens are read, too, in front of those of patches.
         projector: makes states of the text model of the tower's.
-        tiled: whether a picture may be several of the tower's pictures; the graph then has an axis for these.
+        tiled: whether the graph has an axis for the tower's pictures that a picture is cut into.
+        newline: True where a learned state follows those of each of the tower's pictures (`image_newline`); it ends
+            rows, too, where the states of tiles are put together (`AnyResolutionProcessor`). None where none does.
         bidirectional: what attends both ways, a *block*; None where pictures are read as tokens are.
     """
 
@@ -35,6 +37,7 @@ class PictureTextConfig(DecoderConfig):
     keeps_prefix: bool = False
     projector: Projector
     tiled: bool = False
+    newline: bool | None = None
     bidirectional: Bidirectional | None = None
 
     def __post_init__(self) -> None:
@@ -45,15 +48,15 @@ class PictureTextConfig(DecoderConfig):
         outputs = (self.vision.pooler, self.vision.projection, self.vision.classifier)
         check(all(each is None for each in outputs), self, "vision", "without outputs beside its states")
         check(self.per_layer_embedding is None, self, "per_layer_embedding", "None: pictures have no tokens to embed")
-        if isinstance(self.projector, PixelShuffleProjector):
-            grid, factor = self.vision.patches.grid, self.projector.factor
-            square = grid.rows == grid.columns and grid.rows % factor == 0 and not self.keeps_prefix
-            check(square, self, "projector", f"for squares of {factor} × {factor} patches, of pictures that are square")
-        if isinstance(self.projector, AveragePoolProjector):
-            check(not self.keeps_prefix, self, "keeps_prefix", "False where squares of patches are pooled")
-            check(self.picture_tokens > 0, self, "projector", "for squares that are no larger than a picture")
+        grid, side = self.vision.patches.grid, self.projector.side
+        check(side == 1 or not self.keeps_prefix, self, "keeps_prefix", "False where squares of patches become a state")
+        check(side <= min(grid.rows, grid.columns), self, "projector", "for squares that are no larger than a picture")
+        if self.projector.joined > 1:
+            square = grid.rows == grid.columns and grid.rows % side == 0
+            check(square, self, "projector", f"for squares of {side} × {side} patches, of pictures that are square")
         if self.bidirectional is not None:
-            check(not self.tiled, self, "tiled", "False where a picture attends both ways")
+            whole = not self.tiled and not self.newline
+            check(whole, self, "bidirectional", "None where a picture is cut into tiles")
             check(all(map(_turns, self.blocks)), self, "bidirectional", "None for blocks that only look back")
 
     @classmethod
@@ -75,18 +78,14 @@ class PictureTextConfig(DecoderConfig):
     @property
     def picture_tokens(self) -> int:
         """Return the number of states that one of the tower's pictures becomes."""
-        grid = self.vision.patches.grid
-        if isinstance(self.projector, PixelShuffleProjector):
-            return grid.patches // self.projector.factor**2
-        if isinstance(self.projector, AveragePoolProjector):
-            return (grid.rows // self.projector.factor) * (grid.columns // self.projector.factor)
-        return grid.patches + self.vision.prefix_tokens * self.keeps_prefix
+        grid, side = self.vision.patches.grid, self.projector.side
+        prefix = self.vision.prefix_tokens * self.keeps_prefix
+        return (grid.rows // side) * (grid.columns // side) + prefix + bool(self.newline)
 
     @property
     def feature_size(self) -> int:
         """Return the size of the states that the projector reads."""
-        patches = self.projector.factor**2 if isinstance(self.projector, PixelShuffleProjector) else 1
-        return self.vision.hidden_size * len(self.feature_layers) * patches
+        return self.vision.hidden_size * len(self.feature_layers) * self.projector.joined
 
     def with_picture_size(self, height: int, width: int) -> Self:
         """Return the config for pictures of another size. Raises ConfigError where the tower does not read them."""

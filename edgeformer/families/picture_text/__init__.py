@@ -31,6 +31,7 @@ class Seeing:
     projector: Projector
     keeps_prefix: bool = False
     tiled: bool = False
+    newline: bool | None = None
     bidirectional: Bidirectional | None = None
     unread: tuple[str, ...] = ()
 
@@ -42,7 +43,8 @@ class Marks:
     Attributes:
         picture: the placeholder.
         border, whole, tile: see `edgeformer.manifest.pictures.TiledPlaceholder`; tile is a pattern of {row} and
-            {column}, from 1 on. None where a placeholder is only repeated.
+            {column}, from 1 on. None for other placeholders.
+        start, end: see `edgeformer.manifest.pictures.EnclosedPlaceholder`. None for other placeholders.
         text: how prompts are written before they are encoded; None for as they are.
     """
 
@@ -50,6 +52,8 @@ class Marks:
     border: str | None = None
     whole: str | None = None
     tile: str | None = None
+    start: str | None = None
+    end: str | None = None
     text: PromptText | None = None
 
 
@@ -64,6 +68,8 @@ class PictureTextFamily:
             no prefix `model.`.
         marks: returns the texts of tokens around pictures, of tokenizer_config.json.
         processor: kind of its processor of pictures.
+        picture_options: returns fields of its processor of pictures that its processor of texts and pictures says,
+            whatever the file has, or its model; of config.json, and what was read of it.
         processor_fields: fields of processor_config.json that edgeformer reads, or that change nothing here.
         ignored_tensors, computed_tensors, transposed: as in `Family`.
     """
@@ -72,7 +78,8 @@ class PictureTextFamily:
     read: Callable[[Fields], Seeing]
     tensors: Mapping[str, str | Packed | tuple[str | Packed, ...]]
     marks: Callable[[Mapping[str, Any]], Marks]
-    processor: Literal["fixed_size", "tiles"]
+    processor: Literal["any_resolution", "aspect_tiles", "fixed_size", "tiles"]
+    picture_options: Callable[[Mapping[str, Any], PictureTextConfig], Mapping[str, Any]] = lambda data, config: {}
     processor_fields: tuple[str, ...] = ()
     ignored_tensors: tuple[str, ...] = ()
     computed_tensors: Mapping[str, Computed] = field(default_factory=dict)
@@ -117,6 +124,7 @@ def with_tower(data: dict[str, Any], text_family: Family, text: DecoderConfig) -
         keeps_prefix=seeing.keeps_prefix,
         projector=seeing.projector,
         tiled=seeing.tiled,
+        newline=seeing.newline,
         bidirectional=seeing.bidirectional,
     )
     return replace(
@@ -128,6 +136,15 @@ def with_tower(data: dict[str, Any], text_family: Family, text: DecoderConfig) -
         nested=True,
         sees=True,
     ), config
+
+
+def named_token(tokenizer_config: Mapping[str, Any], name: str, default: str) -> str:
+    """Return the text of a token that the tokenizer has a name for."""
+    places = ("extra_special_tokens", "model_specific_special_tokens")
+    named = [each for each in (tokenizer_config.get(place) for place in places) if isinstance(each, dict)]
+    found = [each[name] for each in (*named, tokenizer_config) if each.get(name) is not None]
+    token = found[0] if found else default
+    return str(token.get("content") if isinstance(token, dict) else token)
 
 
 def layer_index(given: Any, layers: int) -> int:

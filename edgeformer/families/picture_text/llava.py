@@ -25,11 +25,21 @@ CLIP_336: dict[str, Any] = {
 
 def read(fields: Fields) -> Seeing:
     """Read the tower, the layers that are read of it, and the projector."""
+    return read_llava(fields)
+
+
+def read_llava(
+    fields: Fields, default_tower: Mapping[str, Any] = CLIP_336, *, layer: int = -2, strategy: str = "default"
+) -> Seeing:
+    """Read the tower, the layers that are read of it, and the projector.
+
+    default_tower, layer, strategy: of a config.json without them.
+    """
     fields.ignore(*LLAVA, "image_token_index", "image_token_id", "image_seq_length", "image_grid_pinpoints")
-    given = fields.take("vision_config", CLIP_336)
-    kind = given.get("model_type", "clip_vision_model")
-    layers = fields.take("vision_feature_layer", -2)
-    without_first = fields.choice("vision_feature_select_strategy", {"default": True, "full": False}, "default")
+    given = fields.take("vision_config", default_tower)
+    kind = given.get("model_type", default_tower.get("model_type", "clip_vision_model"))
+    layers = fields.take("vision_feature_layer", layer)
+    without_first = fields.choice("vision_feature_select_strategy", {"default": True, "full": False}, strategy)
     vision = _read_tower(kind, given)
     count = len(vision.blocks)
     indices = tuple(layer_index(each, count) for each in (layers if isinstance(layers, list) else [layers]))

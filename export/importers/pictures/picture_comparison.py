@@ -4,10 +4,14 @@ The graph is verified from pixel values on, so that a field of preprocessor_conf
 every check. transformers' `from_pretrained` is the other reader of that file.
 """
 
+import importlib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from edgeformer.documents.json_document import read_object
 from edgeformer.errors import ExportError, shown
 from edgeformer.manifest.pictures import PictureProcessor
 from edgeformer.runtime.media.pictures.kinds import new_processor
@@ -28,6 +32,7 @@ def compare_pictures(folder: Path, processor: PictureProcessor) -> tuple[str, ..
 
     try:
         theirs = AutoImageProcessor.from_pretrained(folder, backend="pil", local_files_only=True)
+        options = _said_to_it(folder)
     except Exception as error:  # of any class: what an image processor lacks shows anywhere in its constructor
         reason = shown(str(error), 200)
         return (f"transformers cannot read the image processor, so its pixel values were not compared: {reason}.",)
@@ -36,7 +41,7 @@ def compare_pictures(folder: Path, processor: PictureProcessor) -> tuple[str, ..
     for shape in SHAPES:
         picture = rng.integers(0, 256, shape, np.uint8)
         mine = ours.values(picture)
-        expected = np.asarray(theirs(images=[picture], return_tensors="np")["pixel_values"])
+        expected = np.asarray(theirs(images=[picture], return_tensors="np", **options)["pixel_values"])
         expected = expected.reshape(-1, *expected.shape[-3:])  # tiles of one picture have an axis of their own
         difference = np.inf if mine.shape != expected.shape else float(np.abs(mine - expected).max())
         if not difference <= LEVELS * level:
@@ -47,3 +52,14 @@ def compare_pictures(folder: Path, processor: PictureProcessor) -> tuple[str, ..
                 "with the model's preprocessor_config.json."
             )
     return ()
+
+
+def _said_to_it(folder: Path) -> dict[str, Any]:
+    """Return the options that transformers' processor of texts and pictures gives to that of pictures."""
+    import transformers
+
+    model_type = read_object(folder / "config.json").get("model_type")
+    names: Any = importlib.import_module("transformers.models.auto.processing_auto")
+    kind = getattr(transformers, names.PROCESSOR_MAPPING_NAMES.get(model_type) or "", None)
+    options = getattr(kind, "images_kwargs", {})
+    return dict(options) if isinstance(options, Mapping) else {}

@@ -21,15 +21,24 @@ from edgeformer.config import PictureTextConfig
 from edgeformer.documents.json_document import read_object
 from edgeformer.errors import ConfigError, ExportError, shown
 from edgeformer.families.picture_text import Marks, PictureTextFamily, load_seeing
-from edgeformer.manifest.pictures import Placeholder, RepeatedPlaceholder, TiledPlaceholder, TilesProcessor
+from edgeformer.manifest.pictures import (
+    AnyResolutionProcessor,
+    EnclosedPlaceholder,
+    Placeholder,
+    RepeatedPlaceholder,
+    RowsPlaceholder,
+    TiledPlaceholder,
+    TilesProcessor,
+)
 from edgeformer.runtime.media.pictures.kinds import new_processor
 from edgeformer.runtime.media.pictures.placeholders import expand
+from edgeformer.runtime.media.pictures.processor import Processor
 from edgeformer.runtime.text.tokenizer import Tokenizer
 
 TOKEN_FIELDS = ("image_token_id", "image_token_index")
 """Names of the placeholder's id in config.json."""
 
-COUNTS = ("image_seq_len", "image_seq_length")
+COUNTS = ("image_seq_len", "image_seq_length", "num_image_tokens")
 """Names of the states that a picture becomes in processor_config.json."""
 
 PICTURES = ((61, 97), (97, 61), (48, 48))
@@ -66,12 +75,12 @@ def _check_processor_file(folder: Path, family: PictureTextFamily, config: Pictu
     unknown = sorted(data.keys() - {*family.processor_fields, WHOLE, "tokenizer"})
     if unknown:
         raise ConfigError(f"{PROCESSOR_FILE} has fields that edgeformer does not know: {', '.join(unknown)}.")
+    states = config.picture_tokens - bool(config.newline)
     for name in COUNTS:
-        count = data.get(name)
-        if count is not None and count != config.picture_tokens:
+        if data.get(name) not in (None, states):
             raise ConfigError(
-                f"{PROCESSOR_FILE} has {name} = {shown(count)}, and by config.json a picture becomes "
-                f"{config.picture_tokens} states."
+                f"{PROCESSOR_FILE} has {name} = {shown(data[name])}, and by config.json a picture becomes {states} "
+                "states."
             )
 
 
@@ -90,11 +99,17 @@ class _Encoder:
     def placeholder(self) -> Placeholder:
         """Return what a placeholder becomes."""
         marks, count, processor = self._marks, self._config.picture_tokens, self._source.pictures
+        if marks.start is not None and marks.end is not None:
+            start, end = self._special(marks.start), self._special(marks.end)
+            self._check_alike(marks.picture, marks.start, marks.end)
+            return EnclosedPlaceholder(token=self._token, count=count, start=(start,), end=(end,))
+        if isinstance(processor, AnyResolutionProcessor):
+            return RowsPlaceholder(token=self._token, count=processor.patches**2)
         if not isinstance(processor, TilesProcessor):
             return RepeatedPlaceholder(token=self._token, count=count, text=marks.text)
         assert marks.border is not None and marks.whole is not None and marks.tile is not None
         border = self._special(marks.border)
-        self._check_alike(marks.picture, marks.border)
+        self._check_alike(marks.picture, marks.border, marks.border)
         longest = -(-(processor.longest_edge or processor.tile) // processor.tile) if processor.splits else 0
         names = tuple(
             tuple(
@@ -132,14 +147,16 @@ class _Encoder:
             raise ConfigError(f"the tokenizer encodes {text!r} by ids that the model has no embedding of.")
         return tuple(ids)
 
-    def _check_alike(self, one: str, other: str) -> None:
-        """Check that text around a placeholder is encoded as around the mark that takes its place."""
-        for text in ("a {} b", "a{}b", "\n{}\n", "{} a", "a \n\n{}"):
-            ids = [self._ids(text.format(each)) for each in (one, other)]
-            tokens = [self._special(each) for each in (one, other)]
-            plain = [[None if id == token else id for id in each] for each, token in zip(ids, tokens, strict=True)]
-            if plain[0] != plain[1]:
-                raise ConfigError(f"the tokenizer encodes text beside {one!r} in another way than beside {other!r}.")
+    def _check_alike(self, one: str, first: str, last: str) -> None:
+        """Check that text around a placeholder is encoded as around the marks that take its place."""
+        marks = {self._special(each) for each in (first, last)}
+        for before, after in (("a ", " b"), ("a", "b"), ("\n", "\n"), ("", " a"), ("a \n\n", "")):
+            alone = [id for id in self._ids(f"{before}{one}{after}") if id != self._special(one)]
+            around = [id for id in self._ids(f"{before}{first}{last}{after}") if id not in marks]
+            if alone != around:
+                raise ConfigError(
+                    f"the tokenizer encodes text beside {one!r} in another way than beside {first!r} and {last!r}."
+                )
 
 
 def compare_prompts(source: ModelSource, placeholder: Placeholder, folder: Path | None) -> tuple[str, ...]:
@@ -148,21 +165,22 @@ def compare_prompts(source: ModelSource, placeholder: Placeholder, folder: Path 
     folder: of the tokenizer. Raises ExportError where ids differ.
     """
     assert folder is not None and source.pictures is not None
-    pictures = [np.full((*size, 3), 90 * index, np.uint8) for index, size in enumerate(PICTURES)]
     text = placeholder.text if isinstance(placeholder, RepeatedPlaceholder) else None
     tokenizer, processor = Tokenizer(folder, text), new_processor(source.pictures)
+    pictures = [np.full((*size, 3), 60 * index, np.uint8) for index, size in enumerate(_sizes(processor))]
     family = load_seeing(source.hf_config["model_type"])
     assert family is not None
     mark = family.marks(tokenizer.config).picture if text is None else text.spelled
     try:
         theirs = _their_processor(source.folder)
-        prompts = [prompt.format(*(mark,) * len(pictures)) for prompt in PROMPTS]
-        expected = [_their_ids(theirs, prompt, pictures) for prompt in prompts]
+        prompts = [(prompt.format(*(mark,) * len(PICTURES)), pictures[: len(PICTURES)]) for prompt in PROMPTS]
+        prompts += [(f"Look: {mark}", [each]) for each in pictures]
+        expected = [_their_ids(theirs, prompt, shown) for prompt, shown in prompts]
     except Exception as error:  # of any class: what a processor lacks shows anywhere in its constructor
         reason = shown(str(error), 200)
         return (f"transformers cannot run the processor, so the ids of its prompts were not compared: {reason}.",)
-    grids = [processor.grid(*each.shape[:2]) for each in pictures]
-    for prompt, ids in zip(prompts, expected, strict=True):
+    for (prompt, seen), ids in zip(prompts, expected, strict=True):
+        grids = [processor.among(len(seen)).grid(*each.shape[:2]) for each in seen]
         ours = expand(tokenizer.encode(prompt), placeholder, grids)
         if ours != ids:
             at = next((i for i, (one, two) in enumerate(zip(ours, ids, strict=False)) if one != two), -1)
@@ -173,6 +191,11 @@ def compare_prompts(source: ModelSource, placeholder: Placeholder, folder: Path 
                 f"{text_only_instead(source.hf_config['model_type'])}"
             )
     return ()
+
+
+def _sizes(processor: Processor) -> list[tuple[int, int]]:
+    """Return the sizes of the pictures that are compared: with one beyond the limit of states, where there is one."""
+    return [*PICTURES, *([] if processor.limit is None else [processor.limit])]
 
 
 def _their_ids(processor: Any, prompt: str, pictures: Sequence[Any]) -> list[int]:
@@ -202,10 +225,10 @@ NOT_PROCESSOR_OPTIONS = ("auto_map", "chat_template", "processor_class", "video_
 
 @contextmanager
 def _without_videos(kind: Any) -> Iterator[dict[str, Any]]:
-    """Let a processor that reads videos, too, be made without its package of number words; yield what it is made of."""
-    module = importlib.import_module(kind.__module__)
-    if not hasattr(module, "num2words"):
+    """Let a processor be made without its processor of videos and its number words; yield what it is made of."""
+    if "video_processor" not in kind.get_attributes():
         yield {}
         return
-    with patch.object(module, "num2words", str), patch.object(kind, "check_argument_for_proper_class"):
+    module = importlib.import_module(kind.__module__)
+    with patch.object(module, "num2words", str, create=True), patch.object(kind, "check_argument_for_proper_class"):
         yield {"video_processor": SimpleNamespace()}

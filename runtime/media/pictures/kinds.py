@@ -1,10 +1,17 @@
 """The processors of all kinds. Another kind is a config in `edgeformer.manifest.pictures`, its class, and an entry."""
 
 from edgeformer.manifest.pictures import PictureProcessor
+from edgeformer.runtime.media.pictures.any_resolution import AnyResolution
+from edgeformer.runtime.media.pictures.aspect_tiles import AspectTiles
 from edgeformer.runtime.media.pictures.processor import FixedSize, Processor
 from edgeformer.runtime.media.pictures.tiles import Tiles
 
-PROCESSORS: dict[str, type[Processor]] = {"fixed_size": FixedSize, "tiles": Tiles}
+PROCESSORS: dict[str, type[Processor]] = {
+    "any_resolution": AnyResolution,
+    "aspect_tiles": AspectTiles,
+    "fixed_size": FixedSize,
+    "tiles": Tiles,
+}
 """The classes of processors, by the kind of their config."""
 
 

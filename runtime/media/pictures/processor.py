@@ -1,6 +1,7 @@
 """Make what a graph reads of pictures: pixel values, by the numbers in the manifest."""
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from typing import Any
@@ -26,6 +27,22 @@ class Processor(ABC):
 
     def __init__(self, config: PictureProcessor):
         self.config = config
+
+    salt = b""
+    """Bytes that tell the digests of pictures from those of another processor of the same model."""
+
+    def among(self, pictures: int) -> "Processor":
+        """Return the processor of pictures of which a prompt has so many, which this one may be itself."""
+        return self
+
+    def packing(self, height: int, width: int) -> "Packing | None":
+        """Return how the states of a picture of this size are put together; None where they stand in order."""
+        return None
+
+    @property
+    def limit(self) -> tuple[int, int] | None:
+        """The size of a picture whose states are interpolated, because they are too many; None where none is."""
+        return None
 
     def read(self, picture: Picture, name: str = "the picture") -> Pixels:
         """Return the pixels of a picture, uint8 [H, W, 3]. Raises RequestError as `read_picture`."""
@@ -62,6 +79,29 @@ class Processor(ABC):
         mean, std = (np.array(each, np.float32)[:, None] for each in (config.mean, config.std))
         normalized: NDArray[np.float32] = (values - mean) / std
         return normalized
+
+
+@dataclass(frozen=True)
+class Packing:
+    """The states of a picture as sums of those that the tower computed of all its tiles.
+
+    Attributes:
+        rows: which states are added, int64 [T, n].
+        weights: their factors, float64 [T, n]; all are 1 where n is 1.
+    """
+
+    rows: NDArray[np.int64]
+    weights: NDArray[np.float64]
+
+    def packed(self, states: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the states of a picture [T, E], of those of its tiles [N, E]."""
+        if self.rows.shape[1] == 1:
+            return states[self.rows[:, 0]]
+        weights = self.weights.astype(np.float32)
+        found = states[self.rows[:, 0]] * weights[:, :1]
+        for tap in range(1, self.rows.shape[1]):
+            found += states[self.rows[:, tap]] * weights[:, tap : tap + 1]
+        return found
 
 
 class FixedSize(Processor):

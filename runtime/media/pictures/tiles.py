@@ -41,12 +41,7 @@ class Tiles(Processor):
         whole = self._resized(pixels, (side, side))
         if not config.splits or rows == columns == 1:
             return self.normalized(whole)[None]
-        tiles = [
-            pixels[row * side : (row + 1) * side, column * side : (column + 1) * side]
-            for row in range(rows)
-            for column in range(columns)
-        ]
-        return np.stack([self.normalized(each) for each in (*tiles, whole)])
+        return np.stack([self.normalized(each) for each in (*cut(pixels, side, side), whole)])
 
     def _cut_size(self, height: int, width: int) -> tuple[int, int]:
         """Return the height and width of a picture when it is cut."""
@@ -58,6 +53,15 @@ class Tiles(Processor):
 
     def _resized(self, pixels: Pixels, size: tuple[int, int]) -> Pixels:
         return pixels if pixels.shape[:2] == size else resized(pixels, size, self.config.resample)
+
+
+def cut(pixels: Pixels, height: int, width: int) -> list[Pixels]:
+    """Return the tiles of pixels that fill whole ones, row by row."""
+    return [
+        pixels[top : top + height, left : left + width]
+        for top in range(0, pixels.shape[0], height)
+        for left in range(0, pixels.shape[1], width)
+    ]
 
 
 def longest_edge_size(height: int, width: int, longest: int) -> tuple[int, int]:

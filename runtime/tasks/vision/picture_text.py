@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgeformer.config import PictureTextConfig
 from edgeformer.errors import PromptLengthError, RequestError
@@ -20,7 +19,7 @@ from edgeformer.runtime.media.pictures.processor import Processor
 from edgeformer.runtime.media.pictures.resample import Pixels
 from edgeformer.runtime.request_values import is_list, shown
 from edgeformer.runtime.sessions.session import SessionSettings
-from edgeformer.runtime.steps.picture_rows import PictureGraphs, PictureRows, picture_numbers
+from edgeformer.runtime.steps.picture_rows import PictureGraphs, PictureRows
 from edgeformer.runtime.steps.picture_tower import FeatureCache, Features, PromptPicture, Run, Tower, WaitingPicture
 from edgeformer.runtime.tasks.causal_lm import CausalLM, SeenPrompt
 from edgeformer.runtime.tasks.model import Text
@@ -88,22 +87,27 @@ class PictureTextLM(CausalLM):
         self._check_pictures(0)
         return tokens
 
-    def _check_pictures(self, count: int) -> None:
-        """Raise RequestError for a prompt without pictures where these are what a prompt is about."""
-        if self.config.bidirectional == "prompt" and not count:
-            raise RequestError("this model reads prompts with a picture, as it was trained; give it one.")
-
     @property
     def tower(self) -> Tower:
         """The tower of pictures, and what it computed before."""
         return Tower(self._run_tower, self.features)
+
+    @property
+    def whole_prompts(self) -> bool:
+        """Whether all of a prompt attends both ways, text and pictures."""
+        return self.config.bidirectional == "prompt"
+
+    def _check_pictures(self, count: int) -> None:
+        """Raise RequestError for a prompt without pictures where these are what a prompt is about."""
+        if self.whole_prompts and not count:
+            raise RequestError("this model reads prompts with a picture, as it was trained; give it one.")
 
     def picture_features(self, picture: Picture, name: str = "the picture") -> Features:
         """Return what stands in the place of embeddings for a picture, float32 [tokens, E], of all its tiles in order.
 
         Raises RequestError for what is no picture, or one that cannot be read. name: of a picture without a path.
         """
-        return self._picture(*self._pixels(picture, name), name)[0].states
+        return self._picture(*self._pixels(picture, 1, name), name)[0].states
 
     def see(
         self,
@@ -128,44 +132,25 @@ class PictureTextLM(CausalLM):
         if names is None:
             names = ["the picture"] if len(images) == 1 else [f"picture {index}" for index in range(len(images))]
         self._check_length(tokens, images, names, most_tokens or self.manifest.context_length - 1)
-        read, known = list[PromptPicture](), dict[bytes, tuple[PromptPicture, tuple[int, int]]]()
-        grids, digests = list[tuple[int, int]](), list[bytes]()
+        read, known, grids = list[PromptPicture](), dict[bytes, tuple[PromptPicture, tuple[int, int]]](), []
         for image, name in zip(images, names, strict=True):
-            pixels, digest, processor = self._pixels(image, name)
-            digests.append(digest)
+            pixels, digest, processor = self._pixels(image, len(images), name)
             if digest not in known:
                 known[digest] = self._picture(pixels, digest, processor, name)
             picture, grid = known[digest]
             read.append(picture)
             grids.append(grid)
         shown = np.array(expand(tokens, self.placeholder, grids), np.int64)
-        if self.config.bidirectional == "prompt":
-            return self._see_whole(shown, read, b"".join(digests))
-        prompt_numbers = shown.copy()
-        if read:
-            prompt_numbers[shown == self.placeholder.token] = np.concatenate([each.numbers for each in read])
-        pictures = PictureRows(self.picture_graphs, read) if read else None
-        return SeenPrompt(prompt_numbers.tolist(), shown.tolist(), pictures)
-
-    def _see_whole(self, shown: NDArray[np.int64], pictures: Sequence[PromptPicture], digest: bytes) -> SeenPrompt:
-        """Return a prompt that is one block: a number stands for each token, too, and follows from all of the prompt.
-
-        What a layer keeps of a token depends on every other one, so that only the same prompt is found again. digest:
-        of the pictures.
-        """
-        numbers = picture_numbers(digest + shown.tobytes(), len(shown), self.manifest.vocab_size)
-        seen, counts = shown == self.placeholder.token, [len(each.numbers) for each in pictures]
-        places = np.split(np.flatnonzero(seen), np.cumsum(counts[:-1]))
-        [embeddings] = self.picture_graphs.embed.run(["inputs_embeds"], {"input_ids": shown[~seen][None]})
-        text = PromptPicture(numbers[~seen], embeddings[0])
-        read = [each.with_numbers(numbers[place]) for each, place in zip(pictures, places, strict=True)]
-        return SeenPrompt(numbers.tolist(), shown.tolist(), PictureRows(self.picture_graphs, [*read, text]))
+        if not read:
+            return SeenPrompt(shown.tolist(), shown.tolist(), None)
+        pictures = PictureRows(self.picture_graphs, shown, read, self.whole_prompts)
+        return SeenPrompt(pictures.tokens.tolist(), shown.tolist(), pictures)
 
     def _check_length(self, tokens: Sequence[int], images: Sequence[Picture], names: Sequence[str], most: int) -> None:
         """Raise PromptLengthError for a prompt that is too long whichever way EXIF turns its pictures."""
         least = len(tokens) - len(images)
         for image, name in zip(images, names, strict=True):
-            processor, (height, width) = self._processor_of(image), picture_size(image, name)
+            processor, (height, width) = self._processor_of(image, len(images)), picture_size(image, name)
             grids = {processor.grid(height, width), processor.grid(width, height)}
             least += min(len(expand([self.placeholder.token], self.placeholder, [grid])) for grid in grids)
         if least > most:
@@ -174,15 +159,17 @@ class PictureTextLM(CausalLM):
                 "smaller, or give them with low detail."
             )
 
-    def _processor_of(self, image: Picture) -> Processor:
-        """Return the processor that makes as many tokens of a picture as it asks for."""
-        return self.processor.low_detail if isinstance(image, LowDetail) else self.processor
+    def _processor_of(self, image: Picture, pictures: int) -> Processor:
+        """Return the processor of a picture among those of its prompt, which makes as many tokens as it asks for."""
+        processor = self.processor.low_detail if isinstance(image, LowDetail) else self.processor
+        return processor.among(pictures)
 
-    def _pixels(self, image: Picture, name: str) -> tuple[Pixels, bytes, Processor]:
-        """Return the pixels of a picture, the digest of what the tower makes of them, and the processor."""
-        processor = self._processor_of(image)
+    def _pixels(self, image: Picture, pictures: int, name: str) -> tuple[Pixels, bytes, Processor]:
+        """Return the pixels of a picture, the digest of these and of what is done to them, and the processor."""
+        processor = self._processor_of(image, pictures)
         pixels = processor.read(image, name)
-        digest = hashlib.sha256(repr(pixels.shape if processor is self.processor else (pixels.shape, "low")).encode())
+        low = isinstance(image, LowDetail) and self.processor.low_detail is not self.processor
+        digest = hashlib.sha256(repr((pixels.shape, "low") if low else pixels.shape).encode() + processor.salt)
         digest.update(np.ascontiguousarray(pixels).data)
         return pixels, digest.digest(), processor
 
@@ -192,8 +179,9 @@ class PictureTextLM(CausalLM):
         """Return a picture of a prompt, and the rows and columns of tiles that it is cut into."""
         grid = processor.grid(*pixels.shape[:2])
         count = expand([self.placeholder.token], self.placeholder, [grid]).count(self.placeholder.token)
-        numbers = picture_numbers(digest, count, self.manifest.vocab_size)
-        return WaitingPicture(numbers, self.tower, digest, partial(self._runs, pixels, processor, name)), grid
+        packing = processor.packing(*pixels.shape[:2])
+        runs = partial(self._runs, pixels, processor, name)
+        return WaitingPicture(digest, count, self.tower, runs, None if packing is None else packing.packed), grid
 
     def _runs(self, pixels: Pixels, processor: Processor, name: str) -> list[Run]:
         """Return what the tower reads of a picture, `TILES` tiles in a run."""

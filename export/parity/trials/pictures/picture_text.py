@@ -20,7 +20,7 @@ from edgeformer.export.parity.report import Check
 from edgeformer.export.parity.samples import random_tokens
 from edgeformer.export.parity.trials.protocol import Array, Outputs, Row, Setup, Trial, row_of
 from edgeformer.export.reference.reference import Reference
-from edgeformer.runtime.steps.picture_rows import PictureGraphs, PictureRows, picture_numbers
+from edgeformer.runtime.steps.picture_rows import PictureGraphs, PictureRows
 from edgeformer.runtime.steps.picture_tower import PromptPicture
 from edgeformer.runtime.steps.runner import StepRunner
 
@@ -42,14 +42,12 @@ class _Text:
 
     Attributes:
         ids: of its tokens, with the placeholder for each state.
-        seen: which of them are states.
-        tokens: what the runtime has in their places, with numbers for states.
+        prompt: how many of them are the prompt; an answer follows where this attends both ways as a whole.
         blocks: the number of the block that each is in, of tokens that attend both ways; −1 for none.
     """
 
     ids: Array
-    seen: Array
-    tokens: Array
+    prompt: int
     blocks: Array
 
 
@@ -61,7 +59,7 @@ class PictureTextTrial(Trial):
         super().__init__(setup, [model])
         config, placeholder = setup.manifest.model, setup.manifest.placeholder
         assert isinstance(config, PictureTextConfig) and placeholder is not None
-        self._config, self._token = config, placeholder.token
+        self._config, self._token, self._whole = config, placeholder.token, config.bidirectional == "prompt"
         self._vision = vision
         self._pictures = PictureGraphs(embed, decoder, placeholder.token, config.vocab_size)
 
@@ -95,15 +93,11 @@ class PictureTextTrial(Trial):
         """Judge a text with pictures: in one run, and in chunks that cut pictures, unless these attend both ways."""
         fits = min(PICTURES, (self.setup.manifest.context_length - 1) // self._config.picture_tokens)
         pixels, text = pixels[:fits], self._text(fits)
-        tokens, row, graph = text.tokens, self._row(text, pixels), self.graphs[0]
+        pictures = [PromptPicture(bytes([index]), self._states(each)) for index, each in enumerate(pixels)]
+        rows = PictureRows(self._pictures, text.ids[: text.prompt], pictures, self._whole)
+        tokens = np.concatenate([rows.tokens, text.ids[text.prompt :]])
+        row, graph = self._row(text, tokens, pixels), self.graphs[0]
         self.judge.eager_worst = worst_of([(row.eager.logits, row.expected.logits)])
-        [states] = self._pictures.embed.run(["inputs_embeds"], {"input_ids": text.ids[None]})
-        for place, each in zip(
-            np.flatnonzero(text.seen).reshape(fits, self._config.picture_tokens), pixels, strict=True
-        ):
-            states[0, place] = self._states(each)
-        numbered = tokens >= self._config.vocab_size
-        rows = PictureRows(self._pictures, [PromptPicture(tokens[numbered], states[0, numbered])])
 
         def read(decoder: StepRunner) -> StepRunner:
             decoder.graph.pictures = rows
@@ -134,19 +128,13 @@ class PictureTextTrial(Trial):
         wanted = max(TOKENS, (window if window <= LONGEST_WINDOW else 0) + TOKENS - count * pictures)
         text = random_tokens(min(wanted, self.setup.manifest.context_length - count * pictures), vocab_size, salt=6)
         text = np.where(text == token, (token + 1) % vocab_size, text)
-        states, whole = np.full(count, token), config.bidirectional == "prompt"
-        parts = [states] * pictures
-        parts = [*parts, text] if whole else [*parts[:-1], text, *parts[-1:]]
-        ids = np.concatenate(parts)
+        parts = [np.full(count, token)] * pictures
+        ids = np.concatenate([*parts, text] if self._whole else [*parts[:-1], text, *parts[-1:]])
+        if self._whole:
+            prompt = max(len(ids) - ANSWER, 1)
+            return _Text(ids, prompt, np.where(np.arange(len(ids)) < prompt, 0, -1))
         seen = ids == token
-        blocks = np.where(seen, np.cumsum(seen) - 1, -count) // count
-        if whole:
-            blocks = np.where(np.arange(len(ids)) < max(len(ids) - ANSWER, 1), 0, -1)
-        tokens = ids.copy()
-        for block in range(blocks.max(initial=-1) + 1):
-            place = np.flatnonzero(blocks == block)
-            tokens[place] = picture_numbers(bytes([block]), len(place), vocab_size)
-        return _Text(ids, seen, tokens, blocks)
+        return _Text(ids, len(ids), np.where(seen, np.cumsum(seen) - 1, -count) // count)
 
     def _pixels(self, salt: int) -> Array:
         """Return a picture of noise, as large as normalized pixels are."""
@@ -179,9 +167,10 @@ class PictureTextTrial(Trial):
         [pair] = self.compute(outputs, pixels)
         return Row(np.empty(0, np.int64), *pair)
 
-    def _row(self, text: _Text, pixels: list[Array]) -> Row:
-        """Run both references on a text with pictures."""
-        seen, ids = torch.from_numpy(text.seen)[None], torch.from_numpy(text.ids)[None]
+    def _row(self, text: _Text, tokens: Array, pixels: list[Array]) -> Row:
+        """Run both references on a text with pictures; tokens: with numbers, as the runtime has it."""
+        ids = torch.from_numpy(text.ids)[None]
+        seen = ids == self._token
 
         def run(reference: Reference) -> tuple[Tensor, Any]:
             with reference.loaded():
@@ -202,7 +191,7 @@ class PictureTextTrial(Trial):
             return [Outputs({"logits": to_numpy(logits[0])}, row_of(presents))]
 
         [pair] = self.compute(outputs)
-        return Row(text.tokens, *pair)
+        return Row(tokens, *pair)
 
 
 def judge_pictures(setup: Setup, model: Any, decoder: Any, vision: Any, embed: Any) -> list[Check]:
