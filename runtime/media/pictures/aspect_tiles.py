@@ -3,6 +3,9 @@
 Source: transformers/models/got_ocr2/image_processing_pil_got_ocr2.py.
 """
 
+from dataclasses import replace
+from functools import cached_property
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +19,11 @@ class AspectTiles(Processor):
     """The processor that `AspectTilesProcessor` describes."""
 
     config: AspectTilesProcessor
+
+    @cached_property
+    def low_detail(self) -> Processor:
+        """The processor that makes one tile of the whole picture."""
+        return self if self.config.max_tiles == 1 else AspectTiles(replace(self.config, min_tiles=1, max_tiles=1))
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """Return the rows and columns of tiles of a picture of this size; (0, 0) where it is one tile alone."""

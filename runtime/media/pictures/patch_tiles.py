@@ -1,9 +1,10 @@
-"""Cut pictures of any size into tiles and patches: what LFM2-VL sees, bit for bit as transformers does it by torchvision.
+"""Cut pictures of any size into tiles and patches, bit for bit as transformers does it for LFM2-VL by torchvision.
 
 Source: transformers/models/lfm2_vl/image_processing_lfm2_vl.py.
 """
 
 import math
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -22,12 +23,18 @@ class PatchTiles(Processor):
 
     config: PatchTilesProcessor
 
+    @cached_property
+    def low_detail(self) -> Processor:
+        """The processor that cuts no picture into tiles."""
+        config = self.config
+        return self if config.max_tiles == 1 else PatchTiles(replace(config, min_tiles=1, max_tiles=1))
+
     def grid(self, height: int, width: int) -> tuple[int, ...]:
         """Return the rows and columns of tiles, (0, 0) where a picture is not cut; then those of the whole's states."""
         whole = (side // self.config.side for side in self._whole_size(height, width))
         return (*self._tiles(height, width), *whole)
 
-    def patch_grids(self, height: int, width: int) -> NDArray[np.int64]:
+    def patch_grid(self, height: int, width: int) -> NDArray[np.int64]:
         """Return the rows and columns of patches of each picture that the tower reads, [[1, rows, columns], …]."""
         rows, columns, *whole = self.grid(height, width)
         side = self.config.tile // self.config.patch
