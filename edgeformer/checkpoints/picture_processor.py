@@ -17,6 +17,7 @@ from edgeformer.manifest.pictures import (
     AspectTilesProcessor,
     FixedSizeProcessor,
     GridProcessor,
+    PatchTilesProcessor,
     PictureProcessor,
     PictureSize,
     Resample,
@@ -118,6 +119,17 @@ ANY_RESOLUTION: dict[str, Mapping[str, Any]] = {
 }  # fmt: skip
 """Defaults of the classes that fit pictures into grids of tiles; the model's config says what has none."""
 
+PATCH_TILES: dict[str, Mapping[str, Any]] = {
+    "Lfm2Vl": {
+        "resample": 2, "downsample_factor": 2, "do_image_splitting": True, "min_tiles": 2, "max_tiles": 10,
+        "use_thumbnail": True, "min_image_tokens": 64, "max_image_tokens": 256, "encoder_patch_size": 16,
+        "tile_size": 512, "max_pixels_tolerance": 2.0, "do_pad": True, **STANDARD,
+    },
+}  # fmt: skip
+"""Defaults of the class that cuts pictures of any size into tiles and patches."""
+PATCH_TILES_WITHOUT_EFFECT = ("size", "return_row_col_info", "max_num_patches")
+"""Fields of it that change nothing: patches are padded for batches of pictures, and the sizes are those of tiles."""
+
 WITHOUT_EFFECT = (
     "_valid_processor_keys", "feature_extractor_type", "image_processor_type", "processor_class", "data_format",
     "input_data_format", "return_tensors", "device", "disable_grouping", "auto_map", "transformers_version",
@@ -165,6 +177,8 @@ def _read(name: str, data: dict[str, Any]) -> PictureProcessor:
         return _read_aspect_tiles(name, _known_fields(name, data, ASPECT_TILES[kind], ()))
     if kind in ANY_RESOLUTION:
         return _read_any_resolution(name, _known_fields(name, data, ANY_RESOLUTION[kind], ()))
+    if kind in PATCH_TILES:
+        return _read_patch_tiles(name, _known_fields(name, data, PATCH_TILES[kind], PATCH_TILES_WITHOUT_EFFECT))
     others = ("size", "crop_size", "do_pad", *OTHERS.get(kind, ()))
     fields = _known_fields(name, data, PROCESSORS[kind], others)
     if fields.get(PAN_AND_SCAN):
@@ -275,6 +289,26 @@ def _read_any_resolution(name: str, fields: Mapping[str, Any]) -> AnyResolutionP
     )
 
 
+def _read_patch_tiles(name: str, fields: Mapping[str, Any]) -> PatchTilesProcessor:
+    needed = {"use_thumbnail": True, "do_pad": True, "do_center_crop": False}
+    wrong = [f"{field} = {shown(fields[field])}" for field, value in needed.items() if bool(fields[field]) != value]
+    if wrong:
+        raise ConfigError(f"{name} has {wrong[0]}, which edgeformer does not have for pictures in tiles of patches.")
+    splits = bool(fields["do_image_splitting"])
+    return PatchTilesProcessor(
+        patch=fields["encoder_patch_size"],
+        square=fields["downsample_factor"],
+        tile=fields["tile_size"],
+        min_tiles=fields["min_tiles"] if splits else 1,
+        max_tiles=fields["max_tiles"] if splits else 1,
+        min_tokens=fields["min_image_tokens"],
+        max_tokens=fields["max_image_tokens"],
+        tolerance=fields["max_pixels_tolerance"],
+        resample=_resample(name, fields),
+        **_values(fields),
+    )
+
+
 def _longest_edge(name: str, field: str, size: Any) -> int:
     if not isinstance(size, dict) or size.keys() != {"longest_edge"}:
         raise ConfigError(f"{name} has {field} = {shown(size)}; it must have longest_edge, and nothing else.")
@@ -305,7 +339,7 @@ def _kind(name: str, data: Mapping[str, Any]) -> str:
     kind = data.get("image_processor_type") or data.get("feature_extractor_type")
     stem = str(kind).removesuffix("Fast").removesuffix("Pil").removesuffix("ImageProcessor")
     stem = stem.removesuffix("FeatureExtractor")
-    supported = (*PROCESSORS, *GRIDS, *TILES, *ASPECT_TILES, *ANY_RESOLUTION)
+    supported = (*PROCESSORS, *GRIDS, *TILES, *ASPECT_TILES, *ANY_RESOLUTION, *PATCH_TILES)
     if stem not in supported:
         known = ", ".join(f"{each}ImageProcessor" for each in supported)
         raise ConfigError(f"{name} has image_processor_type = {shown(kind)}; supported: {known}.")

@@ -42,7 +42,7 @@ from edgeformer.families import (
 from edgeformer.families._wrappers import WRAPPERS
 from edgeformer.families.picture_text import PictureTextFamily, load_seeing, with_tower
 from edgeformer.manifest.parts import SpecialTokens, sha256
-from edgeformer.manifest.pictures import GridProcessor, PictureProcessor
+from edgeformer.manifest.pictures import GridProcessor, PatchTilesProcessor, PictureProcessor
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -210,6 +210,8 @@ def _open_seeing(found: FoundModel, seeing: PictureTextFamily, context_length: i
 
 def _for_pictures(config: PictureTextConfig, pictures: PictureProcessor) -> PictureTextConfig:
     """Return the config for the pictures that a processor makes. Raises ConfigError where it does not read them."""
+    if isinstance(pictures, PatchTilesProcessor):
+        return config.with_patches(pictures.patch, pictures.square, 1, pictures.most_patches // pictures.square)
     if not isinstance(pictures, GridProcessor):
         return config.with_picture_size(pictures.size.height, pictures.size.width)
     return config.with_patches(pictures.patch, pictures.square, pictures.frames, pictures.most_rows * pictures.square)

@@ -26,7 +26,13 @@ from edgeformer.contract.tensors import past_names
 from edgeformer.manifest.accounting import account, cache_element_bytes
 from edgeformer.manifest.deployment import DEPLOYMENTS, OPERATORS_FILE
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.pictures import GridPlaceholder, GridProcessor, PictureProcessor, Placeholder
+from edgeformer.manifest.pictures import (
+    GridPlaceholder,
+    GridProcessor,
+    PatchTilesProcessor,
+    PictureProcessor,
+    Placeholder,
+)
 
 TEMPLATE = Path(__file__).with_suffix(".md.jinja")
 BERT_MASK = "[MASK]"
@@ -262,6 +268,9 @@ def _pictures(pictures: PictureProcessor, placeholder: Placeholder | None, model
     if isinstance(pictures, GridProcessor):
         sizes = f"{pictures.min_pixels:,} to {pictures.max_pixels:,} pixels"
         return f"{sizes}, a token for each {pictures.side} × {pictures.side} of them"
+    if isinstance(pictures, PatchTilesProcessor):
+        sizes = f"{pictures.min_tokens:,} to {pictures.max_tokens:,} tokens by size"
+        return f"{sizes}, and larger ones in up to {pictures.max_tiles} tiles of {pictures.tile} pixels a side"
     tiles = "" if pictures.kind == "fixed_size" else "tiles of "
     count = model.input_stack.context_length
     if placeholder is not None and not isinstance(placeholder, GridPlaceholder):

@@ -212,17 +212,20 @@ class MlpProjector(_Projector):
             `PixelShuffleProjector`.
         norm: normalizes what the first layer reads.
         activation, beta: between the layers; see `FeedForwardConfig`.
+        size: outputs of the first layer; None for those of the second one.
     """
 
     kind: Literal["mlp"] = "mlp"
     factor: int | None = None
     norm: NormConfig | None = None
+    size: int | None = None
     activation: Activation
     beta: float = 1.0
     bias: bool
 
     def __post_init__(self) -> None:
-        check(self.factor is None or self.factor > 0, self, "factor", "positive, or None")
+        for field in ("factor", "size"):
+            check(getattr(self, field) is None or getattr(self, field) > 0, self, field, "positive, or None")
 
     @property
     def side(self) -> int:

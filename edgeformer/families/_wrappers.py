@@ -55,7 +55,9 @@ WRAPPERS = {
     "idefics2": Wrapper(text="mistral"),
     "idefics3": Wrapper(text="llama", fields=IDEFICS3),
     "internvl": Wrapper(text="qwen2", tied=True, fields=("downsample_ratio",)),
-    "lfm2_vl": Wrapper(text="lfm2", tied=True, fields=("downsample_factor",)),
+    "lfm2_vl": Wrapper(
+        text="lfm2", tied=True, fields=("downsample_factor", "max_tiles", "min_tiles", "tile_size", "use_thumbnail")
+    ),
     "lighton_ocr": Wrapper(text="qwen3", tied=True, fields=("spatial_merge_size",)),
     "llama4": Wrapper(text="llama4_text"),
     "llava": Wrapper(text="llama", fields=LLAVA),

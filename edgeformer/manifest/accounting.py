@@ -243,13 +243,15 @@ def _projector(config: PictureTextConfig) -> int:
     if isinstance(config.projector, MergerProjector):
         return _mergers(config, config.projector)
     hidden, bias = config.hidden_size, config.projector.bias
-    count = hidden * (config.feature_size + bias + bool(config.newline))
+    newline = hidden * bool(config.newline)
     match config.projector:
         case MlpProjector() as mlp:
-            return count + hidden * (hidden + bias) + norm_weights(mlp.norm, config.feature_size)
+            size = mlp.size or hidden
+            layers = size * (config.feature_size + bias) + hidden * (size + bias)
+            return newline + layers + norm_weights(mlp.norm, config.feature_size)
         case AveragePoolProjector() as pool:
-            return count + norm_weights(pool.norm, config.feature_size)
-    return count
+            return newline + hidden * (config.feature_size + bias) + norm_weights(pool.norm, config.feature_size)
+    return newline + hidden * (config.feature_size + bias)
 
 
 def _mergers(config: PictureTextConfig, projector: MergerProjector) -> int:

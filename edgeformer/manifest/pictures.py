@@ -289,7 +289,73 @@ class AnyResolutionProcessor:
         return PictureSize(height=self.tile, width=self.tile)
 
 
-PictureProcessor = FixedSizeProcessor | GridProcessor | TilesProcessor | AspectTilesProcessor | AnyResolutionProcessor
+@dataclass(frozen=True, kw_only=True)
+class PatchTilesProcessor:
+    """A processor that keeps the aspect of a small picture, cuts a large one into tiles, and both into patches.
+
+    A picture becomes RGB and is resized to whole squares of patches with about its aspect, as many as become
+    `min_tokens` to `max_tokens` states. A picture of more than `tolerance` times so many is also resized to the grid of
+    tiles whose aspect is nearest to its own, and cut into tiles, row by row; the whole one follows them. Resizes are
+    those of torch. Squares of patches come row by row, and so do the patches [patch, patch, channels] in them; their
+    values are (x − mean / scale) / (std / scale). Source: transformers' Lfm2VlImageProcessor.
+
+    Attributes:
+        patch: pixels of a side of a patch.
+        square: patches of a side of a square, which becomes one state.
+        tile: pixels of a side of a tile.
+        min_tiles, max_tiles: tiles of a grid; both 1 where no picture is cut.
+        min_tokens, max_tokens: states of a picture that is not cut.
+        tolerance: see above.
+        resample: the filter of all resizes.
+        scale, mean, std, white_background: see `FixedSizeProcessor`.
+    """
+
+    kind: Literal["patch_tiles"] = "patch_tiles"
+    patch: int
+    square: int
+    tile: int
+    min_tiles: int
+    max_tiles: int
+    min_tokens: int
+    max_tokens: int
+    tolerance: float
+    resample: Resample
+    scale: float | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    white_background: bool = False
+
+    def __post_init__(self) -> None:
+        check(self.patch > 0 and self.square > 0, self, "patch", "positive, as square is")
+        fits = 0 < self.tile <= LARGEST_SIDE and self.tile % self.side == 0
+        check(fits, self, "tile", f"a multiple of {self.side} pixels, up to {LARGEST_SIDE:,}")
+        # With one tile, states are counted as for another size.
+        tiles = self.min_tiles == self.max_tiles == 1 or 2 <= self.min_tiles <= self.max_tiles <= MOST_TILES
+        check(tiles, self, "min_tiles", f"1 as max_tiles, or 2 to {MOST_TILES} and no more than max_tiles")
+        check(0 < self.min_tokens <= self.max_tokens, self, "min_tokens", "positive, and no more than max_tokens")
+        check(self.max_tokens * self.side**2 <= LARGEST_SIDE**2, self, "max_tokens", f"of {LARGEST_SIDE:,}² pixels")
+        check(self.tolerance > 0, self, "tolerance", "positive")
+        _check_normalization(self)
+
+    @property
+    def side(self) -> int:
+        """Return the pixels of a side of a square."""
+        return self.patch * self.square
+
+    @property
+    def most_patches(self) -> int:
+        """Return the patches of a picture that the tower reads at most."""
+        return max(self.max_tokens * self.square**2, (self.tile // self.patch) ** 2)
+
+
+PictureProcessor = (
+    FixedSizeProcessor
+    | GridProcessor
+    | TilesProcessor
+    | AspectTilesProcessor
+    | AnyResolutionProcessor
+    | PatchTilesProcessor
+)
 """The kinds of processors, told apart by `kind`."""
 
 
@@ -449,5 +515,49 @@ class RowsPlaceholder:
         return [self.token] * (self.count + rows * (columns + 1))
 
 
-Placeholder = GridPlaceholder | RepeatedPlaceholder | TiledPlaceholder | EnclosedPlaceholder | RowsPlaceholder
+@dataclass(frozen=True, kw_only=True)
+class NamedTilesPlaceholder:
+    """A placeholder that becomes the states of tiles, each behind its name, and of the whole picture, between marks.
+
+        start name(1, 1) token × count name(1, 2) … whole token × rows · columns end
+
+    Attributes:
+        token: the placeholder, which stands for each state, too.
+        count: states of a tile.
+        start, end: tokens before and behind all of these.
+        names: of tiles, by row and column.
+        whole: name of the whole picture, where tiles stand before it.
+        special_tokens: whether the tokenizer adds its special tokens to a prompt with pictures.
+    """
+
+    kind: Literal["named_tiles"] = "named_tiles"
+    token: int
+    count: int
+    start: tuple[int, ...]
+    names: tuple[tuple[tuple[int, ...], ...], ...]
+    whole: tuple[int, ...]
+    end: tuple[int, ...]
+    special_tokens: bool
+
+    def __post_init__(self) -> None:
+        check(self.count > 0, self, "count", "positive")
+
+    def expanded(self, rows: int, columns: int, whole_rows: int = 1, whole_columns: int = 1) -> list[int]:
+        """Return the tokens of a picture of so many tiles beside the whole one, which has so many states."""
+        found = list(self.start)
+        for row in range(rows):
+            for column in range(columns):
+                found += [*self.names[row][column], *[self.token] * self.count]
+        name = self.whole if rows * columns else ()
+        return [*found, *name, *[self.token] * (whole_rows * whole_columns), *self.end]
+
+
+Placeholder = (
+    GridPlaceholder
+    | RepeatedPlaceholder
+    | TiledPlaceholder
+    | EnclosedPlaceholder
+    | RowsPlaceholder
+    | NamedTilesPlaceholder
+)
 """The kinds of placeholders, told apart by `kind`."""

@@ -185,7 +185,11 @@ def _picture_text_theirs(model: Any, config: PictureTextConfig, inputs: list[Ten
     seen, packing = text == PLACEHOLDER, more if config.grid_vision is None else []
     sizes, options = {"image_sizes": packing[0]} if packing else {}, {}
     if config.grid_vision is not None:
-        sizes, options = {"image_grid_thw": more[0]}, {"mm_token_type_ids": seen.int()}
+        if model.config.model_type == "lfm2_vl":
+            padded = _padded_patches(pixels, more[0], config.grid_vision.square)
+            pixels, sizes = padded.pop("pixel_values"), padded
+        else:
+            sizes, options = {"image_grid_thw": more[0]}, {"mm_token_type_ids": seen.int()}
     if config.bidirectional is not None:
         types = {"pictures": seen.to(torch.int64), "prompt": 1 - _prompt(text)}
         options = {"token_type_ids": types[config.bidirectional]}
@@ -205,6 +209,17 @@ def _picture_text_theirs(model: Any, config: PictureTextConfig, inputs: list[Ten
         [found], _ = model.model.pack_image_features([states[:, :-1]], size, **extra)
         packed = [found]
     return [torch.cat([each.flatten(0, -2) for each in features]), logits, *packed]
+
+
+def _padded_patches(patches: Tensor, grids: Tensor, square: int) -> dict[str, Tensor]:
+    """Return patches in squares as those of SigLIP 2: row by row, and padded to the most that a picture has."""
+    shapes, counts = grids[:, 1:], grids.prod(1)
+    padded = patches.new_zeros(len(grids), int(counts.max()), patches.shape[1])
+    for row, part, (rows, columns) in zip(padded, patches.split(counts.tolist()), shapes.tolist(), strict=True):
+        squares = part.view(rows // square, columns // square, square, square, -1)
+        row[: len(part)] = squares.transpose(1, 2).reshape(len(part), -1)
+    mask = torch.arange(padded.shape[1]) < counts.unsqueeze(1)
+    return {"pixel_values": padded, "spatial_shapes": shapes, "pixel_attention_mask": mask.int()}
 
 
 @contextmanager

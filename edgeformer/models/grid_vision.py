@@ -106,7 +106,9 @@ class GridVisionEncoder(Stack):
             pixel_values = pixel_values.index_select(0, places.order)
         x = self.stem(pixel_values.to(self.stem.weight.dtype)).unsqueeze(0)  # [1, P, E]
         if config.table_side is not None:
-            x = x + self._interpolated(places, grid, config.table_side)
+            interpolated = self._antialiased if config.antialiased else self._interpolated
+            x = x + interpolated(places, grid, config.table_side)
+        x = self.embedding_norm(x)
         ones = torch.ones(1, count, dtype=torch.int64, device=x.device)
         order = torch.arange(count, device=x.device).unsqueeze(0)
         run = Run(ones, order, order, {}, angles=self._angles(places))
@@ -119,7 +121,8 @@ class GridVisionEncoder(Stack):
             everywhere = windows is None or index in windows.everywhere
             x, _ = self.run_block(index, x, (), run if everywhere else within)
             states.append(x)
-        return [states[layer].index_select(1, places.restored) for layer in layers]
+        found = [self.final_norm(states[layer]) if layer == len(self.blocks) else states[layer] for layer in layers]
+        return [each.index_select(1, places.restored) for each in found]
 
     def _angles(self, places: PatchPlaces) -> dict[RotaryConfig, TokenAngles]:
         """Return the angles of patches: of their rows, then of their columns."""
@@ -130,6 +133,22 @@ class GridVisionEncoder(Stack):
                 torch.cat((each[places.rows], each[places.columns]), -1).unsqueeze(0) for each in (table.cos, table.sin)
             ))  # fmt: skip
         return found
+
+    def _antialiased(self, places: PatchPlaces, grid: Tensor, side: int) -> Tensor:
+        """Return the learned positions of patches, [1, P, E]: the borders of the table are those of the picture."""
+        dtype = self.stem.weight.dtype
+        wide = torch.promote_types(dtype, torch.float32)  # half precision has no room for the products
+        table = torch.arange(side, device=grid.device).to(wide) + 0.5
+        axes = []
+        for index, count in ((places.rows, grid[0, 1]), (places.columns, grid[0, 2])):
+            step = side / count.to(wide)
+            distance = (table - ((index.to(wide) + 0.5) * step).unsqueeze(1)).abs()  # [P, side], in steps of the table
+            near = (1 - distance / step.clamp(min=1)).clamp(min=0)
+            axes.append(near / near.sum(1, keepdim=True))
+        rows, columns = axes
+        parts = (rows.unsqueeze(2) * columns.unsqueeze(1)).view(-1, side**2).to(dtype)
+        positions = self.position_embedding(torch.arange(side**2, device=grid.device))
+        return (parts @ positions).unsqueeze(0)
 
     def _interpolated(self, places: PatchPlaces, grid: Tensor, side: int) -> Tensor:
         """Return the learned positions of patches, [1, P, E]: the corners of the table are those of the picture."""

@@ -42,16 +42,16 @@ class PictureText(Decoder):
             case PixelShuffleProjector() as projector:
                 self.projector: nn.Module = ShuffledPatches(projector, *sizes, dtype)
             case MlpProjector() as projector:
-                self.projector = DenseLayers(projector, *sizes, dtype)
+                in_squares = config.grid_vision is not None
+                self.projector = DenseLayers(projector, *sizes, dtype, in_squares=in_squares)
             case AveragePoolProjector() as projector:
                 self.projector = PooledPatches(projector, config.patch_grid, *sizes, dtype)
             case LinearProjector() as projector:
                 self.projector = DenseLayer(projector, *sizes, dtype)
             case MergerProjector() as projector:
                 self.projector = PatchMerger(projector, projector.norm, *sizes, dtype)
-                self.deepstack = nn.ModuleList(
-                    PatchMerger(projector, None, *sizes, dtype) for _ in config.deepstack or ()
-                )
+                mergers = (PatchMerger(projector, None, *sizes, dtype) for _ in config.deepstack or ())
+                self.deepstack = nn.ModuleList(mergers)
         if config.newline:
             self.newline = Newline(config.hidden_size, dtype)
 
@@ -85,7 +85,8 @@ class PictureText(Decoder):
         """Return the states of one picture, beside each other with those that are added behind the first blocks."""
         layers = (*self.seeing.feature_layers, *(self.seeing.deepstack or ()))
         states = vision.states_after(pixel_values, grid, layers)
-        found = [self.projector(states[0]), *(merge(x) for merge, x in zip(self.deepstack, states[1:], strict=True))]
+        mergers = self.deepstack if self.seeing.deepstack else ()
+        found = [self.projector(states[0]), *(merge(x) for merge, x in zip(mergers, states[1:], strict=True))]
         return torch.cat(found, -1) if len(found) > 1 else found[0]
 
     def read_embeddings(
@@ -173,20 +174,26 @@ def squares(states: Tensor, factor: int) -> Tensor:
 
 
 class DenseLayers(nn.Module):
-    """The projector that `MlpProjector` describes."""
+    """The projector that `MlpProjector` describes. in_squares: the patches of a square come one after the other."""
 
-    def __init__(self, config: MlpProjector, inputs: int, outputs: int, dtype: torch.dtype):
+    def __init__(
+        self, config: MlpProjector, inputs: int, outputs: int, dtype: torch.dtype, *, in_squares: bool = False
+    ):
         super().__init__()
-        self.config = config
+        self.config, self.in_squares = config, in_squares
+        size = config.size or outputs
         self.norm = make_norm(config.norm, inputs, dtype=dtype)
-        self.input = nn.Linear(inputs, outputs, bias=config.bias, dtype=dtype)
-        self.output = nn.Linear(outputs, outputs, bias=config.bias, dtype=dtype)
+        self.input = nn.Linear(inputs, size, bias=config.bias, dtype=dtype)
+        self.output = nn.Linear(size, outputs, bias=config.bias, dtype=dtype)
 
     def forward(self, states: Tensor) -> Tensor:
         """Return [N, P / factor², E] of the states of patches [N, P, E']."""
-        x = states if self.config.factor is None else squares(states, self.config.factor)
-        x = activate(self.config.activation, self.input(self.norm(x)), self.config.beta)
-        features: Tensor = self.output(x)
+        if self.in_squares:  # of one picture
+            return self._projected(states.squeeze(0).view(-1, self.input.in_features)).unsqueeze(0)
+        return self._projected(states if self.config.factor is None else squares(states, self.config.factor))
+
+    def _projected(self, x: Tensor) -> Tensor:
+        features: Tensor = self.output(activate(self.config.activation, self.input(self.norm(x)), self.config.beta))
         return features
 
 

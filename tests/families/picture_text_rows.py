@@ -12,7 +12,7 @@ from typing import Any
 import tokenizers
 import torch
 import transformers
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 SIDE = 3
 """Rows and columns of tiles that the tokenizer has names for."""
@@ -21,6 +21,8 @@ SPECIAL = [
     *(f"<row_{row}_col_{column}>" for row in range(1, SIDE + 1) for column in range(1, SIDE + 1)),
     "<IMG_CONTEXT>", "<img>", "</img>", "<video>",
     "<start_of_image>", "<end_of_image>", "<image_soft_token>",
+    "<|image_start|>", "<|image_end|>", "<|img_thumbnail|>",
+    *(f"<|img_row_{row}_col_{column}|>" for row in (1, 2) for column in range(1, 4)),
     "<|image_pad|>", "<|vision_start|>", "<|vision_end|>", "<|video_pad|>",
 ]  # fmt: skip
 IMAGE = SPECIAL.index("<image>")
@@ -85,7 +87,7 @@ class Model:
     vision: dict[str, Any] = field(default_factory=dict)
     text: dict[str, Any] = field(default_factory=dict)
     outer: dict[str, Any] = field(default_factory=dict)
-    processor: type = SMOLVLM
+    processor: type | str = SMOLVLM
     picture: dict[str, Any] = field(default_factory=dict)
     file: dict[str, Any] = field(default_factory=dict)
 
@@ -141,6 +143,15 @@ CLIP_TOWER = {"model_type": "clip_vision_model", "projection_dim": 12}
 LLAVA_NEXT, ONEVISION = transformers.LlavaNextImageProcessorPil, transformers.LlavaOnevisionImageProcessorPil
 PINPOINTS = {"image_grid_pinpoints": [[28, 56], [56, 28], [56, 56], [84, 28], [28, 84]]}
 GRIDS_28 = {"image_grid_pinpoints": [[28 * rows, 28 * columns] for rows in range(1, 4) for columns in range(1, 4)]}
+NAFLEX_TOWER = {"model_type": "siglip2_vision_model", "patch_size": 5, "num_patches": 16}
+LFM2 = {
+    "model_type": "lfm2", "layer_types": ["conv", "full_attention", "conv"], "block_multiple_of": 16,
+    "num_hidden_layers": 3,
+}  # fmt: skip
+LFM2_TILES = {
+    "encoder_patch_size": 5, "tile_size": 30, "min_image_tokens": 3, "max_image_tokens": 12, "max_tiles": 6,
+    "max_pixels_tolerance": 1.5, "do_convert_rgb": True,
+}  # fmt: skip
 SIGLIP_TOWER = {"model_type": "siglip_vision_model"}
 GEMMA3_TEXT = {
     "model_type": "gemma3_text", "num_hidden_layers": 3, "query_pre_attn_scalar": 10, "sliding_window": 3,
@@ -174,6 +185,28 @@ MODELS = {
             vision=SIGLIP_TOWER, text=GEMMA3_TEXT | {"head_dim": 12, "num_attention_heads": 2,
                                                      "num_key_value_heads": 2, "sliding_window": 20},
             processor=GEMMA3, picture=fixed(28), outer={"mm_tokens_per_image": 16}, file={"image_seq_length": 16},
+        ),
+    },
+    "lfm2_vl": {
+        "tiles": Model(
+            vision=NAFLEX_TOWER, text=LFM2, processor="Lfm2VlImageProcessor", picture=LFM2_TILES,
+            outer={"projector_hidden_size": 44, "tie_word_embeddings": False},
+        ),
+        "begins": Model(
+            # a tokenizer that begins texts with a token, which the processor leaves out
+            vision=NAFLEX_TOWER | {"num_patches": 49, "num_attention_heads": 2, "vision_use_head": False},
+            text=LFM2 | {"conv_L_cache": 2, "tie_word_embeddings": True}, processor="Lfm2VlImageProcessor",
+            picture=LFM2_TILES | {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.9, 0.8, 0.7], "max_tiles": 3},
+            outer={"projector_hidden_size": 33, "projector_use_layernorm": False, "projector_bias": False},
+        ),
+        "whole": Model(
+            vision=NAFLEX_TOWER | {"patch_size": 4, "num_patches": 9, "hidden_act": "gelu"}, text=LFM2,
+            processor="Lfm2VlImageProcessor",
+            picture=LFM2_TILES | {
+                "encoder_patch_size": 4, "downsample_factor": 3, "tile_size": 24, "max_image_tokens": 20,
+                "do_image_splitting": False,
+            },
+            outer={"projector_hidden_size": 20, "downsample_factor": 3, "projector_hidden_act": "relu"},
         ),
     },
     "llava_next": {
@@ -432,6 +465,13 @@ def tokenizer() -> tokenizers.Tokenizer:
     return made
 
 
+def beginning() -> tokenizers.Tokenizer:
+    """Return the tokenizer that begins texts with a token."""
+    made = tokenizers.Tokenizer.from_str(tokenizer().to_str())
+    made.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    return made
+
+
 def save(model_type: str, name: str, folder: Any) -> Any:
     """Save a seeded random model with its processor and tokenizer; return transformers' module in float64."""
     row = MODELS[model_type][name]
@@ -458,12 +498,17 @@ def save(model_type: str, name: str, folder: Any) -> Any:
                 parameter.copy_(torch.randn_like(parameter) / parameter[0].numel() ** 0.5)
     model.save_pretrained(folder)
     fast = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer(), bos_token="<s>", eos_token="</s>", pad_token="<pad>",
+        tokenizer_object=beginning() if name == "begins" else tokenizer(),
+        bos_token="<s>", eos_token="</s>", pad_token="<pad>",
         additional_special_tokens=SPECIAL[3:], extra_special_tokens=NAMED_TOKENS.get(model_type, {}),
     )  # fmt: skip
     fast.chat_template = TEMPLATE.replace("<image>", MARKS.get(model_type, "<image>"))
     fast.save_pretrained(folder)
-    row.processor(**row.picture).save_pretrained(folder)
+    if isinstance(row.processor, str):  # one that needs torchvision to be made
+        file = {"image_processor_type": row.processor, **row.picture}
+        (folder / "preprocessor_config.json").write_text(json.dumps(file))
+    else:
+        row.processor(**row.picture).save_pretrained(folder)
     (folder / "processor_config.json").write_text(json.dumps(row.file))
     return transformers.AutoModelForImageTextToText.from_pretrained(
         folder, dtype=torch.float64, attn_implementation="eager"

@@ -56,7 +56,7 @@ GEMMA3, PALIGEMMA = ("gemma3", "a window in a block"), ("paligemma", "two with w
 CASES = [(family, name) for family, models in MODELS.items() for name in models]
 EXPORTED_ALWAYS = (
     ("smolvlm", "tiles"), ("internvl", "norms"), ("llava", "layers"), ("llava_onevision", "shrunk"), GEMMA3, PALIGEMMA,
-    ("qwen2_vl", "squares"), ("qwen3_vl", "deepstack"),
+    ("lfm2_vl", "tiles"), ("qwen2_vl", "squares"), ("qwen3_vl", "deepstack"),
 )  # fmt: skip
 EXPORTED = [
     case if case in EXPORTED_ALWAYS else pytest.param(*case, marks=pytest.mark.slow) for case in CASES
@@ -98,7 +98,7 @@ def theirs(model, prompt, pictures):
     encoded = {
         name: value.double() if value.is_floating_point() else value
         for name, value in encoded.items()
-        if name not in ("attention_mask", "pixel_attention_mask", *types)
+        if name not in ("attention_mask", *types)
     }
     with torch.no_grad(), _positions_in_float32(model.module):
         out = model.module(**encoded)
@@ -136,7 +136,8 @@ def test_module_pixels_and_ids_are_those_of_transformers(models, family, name):
     source = open_source(models(family, name).folder)
     compared = compare_modules(source, source.weights())
     assert compared.reason is None and compared.difference < 1e-12
-    assert compare_pictures(source.folder, source.pictures) == ()
+    warned = compare_pictures(source.folder, source.pictures)
+    assert warned == () or (family == "lfm2_vl" and "torchvision" in warned[0].lower())
     placeholder = placeholders.read_placeholder(source, source.config, source.folder)
     assert placeholders.compare_prompts(source, placeholder, source.folder) == ()
 
@@ -148,12 +149,15 @@ def test_a_bundle_answers_as_transformers_does(models, bundles, family, name):
     whole = runtime.whole_prompts  # such a prompt has a picture
     shorter = [(f"{mark}a", PICTURES[index : index + 1]) for index in (1, 2)]
     for few, pictures in [*([] if whole else [("What is left?", [])]), *shorter]:
-        assert error(runtime.forward(runtime.tokenizer.encode(few), pictures), theirs(model, few, pictures)[1]) <= LIMIT
+        encoded, expected = theirs(model, few, pictures)
+        ids = runtime.see(few, pictures).shown if pictures else encoded["input_ids"][0].tolist()
+        assert ids == encoded["input_ids"][0].tolist()
+        assert error(runtime.forward(few if pictures else ids, pictures), expected) <= LIMIT
     prompt = PROMPT.format(mark)
     encoded, expected = theirs(model, prompt, PICTURES)
     ids = encoded["input_ids"][0]
     assert runtime.see(prompt, PICTURES).shown == ids.tolist()
-    assert error(runtime.forward(runtime.tokenizer.encode(prompt), PICTURES), expected) <= LIMIT
+    assert error(runtime.forward(prompt, PICTURES), expected) <= LIMIT
     with torch.no_grad(), _positions_in_float32(model.module):
         written = model.module.generate(
             **encoded, attention_mask=torch.ones_like(ids[None]), do_sample=False, max_new_tokens=8,
@@ -355,6 +359,20 @@ def test_an_export_refuses_ids_of_other_tiles(models):
             placeholders.compare_prompts(source, wrong, source.folder)
 
 
+def test_an_export_refuses_names_of_other_tiles(models):
+    source = open_source(models("lfm2_vl", "tiles").folder)
+    right = placeholders.read_placeholder(source, source.config, source.folder)
+    transposed = tuple(
+        tuple(row[place] for row in right.names if place < len(row)) for place in range(len(right.names))
+    )
+    for wrong in ({"names": transposed}, {"whole": right.start}, {"count": 1}, {"special_tokens": True}):
+        if wrong == {"special_tokens": True}:
+            source = open_source(models("lfm2_vl", "begins").folder)
+            right = placeholders.read_placeholder(source, source.config, source.folder)
+        with pytest.raises(ExportError, match="prompt with pictures"):
+            placeholders.compare_prompts(source, replace(right, **wrong), source.folder)
+
+
 MODULE_FAULTS = {
     ("llava", "clip", "another layer"): lambda config: replace(config, feature_layers=(1,)),
     ("llava", "clip", "the class token for a patch"): lambda config: replace(
@@ -375,6 +393,9 @@ MODULE_FAULTS = {
                 replace(each, attention=replace(each.attention, qk_norm=None)) for each in config.vision.blocks
             ),
         ),
+    ),
+    ("lfm2_vl", "tiles", "corners on corners"): lambda config: replace(
+        config, vision=replace(config.vision, antialiased=None)
     ),
     ("llava", "layers", "layers exchanged"): lambda config: replace(config, feature_layers=config.feature_layers[::-1]),
     ("smolvlm", "fractions", "positions without rounding"): lambda config: replace(
@@ -584,6 +605,17 @@ def test_an_export_refuses_other_packings(models, name):
     source = open_source(models("llava_onevision", "shrunk" if "weights" in name else "layer").folder)
     wrong = fault(AnyResolution, "packing", PACKING_FAULTS[name])
     with wrong, pytest.raises(ExportError, match="does not compute"):
+        compare_modules(source, source.weights())
+
+
+def test_an_export_refuses_squares_in_another_order(models):
+    source = open_source(models("lfm2_vl", "tiles").folder)
+    right = PatchPlaces.of
+
+    def columns_first(grid, *others):
+        return replace(right(grid, *others), rows=right(grid, *others).columns, columns=right(grid, *others).rows)
+
+    with patch.object(PatchPlaces, "of", columns_first), pytest.raises(ExportError, match="does not compute"):
         compare_modules(source, source.weights())
 
 
@@ -816,8 +848,9 @@ def test_places_without_pictures_are_refused(models, tmp_path, options):
 )  # fmt: skip
 @pytest.mark.parametrize(
     ("family", "name"),
-    [("smolvlm", "whole"), ("internvl", "norms"), ("llava", "layers"), ("gemma3", "patches left out"), PALIGEMMA,
-     ("qwen2_vl", "squares"), ("qwen2_5_vl", "windows"), ("qwen3_vl", "deepstack"), ("qwen3_5", "attention")],
+    [("smolvlm", "whole"), ("internvl", "norms"), ("llava", "layers"), ("lfm2_vl", "tiles"),
+     ("gemma3", "patches left out"), PALIGEMMA, ("qwen2_vl", "squares"), ("qwen2_5_vl", "windows"),
+     ("qwen3_vl", "deepstack"), ("qwen3_5", "attention")],
 )  # fmt: skip
 def test_every_kind_of_bundle_reads_pictures(models, tmp_path, family, name, options):
     try:

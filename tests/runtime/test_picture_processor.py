@@ -1,5 +1,6 @@
 """Pictures become pixel values: the bits of transformers' Pillow backend, and one clear sentence for hostile ones."""
 
+import hashlib
 import json
 import struct
 import zlib
@@ -8,6 +9,7 @@ from io import BytesIO
 
 import numpy as np
 import pytest
+import torch
 import transformers
 from picture_samples import encoded, forty, image, pixels, turned
 from PIL import Image, ImageOps
@@ -17,7 +19,7 @@ from edgeformer.checkpoints.picture_processor import read_picture_processor
 from edgeformer.documents import schema
 from edgeformer.errors import ConfigError, MissingDependencyError, RequestError
 from edgeformer.manifest.pictures import FixedSizeProcessor, GridProcessor, PictureSize, Resize
-from edgeformer.runtime.media.pictures import picture_files, processor
+from edgeformer.runtime.media.pictures import picture_files, processor, resample
 from edgeformer.runtime.media.pictures.grid_patches import GridPatches
 from edgeformer.runtime.media.pictures.kinds import new_processor
 from edgeformer.runtime.media.pictures.picture_files import read_picture
@@ -183,6 +185,64 @@ def test_squares_are_the_bits_of_transformers(tmp_path, pictures):
         upright = ImageOps.exif_transpose(Image.open(BytesIO(content)))
         expected = kind(**options)([[upright, upright]], return_tensors="np")["pixel_values"][1]
         assert np.array_equal(ours.values(ours.read(content)), expected.astype(np.float32)), label
+
+
+@pytest.mark.parametrize("kind", ["bilinear", "bicubic"])
+def test_resizes_are_the_bits_of_torch(kind):
+    """What torchvision does with pixels of 8 bits."""
+    sizes = {
+        (61, 97): (32, 64), (1, 1): (32, 32), (1, 40): (32, 320), (300, 256): (512, 512), (701, 1203): (512, 1024),
+        (8, 400): (32, 400), (480, 640): (480, 320), (1000, 30): (512, 64), (50, 50): (49, 51),
+    }  # fmt: skip
+    differs = False
+    for size, wanted in sizes.items():
+        given = pixels(*size)
+        planes = torch.from_numpy(given).permute(2, 0, 1)[None].contiguous()
+        expected = torch.nn.functional.interpolate(planes, wanted, mode=kind, antialias=True)[0].permute(1, 2, 0)
+        assert np.array_equal(resample.resize_as_torch(given, *wanted, kind), expected.numpy()), size
+        differs |= not np.array_equal(resample.resize(given, *wanted, kind), expected.numpy())
+    assert differs  # from Pillow's
+
+
+PATCHES = {
+    "default": ({}, "65226a93f248b86c899f5daffd02ac79f6b3bc7b6a7dc9dcf3cc4efd48814dbc"),
+    "small": (
+        {
+            "encoder_patch_size": 5, "tile_size": 30, "min_image_tokens": 2, "max_image_tokens": 12, "max_tiles": 6,
+            "image_mean": [0.1, 0.2, 0.3], "image_std": [0.9, 0.8, 0.7], "max_pixels_tolerance": 1.5,
+        },
+        "65ccc01d11d841f70095b46989aff21570db9a037f6b0a75dc6648be1bb5022b",
+    ),
+    "whole": (
+        {
+            "encoder_patch_size": 4, "tile_size": 24, "min_image_tokens": 4, "max_image_tokens": 9,
+            "do_image_splitting": False, "downsample_factor": 3,
+        },
+        "6668bf999819ecb72e8d6950a99db658d8e5066cd5c13f164e1063656fd3fcfa",
+    ),
+}  # fmt: skip
+"""Options of LFM2-VL's processor, and the SHA-256 of what transformers 5.23 makes of pictures, by torchvision 0.28.
+
+transformers has that processor for torchvision only, which is not needed here: its patches were put in squares, without
+their padding.
+"""
+
+
+@pytest.mark.parametrize("name", PATCHES)
+def test_tiles_of_patches_are_the_bits_of_transformers(tmp_path, name):
+    options, expected = PATCHES[name]
+    file = tmp_path / "preprocessor_config.json"
+    file.write_text(json.dumps({"image_processor_type": "Lfm2VlImageProcessor", **options}))
+    config = read_picture_processor(tmp_path)
+    assert schema.from_json(type(config), json.loads(json.dumps(schema.to_json(config)))) == config
+    ours, digest = new_processor(config), hashlib.sha256()
+    for height, width in [(1, 1), (3, 5), (31, 33), (64, 64), (97, 101), (300, 256), (480, 640), (30, 90), (901, 400)]:
+        values = ours.values(np.random.default_rng(height).integers(0, 256, (height, width, 3), np.uint8))
+        assert len(values) == ours.patch_grid(height, width).prod(1).sum()
+        digest.update(values.tobytes())
+    assert digest.hexdigest() == expected
+    with pytest.raises(RequestError, match="is too long for its width"):
+        ours.values(np.zeros((2, 16000, 3), np.uint8))
 
 
 def test_there_are_forty_pictures(pictures):

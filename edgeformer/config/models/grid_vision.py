@@ -13,15 +13,18 @@ from edgeformer.documents.schema import check
 class GridVisionConfig(StackConfig):
     """A tower of pictures of any size: patches that the processor has cut, and bidirectional blocks.
 
-    Patches come in squares that become one state, row by row, and row by row within a square. A block turns the first
-    half of the pairs of a head by a patch's row, and the second half by its column: the rotary embedding of its
-    attention is that of either axis. context_length is the number of rows and of columns that there are positions for.
+    Patches come in squares that become one state, row by row, and row by row within a square. A block with a rotary
+    embedding turns the first half of the pairs of a head by a patch's row, and the second half by its column: it is
+    that of either axis. context_length is the number of rows and of columns that there are positions for.
 
     Attributes:
         patches: the input layer.
         square: patches of a side of a square.
         table_side: rows and columns of a table of learned positions, which is stretched over the picture: positions
             between those of the table are interpolated bilinearly, and corners are on corners; None for no table.
+        antialiased: True where borders of the table are on borders instead, and all positions that a patch is nearer to
+            than one step, of the table or of the patches, whichever is longer, have a part in its own (antialiased
+            bilinear interpolation, arXiv 2502.14786, SigLIP 2); None where they are not.
         attention_windows: windows that most blocks attend in; None where all attend to the whole picture.
         grid_input: name of the input of graphs that says the rows and columns of patches, [[1, rows, columns]], as
             transformers.js knows it.
@@ -35,6 +38,7 @@ class GridVisionConfig(StackConfig):
     patches: PatchVectors
     square: int
     table_side: int | None = None
+    antialiased: bool | None = None
     attention_windows: PatchWindows | None = None
     grid_input: Literal["grid_thw", "image_grid_thw"] = "image_grid_thw"
 
@@ -49,8 +53,9 @@ class GridVisionConfig(StackConfig):
         plain = plain and all(block.cross_attention is None and block.layer_input is None for block in self.blocks)
         check(plain, self, "blocks", "with self-attention and nothing that reads other inputs")
         for attention in self.attentions:
-            turns = attention.rotary is not None and 2 * attention.rotary.rotary_dim <= attention.head_dim
-            check(turns and not attention.causal, self, "blocks", "not causal, with a rotary embedding for half a head")
+            turns = attention.rotary is None or 2 * attention.rotary.rotary_dim <= attention.head_dim
+            check(turns and not attention.causal, self, "blocks", "not causal, with rotary embeddings for half a head")
+        check(not self.antialiased or self.table_side is not None, self, "antialiased", "None without a table")
         if self.attention_windows is not None:
             inside = all(0 <= index < len(self.blocks) for index in self.attention_windows.everywhere)
             check(inside, self, "attention_windows", f"given indices of the {len(self.blocks)} blocks")

@@ -9,7 +9,7 @@ from edgeformer.config.models.decoder import DecoderConfig
 from edgeformer.config.models.grid_vision import GridVisionConfig
 from edgeformer.config.models.stack import StackConfig, Task
 from edgeformer.config.models.vision_encoder import VisionConfig
-from edgeformer.config.pictures import Bidirectional, Grid, MergerProjector, Projector
+from edgeformer.config.pictures import Bidirectional, Grid, MergerProjector, MlpProjector, Projector
 from edgeformer.config.position import RotaryAxes
 from edgeformer.documents.schema import check
 from edgeformer.errors import ConfigError
@@ -77,12 +77,13 @@ class PictureTextConfig(DecoderConfig):
 
     def _check_grid(self, vision: GridVisionConfig) -> None:
         """Check what stands behind a tower of pictures of any size."""
-        merges = isinstance(self.projector, MergerProjector) and self.projector.factor == vision.square
+        merges = isinstance(self.projector, MergerProjector | MlpProjector) and self.projector.factor == vision.square
         check(merges, self, "projector", f"one of squares of {vision.square} × {vision.square} patches")
         check(not self.tiled and not self.newline, self, "tiled", "False for pictures of any size")
         check(self.bidirectional is None, self, "bidirectional", "None for pictures of any size")
         layers, last = self.deepstack or (), len(vision.blocks)
         fits = all(0 <= layer <= last for layer in layers) and len(layers) <= len(self.blocks)
+        fits = fits and (not layers or isinstance(self.projector, MergerProjector))
         check(fits, self, "deepstack", f"numbers from 0 to {last}, and no more than blocks of the text model")
 
     @classmethod

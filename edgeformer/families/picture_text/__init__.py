@@ -88,7 +88,7 @@ class PictureTextFamily:
     read: Callable[[Fields], Seeing]
     tensors: Mapping[str, str | Packed | tuple[str | Packed, ...]]
     marks: Callable[[Mapping[str, Any]], Marks]
-    processor: Literal["any_resolution", "aspect_tiles", "fixed_size", "grid", "tiles"]
+    processor: Literal["any_resolution", "aspect_tiles", "fixed_size", "grid", "patch_tiles", "tiles"]
     axes: Callable[[Mapping[str, Any]], RotaryAxes] | None = None
     picture_options: Callable[[Mapping[str, Any], PictureTextConfig], Mapping[str, Any]] = lambda data, config: {}
     processor_fields: tuple[str, ...] = ()

@@ -8,6 +8,7 @@ with a special token, which is checked.
 import importlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,16 +16,19 @@ from unittest.mock import patch
 
 import numpy as np
 
-from edgeformer.checkpoints.picture_processor import PROCESSOR_FILE, WHOLE
+from edgeformer.checkpoints.picture_processor import PROCESSOR_FILE, WHOLE, read_picture_processor
 from edgeformer.checkpoints.source import ModelSource, text_only_instead
 from edgeformer.config import PictureTextConfig
 from edgeformer.documents.json_document import read_object
 from edgeformer.errors import ConfigError, ExportError, shown
+from edgeformer.export.importers.pictures.stand_in import StandIn
 from edgeformer.families.picture_text import Marks, PictureTextFamily, load_seeing
 from edgeformer.manifest.pictures import (
     AnyResolutionProcessor,
     EnclosedPlaceholder,
     GridPlaceholder,
+    NamedTilesPlaceholder,
+    PatchTilesProcessor,
     Placeholder,
     RepeatedPlaceholder,
     RowsPlaceholder,
@@ -32,6 +36,7 @@ from edgeformer.manifest.pictures import (
     TilesProcessor,
 )
 from edgeformer.runtime.media.pictures.kinds import new_processor
+from edgeformer.runtime.media.pictures.patch_tiles import PatchTiles
 from edgeformer.runtime.media.pictures.placeholders import expand
 from edgeformer.runtime.media.pictures.processor import Processor
 from edgeformer.runtime.text.tokenizer import Tokenizer
@@ -101,6 +106,8 @@ class _Encoder:
     def placeholder(self) -> Placeholder:
         """Return what a placeholder becomes."""
         marks, count, processor = self._marks, self._config.picture_tokens, self._source.pictures
+        if isinstance(processor, PatchTilesProcessor):
+            return self._named_tiles(processor)
         if count is None:
             return GridPlaceholder(token=self._token, video=self._source.hf_config.get("video_token_id"))
         if marks.start is not None and marks.end is not None:
@@ -130,6 +137,28 @@ class _Encoder:
             whole=self._between(marks.border, marks.whole, marks.picture),
             row_end=self._between(marks.picture, "\n", marks.border),
             rows_end=self._between(marks.picture, "\n\n", marks.border),
+        )
+
+    def _named_tiles(self, processor: PatchTilesProcessor) -> NamedTilesPlaceholder:
+        marks = self._marks
+        assert marks.start is not None and marks.end is not None and marks.whole is not None and marks.tile is not None
+        self._check_alike(marks.picture, marks.start, marks.end)
+        most = processor.max_tiles if processor.max_tiles > 1 else 0
+        names = tuple(
+            tuple(
+                self._between(marks.picture, marks.tile.format(row=row, column=column), marks.picture)
+                for column in range(1, most // row + 1)
+            )
+            for row in range(1, most + 1)
+        )
+        return NamedTilesPlaceholder(
+            token=self._token,
+            count=(processor.tile // processor.side) ** 2,
+            start=(self._special(marks.start),),
+            names=names,
+            whole=self._between(marks.picture, marks.whole, marks.picture),
+            end=(self._special(marks.end),),
+            special_tokens=False,
         )
 
     def _ids(self, text: str) -> list[int]:
@@ -185,7 +214,8 @@ def compare_prompts(source: ModelSource, placeholder: Placeholder, folder: Path 
         return (f"transformers cannot run the processor, so the ids of its prompts were not compared: {reason}.",)
     for (prompt, seen), ids in zip(prompts, expected, strict=True):
         grids = [processor.among(len(seen)).grid(*each.shape[:2]) for each in seen]
-        ours = expand(tokenizer.encode(prompt), placeholder, grids)
+        special = not isinstance(placeholder, NamedTilesPlaceholder) or placeholder.special_tokens
+        ours = expand(tokenizer.encode(prompt, add_special_tokens=special), placeholder, grids)
         if ours != ids:
             at = next((i for i, (one, two) in enumerate(zip(ours, ids, strict=False)) if one != two), -1)
             raise ExportError(
@@ -215,12 +245,32 @@ def _their_processor(folder: Path) -> Any:
     config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
     names: Any = importlib.import_module("transformers.models.auto.processing_auto")
     kind = getattr(transformers, names.PROCESSOR_MAPPING_NAMES[config.model_type])
-    pictures = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil", local_files_only=True)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
     options = read_object(folder / PROCESSOR_FILE) if (folder / PROCESSOR_FILE).is_file() else {}
     options = {key: value for key, value in options.items() if key not in (WHOLE, "tokenizer", *NOT_PROCESSOR_OPTIONS)}
-    with _without_videos(kind) as others:
+    with _without_videos(kind) as others, _of_pictures(folder, kind) as pictures:
         return kind(image_processor=pictures, tokenizer=tokenizer, **others, **options)
+
+
+@contextmanager
+def _of_pictures(folder: Path, kind: Any) -> Iterator[Any]:
+    """Yield transformers' image processor of a folder, with its Pillow backend; a stand-in where it needs torchvision.
+
+    kind: what it is made for, which takes the stand-in for as long as the context is open.
+    """
+    import transformers
+
+    if find_spec("torchvision") is None and kind.__name__ in TORCHVISION_ONLY:
+        ours = new_processor(read_picture_processor(folder))
+        assert isinstance(ours, PatchTiles), "such processors are of this kind"
+        with patch.object(kind, "check_argument_for_proper_class"):
+            yield StandIn(ours)
+        return
+    yield transformers.AutoImageProcessor.from_pretrained(folder, backend="pil", local_files_only=True)
+
+
+TORCHVISION_ONLY = ("Lfm2VlProcessor",)
+"""Processors whose image processor transformers has for torchvision only."""
 
 
 NOT_PROCESSOR_OPTIONS = ("auto_map", "chat_template", "processor_class", "video_processor")

@@ -40,18 +40,24 @@ class AspectTiles(Processor):
         return np.stack([self.normalized(each) for each in tiles])
 
     def _nearest_grid(self, height: int, width: int) -> tuple[int, int]:
-        """Return the rows and columns of the grid for a picture of this size.
+        """Return the rows and columns of the grid for a picture of this size."""
+        config = self.config
+        pixels = config.tile.height * config.tile.width
+        return nearest_grid(height, width, pixels, config.min_tiles, config.max_tiles)
 
-        Of grids that are equally near, the first of the fewest tiles is replaced by later ones while a picture has more
-        than half of their pixels.
-        """
-        config, found, nearest = self.config, (1, 1), float("inf")
-        for rows, columns in tile_grids(config.min_tiles, config.max_tiles):
-            distance = abs(width / height - columns / rows)
-            pixels = config.tile.height * config.tile.width * columns * rows
-            if distance < nearest or (distance == nearest and width * height > 0.5 * pixels):
-                found, nearest = (rows, columns), distance
-        return found
+
+def nearest_grid(height: int, width: int, pixels: int, fewest: int, most: int) -> tuple[int, int]:
+    """Return the rows and columns of tiles whose aspect is nearest to that of a picture. pixels: of a tile.
+
+    Of grids that are equally near, the first of the fewest tiles is replaced by later ones while a picture has more
+    than half of their pixels.
+    """
+    found, nearest = (1, 1), float("inf")
+    for rows, columns in tile_grids(fewest, most):
+        distance = abs(width / height - columns / rows)
+        if distance < nearest or (distance == nearest and width * height > 0.5 * pixels * columns * rows):
+            found, nearest = (rows, columns), distance
+    return found
 
 
 def tile_grids(fewest: int, most: int) -> list[tuple[int, int]]:

@@ -4,6 +4,7 @@ from edgeformer.manifest.pictures import PictureProcessor
 from edgeformer.runtime.media.pictures.any_resolution import AnyResolution
 from edgeformer.runtime.media.pictures.aspect_tiles import AspectTiles
 from edgeformer.runtime.media.pictures.grid_patches import GridPatches
+from edgeformer.runtime.media.pictures.patch_tiles import PatchTiles
 from edgeformer.runtime.media.pictures.processor import FixedSize, Processor
 from edgeformer.runtime.media.pictures.tiles import Tiles
 
@@ -12,6 +13,7 @@ PROCESSORS: dict[str, type[Processor]] = {
     "aspect_tiles": AspectTiles,
     "fixed_size": FixedSize,
     "grid": GridPatches,
+    "patch_tiles": PatchTiles,
     "tiles": Tiles,
 }
 """The classes of processors, by the kind of their config."""

@@ -10,7 +10,7 @@ from edgeformer.errors import RequestError
 from edgeformer.manifest.pictures import GridPlaceholder, Placeholder, TiledPlaceholder
 
 
-def expand(tokens: Sequence[int], placeholder: Placeholder, grids: Sequence[tuple[int, int]]) -> list[int]:
+def expand(tokens: Sequence[int], placeholder: Placeholder, grids: Sequence[tuple[int, ...]]) -> list[int]:
     """Return a prompt in which the n-th placeholder is the n-th picture, of so many rows and columns of tiles.
 
     Raises RequestError unless there is a placeholder for each picture, and for a picture of more tiles than there are
@@ -23,12 +23,13 @@ def expand(tokens: Sequence[int], placeholder: Placeholder, grids: Sequence[tupl
         if token != placeholder.token:
             found.append(token)
             continue
-        rows, columns = next(rest)
+        grid = next(rest)
+        rows, columns = grid[:2]
         if isinstance(placeholder, TiledPlaceholder) and max(rows, columns) > len(placeholder.names):
             raise RequestError(
                 f"a picture is cut into {rows} × {columns} tiles, and the model knows {len(placeholder.names)} a side."
             )
-        found += placeholder.expanded(rows, columns)
+        found += placeholder.expanded(*grid)
     return found
 
 

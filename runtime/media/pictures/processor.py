@@ -54,8 +54,11 @@ class Processor(ABC):
         return self
 
     @abstractmethod
-    def grid(self, height: int, width: int) -> tuple[int, int]:
-        """Return the rows and columns that a picture of this size is cut into; (0, 0) where it is not cut."""
+    def grid(self, height: int, width: int) -> tuple[int, ...]:
+        """Return the rows and columns that a picture of this size is cut into; (0, 0) where it is not cut.
+
+        A processor may say more about the size, which its placeholder reads.
+        """
 
     @abstractmethod
     def values(self, pixels: Pixels, name: str = "the picture") -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""Resize pictures bit for bit as Pillow does, in numpy.
+"""Resize pictures bit for bit as Pillow does, in numpy, or as torch does.
 
     small = resize(pixels, 224, 224, "bicubic")     # uint8 [H, W, 3]
 
@@ -67,6 +67,17 @@ _FILTERS: dict[Resample, _Filter] = {
 }
 
 
+def resize_as_torch(pixels: Pixels, height: int, width: int, resample: Resample) -> Pixels:
+    """Return a picture of another size as torch resizes uint8 (`interpolate`, antialias), and so torchvision.
+
+    The width comes first, and weights have as many bits as fit into 16. Source: torch's UpSampleKernel.cpp.
+    """
+    for axis, wanted in ((1, width), (0, height)):
+        if pixels.shape[axis] != wanted:
+            pixels = _pass(pixels.swapaxes(0, axis), wanted, _FILTERS[resample], short=True).swapaxes(0, axis)
+    return np.ascontiguousarray(pixels)
+
+
 def resize(pixels: Pixels, height: int, width: int, resample: Resample) -> Pixels:
     """Return a picture [height, width, channels] of another size; pixels: uint8 [H, W, channels]."""
     if resample == "nearest":
@@ -87,18 +98,22 @@ def _nearest(size: int, wanted: int) -> NDArray[np.int64]:
     return np.minimum(places.astype(np.int64), size - 1)
 
 
-def _pass(pixels: Pixels, wanted: int, kind: _Filter) -> Pixels:
-    """Return the first axis of pixels [N, M, channels] at another size."""
-    first, weights = _weights(pixels.shape[0], wanted, kind)
-    total = np.full((wanted, *pixels.shape[1:]), 1 << (_BITS - 1), np.int32)  # a half, to round
+def _pass(pixels: Pixels, wanted: int, kind: _Filter, short: bool = False) -> Pixels:
+    """Return the first axis of pixels [N, M, channels] at another size. short: by weights of 16 bits."""
+    first, exact = _weights(pixels.shape[0], wanted, kind)
+    # Of 16 bits, one is the sign.
+    bits = next(bits for bits in range(_BITS) if int(0.5 + exact.max() * (2 << bits)) >= 1 << 15) if short else _BITS
+    scaled = exact * (1 << bits)
+    weights = np.trunc(scaled + np.where(scaled < 0, -0.5, 0.5)).astype(np.int32)
+    total = np.full((wanted, *pixels.shape[1:]), 1 << (bits - 1), np.int32)  # a half, to round
     last = pixels.shape[0] - 1
     for tap in range(weights.shape[1]):
         # Behind the last pixel all weights are zero.
         total += pixels[np.minimum(first + tap, last)] * weights[:, tap, None, None]
-    return np.clip(total >> _BITS, 0, 255).astype(np.uint8)
+    return np.clip(total >> bits, 0, 255).astype(np.uint8)
 
 
-def _weights(size: int, wanted: int, kind: _Filter) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+def _weights(size: int, wanted: int, kind: _Filter) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return for each of `wanted` pixels the first pixel that it reads, and its weights of that and the next ones."""
     scale = size / wanted
     stretch = max(scale, 1.0)
@@ -110,5 +125,4 @@ def _weights(size: int, wanted: int, kind: _Filter) -> tuple[NDArray[np.int64], 
     weights = kind.weight((taps + first[:, None] - centers[:, None] + 0.5) * (1.0 / stretch))
     weights[taps >= count[:, None]] = 0
     total = np.add.accumulate(weights, 1)[:, -1:]  # one after the other, since each sum is rounded
-    weights = np.divide(weights, total, out=weights, where=total != 0) * (1 << _BITS)
-    return first, np.trunc(weights + np.where(weights < 0, -0.5, 0.5)).astype(np.int32)
+    return first, np.divide(weights, total, out=weights, where=total != 0)

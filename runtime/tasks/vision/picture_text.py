@@ -11,9 +11,10 @@ import numpy as np
 from edgeformer.config import PictureTextConfig
 from edgeformer.errors import PromptLengthError, RequestError
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.pictures import Placeholder
+from edgeformer.manifest.pictures import NamedTilesPlaceholder, Placeholder
 from edgeformer.runtime.media.pictures.grid_patches import GridPatches
 from edgeformer.runtime.media.pictures.kinds import new_processor
+from edgeformer.runtime.media.pictures.patch_tiles import PatchTiles
 from edgeformer.runtime.media.pictures.picture_files import LowDetail, Picture, is_picture, picture_size
 from edgeformer.runtime.media.pictures.placeholders import check_count, expand
 from edgeformer.runtime.media.pictures.positions import picture_spans
@@ -132,13 +133,18 @@ class PictureTextLM(CausalLM):
         Raises RequestError unless there is a placeholder for each picture, and as `picture_features`, and
         PromptLengthError for a prompt that is too long.
         """
+        bare = isinstance(self.placeholder, NamedTilesPlaceholder) and not self.placeholder.special_tokens
+        if isinstance(prompt, str) and images and bare:
+            prompt = self.require_tokenizer().encode(
+                prompt, add_special_tokens=False, most_tokens=self.manifest.context_length
+            )
         tokens = super().encode(prompt)
         check_count(tokens, self.placeholder, len(images))
         self._check_pictures(len(images))
         if names is None:
             names = ["the picture"] if len(images) == 1 else [f"picture {index}" for index in range(len(images))]
         self._check_length(tokens, images, names, most_tokens or self.manifest.context_length - 1)
-        read, known, grids = list[PromptPicture](), dict[bytes, tuple[PromptPicture, tuple[int, int]]](), []
+        read, known, grids = list[PromptPicture](), dict[bytes, tuple[PromptPicture, tuple[int, ...]]](), []
         for image, name in zip(images, names, strict=True):
             pixels, digest, processor = self._pixels(image, len(images), name)
             if digest not in known:
@@ -149,7 +155,8 @@ class PictureTextLM(CausalLM):
         shown = np.array(expand(tokens, self.placeholder, grids), np.int64)
         if not read:
             return SeenPrompt(shown.tolist(), shown.tolist(), None)
-        spans = [] if self.config.axes is None else picture_spans(shown, self.placeholder.token, grids)
+        places = [(rows, columns) for rows, columns, *_ in grids]
+        spans = [] if self.config.axes is None else picture_spans(shown, self.placeholder.token, places)
         pictures = PictureRows(self.picture_graphs, shown, read, whole=self.whole_prompts, spans=spans)
         return SeenPrompt(pictures.tokens.tolist(), shown.tolist(), pictures)
 
@@ -182,7 +189,7 @@ class PictureTextLM(CausalLM):
 
     def _picture(
         self, pixels: Pixels, digest: bytes, processor: Processor, name: str
-    ) -> tuple[PromptPicture, tuple[int, int]]:
+    ) -> tuple[PromptPicture, tuple[int, ...]]:
         """Return a picture of a prompt, and the rows and columns of tiles that it is cut into."""
         grid = processor.grid(*pixels.shape[:2])
         count = expand([self.placeholder.token], self.placeholder, [grid]).count(self.placeholder.token)
@@ -194,8 +201,12 @@ class PictureTextLM(CausalLM):
         """Return what the tower reads of a picture, `TILES` tiles in a run."""
         values, vision = processor.values(pixels, name), self.config.grid_vision
         if vision is not None:
-            assert isinstance(processor, GridPatches), "the export has checked it"
-            return [{"pixel_values": values, vision.grid_input: processor.patch_grid(*pixels.shape[:2])}]
+            assert isinstance(processor, GridPatches | PatchTiles), "the export has checked it"
+            grids = processor.patch_grid(*pixels.shape[:2])
+            parts = np.split(values, np.cumsum(grids.prod(1))[:-1])
+            return [
+                {"pixel_values": part, vision.grid_input: grid[None]} for part, grid in zip(parts, grids, strict=True)
+            ]
         return [{"pixel_values": values[start : start + TILES]} for start in range(0, len(values), TILES)]
 
     def _run_tower(self, run: Run) -> Features:
