@@ -191,9 +191,10 @@ class PictureTextLM(CausalLM):
         self, pixels: Pixels, digest: bytes, processor: Processor, name: str
     ) -> tuple[PromptPicture, tuple[int, ...]]:
         """Return a picture of a prompt, and the rows and columns of tiles that it is cut into."""
-        grid = processor.grid(*pixels.shape[:2])
+        height, width = pixels.shape[:2]
+        grid = processor.grid(height, width)
         count = expand([self.placeholder.token], self.placeholder, [grid]).count(self.placeholder.token)
-        packing = processor.packing(*pixels.shape[:2])
+        packing = processor.packing(height, width)
         runs = partial(self._runs, pixels, processor, name)
         return WaitingPicture(digest, count, self.tower, runs, None if packing is None else packing.packed), grid
 
