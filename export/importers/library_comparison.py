@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from edgeformer.checkpoints.gguf.unpacked import UnpackedGguf
+from edgeformer.checkpoints.quantized.formats import check_quantization
 from edgeformer.checkpoints.source import ModelSource
 from edgeformer.checkpoints.tensor_files import open_tensors
 from edgeformer.config import ModelConfig, PatchStem, PictureTextConfig, StackConfig
@@ -127,6 +128,8 @@ def _build(source: ModelSource) -> Any:
     values = {name: decoded(value) for name, value in plain if name not in ("model_type", "auto_map")}
     if source.gguf is not None:
         values |= _read_metadata(source.gguf, model_type)
+    if source.quantization is not None:
+        values["quantization_config"] = _dequantizing(source.quantization)
     try:
         config = CONFIG_MAPPING[model_type].from_dict(values)
         kind = getattr(transformers, _class_name(source))
@@ -141,6 +144,17 @@ def _build(source: ModelSource) -> Any:
         if size > LARGEST_MODULE and type(module) not in (nn.Linear, nn.Embedding):
             raise NotComparedError(f"{name} alone would take {size / 2**30:.1f} GiB of memory in transformers")
     return model
+
+
+def _dequantizing(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options with which transformers reads a quantized checkpoint as plain weights.
+
+    Raises NotComparedError for a format that it runs over kernels of a package instead.
+    """
+    form = check_quantization(options, "config.json")
+    if not form.dequantizes:
+        raise NotComparedError(f"transformers does not read {options.get('quant_method')} as plain weights")
+    return options | {"dequantize": True}
 
 
 def _read_metadata(gguf: UnpackedGguf, model_type: str) -> dict[str, Any]:
