@@ -13,8 +13,9 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from edgeformer.checkpoints.source import open_source
-from edgeformer.errors import ConfigError, WeightsError
+from edgeformer.errors import ConfigError, ExportError, WeightsError
 from edgeformer.export import export_model
+from edgeformer.export.importers.library_comparison import compare_modules
 from edgeformer.manifest.quantization import QuantizationOverrides, make_quantization
 from edgeformer.runtime import load
 
@@ -184,6 +185,7 @@ FORMATS = {
     "w8a8-float": (ct("float-quantized", num_bits=8, type="float", strategy="channel"),
                    lambda weight: float8(weight, last="weight_scale")),
     "fp8-blocks": (FP8 | {"weight_block_size": [24, 48]}, lambda weight: float8(weight, (24, 48))),
+    "fp8-even-blocks": (FP8 | {"weight_block_size": [32, 64]}, lambda weight: float8(weight, (32, 64))),
     "nf4": (BNB | {"load_in_4bit": True}, nf4),
     "nf4-nested": (BNB | {"load_in_4bit": True}, lambda weight: nf4(weight, nested=True)),
     "int8": (BNB | {"load_in_8bit": True}, int8_rows),
@@ -281,6 +283,24 @@ def test_a_bundle_computes_what_the_checkpoint_means(plain, quantized, tmp_path,
     found = load(bundle).forward(IDS[0])
     np.testing.assert_allclose(np.asarray(found).reshape(-1, 96), logits_of(plain, meant), atol=2e-5)
     assert np.abs(logits_of(plain, meant) - logits_of(plain, {})).max() > 1e-3, "the control: rounding shows"
+
+
+def test_an_export_compares_with_what_transformers_reads(plain, quantized, tmp_path):
+    """transformers makes plain weights of float8; a scale that is read otherwise is refused."""
+    folder, _ = quantized("fp8-even-blocks")
+    compared = compare_modules(open_source(folder), open_source(folder).weights())
+    assert compared.difference is not None and compared.difference < 1e-6
+    wrong = dict(open_source(folder).weights())
+    wrong["blocks.0.feed_forward.gate.weight"] = wrong["blocks.0.feed_forward.gate.weight"] * 1.01
+    with pytest.raises(ExportError, match="does not compute what transformers"):
+        compare_modules(open_source(folder), wrong)
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if FORMATS[name][0]["quant_method"] == "compressed-tensors"])
+def test_compressed_tensors_are_those_of_their_package(quantized, name):
+    source = open_source(quantized(name)[0])
+    compared = compare_modules(source, source.weights())
+    assert compared.difference is not None and compared.difference < 1e-6
 
 
 FAULTS = {
