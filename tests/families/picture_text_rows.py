@@ -511,5 +511,5 @@ def save(model_type: str, name: str, folder: Any) -> Any:
         row.processor(**row.picture).save_pretrained(folder)
     (folder / "processor_config.json").write_text(json.dumps(row.file))
     return transformers.AutoModelForImageTextToText.from_pretrained(
-        folder, dtype=torch.float64, attn_implementation="eager"
+        folder, dtype=torch.float64, attn_implementation="eager", experts_implementation="eager"
     ).eval()
