@@ -10,7 +10,15 @@ import pytest
 from edgeformer.checkpoints.source import open_source
 from edgeformer.cli.measure.info import HEADS as DESCRIBED_HEADS
 from edgeformer.client_files.model_card import CARDS
-from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, PictureTextConfig, Task, VisionConfig
+from edgeformer.config import (
+    DecoderConfig,
+    EncoderConfig,
+    GridVisionConfig,
+    ModelConfig,
+    PictureTextConfig,
+    Task,
+    VisionConfig,
+)
 from edgeformer.export.parity.trials.kinds import TRIALS
 from edgeformer.manifest.accounting import HEADS, account
 from edgeformer.manifest.deployment import DEPLOYMENTS
@@ -47,10 +55,10 @@ def test_table_has_every_kind(name):
 
 
 def test_tables_of_heads_have_every_stack():
-    stacks = {config for config in get_args(ModelConfig) if hasattr(config, "from_json")}
-    assert (
-        set(HEADS) == set(DESCRIBED_HEADS) == stacks == {DecoderConfig, EncoderConfig, PictureTextConfig, VisionConfig}
-    )
+    """A tower of pictures of any size is a stack of other models alone."""
+    stacks = {config for config in get_args(ModelConfig) if hasattr(config, "from_json")} | {GridVisionConfig}
+    assert set(HEADS) == set(DESCRIBED_HEADS) == stacks
+    assert stacks == {DecoderConfig, EncoderConfig, GridVisionConfig, PictureTextConfig, VisionConfig}
 
 
 def test_five_files_name_every_kind():

@@ -228,8 +228,8 @@ def _stem(config: StackConfig, first: int) -> int:
 def _patch_stem(config: StackConfig) -> int:
     """Return the number of weights of the map of patches, and of the learned tokens before them."""
     stem = config.patch_stem
-    if isinstance(config, GridVisionConfig):
-        return config.hidden_size * (config.patches.inputs + config.patches.bias)
+    if config.patch_vectors is not None:
+        return config.hidden_size * (config.patch_vectors.inputs + config.patch_vectors.bias)
     if stem is None:
         return 0
     return config.hidden_size * (stem.inputs + stem.bias + config.context_length - stem.grid.patches)
@@ -291,8 +291,7 @@ def _products(config: StackConfig) -> int:
     count += 0 if config.embedding_size is None else hidden * config.embedding_size
     count += _token_projection(config)
     count += _stem(config, 2)  # the second convolution halves the frames: two of the first make one token
-    if isinstance(config, GridVisionConfig):
-        count += hidden * config.patches.inputs
+    count += 0 if config.patch_vectors is None else hidden * config.patch_vectors.inputs
     count += 0 if config.patch_stem is None else hidden * config.patch_stem.inputs
     return count + _stream_projections(config) + HEADS[type(config)].products(config)
 

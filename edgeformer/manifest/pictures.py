@@ -458,10 +458,12 @@ class GridPlaceholder:
 
     Attributes:
         token: the placeholder.
+        video: the placeholder of a video, which is not read; None where there is none.
     """
 
     kind: Literal["grid"] = "grid"
     token: int
+    video: int | None = None
 
     def expanded(self, rows: int, columns: int) -> list[int]:
         """Return the tokens of a picture of so many squares; `token` stands for each state."""

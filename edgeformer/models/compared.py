@@ -13,7 +13,6 @@ from edgeformer.config import (
     ClassificationHead,
     DualEncoderConfig,
     EncoderConfig,
-    GridVisionConfig,
     PictureTextConfig,
     Seq2SeqConfig,
     VisionConfig,
@@ -145,7 +144,7 @@ def _picture_text_ours(
 ) -> list[Tensor]:
     pixels, text, *more = inputs
     seen, positions, packed = text == PLACEHOLDER, list[Tensor](), list[Tensor]()
-    if isinstance(config.vision, GridVisionConfig):
+    if config.grid_vision is not None:
         grids, *positions = more
         patches = pixels.split([int(grid.prod()) for grid in grids])
         pictures = zip(patches, grids.split(1), strict=True)
@@ -183,11 +182,11 @@ def _prompt(text: Tensor) -> Tensor:
 
 def _picture_text_theirs(model: Any, config: PictureTextConfig, inputs: list[Tensor]) -> list[Tensor]:
     pixels, text, *more = inputs
-    seen, packing = text == PLACEHOLDER, [] if isinstance(config.vision, GridVisionConfig) else more
+    seen, packing = text == PLACEHOLDER, more if config.grid_vision is None else []
     sizes, options = {"image_sizes": packing[0]} if packing else {}, {}
-    if isinstance(config.vision, GridVisionConfig):
+    if config.grid_vision is not None:
         if model.config.model_type == "lfm2_vl":
-            padded = _padded_patches(pixels, more[0], config.vision.square)
+            padded = _padded_patches(pixels, more[0], config.grid_vision.square)
             pixels, sizes = padded.pop("pixel_values"), padded
         else:
             sizes, options = {"image_grid_thw": more[0]}, {"mm_token_type_ids": seen.int()}

@@ -17,7 +17,6 @@ from edgeformer.config import (
     DecoderConfig,
     DualEncoderConfig,
     EncoderConfig,
-    GridVisionConfig,
     PictureTextConfig,
     Seq2SeqConfig,
     StackConfig,
@@ -167,7 +166,7 @@ def picture_graphs(config: PictureTextConfig) -> dict[str, GraphSpec]:
     """Return the graphs with which a decoder reads pictures, by form, beside the one with which it reads text."""
     cache, vision = config.cache_geometry, config.vision
     axes = None if config.axes is None else AXES
-    if isinstance(vision, GridVisionConfig):
+    if vision.kind == "grid_vision":
         pictures = patch_inputs(vision.patches.inputs, vision.grid_input)
     else:
         patches = vision.patches

@@ -10,7 +10,6 @@ from torch.nn import functional as F
 from edgeformer.config import (
     AveragePoolProjector,
     Grid,
-    GridVisionConfig,
     LinearProjector,
     MergerProjector,
     MlpProjector,
@@ -33,16 +32,17 @@ class PictureText(Decoder):
     def __init__(self, config: PictureTextConfig, dtype: torch.dtype = torch.float32):
         super().__init__(config, dtype)
         self.seeing = config
-        if isinstance(config.vision, GridVisionConfig):
-            self.vision: nn.Module = GridVisionEncoder(config.vision, dtype)
+        tower = config.vision
+        if tower.kind == "grid_vision":
+            self.vision: nn.Module = GridVisionEncoder(tower, dtype)
         else:
-            self.vision = VisionEncoder(config.vision, dtype)
+            self.vision = VisionEncoder(tower, dtype)
         sizes = config.feature_size, config.hidden_size
         match config.projector:
             case PixelShuffleProjector() as projector:
                 self.projector: nn.Module = ShuffledPatches(projector, *sizes, dtype)
             case MlpProjector() as projector:
-                in_squares = isinstance(config.vision, GridVisionConfig)
+                in_squares = config.grid_vision is not None
                 self.projector = DenseLayers(projector, *sizes, dtype, in_squares=in_squares)
             case AveragePoolProjector() as projector:
                 self.projector = PooledPatches(projector, config.patch_grid, *sizes, dtype)

@@ -26,7 +26,7 @@ SPECIAL = [
     "<|image_pad|>", "<|vision_start|>", "<|vision_end|>", "<|video_pad|>",
 ]  # fmt: skip
 IMAGE = SPECIAL.index("<image>")
-QWEN = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5")
+QWEN = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "qwen3_5_moe")
 """Families whose pictures stand between marks."""
 MARKS = {
     "gemma3": "<start_of_image>", "internvl": "<IMG_CONTEXT>",
@@ -134,6 +134,10 @@ QWEN3_5_TEXT = {
     "model_type": "qwen3_5_text", "head_dim": 32, "num_attention_heads": 2, "linear_num_key_heads": 2,
     "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_conv_kernel_dim": 3,
     "layer_types": ["linear_attention", "full_attention"], "initializer_range": 0.1,
+}  # fmt: skip
+QWEN3_5_MOE_TEXT = {
+    **QWEN3_5_TEXT, "model_type": "qwen3_5_moe_text", "num_experts": 4, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24, "shared_expert_intermediate_size": 20,
 }  # fmt: skip
 CLIP_TOWER = {"model_type": "clip_vision_model", "projection_dim": 12}
 LLAVA_NEXT, ONEVISION = transformers.LlavaNextImageProcessorPil, transformers.LlavaOnevisionImageProcessorPil
@@ -412,6 +416,25 @@ MODELS = {
         "of nine": Model(
             vision={**QWEN3_5_TOWER, "spatial_merge_size": 3, "patch_size": 5},
             text=QWEN3_5_TEXT | turned(2, 1, 1, mrope_interleaved=True, **PARTIAL) | {"tie_word_embeddings": True},
+            outer={"tie_word_embeddings": True}, processor=GRID,
+            picture=pixels(15 * 15, 15 * 15 * 30, patch_size=5, merge_size=3),
+        ),
+    },
+    "qwen3_5_moe": {
+        "hybrid": Model(
+            vision=QWEN3_5_TOWER, text=QWEN3_5_MOE_TEXT | turned(2, 1, 1, mrope_interleaved=True, **PARTIAL),
+            processor=GRID, picture=pixels(14 * 14 * 4, 14 * 14 * 40, patch_size=7),
+        ),
+        "attention": Model(
+            vision={**QWEN3_5_TOWER, "num_position_embeddings": 9, "num_heads": 2},
+            text=QWEN3_5_MOE_TEXT | turned(3, 3, 2, mrope_interleaved=True, partial_rotary_factor=0.5) | {
+                "head_dim": 32, "layer_types": ["full_attention", "full_attention"],
+            },
+            processor=GRID, picture=pixels(14 * 14 * 4, 14 * 14 * 40, patch_size=7),
+        ),
+        "of nine": Model(
+            vision={**QWEN3_5_TOWER, "spatial_merge_size": 3, "patch_size": 5},
+            text=QWEN3_5_MOE_TEXT | turned(2, 1, 1, mrope_interleaved=True, **PARTIAL) | {"tie_word_embeddings": True},
             outer={"tie_word_embeddings": True}, processor=GRID,
             picture=pixels(15 * 15, 15 * 15 * 30, patch_size=5, merge_size=3),
         ),

@@ -552,6 +552,12 @@ def test_a_chat_finds_the_same_pictures_again(qwen):
         assert qwen.chat(messages, images=PICTURES[:count], **options).finish().token_ids == found.token_ids
 
 
+def test_a_video_is_refused(qwen):
+    for prompt in ("<|vision_start|><|video_pad|><|vision_end|> a", f"{MARKS['qwen3_vl']}<|video_pad|>"):
+        with pytest.raises(RequestError, match="placeholder of a video"):
+            qwen.generate(prompt, images=PICTURES[: prompt.count("image_pad")])
+
+
 def test_a_long_line_is_refused_before_the_tower_runs(qwen):
     with pytest.raises(RequestError, match="longer side is at most 200 times"):
         qwen.generate(MARKS["qwen3_vl"], images=[np.zeros((2, 401, 3), np.uint8)])

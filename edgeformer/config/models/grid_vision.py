@@ -66,6 +66,11 @@ class GridVisionConfig(StackConfig):
         return 0 if self.table_side is None else self.table_side**2
 
     @property
+    def patch_vectors(self) -> PatchVectors | None:
+        """Return the input layer."""
+        return self.patches
+
+    @property
     def picture_windows(self) -> PatchWindows | None:
         """Return the windows that most blocks attend in."""
         return self.attention_windows

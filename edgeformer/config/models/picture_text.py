@@ -57,13 +57,14 @@ class PictureTextConfig(DecoderConfig):
         if self.axes is not None:
             turned = {2 * self.axes.pairs} | {each.rotary.rotary_dim for each in self.attentions if each.rotary}
             check(len(turned) == 1, self, "axes", "an axis for each pair of the rotary embedding")
-        if isinstance(self.vision, GridVisionConfig):
-            self._check_grid(self.vision)
+        vision = self.vision
+        if vision.kind == "grid_vision":
+            self._check_grid(vision)
             return
-        outputs = (self.vision.pooler, self.vision.projection, self.vision.classifier)
+        outputs = (vision.pooler, vision.projection, vision.classifier)
         check(all(each is None for each in outputs), self, "vision", "without outputs beside its states")
         check(self.deepstack is None, self, "deepstack", "None for pictures of one size")
-        grid, side = self.vision.patches.grid, self.projector.side
+        grid, side = vision.patches.grid, self.projector.side
         check(side == 1 or not self.keeps_prefix, self, "keeps_prefix", "False where squares of patches become a state")
         check(side <= min(grid.rows, grid.columns), self, "projector", "for squares that are no larger than a picture")
         if self.projector.joined > 1:
@@ -104,13 +105,20 @@ class PictureTextConfig(DecoderConfig):
     @property
     def patch_grid(self) -> Grid:
         """Return the rows and columns of patches of pictures, which have one size."""
-        assert isinstance(self.vision, VisionConfig), "pictures of any size have no such grid"
-        return self.vision.patches.grid
+        vision = self.vision
+        assert vision.kind == "vision", "pictures of any size have no such grid"
+        return vision.patches.grid
+
+    @property
+    def grid_vision(self) -> GridVisionConfig | None:
+        """Return the tower of pictures of any size; None for another one."""
+        vision = self.vision
+        return vision if vision.kind == "grid_vision" else None
 
     @property
     def picture_tokens(self) -> int | None:
         """Return the number of states that one of the tower's pictures becomes; None where its size decides."""
-        if isinstance(self.vision, GridVisionConfig):
+        if self.grid_vision is not None:
             return None
         grid, side = self.patch_grid, self.projector.side
         prefix = self.vision.prefix_tokens * self.keeps_prefix
@@ -128,17 +136,16 @@ class PictureTextConfig(DecoderConfig):
 
     def with_picture_size(self, height: int, width: int) -> Self:
         """Return the config for pictures of another size. Raises ConfigError where the tower does not read them."""
-        if isinstance(self.vision, GridVisionConfig):
-            return self
-        return replace(self, vision=self.vision.with_picture_size(height, width))
+        vision = self.vision
+        return self if vision.kind == "grid_vision" else replace(self, vision=vision.with_picture_size(height, width))
 
     def with_patches(self, side: int, square: int, frames: int, most: int) -> Self:
         """Return the config for pictures of up to `most` rows or columns of patches.
 
         Raises ConfigError where the tower reads others than those of these sides, squares and frames.
         """
-        vision = self.vision
-        if not isinstance(vision, GridVisionConfig):
+        vision = self.grid_vision
+        if vision is None:
             raise ConfigError("the image processor cuts pictures of any size, and the model reads those of one size.")
         read = vision.patches.side, vision.square, vision.patches.frames
         if read != (side, square, frames):

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 from edgeformer.config.block import AttentionConfig, BlockConfig
 from edgeformer.config.layer_input import PerLayerEmbedding
 from edgeformer.config.norm import NormConfig
-from edgeformer.config.pictures import Grid, PatchStem, PatchWindows
+from edgeformer.config.pictures import Grid, PatchStem, PatchVectors, PatchWindows
 from edgeformer.config.position import LearnedPositions, SinusoidalPositions, TransformerXLConfig
 from edgeformer.contract.tensors import CacheGeometry
 from edgeformer.documents import schema
@@ -152,6 +152,11 @@ class StackConfig:
     @property
     def fractional_grids(self) -> tuple[Grid, Grid] | None:
         """Return None: only towers of pictures find positions by parts of height and width."""
+        return None
+
+    @property
+    def patch_vectors(self) -> PatchVectors | None:
+        """Return None: only towers of pictures of any size read patches that a processor has cut."""
         return None
 
     @property

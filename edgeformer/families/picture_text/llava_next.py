@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from edgeformer.config import PictureTextConfig, VisionConfig
+from edgeformer.config import PictureTextConfig
 from edgeformer.errors import ConfigError
 from edgeformer.families._family import Fields
 from edgeformer.families.picture_text import Seeing, llava
@@ -31,8 +31,9 @@ def with_newline(seeing: Seeing) -> Seeing:
             "config.json has vision_feature_select_strategy = 'full', and its tower has a class token, which has no "
             "place in rows of patches."
         )
-    assert isinstance(seeing.vision, VisionConfig), "LLaVA's towers are"
-    grid = seeing.vision.patches.grid
+    vision = seeing.vision
+    assert vision.kind == "vision", "as all of LLaVA's are"
+    grid = vision.patches.grid
     if grid.rows != grid.columns:
         raise ConfigError(f"config.json has a tower of {grid.rows} × {grid.columns} patches; they must be a square.")
     return replace(seeing, newline=True)

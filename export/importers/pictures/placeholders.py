@@ -109,7 +109,7 @@ class _Encoder:
         if isinstance(processor, PatchTilesProcessor):
             return self._named_tiles(processor)
         if count is None:
-            return GridPlaceholder(token=self._token)
+            return GridPlaceholder(token=self._token, video=self._source.hf_config.get("video_token_id"))
         if marks.start is not None and marks.end is not None:
             start, end = self._special(marks.start), self._special(marks.end)
             self._check_alike(marks.picture, marks.start, marks.end)

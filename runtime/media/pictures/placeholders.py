@@ -7,7 +7,7 @@
 from collections.abc import Sequence
 
 from edgeformer.errors import RequestError
-from edgeformer.manifest.pictures import Placeholder, TiledPlaceholder
+from edgeformer.manifest.pictures import GridPlaceholder, Placeholder, TiledPlaceholder
 
 
 def expand(tokens: Sequence[int], placeholder: Placeholder, grids: Sequence[tuple[int, ...]]) -> list[int]:
@@ -34,7 +34,12 @@ def expand(tokens: Sequence[int], placeholder: Placeholder, grids: Sequence[tupl
 
 
 def check_count(tokens: Sequence[int], placeholder: Placeholder, pictures: int) -> None:
-    """Raise RequestError unless a prompt has a placeholder for each of so many pictures."""
+    """Raise RequestError unless a prompt has a placeholder for each of so many pictures, and none of a video."""
+    if isinstance(placeholder, GridPlaceholder) and placeholder.video in tokens:
+        raise RequestError(
+            f"the prompt has a placeholder of a video (token {placeholder.video}), and videos are not read. Give "
+            "frames of it as pictures."
+        )
     places = list(tokens).count(placeholder.token)
     if places != pictures:
         raise RequestError(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeformer.config import GridVisionConfig, PictureTextConfig
+from edgeformer.config import PictureTextConfig
 from edgeformer.errors import PromptLengthError, RequestError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.pictures import NamedTilesPlaceholder, Placeholder
@@ -195,8 +195,8 @@ class PictureTextLM(CausalLM):
 
     def _runs(self, pixels: Pixels, processor: Processor, name: str) -> list[Run]:
         """Return what the tower reads of a picture, `TILES` tiles in a run."""
-        values, vision = processor.values(pixels, name), self.config.vision
-        if isinstance(vision, GridVisionConfig):
+        values, vision = processor.values(pixels, name), self.config.grid_vision
+        if vision is not None:
             assert isinstance(processor, GridPatches | PatchTiles), "the export has checked it"
             grids = processor.patch_grid(*pixels.shape[:2])
             parts = np.split(values, np.cumsum(grids.prod(1))[:-1])

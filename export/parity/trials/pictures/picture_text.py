@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edgeformer.config import GridVisionConfig, PictureTextConfig
+from edgeformer.config import PictureTextConfig
 from edgeformer.export.graph.tensors import to_numpy
-from edgeformer.export.importers.library_comparison import picture_sizes
+from edgeformer.export.importers.pictures.compared_inputs import picture_sizes
 from edgeformer.export.parity.figures import worst_of
 from edgeformer.export.parity.report import Check
 from edgeformer.export.parity.samples import random_tokens
@@ -165,7 +165,7 @@ class PictureTextTrial(Trial):
     def _picture(self, salt: int) -> Picture:
         """Return a picture of noise, as large as normalized pixels are, as the tower reads it."""
         random, vision = np.random.default_rng(salt), self._config.vision
-        if isinstance(vision, GridVisionConfig):
+        if vision.kind == "grid_vision":
             sizes = picture_sizes(vision)
             rows, columns = (side * vision.square for side in sizes[salt % len(sizes)])
             values = random.standard_normal((rows * columns, vision.patches.inputs), np.float32)
@@ -176,8 +176,8 @@ class PictureTextTrial(Trial):
 
     def _squares(self, picture: Picture) -> tuple[int, int]:
         """Return the rows and columns of the states of a picture of any size."""
-        vision = self._config.vision
-        assert isinstance(vision, GridVisionConfig)
+        vision = self._config.grid_vision
+        assert vision is not None
         _, rows, columns = picture[vision.grid_input][0]
         return int(rows) // vision.square, int(columns) // vision.square
 
