@@ -140,7 +140,7 @@ class PictureTextLM(CausalLM):
         if names is None:
             names = ["the picture"] if len(images) == 1 else [f"picture {index}" for index in range(len(images))]
         self._check_length(tokens, images, names, most_tokens or self.manifest.context_length - 1)
-        read, known, grids = list[PromptPicture](), dict[bytes, tuple[PromptPicture, tuple[int, int]]](), []
+        read, known, grids = list[PromptPicture](), dict[bytes, tuple[PromptPicture, tuple[int, ...]]](), []
         for image, name in zip(images, names, strict=True):
             pixels, digest, processor = self._pixels(image, len(images), name)
             if digest not in known:
@@ -185,7 +185,7 @@ class PictureTextLM(CausalLM):
 
     def _picture(
         self, pixels: Pixels, digest: bytes, processor: Processor, name: str
-    ) -> tuple[PromptPicture, tuple[int, int]]:
+    ) -> tuple[PromptPicture, tuple[int, ...]]:
         """Return a picture of a prompt, and the rows and columns of tiles that it is cut into."""
         grid = processor.grid(*pixels.shape[:2])
         count = expand([self.placeholder.token], self.placeholder, [grid]).count(self.placeholder.token)
