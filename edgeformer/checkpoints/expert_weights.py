@@ -12,6 +12,11 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
+from edgeformer.manifest.quantization import WeightFormat
+
+StoredBlocks = tuple[Tensor, Tensor, Tensor]
+"""Integers uint8 [N, B, L], scales float32 [N, B] and zero points uint8 [N, B] of a matrix."""
+
 WHOLE = slice(None)
 """All rows of a matrix."""
 
@@ -44,17 +49,15 @@ def read_rows(weights: Mapping[str, Tensor], name: str, rows: slice | Tensor) ->
 
 
 def read_blocks(
-    weights: Mapping[str, Tensor], name: str, bits: int, block: int | None, part: slice | int = WHOLE
-) -> tuple[Tensor, Tensor] | None:
-    """Return the integers uint8 [N, B, L] and scales float32 [N, B] that a checkpoint stores for a matrix.
+    weights: Mapping[str, Tensor], name: str, form: WeightFormat, part: slice | int = WHOLE
+) -> StoredBlocks | None:
+    """Return the integers uint8 [N, B, L], scales float32 and zero points uint8 [N, B] that a checkpoint stores.
 
-    A weight is scale · (integer − 2^(bits − 1)). None where there are none of `bits`, in blocks of so many weights.
-    part: rows of the matrix; of a stacked parameter the expert.
+    None where it has none of a matrix in the blocks of a format. part: rows of the matrix; of a stacked parameter the
+    expert.
     """
     reader = getattr(weights, "read_blocks", None)
-    found: tuple[Tensor, Tensor] | None = None
-    if reader is not None and block is not None:
-        found = reader(name, bits, block, part)
+    found: StoredBlocks | None = None if reader is None else reader(name, form, part)
     return found
 
 
@@ -84,6 +87,6 @@ class FirstOf(ChainMap[str, Tensor]):
         """Return some rows of a parameter."""
         return read_rows(next(weights for weights in self.maps if name in weights), name, rows)
 
-    def read_blocks(self, name: str, bits: int, block: int, part: slice | int) -> tuple[Tensor, Tensor] | None:
-        """Return the integers and scales of a parameter, or of a part of it, that a checkpoint stores."""
-        return read_blocks(next(weights for weights in self.maps if name in weights), name, bits, block, part)
+    def read_blocks(self, name: str, form: WeightFormat, part: slice | int) -> StoredBlocks | None:
+        """Return the blocks of a parameter, or of a part of it, that a checkpoint stores."""
+        return read_blocks(next(weights for weights in self.maps if name in weights), name, form, part)

@@ -12,6 +12,7 @@ from typing import Any
 
 from edgeformer.checkpoints.gguf.gguf_file import SUFFIX
 from edgeformer.checkpoints.gguf.unpacked import UnpackedGguf, sole_gguf
+from edgeformer.checkpoints.quantized.formats import take_quantization
 from edgeformer.checkpoints.sentence_transformers import transformer_folder
 from edgeformer.checkpoints.weight_map import find_weight_files
 from edgeformer.documents.json_document import read_object
@@ -55,6 +56,7 @@ class FoundModel:
         hub_id: hub repository to download the weights from; None for local models.
         text_model_of: model_type of the whole model where `hf_config` is that of the text model inside it.
         allow_pickle: whether pickled weights are read where there are no safetensors.
+        quantization: `quantization_config` of config.json, of a checkpoint whose weights are quantized.
         gguf: of a model in a GGUF file, the temporary folder that is made of it, which this keeps on disk.
     """
 
@@ -67,6 +69,7 @@ class FoundModel:
     hub_id: str | None = None
     text_model_of: str | None = None
     allow_pickle: bool = False
+    quantization: dict[str, Any] | None = None
     gguf: UnpackedGguf | None = None
 
     def fetch_weights(self) -> None:
@@ -183,12 +186,12 @@ def _open_folder(folder: Path, name: str, origin: str, hub_id: str | None = None
     modules, folder = folder, transformer_folder(folder)
     if not os.path.isfile(folder / "config.json"):  # also of a name that no file can have
         raise ConfigError(f"{folder} has no config.json; a model folder has one beside its safetensors files.")
-    hf_config = read_object(folder / "config.json")
+    hf_config, quantization = take_quantization(read_object(folder / "config.json"), f"config.json of {origin}")
     preset_file = folder / "preset.json"
     random_weights = read_object(preset_file).get("random_weights") if preset_file.is_file() else None
     return FoundModel(
         name=name, origin=origin, folder=folder, modules=modules, hf_config=hf_config, random_weights=random_weights,
-        hub_id=hub_id,
+        hub_id=hub_id, quantization=quantization,
     )  # fmt: skip
 
 

@@ -13,7 +13,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from edgeformer.checkpoints.quantized.formats import take_quantization
 from edgeformer.checkpoints.weight_map import find_weight_files
+from edgeformer.documents.json_document import read_object
 from edgeformer.errors import WeightsError
 
 
@@ -115,7 +117,18 @@ def open_tensors(folder: Path, allow_pickle: bool = False) -> dict[str, TensorFi
                     f"is left over from another save.{said} Download the folder again, or save the model anew."
                 )
             stored[name], places[name] = file, path
-    return stored
+    return _plain(stored, folder)
+
+
+def _plain(stored: dict[str, TensorFile], folder: Path) -> dict[str, TensorFile]:
+    """Return files whose quantized matrices are read as what they mean, if config.json says that they are quantized."""
+    config = folder / "config.json"
+    options = take_quantization(read_object(config), str(config))[1] if config.is_file() else None
+    if options is None:
+        return stored
+    from edgeformer.checkpoints.quantized.opened import dequantized
+
+    return dict(dequantized(stored, options, str(config)))
 
 
 def open_pickle(path: Path) -> dict[str, TensorFile]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from edgeformer.checkpoints import computed_tensors, mxfp4
-from edgeformer.checkpoints.expert_weights import LazyWeights, is_stacked
+from edgeformer.checkpoints.expert_weights import LazyWeights, StoredBlocks, is_stacked
 from edgeformer.checkpoints.tensor_files import TensorFile, open_pickle, open_tensors
 from edgeformer.checkpoints.weight_map import find_weight_files
 from edgeformer.config import AttentionConfig, DeltaNetConfig, ModelConfig
@@ -25,6 +25,7 @@ from edgeformer.families import Family, find_tensors
 from edgeformer.lora.adapter_tensors import LoraAdapter, Update
 from edgeformer.lora.merged_adapter import Changes, MergedAdapter
 from edgeformer.manifest.parts import LeftOut
+from edgeformer.manifest.quantization import WeightFormat
 from edgeformer.models import build_model
 
 Weights = Mapping[str, Tensor]
@@ -255,8 +256,8 @@ class CheckpointWeights(LazyWeights):
                 return part
         return self[name][rows]
 
-    def read_blocks(self, name: str, bits: int, block: int, part: slice | int) -> tuple[Tensor, Tensor] | None:
-        """Return the integers uint8 [N, B, L] and scales float32 [N, B] that a GGUF file stores for a parameter.
+    def read_blocks(self, name: str, form: WeightFormat, part: slice | int) -> StoredBlocks | None:
+        """Return the integers, scales and zero points that a quantized checkpoint stores for a parameter.
 
         None where it stores other blocks, or none (`expert_weights.read_blocks`). part: rows, or an expert.
         """
@@ -268,11 +269,12 @@ class CheckpointWeights(LazyWeights):
         if not hasattr(opened, "blocks") or (isinstance(part, slice) and "#" in place.tensor):
             return None
         index = slice(part, part + 1) if isinstance(part, int) and not own else slice(None)
-        found = opened.blocks(bits, block, index)
+        found: StoredBlocks | None = opened.blocks(form.bits, form.block, form.symmetric, index)
         if found is None or own:
             return found
-        integers, scales = (self._unpacked(name, each) for each in found)
-        return (integers[0], scales[0]) if isinstance(part, int) else (integers[part], scales[part])
+        integers, scales, zeros = (self._unpacked(name, each) for each in found)
+        rows = 0 if isinstance(part, int) else part
+        return integers[rows], scales[rows], zeros[rows]
 
     def _unpacked(self, name: str, tensor: Tensor) -> Tensor:
         """Return the parameter that is a part of a tensor."""

@@ -84,6 +84,11 @@ def open_with_transformers(found: FoundModel, context_length: int | None, progre
         raise ConfigError(
             f"{found.origin} has no checkpoint, and --backend transformers exports one. Export it without --backend."
         )
+    if found.quantization is not None:
+        raise ConfigError(
+            "its weights are quantized (quantization_config in config.json); --backend transformers reads plain "
+            "weights. Export it without --backend, or give the model that it was quantized from."
+        )
     progress("planning", 0)
     patched = plan_patches(found.hf_config, context_length)
     found.fetch_weights()

@@ -7,7 +7,7 @@ transformers is missing, or has no such module, the certificate says that nothin
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from edgeformer.checkpoints.gguf.unpacked import UnpackedGguf
+from edgeformer.checkpoints.quantized.formats import check_quantization
 from edgeformer.checkpoints.source import ModelSource
 from edgeformer.checkpoints.tensor_files import open_tensors
 from edgeformer.config import ModelConfig, PatchStem, PictureTextConfig, StackConfig
@@ -34,6 +35,10 @@ TOLERANCE = 5e-6
 """Largest difference of an output over the largest output. transformers rounds some tables to float32 when it makes
 them: outputs change by up to 1.2e-7 in the random models of all families, and by 40 times that, if it adds up, in
 models with 40 times as many layers. Other models agree to 1e-14; a wrong formula changes outputs by far more."""
+
+ROUNDED = 2**-8
+"""Largest relative difference of a quantized weight: transformers multiplies integers with scales in the scales' type,
+bfloat16 at least. A weight within it is compared as what it means exactly; others are left, and show in the outputs."""
 
 TEXT, LONGEST_WINDOW = 32, 512
 """Tokens of the text beyond the longest window; longer windows, in tokens, are not exceeded."""
@@ -124,6 +129,8 @@ def _build(source: ModelSource) -> Any:
     values = {name: decoded(value) for name, value in plain if name not in ("model_type", "auto_map")}
     if source.gguf is not None:
         values |= _read_metadata(source.gguf, model_type)
+    if source.quantization is not None:
+        values["quantization_config"] = _dequantizing(source.quantization)
     try:
         config = CONFIG_MAPPING[model_type].from_dict(values)
         kind = getattr(transformers, _class_name(source))
@@ -138,6 +145,17 @@ def _build(source: ModelSource) -> Any:
         if size > LARGEST_MODULE and type(module) not in (nn.Linear, nn.Embedding):
             raise NotComparedError(f"{name} alone would take {size / 2**30:.1f} GiB of memory in transformers")
     return model
+
+
+def _dequantizing(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options with which transformers reads a quantized checkpoint as plain weights.
+
+    Raises NotComparedError for a format that it runs over kernels of a package instead.
+    """
+    form = check_quantization(options, "config.json")
+    if not form.dequantizes:
+        raise NotComparedError(f"transformers does not read {options.get('quant_method')} as plain weights")
+    return options | {"dequantize": True}
 
 
 def _read_metadata(gguf: UnpackedGguf, model_type: str) -> dict[str, Any]:
@@ -178,11 +196,28 @@ def _load(source: ModelSource, model: Any) -> "LoadedWeights":
         said = str(error).strip().splitlines() or [""]
         raise NotComparedError(f"transformers cannot load it ({type(error).__name__}: {said[0][:300]})") from error
     loaded.place_buffers(model)
+    if source.quantization is not None:
+        for name, ours, theirs in _read_by_both(source, model, loaded):
+            if bool(((ours.double() - theirs.double()).abs() <= ROUNDED * ours.double().abs()).all()):
+                loaded.replace(name, ours)
     return loaded
 
 
-def _read_otherwise(source: ModelSource, model: Any, loaded: Mapping[str, Tensor]) -> str:
+def _read_otherwise(source: ModelSource, model: Any, loaded: "LoadedWeights") -> str:
     """Return a sentence that names tensors which transformers reads with other numbers than edgeformer does."""
+    names = [
+        name
+        for name, ours, theirs in _read_by_both(source, model, loaded)
+        if not torch.equal(ours.double(), theirs.double())
+    ]
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f" transformers reads other numbers than edgeformer in {', '.join(names[:3])}{more}." if names else ""
+
+
+def _read_by_both(
+    source: ModelSource, model: Any, loaded: Mapping[str, Tensor]
+) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Yield tensors of the checkpoint that are no parts of others: name in the module, edgeformer's, transformers'."""
     from edgeformer.transformers_backend.tensors.stored_tensors import stored_tensors
 
     files = open_tensors(source.folder, source.allow_pickle)
@@ -190,16 +225,10 @@ def _read_otherwise(source: ModelSource, model: Any, loaded: Mapping[str, Tensor
     try:
         found = stored_tensors(empty, model)
     except EdgeformerError:
-        return ""
-    names = [
-        each.origin
-        for name, each in found.items()
-        if each.conversion is None
-        and name in loaded
-        and not torch.equal(files[each.origin].get_tensor(each.origin).double(), loaded[name].double())
-    ]
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f" transformers reads other numbers than edgeformer in {', '.join(names[:3])}{more}." if names else ""
+        return
+    for name, each in found.items():
+        if each.conversion is None and name in loaded:
+            yield name, files[each.origin].get_tensor(each.origin), loaded[name]
 
 
 def _place_embeddings(model: nn.Module, stored: Mapping[str, Tensor]) -> None:

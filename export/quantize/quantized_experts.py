@@ -73,15 +73,15 @@ class QuantizedExperts:
 
     def _stored_blocks(self, expert: int) -> QuantizedBlocks | None:
         """Return the blocks that the checkpoint stores for all parameters of an expert, None unless it has them."""
-        source, form = self.tensor.source, self.form
-        if source.transposed or not form.symmetric:
+        source = self.tensor.source
+        if source.transposed:
             return None
         parts = []
         for name in source.parameters:
-            found = read_blocks(self.tensor.values, name, form.bits, form.block, expert)
+            found = read_blocks(self.tensor.values, name, self.form, expert)
             if found is None:
                 return None
-            parts.append(stored_blocks(found, form, name))
+            parts.append(stored_blocks(found, name))
         if len(parts) == 1:
             return parts[0]
         joined = (torch.stack([getattr(part, each) for part in parts], 1).flatten(0, 1) for each in PARTS)

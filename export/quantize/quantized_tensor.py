@@ -16,7 +16,7 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
-from edgeformer.checkpoints.expert_weights import read_blocks, read_rows, row_slices
+from edgeformer.checkpoints.expert_weights import StoredBlocks, read_blocks, read_rows, row_slices
 from edgeformer.errors import ExportError
 from edgeformer.export.graph.tensors import TORCH_DTYPES, StreamedTensor, join, multiplied
 from edgeformer.export.quantize.calibrated_weights import Calibrated
@@ -84,12 +84,12 @@ class QuantizedMatrix:
         if self.form.reads_calibration:
             assert self.calibrated is not None and self._by_rows
             return concatenate([self.calibrated[name] for name in source.parameters])
-        if self._by_rows and self.form.symmetric:
-            found = [read_blocks(values, name, self.form.bits, self.form.block, rows) for name in source.parameters]
+        if self._by_rows:
+            found = [read_blocks(values, name, self.form, rows) for name in source.parameters]
             if any(each is not None for each in found):
                 return concatenate(
                     [
-                        self._rounded(name, rows) if kept is None else stored_blocks(kept, self.form, name)
+                        self._rounded(name, rows) if kept is None else stored_blocks(kept, name)
                         for name, kept in zip(source.parameters, found, strict=True)
                     ]
                 )
@@ -225,11 +225,11 @@ def concatenate_matrices(name: str, matrices: Sequence[QuantizedMatrix]) -> Quan
     return QuantizedMatrix(tensor, first.form, columns=first.columns, calibrated=first.calibrated)
 
 
-def stored_blocks(stored: tuple[Tensor, Tensor], form: WeightFormat, parameter: str) -> QuantizedBlocks:
-    """Return the blocks that a checkpoint stores, integers and scales, without a rounding of ours."""
-    integers, scales = stored
+def stored_blocks(stored: StoredBlocks, parameter: str) -> QuantizedBlocks:
+    """Return the blocks that a checkpoint stores, without a rounding of ours."""
+    integers, scales, zeros = stored
     check_finite(scales, (parameter,))
-    return QuantizedBlocks(integers, scales, torch.full(scales.shape, form.zero, dtype=torch.uint8))
+    return QuantizedBlocks(integers, scales, zeros)
 
 
 def is_finite(x: Tensor) -> bool:

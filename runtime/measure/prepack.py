@@ -255,7 +255,8 @@ def _source_logits(model: Seq2SeqLM, tokens: list[int]) -> list[NDArray[Any]]:
 @_outputs.register
 def _text_logits(model: CausalLM, tokens: list[int]) -> list[NDArray[Any]]:
     decoder = model.new_decoder(1, len(tokens) + STEPS)
-    return [model.forward(tokens), decoder.prefill(0, tokens).copy(), *_steps(decoder, tokens)]
+    whole = model.new_decoder(1, len(tokens)).prefill_all(0, tokens)
+    return [whole, decoder.prefill(0, tokens).copy(), *_steps(decoder, tokens)]
 
 
 def _steps(decoder: StepRunner, tokens: list[int]) -> list[NDArray[Any]]:

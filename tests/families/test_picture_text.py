@@ -18,6 +18,7 @@ import torch
 from picture_text_rows import IMAGE, MARKS, MODELS, save
 
 from edgeformer import ops
+from edgeformer.check import check
 from edgeformer.checkpoints.source import open_source
 from edgeformer.config import PatchWindows
 from edgeformer.errors import ConfigError, ExportError, ParityError, RequestError
@@ -181,6 +182,8 @@ def test_a_prompt_of_paligemma_is_about_a_picture(models, bundles):
             call("no picture")
     with pytest.raises(ConfigError, match="text model is not exported by itself: its prompts attend both ways"):
         export_model(models(*PALIGEMMA).folder, folder.parent / "text", text_only=True)
+    said = [finding.problem for finding in check(folder).clients["onnxruntime-genai"]]
+    assert any("prompts causally, which those of a paligemma are not" in each for each in said)
     # The same prompt is found again, and no beginning of it, because every key depends on all of it.
     seen = [runtime.see(f"<image>{text}", PICTURES[:1]) for text in ("one", "one", "one more")]
     assert seen[0].tokens == seen[1].tokens and not set(seen[0].tokens) & set(seen[2].tokens)
@@ -732,6 +735,7 @@ def gemma3(bundles):
 
 
 def test_a_block_is_one_run_whatever_the_chunk(gemma3):
+    assert "windowed" not in gemma3.manifest.graphs  # whose caches are shorter than those that the block's graph reads
     seen = gemma3.see(PROMPT.format(MARKS["gemma3"]), PICTURES)
     size = gemma3.manifest.vocab_size
     found = []

@@ -10,7 +10,7 @@ from typing import Any
 
 from edgeformer.check.client_rules import genai_keys as keys
 from edgeformer.check.finding import Finding, error, unknown, warning
-from edgeformer.check.folder import GENAI_CONFIG, TOKENIZER, TOKENIZER_CONFIG, Folder
+from edgeformer.check.folder import CONFIG, GENAI_CONFIG, TOKENIZER, TOKENIZER_CONFIG, Folder
 from edgeformer.check.graph_facts import GraphFacts
 from edgeformer.check.kernel_rules import genai_library_findings
 from edgeformer.check.session_rules import session_findings
@@ -38,6 +38,8 @@ FULL = "full_attention"
 """onnxruntime-genai's word for a layer with keys and values; it gives a convolution state to any other layer."""
 
 TOKENIZERS = ("BPE", "Unigram")
+BOTH_WAYS = ("paligemma",)
+"""Types of models whose prompts attend both ways, which it runs causally."""
 
 
 def genai_findings(folder: Folder) -> Iterator[Finding]:
@@ -52,6 +54,9 @@ def genai_findings(folder: Folder) -> Iterator[Finding]:
     if wrong:
         return
     model, search = config.get("model", {}), config.get("search", {})
+    whole = folder.document(CONFIG).get("model_type")
+    if whole in BOTH_WAYS:
+        yield warning(f"It reads no pictures here, and prompts causally, which those of a {whole} are not.")
     yield from _type(model)
     yield from _tokenizer(folder)
     yield from _providers(model)

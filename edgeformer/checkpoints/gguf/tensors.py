@@ -62,16 +62,19 @@ class GgufSlice:
         found = self._arranged([_dequantized(each, self._raw(each, index)) for each in self._recipe.tensors])
         return found - self._recipe.offset if self._recipe.offset else found
 
-    def blocks(self, bits: int, block: int, index: Any = ...) -> tuple[Tensor, Tensor] | None:
-        """Return the integers uint8 [..., N, B, L] and scales float32 [..., N, B] of blocks, as they are stored.
+    def blocks(
+        self, bits: int, block: int | None, symmetric: bool, index: Any = ...
+    ) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Return the integers uint8 [..., N, B, L], scales float32 and zero points [..., N, B], as they are stored.
 
-        A weight is scale · (integer − 2^(bits − 1)). None where the file has no such blocks of `bits` and `block`.
+        Zero points are all 2^(bits − 1). None where the file has no such blocks of `bits` and `block`.
         """
         kinds = {each.type.name for each in self._recipe.tensors}
         if len(kinds) > 1 or INTEGERS.get(kinds.pop()) != (bits, block) or self._recipe.offset:
             return None
         pairs = [_integers(each, self._raw(each, index), bits) for each in self._recipe.tensors]
-        return self._arranged([each for each, _ in pairs]), self._arranged([each for _, each in pairs])
+        integers, scales = (self._arranged([pair[part] for pair in pairs]) for part in (0, 1))
+        return integers, scales, torch.full(scales.shape, 1 << (bits - 1), dtype=torch.uint8)
 
     def _raw(self, tensor: StoredTensor, index: Any) -> NDArray[Any]:
         """Return the bytes of a part of a tensor, [..., bytes of a row]."""

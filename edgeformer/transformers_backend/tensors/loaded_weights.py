@@ -52,6 +52,10 @@ class LoadedWeights(LazyWeights):
     def __len__(self) -> int:
         return len(self._tensors)
 
+    def replace(self, name: str, tensor: Tensor) -> None:
+        """Give a parameter another value."""
+        self._tensors[name] = tensor
+
     def place_buffers(self, model: Any) -> None:
         """Give a module the stored buffers, in the types that its own have."""
         for name, buffer in model.named_buffers():

@@ -117,10 +117,10 @@ def _copied(original: Mapping[str, Tensor], stored: StoredWeights, name: str, fo
     experts, precision = stored.experts_of(name), torch.finfo(stored.scale_dtype(name))
     parts: Sequence[slice | int] = [WHOLE] if experts is None else range(experts)
     for part in parts:
-        found = read_blocks(original, name, form.bits, form.block, part) if form.symmetric else None
+        found = read_blocks(original, name, form, part)
         if found is None:
             return
-        steps, scales = found[0].float() - form.zero, found[1][..., None]
+        steps, scales = found[0].float() - found[2][..., None], found[1][..., None]
         value = stored[name] if isinstance(part, slice) else stored.read_expert(name, part)
         rows = stored.output_rows(name, value.float()) if isinstance(part, slice) else value.float()
         allowed = 2 * precision.eps * scales.abs().clamp(min=precision.smallest_normal) * steps.abs()

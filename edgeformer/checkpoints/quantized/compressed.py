@@ -1,0 +1,80 @@
+"""compressed-tensors (llm-compressor, vLLM): packed integers, int8 and float8 with scales.
+
+    pack-quantized    X.weight_packed  int32 [N, K · bits / 32], integers + 2^(bits − 1)    X.weight_shape  [2]
+                      X.weight_scale [N, G]   X.weight_zero_point  int32 [N · bits / 32, G]   X.weight_g_idx  [K]
+    int-quantized     X.weight  int8 [N, K]       X.weight_scale [N, G], [N, 1] or [1]   X.weight_zero_point  the same
+    float-quantized   X.weight  float8 [N, K]     X.weight_scale, as of float8 (`float8.py`)
+
+Scales of inputs, of outputs and of caches are left out: a bundle rounds activations as its precision says, or not.
+Source: compressed_tensors 0.20, compressors/.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from edgeformer.checkpoints.quantized.float8 import ScaledSlice
+from edgeformer.checkpoints.quantized.grouped_integers import Grouped, GroupedSlice, unpacked
+from edgeformer.checkpoints.quantized.stored import Stored, matrices, read, whole_shape
+from edgeformer.errors import WeightsError
+
+PACKED = (4, 8)
+"""Bits of packed integers that are read."""
+
+
+def compressed_matrices(options: Mapping[str, Any], stored: Stored) -> dict[str, Any]:
+    """Return the matrices of a checkpoint by the names of their modules. Raises WeightsError for other shapes."""
+    found: dict[str, Any] = {}
+    for module in matrices(stored, "weight_packed"):
+        outputs, inputs = (int(size) for size in read(stored, f"{module}.weight_shape"))
+        _, words = whole_shape(stored, f"{module}.weight_packed", 2)
+        bits = next((bits for bits in PACKED if words == -(-inputs * bits // 32)), None)
+        if bits is None:
+            raise WeightsError(
+                f"{module}.weight_packed has {words} words for {inputs} inputs; read here are integers of 4 and 8 bits."
+            )
+        groups = whole_shape(stored, f"{module}.weight_scale", 2)[1]
+        whole_shape(stored, f"{module}.weight_scale", (outputs, groups))
+        found[module] = GroupedSlice((outputs, inputs), bits, partial(_packed, stored, module, bits, inputs, outputs))
+    for module in matrices(stored, "weight_scale"):
+        if module in found:
+            continue
+        file = stored[f"{module}.weight"]
+        matrix = file.get_slice(f"{module}.weight")
+        if matrix.get_dtype() == "I8":
+            shape = whole_shape(stored, f"{module}.weight", 2)
+            found[module] = GroupedSlice((shape[0], shape[1]), 8, partial(_plain, stored, module))
+        else:
+            found[module] = ScaledSlice(f"{module}.weight", matrix, read(stored, f"{module}.weight_scale"))
+    return found
+
+
+def _packed(stored: Stored, module: str, bits: int, inputs: int, outputs: int) -> Grouped:
+    zeros = order = None
+    if f"{module}.weight_zero_point" in stored:
+        words = read(stored, f"{module}.weight_zero_point")
+        zeros = unpacked(words.T.contiguous(), bits)[:, :outputs].T.contiguous()
+    if f"{module}.weight_g_idx" in stored:
+        order = read(stored, f"{module}.weight_g_idx").long()
+    integers = unpacked(read(stored, f"{module}.weight_packed"), bits)[:, :inputs]
+    return Grouped(integers, read(stored, f"{module}.weight_scale").float(), zeros, order)
+
+
+def _plain(stored: Stored, module: str) -> Grouped:
+    integers = _unsigned(read(stored, f"{module}.weight"))
+    zeros = None
+    if f"{module}.weight_zero_point" in stored:
+        zeros = _columns(_unsigned(read(stored, f"{module}.weight_zero_point")), len(integers))
+    return Grouped(integers, _columns(read(stored, f"{module}.weight_scale").float(), len(integers)), zeros)
+
+
+def _unsigned(integers: Tensor) -> Tensor:
+    """Return int8 as uint8, raised by 128."""
+    return (integers.short() + 128).byte()
+
+
+def _columns(values: Tensor, outputs: int) -> Tensor:
+    """Return [N, G] of values for all outputs, or one for all."""
+    return values.reshape(-1, 1).expand(outputs, 1).contiguous() if values.numel() == 1 else values

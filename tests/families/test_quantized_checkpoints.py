@@ -1,0 +1,378 @@
+"""Checkpoints in GPTQ, AWQ, compressed-tensors, float8 and bitsandbytes: their numbers, and integers that are copied.
+
+The writers here follow the formats' own packers; where a package of a format is installed, it is the other reader.
+"""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from edgeformer.checkpoints.source import open_source
+from edgeformer.errors import ConfigError, ExportError, WeightsError
+from edgeformer.export import export_model
+from edgeformer.export.importers.library_comparison import compare_modules
+from edgeformer.manifest.quantization import QuantizationOverrides, make_quantization
+from edgeformer.runtime import load
+
+SIZES = {
+    "vocab_size": 96, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 64, "head_dim": 16, "initializer_range": 0.2,
+}  # fmt: skip
+GROUP = 32
+IDS = [[5, 17, 3, 90, 41, 8, 8, 63, 2, 30]]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A folder with a plain model."""
+    folder = tmp_path_factory.mktemp("plain")
+    torch.manual_seed(4)
+    transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**SIZES)).save_pretrained(folder)
+    return folder
+
+
+def packed(fields, bits):
+    """Pack integers [..., n] into int32 words, the first in the lowest bits."""
+    shifts = torch.arange(0, 32, bits)
+    words = (fields.long().unflatten(-1, (-1, 32 // bits)) << shifts).sum(-1)
+    return words.to(torch.uint32).view(torch.int32)
+
+
+def grouped(weight, bits, size, groups=None, *, symmetric=False):
+    """Round a matrix [N, K] in groups; return integers, scales, zeros, and the matrix that they mean, in float64."""
+    order = torch.arange(weight.shape[1]) // size if groups is None else groups
+    integers, weight = torch.empty_like(weight, dtype=torch.float64), weight.double()
+    scales, zeros = torch.empty(2, len(weight), int(order.max()) + 1, dtype=torch.float64)
+    top = (1 << bits) - 1
+    for group in range(scales.shape[1]):
+        part = weight[:, order == group]
+        low, high = part.amin(1).clamp(max=0), part.amax(1).clamp(min=0)
+        scale = (2 * torch.maximum(high, -low) if symmetric else high - low).div(top).half().double()
+        zero = torch.full_like(low, (top + 1) / 2) if symmetric else (-low / scale).round().clamp(1, top)
+        integers[:, order == group] = (part / scale[:, None] + zero[:, None]).round().clamp(0, top)
+        scales[:, group], zeros[:, group] = scale, zero
+    return integers, scales, zeros, (integers - zeros[:, order]) * scales[:, order]
+
+
+def gptq(weight, bits=4, size=GROUP, *, symmetric=True, act_order=False, v2=False):
+    groups = torch.randperm(weight.shape[1]) // size if act_order else None
+    integers, scales, zeros, meant = grouped(weight, bits, size, groups, symmetric=symmetric)
+    order = torch.arange(weight.shape[1]) // size if groups is None else groups
+    words = packed(zeros.T.contiguous(), bits)
+    ones = sum(1 << shift for shift in range(0, 32, bits))
+    stored = {
+        "qweight": packed(integers.contiguous(), bits).T.contiguous(),
+        "qzeros": words if v2 else ((words.long() - ones) & 0xFFFFFFFF).to(torch.uint32).view(torch.int32),
+        "scales": scales.T.half().contiguous(),
+        "g_idx": order.int(),
+    }
+    return stored, meant
+
+
+def awq(weight, size=GROUP):
+    integers, scales, zeros, meant = grouped(weight, 4, size)
+    order = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7])
+
+    def by_outputs(fields):
+        return packed(fields.T.unflatten(-1, (-1, 8))[..., order].flatten(-2).contiguous(), 4)
+
+    return {"qweight": by_outputs(integers), "qzeros": by_outputs(zeros), "scales": scales.T.half().contiguous()}, meant
+
+
+def pack_quantized(weight, bits=4, size=GROUP, *, symmetric=True):
+    integers, scales, zeros, _ = grouped(weight, bits, size, symmetric=symmetric)
+    stored = {
+        "weight_packed": packed(integers.contiguous(), bits), "weight_scale": scales.bfloat16(),
+        "weight_shape": torch.tensor(weight.shape),
+    }  # fmt: skip
+    exact = scales.bfloat16().double()
+    if not symmetric:
+        stored["weight_zero_point"] = packed(zeros.T.contiguous(), bits).T.contiguous()
+    return stored, ((integers.unflatten(1, (-1, size)) - zeros[..., None]) * exact[..., None]).flatten(1)
+
+
+def int_quantized(weight):
+    scale = (weight.double().abs().amax(1, keepdim=True) / 127).float()
+    integers = (weight.double() / scale).round().to(torch.int8)
+    return {"weight": integers, "weight_scale": scale}, integers.double() * scale
+
+
+def float8(weight, block=None, last="weight_scale_inv"):
+    if block is None:
+        scale = weight.abs().amax(1, keepdim=True).float() / 448
+        full = scale
+    else:
+        rows, columns = weight.shape
+        scale = torch.rand(-(-rows // block[0]), -(-columns // block[1])) * 0.01 + 0.001
+        full = scale.repeat_interleave(block[0], 0)[:rows].repeat_interleave(block[1], 1)[:, :columns]
+    numbers = (weight / full).to(torch.float8_e4m3fn)
+    return {"weight": numbers, last: scale}, numbers.double() * full
+
+
+NF4 = torch.tensor([-1.0, -0.7, -0.53, -0.39, -0.28, -0.18, -0.09, 0.0, 0.08, 0.16, 0.25, 0.34, 0.44, 0.56, 0.72, 1.0])
+"""A table like that of nf4; the file brings its own."""
+
+
+def nf4(weight, *, nested=False):
+    blocks = weight.double().flatten().reshape(-1, 64)
+    absmax, offset = blocks.abs().amax(1), 0.0
+    stored = {"quant_map": NF4.clone()}
+    if nested:
+        table, offset = torch.linspace(-1, 1, 256), float(absmax.mean())
+        outer = (absmax - offset).abs().amax().reshape(1)
+        indices = ((absmax - offset) / outer)[:, None].sub(table).abs().argmin(1)
+        absmax = table[indices].double() * outer.float().double() + offset
+        stored |= {
+            "absmax": indices.to(torch.uint8), "nested_absmax": outer.float(), "nested_quant_map": table,
+        }  # fmt: skip
+    else:
+        absmax = absmax.float().double()
+        stored["absmax"] = absmax.float()
+    indices = (blocks / absmax[:, None])[..., None].sub(NF4).abs().argmin(-1)
+    flat = indices.flatten()
+    state = {
+        "quant_type": "nf4", "blocksize": 64, "dtype": "float32", "shape": list(weight.shape),
+        "nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": offset,
+    }  # fmt: skip
+    name = "quant_state.bitsandbytes__nf4"
+    stored[name] = torch.tensor(list(json.dumps(state).encode()), dtype=torch.uint8)
+    stored = {f"weight.{last}": tensor for last, tensor in stored.items()}
+    stored["weight"] = (flat[::2] << 4 | flat[1::2]).to(torch.uint8)[:, None]
+    return stored, (NF4.double()[indices] * absmax[:, None]).reshape(weight.shape)
+
+
+def int8_rows(weight):
+    scale = weight.double().abs().amax(1).float()
+    integers = (weight.double() * 127 / scale[:, None]).round().to(torch.int8)
+    return {"weight": integers, "SCB": scale, "weight_format": torch.tensor(0, dtype=torch.uint8)}, (
+        integers.double() * scale[:, None] / 127
+    )
+
+
+def ct(form, **weights):
+    group = {"weights": {"type": "int", "symmetric": True, **weights}, "targets": ["Linear"]}
+    return {
+        "quant_method": "compressed-tensors", "format": form, "config_groups": {"group_0": group},
+        "ignore": ["lm_head"], "quantization_status": "compressed",
+    }  # fmt: skip
+
+
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": GROUP}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True, "version": "gemm"}
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+W4 = {"num_bits": 4, "strategy": "group", "group_size": GROUP}
+BNB = {"quant_method": "bitsandbytes"}
+FORMATS = {
+    "gptq": (GPTQ | {"sym": True}, gptq),
+    "gptq-asymmetric": (GPTQ, lambda weight: gptq(weight, symmetric=False)),
+    "gptq-act-order": (GPTQ | {"desc_act": True}, lambda weight: gptq(weight, act_order=True, symmetric=False)),
+    "gptq-v2-int8": (
+        GPTQ | {"bits": 8, "group_size": -1, "checkpoint_format": "gptq_v2"},
+        lambda weight: gptq(weight, 8, weight.shape[1], v2=True),
+    ),
+    "gptq-int2": (GPTQ | {"bits": 2}, lambda weight: gptq(weight, 2, symmetric=False)),
+    "awq": (AWQ, awq),
+    "w4a16": (ct("pack-quantized", **W4), pack_quantized),
+    "w4a16-asymmetric": (ct("pack-quantized", **W4 | {"symmetric": False}),
+                         lambda weight: pack_quantized(weight, symmetric=False)),
+    "w8a16": (ct("pack-quantized", **W4 | {"num_bits": 8}), lambda weight: pack_quantized(weight, 8)),
+    "w8a8": (ct("int-quantized", num_bits=8, strategy="channel"), int_quantized),
+    "w8a8-float": (ct("float-quantized", num_bits=8, type="float", strategy="channel"),
+                   lambda weight: float8(weight, last="weight_scale")),
+    "fp8-blocks": (FP8 | {"weight_block_size": [24, 48]}, lambda weight: float8(weight, (24, 48))),
+    "fp8-even-blocks": (FP8 | {"weight_block_size": [32, 64]}, lambda weight: float8(weight, (32, 64))),
+    "nf4": (BNB | {"load_in_4bit": True}, nf4),
+    "nf4-nested": (BNB | {"load_in_4bit": True}, lambda weight: nf4(weight, nested=True)),
+    "int8": (BNB | {"load_in_8bit": True}, int8_rows),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def quantized(plain, tmp_path_factory):
+    """Return a function that writes the model in a format; it returns the folder, and the matrices that are meant."""
+    root, made = tmp_path_factory.mktemp("quantized"), {}
+
+    def write(name):
+        if name in made:
+            return made[name]
+        options, quantize = FORMATS[name]
+        folder = root / name
+        shutil.copytree(plain, folder)
+        torch.manual_seed(11)
+        tensors, meant = {}, {}
+        for key, tensor in load_file(plain / "model.safetensors").items():
+            if not key.endswith("_proj.weight"):
+                tensors[key] = meant[key] = tensor
+                continue
+            stored, meant[key] = quantize(tensor)
+            module = key.removesuffix(".weight")
+            tensors |= {f"{module}.{last}": each.contiguous() for last, each in stored.items()}
+        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+        config = json.loads((folder / "config.json").read_text()) | {"quantization_config": options}
+        (folder / "config.json").write_text(json.dumps(config))
+        made[name] = folder, meant
+        return made[name]
+
+    return write
+
+
+def logits_of(plain, meant):
+    """Return the logits of transformers' module with given matrices, in float64."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float64, attn_implementation="eager")
+    model.load_state_dict({name: tensor.double() for name, tensor in meant.items()}, strict=False)
+    with torch.no_grad():
+        return model(torch.tensor(IDS)).logits[0].numpy()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_weights_are_those_that_the_integers_mean(plain, quantized, name):
+    folder, meant = quantized(name)
+    weights = open_source(folder).weights()
+    same = open_source(plain).weights()
+    assert list(weights) == list(same)
+    for ours in weights:
+        theirs = weights._places[ours].tensor
+        expected = meant[theirs] if theirs in meant else same[ours]
+        torch.testing.assert_close(weights[ours].double(), expected.double(), atol=1e-6, rtol=1e-6)
+        rows = slice(1, 7)
+        torch.testing.assert_close(weights.read_rows(ours, rows), weights[ours][rows], atol=0, rtol=0)
+    assert any(not torch.allclose(weights[ours], same[ours], atol=1e-4) for ours in weights), "nothing was rounded"
+
+
+COPIED = {
+    "gptq": ("int4", {}), "gptq-asymmetric": ("int4", {"symmetric": False}), "awq": ("int4", {"symmetric": False}),
+    "gptq-v2-int8": ("int8", {"block": 64}), "w4a16": ("int4", {}),
+    "w4a16-asymmetric": ("int4", {"symmetric": False}), "w8a16": ("int8", {"block": 16}),
+    "w8a8": ("int8", {"activations": "per_token"}), "int8": ("int8", {"activations": "per_token"}),
+}  # fmt: skip
+"""The precision and the options with which the integers of a format are those of the bundle."""
+
+
+@pytest.mark.parametrize("name", COPIED)
+def test_integers_are_copied_and_verified(plain, quantized, tmp_path, name):
+    precision, options = COPIED[name]
+    chosen = make_quantization(precision, QuantizationOverrides(**options))
+    result = export_model(quantized(name)[0], tmp_path / "bundle", precision=precision, quantization=chosen)
+    report = json.loads((result.path / "parity" / "report.json").read_text())
+    [copied] = [check for check in json_checks(report) if check["name"] == "weights: copied blocks"]
+    assert copied["value"] == 0
+    assert "quantization_config" not in json.loads((result.path / "config.json").read_text())
+
+
+def json_checks(found):
+    """Yield the checks of a report, wherever they stand in it."""
+    if isinstance(found, dict):
+        if {"name", "value", "limit"} <= found.keys():
+            yield found
+        for each in found.values():
+            yield from json_checks(each)
+    elif isinstance(found, list):
+        for each in found:
+            yield from json_checks(each)
+
+
+@pytest.mark.parametrize("name", ["gptq-act-order", "fp8-blocks", "nf4-nested"])
+def test_a_bundle_computes_what_the_checkpoint_means(plain, quantized, tmp_path, name):
+    folder, meant = quantized(name)
+    bundle = export_model(folder, tmp_path / "bundle", precision="fp32").path
+    found = load(bundle).forward(IDS[0])
+    np.testing.assert_allclose(np.asarray(found).reshape(-1, 96), logits_of(plain, meant), atol=2e-5)
+    assert np.abs(logits_of(plain, meant) - logits_of(plain, {})).max() > 1e-3, "the control: rounding shows"
+
+
+def test_an_export_compares_with_what_transformers_reads(plain, quantized, tmp_path):
+    """transformers makes plain weights of float8; a scale that is read otherwise is refused."""
+    folder, _ = quantized("fp8-even-blocks")
+    compared = compare_modules(open_source(folder), open_source(folder).weights())
+    assert compared.difference is not None and compared.difference < 1e-6
+    wrong = dict(open_source(folder).weights())
+    wrong["blocks.0.feed_forward.gate.weight"] = wrong["blocks.0.feed_forward.gate.weight"] * 1.01
+    with pytest.raises(ExportError, match="does not compute what transformers"):
+        compare_modules(open_source(folder), wrong)
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if FORMATS[name][0]["quant_method"] == "compressed-tensors"])
+def test_compressed_tensors_are_those_of_their_package(quantized, name):
+    source = open_source(quantized(name)[0])
+    compared = compare_modules(source, source.weights())
+    assert compared.difference is not None and compared.difference < 1e-6
+
+
+FAULTS = {
+    "nibbles swapped": ("awq", "qweight", lambda words: ((words & 0x0F0F0F0F) << 4) | ((words >> 4) & 0x0F0F0F0F)),
+    "zero points one lower": ("gptq-asymmetric", "qzeros", lambda words: words - 0x11111111),
+    "groups in another order": ("gptq-act-order", "g_idx", lambda order: order.flip(0)),
+    "scales of other groups": ("w4a16", "weight_scale", lambda scales: scales.flip(1)),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_changes_the_weights(quantized, tmp_path, fault):
+    """What the tests above compare depends on the order of fields, on zero points, on groups and on scales."""
+    name, last, wrong = FAULTS[fault]
+    folder, meant = quantized(name)
+    shutil.copytree(folder, tmp_path / "wrong")
+    tensors = load_file(folder / "model.safetensors")
+    key = f"model.layers.1.mlp.up_proj.{last}"
+    tensors[key] = wrong(tensors[key]).contiguous()
+    save_file(tensors, tmp_path / "wrong" / "model.safetensors", {"format": "pt"})
+    found = open_source(tmp_path / "wrong").weights()["blocks.1.feed_forward.up.weight"]
+    assert (found.double() - meant["model.layers.1.mlp.up_proj.weight"]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"quant_method": "aqlm"}, "quant_method = 'aqlm'; weights are read in gptq, awq, compressed-tensors, fp8"),
+        ({"bits": 4}, "quant_method = None; weights are read in"),
+        (GPTQ | {"bits": 3}, r"quantization_config\.bits = 3, and edgeformer reads gptq where it is one of 2, 4, 8"),
+        (AWQ | {"version": "gemv"}, r"quantization_config\.version = 'gemv', and edgeformer reads awq where"),
+        (ct("marlin-24"), r"quantization_config\.format = 'marlin-24', and edgeformer reads compressed-tensors"),
+        (
+            ct("pack-quantized") | {"sparsity_config": {"format": "sparse-24-bitmask"}},
+            r"quantization_config\.sparsity_config = .* where it is dense",
+        ),
+        (
+            FP8 | {"weight_block_size": 128},
+            r"weight_block_size = 128, and edgeformer reads fp8 where it is two numbers",
+        ),
+    ],
+)
+def test_formats_that_are_not_read_are_refused(plain, tmp_path, options, message):
+    shutil.copytree(plain, tmp_path / "model")
+    config = json.loads((plain / "config.json").read_text()) | {"quantization_config": options}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match=message):
+        open_source(tmp_path / "model")
+
+
+def test_plain_weights_that_claim_a_format_are_refused(plain, tmp_path):
+    shutil.copytree(plain, tmp_path / "model")
+    config = json.loads((plain / "config.json").read_text()) | {"quantization_config": GPTQ}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(WeightsError, match=r"says that weights are quantized, and the checkpoint has none that are"):
+        open_source(tmp_path / "model").weights()
+
+
+@pytest.mark.parametrize(
+    ("name", "last", "message"),
+    [
+        ("gptq", "scales", r"lacks model\.layers\.0\.mlp\.down_proj\.scales, without which the integers mean nothing"),
+        ("gptq", "qzeros", r"lacks .*qzeros"),
+        ("awq", "qzeros", r"lacks .*qzeros"),
+        ("w4a16", "weight_scale", r"lacks .*weight_scale"),
+    ],
+)
+def test_a_missing_tensor_is_named(quantized, tmp_path, name, last, message):
+    folder, _ = quantized(name)
+    shutil.copytree(folder, tmp_path / "model")
+    tensors = load_file(folder / "model.safetensors")
+    del tensors[f"model.layers.0.mlp.down_proj.{last}"]
+    save_file(tensors, tmp_path / "model" / "model.safetensors", {"format": "pt"})
+    with pytest.raises(WeightsError, match=message):
+        open_source(tmp_path / "model").weights()
