@@ -712,11 +712,12 @@ BLOCK_FAULTS = {
 
 
 @pytest.mark.parametrize(
-    ("model", "planted"),
-    [*((GEMMA3, each) for each in BLOCK_FAULTS.values()), *((PALIGEMMA, each) for each in PROMPT_FAULTS.values())],
+    ("model", "name"),
+    [*((GEMMA3, each) for each in BLOCK_FAULTS), *((PALIGEMMA, each) for each in PROMPT_FAULTS)],
     ids=[*BLOCK_FAULTS, *PROMPT_FAULTS],
 )
-def test_planted_faults_of_blocks_are_refused(models, bundles, model, planted):
+def test_planted_faults_of_blocks_are_refused(models, bundles, model, name):
+    planted = (BLOCK_FAULTS | PROMPT_FAULTS)[name]
     source, bundle = open_source(models(*model).folder), bundles(*model)
     with planted(), pytest.raises(ExportError, match="does not compute what"):
         compare_modules(source, source.weights())
