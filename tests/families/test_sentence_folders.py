@@ -327,7 +327,7 @@ def test_vectors_are_cut_where_the_folder_says_so(folders, tmp_path):
     assert expected.shape == (len(TEXTS), 24)
     np.testing.assert_allclose(ours.embed(TEXTS), expected, atol=1e-5)
     assert ours.embed(TEXTS, dimensions=8).shape == (len(TEXTS), 8)
-    with pytest.raises(RequestError, match="dimensions is 25; it must be from 1 to 24"):
+    with pytest.raises(RequestError, match="dimensions is 25; it must be between 1 and 24"):
         ours.embed(TEXTS, dimensions=25)
 
 

@@ -19,6 +19,13 @@ GEOMETRIES = {
 }
 
 
+class WithoutBlocks:
+    """A decode graph whose prompts may be divided at any token."""
+
+    def prefix_end(self, tokens, length):
+        return length
+
+
 class Rows:
     """A decoder whose cache holds, for each token, the sum of the tokens up to it: any misplaced one is seen."""
 
@@ -26,6 +33,7 @@ class Rows:
         options = {"windows": windows} if windows else {}
         self.cache = kind(CacheGeometry(layers=tuple(layers)), dtype, 2, CAPACITY, **options)
         self.lengths = np.zeros(2, np.int64)
+        self.graph = WithoutBlocks()
 
     def load_row(self, row, length, pieces, states):
         self.cache.write_row(row, pieces, states)

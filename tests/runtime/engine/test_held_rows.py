@@ -175,9 +175,16 @@ def test_a_longer_texts_memory_counts_until_it_is_given_back(models):
     assert held == 99 * per_token
 
 
+class WithoutBlocks:
+    """A decode graph whose prompts may be divided at any token."""
+
+    def prefix_end(self, tokens, length):
+        return length
+
+
 class Decoder:
     def __init__(self, cuts):
-        self.cuts = cuts
+        self.cuts, self.graph = cuts, WithoutBlocks()
 
     def can_cut(self, length):
         return self.cuts
