@@ -83,7 +83,7 @@ def test_every_listed_file_is_there():
 
 
 FIRST_WORDS = {"a family": "a model family"}
-"""Of changes that the architecture's table calls otherwise."""
+"""The names that the architecture's table has for changes, where they differ from those of CONTRIBUTING.md."""
 
 
 def test_the_architecture_leads_to_every_listed_file():

@@ -32,7 +32,7 @@ MARKS = {
     "gemma3": "<start_of_image>", "internvl": "<IMG_CONTEXT>",
     **dict.fromkeys(QWEN, "<|vision_start|><|image_pad|><|vision_end|>"),
 }  # fmt: skip
-"""What a prompt has in the place of a picture, where it is not `<image>`."""
+"""The text that stands for a picture in a prompt, where it is not `<image>`."""
 STATES = {
     "gemma3": "<image_soft_token>", "internvl": "<IMG_CONTEXT>", **dict.fromkeys(QWEN, "<|image_pad|>"),
 }  # fmt: skip
@@ -163,6 +163,29 @@ ROPE = {"rope_theta": 1e4, "rope_type": "default"}
 
 def fixed(size: int) -> dict[str, Any]:
     return {"size": {"height": size, "width": size}}
+
+
+def qwen3_5(text: dict[str, Any]) -> dict[str, Model]:
+    """Return the models of Qwen3.5, whose text models have experts or none."""
+    return {
+        "hybrid": Model(
+            vision=QWEN3_5_TOWER, text=text | turned(2, 1, 1, mrope_interleaved=True, **PARTIAL),
+            processor=GRID, picture=pixels(14 * 14 * 4, 14 * 14 * 40, patch_size=7),
+        ),
+        "attention": Model(
+            vision={**QWEN3_5_TOWER, "num_position_embeddings": 9, "num_heads": 2},
+            text=text | turned(3, 3, 2, mrope_interleaved=True, partial_rotary_factor=0.5) | {
+                "head_dim": 32, "layer_types": ["full_attention", "full_attention"],
+            },
+            processor=GRID, picture=pixels(14 * 14 * 4, 14 * 14 * 40, patch_size=7),
+        ),
+        "of nine": Model(
+            vision={**QWEN3_5_TOWER, "spatial_merge_size": 3, "patch_size": 5},
+            text=text | turned(2, 1, 1, mrope_interleaved=True, **PARTIAL) | {"tie_word_embeddings": True},
+            outer={"tie_word_embeddings": True}, processor=GRID,
+            picture=pixels(15 * 15, 15 * 15 * 30, patch_size=5, merge_size=3),
+        ),
+    }  # fmt: skip
 
 
 MODELS = {
@@ -401,44 +424,8 @@ MODELS = {
             processor=GRID, picture=pixels(15 * 15, 15 * 15 * 30, patch_size=5, merge_size=3),
         ),
     },
-    "qwen3_5": {
-        "hybrid": Model(
-            vision=QWEN3_5_TOWER, text=QWEN3_5_TEXT | turned(2, 1, 1, mrope_interleaved=True, **PARTIAL),
-            processor=GRID, picture=pixels(14 * 14 * 4, 14 * 14 * 40, patch_size=7),
-        ),
-        "attention": Model(
-            vision={**QWEN3_5_TOWER, "num_position_embeddings": 9, "num_heads": 2},
-            text=QWEN3_5_TEXT | turned(3, 3, 2, mrope_interleaved=True, partial_rotary_factor=0.5) | {
-                "head_dim": 32, "layer_types": ["full_attention", "full_attention"],
-            },
-            processor=GRID, picture=pixels(14 * 14 * 4, 14 * 14 * 40, patch_size=7),
-        ),
-        "of nine": Model(
-            vision={**QWEN3_5_TOWER, "spatial_merge_size": 3, "patch_size": 5},
-            text=QWEN3_5_TEXT | turned(2, 1, 1, mrope_interleaved=True, **PARTIAL) | {"tie_word_embeddings": True},
-            outer={"tie_word_embeddings": True}, processor=GRID,
-            picture=pixels(15 * 15, 15 * 15 * 30, patch_size=5, merge_size=3),
-        ),
-    },
-    "qwen3_5_moe": {
-        "hybrid": Model(
-            vision=QWEN3_5_TOWER, text=QWEN3_5_MOE_TEXT | turned(2, 1, 1, mrope_interleaved=True, **PARTIAL),
-            processor=GRID, picture=pixels(14 * 14 * 4, 14 * 14 * 40, patch_size=7),
-        ),
-        "attention": Model(
-            vision={**QWEN3_5_TOWER, "num_position_embeddings": 9, "num_heads": 2},
-            text=QWEN3_5_MOE_TEXT | turned(3, 3, 2, mrope_interleaved=True, partial_rotary_factor=0.5) | {
-                "head_dim": 32, "layer_types": ["full_attention", "full_attention"],
-            },
-            processor=GRID, picture=pixels(14 * 14 * 4, 14 * 14 * 40, patch_size=7),
-        ),
-        "of nine": Model(
-            vision={**QWEN3_5_TOWER, "spatial_merge_size": 3, "patch_size": 5},
-            text=QWEN3_5_MOE_TEXT | turned(2, 1, 1, mrope_interleaved=True, **PARTIAL) | {"tie_word_embeddings": True},
-            outer={"tie_word_embeddings": True}, processor=GRID,
-            picture=pixels(15 * 15, 15 * 15 * 30, patch_size=5, merge_size=3),
-        ),
-    },
+    "qwen3_5": qwen3_5(QWEN3_5_TEXT),
+    "qwen3_5_moe": qwen3_5(QWEN3_5_MOE_TEXT),
 }  # fmt: skip
 
 MODELS["vipllava"] = {

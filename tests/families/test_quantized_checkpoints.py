@@ -184,6 +184,10 @@ FORMATS = {
     "w8a8": (ct("int-quantized", num_bits=8, strategy="channel"), int_quantized),
     "w8a8-float": (ct("float-quantized", num_bits=8, type="float", strategy="channel"),
                    lambda weight: float8(weight, last="weight_scale")),
+    "w8a8-float-blocks": (
+        ct("float-quantized", num_bits=8, type="float", strategy="block", block_structure=[32, 64]),
+        lambda weight: float8(weight, (32, 64), "weight_scale"),
+    ),
     "fp8-blocks": (FP8 | {"weight_block_size": [24, 48]}, lambda weight: float8(weight, (24, 48))),
     "fp8-even-blocks": (FP8 | {"weight_block_size": [32, 64]}, lambda weight: float8(weight, (32, 64))),
     "nf4": (BNB | {"load_in_4bit": True}, nf4),
@@ -313,7 +317,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_changes_the_weights(quantized, tmp_path, fault):
-    """What the tests above compare depends on the order of fields, on zero points, on groups and on scales."""
+    """The negative control: the order of fields, zero points, groups and scales each decide about the weights."""
     name, last, wrong = FAULTS[fault]
     folder, meant = quantized(name)
     shutil.copytree(folder, tmp_path / "wrong")
@@ -351,6 +355,30 @@ def test_formats_that_are_not_read_are_refused(plain, tmp_path, options, message
         open_source(tmp_path / "model")
 
 
+@pytest.mark.parametrize(
+    ("name", "last", "wrong", "message"),
+    [
+        ("gptq-act-order", "g_idx", lambda order: order + 1, r"has columns in group 4 \(g_idx\)"),
+        (
+            "nf4",
+            "weight.quant_state.bitsandbytes__nf4",
+            lambda state: state[:9],
+            "does not say the shape of its matrix",
+        ),
+        ("awq", "scales", lambda scales: scales[:3], r"scales is \[3, 64\], and \[4, 64\] follows from"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_named(quantized, tmp_path, name, last, wrong, message):
+    folder, _ = quantized(name)
+    shutil.copytree(folder, tmp_path / "model")
+    tensors = load_file(folder / "model.safetensors")
+    key = f"model.layers.0.mlp.down_proj.{last}"
+    tensors[key] = wrong(tensors[key]).contiguous()
+    save_file(tensors, tmp_path / "model" / "model.safetensors", {"format": "pt"})
+    with pytest.raises(WeightsError, match=message):
+        dict(open_source(tmp_path / "model").weights())
+
+
 def test_plain_weights_that_claim_a_format_are_refused(plain, tmp_path):
     shutil.copytree(plain, tmp_path / "model")
     config = json.loads((plain / "config.json").read_text()) | {"quantization_config": GPTQ}
@@ -366,6 +394,9 @@ def test_plain_weights_that_claim_a_format_are_refused(plain, tmp_path):
         ("gptq", "qzeros", r"lacks .*qzeros"),
         ("awq", "qzeros", r"lacks .*qzeros"),
         ("w4a16", "weight_scale", r"lacks .*weight_scale"),
+        ("w4a16", "weight_shape", r"lacks .*weight_shape"),
+        ("w8a8", "weight", r"lacks .*weight, without"),
+        ("nf4", "weight.absmax", r"lacks .*absmax"),
     ],
 )
 def test_a_missing_tensor_is_named(quantized, tmp_path, name, last, message):

@@ -56,7 +56,7 @@ def model(request):
 
 
 OF_ONE = pytest.mark.parametrize("model", ["t5"], indirect=True)
-"""What an option does depends on logits alone; `test_any_options…` compares random options of both models."""
+"""An option reads logits alone, so one model shows it; `test_any_options…` compares random options of both models."""
 
 
 def _favour_ends(model, bias, eos=(EOS,)):

@@ -189,7 +189,7 @@ def test_squares_are_the_bits_of_transformers(tmp_path, pictures):
 
 @pytest.mark.parametrize("kind", ["bilinear", "bicubic"])
 def test_resizes_are_the_bits_of_torch(kind):
-    """What torchvision does with pixels of 8 bits."""
+    """Resize pixels of 8 bits as torchvision does."""
     sizes = {
         (61, 97): (32, 64), (1, 1): (32, 32), (1, 40): (32, 320), (300, 256): (512, 512), (701, 1203): (512, 1024),
         (8, 400): (32, 400), (480, 640): (480, 320), (1000, 30): (512, 64), (50, 50): (49, 51),

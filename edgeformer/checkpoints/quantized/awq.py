@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from edgeformer.checkpoints.quantized.grouped_integers import Grouped, GroupedSlice, unpacked
-from edgeformer.checkpoints.quantized.stored import Stored, matrices, read, whole_shape
+from edgeformer.checkpoints.quantized.stored import Stored, even_groups, matrices, read, whole_shape
 
 BITS = 4
 FIELDS = 8
@@ -27,7 +27,8 @@ def awq_matrices(options: Mapping[str, Any], stored: Stored) -> dict[str, Groupe
     for module in matrices(stored, "qweight"):
         inputs, words = whole_shape(stored, f"{module}.qweight", 2)
         size = options.get("group_size", 128)
-        groups, outputs = 1 if size == -1 else inputs // size, words * FIELDS
+        groups, outputs = 1 if size in (-1, None) else -(-inputs // size), words * FIELDS
+        even_groups(f"{module}.qweight", inputs, groups)
         whole_shape(stored, f"{module}.scales", (groups, outputs))
         if has_zeros := bool(options.get("zero_point", True)):
             whole_shape(stored, f"{module}.qzeros", (groups, words))

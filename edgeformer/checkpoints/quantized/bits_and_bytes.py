@@ -63,16 +63,30 @@ def bits_and_bytes_matrices(options: Mapping[str, Any], stored: Stored) -> dict[
     found: dict[str, Any] = {}
     for name in (name for name in stored if STATE in name):
         module = name.partition(f".{STATE}")[0]
-        state = json.loads(bytes(read(stored, name).tolist()))
-        sizes = state.get("shape")
-        if not isinstance(sizes, list) or len(sizes) != 2:
-            raise WeightsError(f"{name} describes no matrix. Download the checkpoint again.")
-        whole_shape(stored, f"{module}.weight", (-(-math.prod(sizes) // 2), 1))
+        state = _state(name, bytes(read(stored, name).flatten().tolist()))
+        whole_shape(stored, f"{module}.weight", (-(-math.prod(state["shape"]) // 2), 1))
+        whole_shape(stored, f"{module}.weight.quant_map", (16,))
+        whole_shape(stored, f"{module}.weight.absmax", (-(-math.prod(state["shape"]) // state["blocksize"]),))
         found[module] = TableSlice(stored, module, state)
     for module in matrices(stored, "SCB"):
         outputs, inputs = whole_shape(stored, f"{module}.weight", 2)
         whole_shape(stored, f"{module}.SCB", (outputs,))
         found[module] = GroupedSlice((outputs, inputs), 8, partial(_rows, stored, module))
+    return found
+
+
+def _state(name: str, content: bytes) -> dict[str, Any]:
+    """Return what a tensor says of a matrix. Raises WeightsError for what is no JSON, or lacks a size."""
+    try:
+        state = json.loads(content)
+        sizes = [*state["shape"], state["blocksize"]]
+    except (ValueError, KeyError, TypeError):
+        sizes = []
+    if len(sizes) != 3 or not all(type(size) is int and size > 0 for size in sizes):
+        raise WeightsError(
+            f"{name} does not say the shape of its matrix and its blocks. Download the checkpoint again."
+        )
+    found: dict[str, Any] = state
     return found
 
 

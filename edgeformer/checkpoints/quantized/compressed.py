@@ -17,7 +17,7 @@ from torch import Tensor
 
 from edgeformer.checkpoints.quantized.float8 import ScaledSlice
 from edgeformer.checkpoints.quantized.grouped_integers import Grouped, GroupedSlice, unpacked
-from edgeformer.checkpoints.quantized.stored import Stored, matrices, read, whole_shape
+from edgeformer.checkpoints.quantized.stored import Stored, even_groups, matrices, read, whole_shape
 from edgeformer.errors import WeightsError
 
 PACKED = (4, 8)
@@ -28,6 +28,7 @@ def compressed_matrices(options: Mapping[str, Any], stored: Stored) -> dict[str,
     """Return the matrices of a checkpoint by the names of their modules. Raises WeightsError for other shapes."""
     found: dict[str, Any] = {}
     for module in matrices(stored, "weight_packed"):
+        whole_shape(stored, f"{module}.weight_shape", (2,))
         outputs, inputs = (int(size) for size in read(stored, f"{module}.weight_shape"))
         _, words = whole_shape(stored, f"{module}.weight_packed", 2)
         bits = next((bits for bits in PACKED if words == -(-inputs * bits // 32)), None)
@@ -37,18 +38,28 @@ def compressed_matrices(options: Mapping[str, Any], stored: Stored) -> dict[str,
             )
         groups = whole_shape(stored, f"{module}.weight_scale", 2)[1]
         whole_shape(stored, f"{module}.weight_scale", (outputs, groups))
+        if f"{module}.weight_g_idx" not in stored:
+            even_groups(f"{module}.weight_packed", inputs, groups)
         found[module] = GroupedSlice((outputs, inputs), bits, partial(_packed, stored, module, bits, inputs, outputs))
     for module in matrices(stored, "weight_scale"):
         if module in found:
             continue
-        file = stored[f"{module}.weight"]
-        matrix = file.get_slice(f"{module}.weight")
+        name = f"{module}.weight"
+        outputs, inputs = whole_shape(stored, name, 2)
+        matrix, scales = stored[name].get_slice(name), read(stored, f"{module}.weight_scale")
         if matrix.get_dtype() == "I8":
-            shape = whole_shape(stored, f"{module}.weight", 2)
-            found[module] = GroupedSlice((shape[0], shape[1]), 8, partial(_plain, stored, module))
+            even_groups(name, inputs, scales.shape[-1] if scales.dim() > 1 else 1)
+            found[module] = GroupedSlice((outputs, inputs), 8, partial(_plain, stored, module))
         else:
-            found[module] = ScaledSlice(f"{module}.weight", matrix, read(stored, f"{module}.weight_scale"))
+            found[module] = ScaledSlice(name, matrix, scales, _block(options))
     return found
+
+
+def _block(options: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return the rows and columns of blocks that have a scale, None where no group of modules has such blocks."""
+    groups = (options.get("config_groups") or {}).values()
+    sizes = [(group.get("weights") or {}).get("block_structure") for group in groups]
+    return next(((size[0], size[1]) for size in sizes if isinstance(size, list) and len(size) == 2), None)
 
 
 def _packed(stored: Stored, module: str, bits: int, inputs: int, outputs: int) -> Grouped:

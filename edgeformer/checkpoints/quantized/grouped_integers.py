@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from edgeformer.errors import WeightsError
+
 WORD = 32
 """Bits of the int32 numbers that integers are packed into."""
 
@@ -31,8 +33,15 @@ class Grouped:
     groups: Tensor | None = None
 
     def in_order(self) -> "Grouped":
-        """Return the same without `groups`, where these are K / G columns after another."""
+        """Return the same without `groups`, where these are K / G columns after another.
+
+        Raises WeightsError for a column in a group that is not there.
+        """
         columns, groups = self.integers.shape[1], self.scales.shape[1]
+        if self.groups is not None and not 0 <= int(self.groups.min()) <= int(self.groups.max()) < groups:
+            raise WeightsError(
+                f"a matrix of {groups} groups has columns in group {int(self.groups.max())} (g_idx). Download it again."
+            )
         if self.groups is None or columns % groups:
             return self
         plain = torch.arange(columns) // (columns // groups)

@@ -41,6 +41,15 @@ def whole_shape(stored: Stored, name: str, expected: tuple[int, ...] | int) -> t
     return shape
 
 
+def even_groups(name: str, columns: int, groups: int) -> None:
+    """Raise WeightsError unless columns fall into groups of one size. name: the tensor whose columns these are."""
+    if groups < 1 or columns % groups:
+        raise WeightsError(
+            f"{name} has {columns} inputs in {groups} groups, which are not of one size. Check that the checkpoint and "
+            "its config.json belong together."
+        )
+
+
 def read(stored: Stored, name: str) -> Tensor:
     """Return a tensor."""
     tensor: Tensor = stored[name].get_slice(name)[...]

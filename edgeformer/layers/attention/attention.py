@@ -37,7 +37,7 @@ class Context:
         positions: positions of the queries, int64 [B or 1, S].
         key_positions: positions of the keys, int64 [B or 1, T].
         token_mask: bool [B, S], which new tokens are tokens and not padding; None where no layer is recurrent.
-        rotary: cosines and sines of the rotary embedding, by positions or by tokens.
+        rotary: the cosines and sines of the rotary embedding, which are those of positions or those of tokens.
         patch_blocks: those of patches that attend within windows; None where they attend to all.
         bias: added to scores, [B or 1, H or 1, S, T].
         distances: sinusoids of the distances 0, 1, 2… in tokens, [C, E].
