@@ -26,13 +26,8 @@ from edgeformer.contract.tensors import past_names
 from edgeformer.manifest.accounting import account, cache_element_bytes
 from edgeformer.manifest.deployment import DEPLOYMENTS, OPERATORS_FILE
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.pictures import (
-    GridPlaceholder,
-    GridProcessor,
-    PatchTilesProcessor,
-    PictureProcessor,
-    Placeholder,
-)
+from edgeformer.manifest.pictures import GridProcessor, PatchTilesProcessor, PictureProcessor
+from edgeformer.manifest.placeholders import GridPlaceholder, Placeholder
 
 TEMPLATE = Path(__file__).with_suffix(".md.jinja")
 BERT_MASK = "[MASK]"

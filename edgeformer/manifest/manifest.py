@@ -35,7 +35,8 @@ from edgeformer.manifest.parts import (
     TextPrompts,
     sha256,
 )
-from edgeformer.manifest.pictures import FixedSizeProcessor, PictureProcessor, Placeholder
+from edgeformer.manifest.pictures import FixedSizeProcessor, PictureProcessor
+from edgeformer.manifest.placeholders import Placeholder
 from edgeformer.manifest.plan import ExportPlan
 from edgeformer.manifest.quantization import Smoothing
 

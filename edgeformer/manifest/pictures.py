@@ -1,4 +1,4 @@
-"""The processor of pictures: every number of what happens to a picture before a graph reads it."""
+"""The processors of pictures: every number of what happens to a picture before a graph reads it."""
 
 from dataclasses import dataclass
 from math import ceil, floor, isqrt, sqrt
@@ -56,7 +56,30 @@ class Resize:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedSizeProcessor:
+class PixelValues:
+    """How every processor makes values of pixels; the base class of all.
+
+    Attributes:
+        scale: factor of the values 0 to 255; None for 1.
+        mean, std: per channel; both None where nothing is normalized.
+        white_background: transparent pictures are laid on white; otherwise their transparency is dropped.
+    """
+
+    scale: float | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    white_background: bool = False
+
+    def __post_init__(self) -> None:
+        check((self.mean is None) == (self.std is None), self, "std", "set where there is a mean, and only there")
+        for field in ("mean", "std"):
+            values = getattr(self, field)
+            check(values is None or len(values) == CHANNELS, self, field, f"a list of {CHANNELS} numbers, or None")
+        check(self.std is None or all(value > 0 for value in self.std), self, "std", "positive")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedSizeProcessor(PixelValues):
     """A processor that makes `pixel_values` [3, height, width] of one size from every picture.
 
     A picture becomes RGB, is resized, cut around its centre, multiplied by `scale`, and normalized to
@@ -65,23 +88,16 @@ class FixedSizeProcessor:
     Attributes:
         resize: None where the crop alone decides about the size.
         crop: size that is cut around the centre, with zeros where the picture is smaller; None for no crop.
-        scale: factor of the values 0 to 255; None for 1.
-        mean, std: per channel; both None where nothing is normalized.
-        white_background: transparent pictures are laid on white; otherwise their transparency is dropped.
     """
 
     kind: Literal["fixed_size"] = "fixed_size"
     resize: Resize | None = None
     crop: PictureSize | None = None
-    scale: float | None = None
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    white_background: bool = False
 
     def __post_init__(self) -> None:
         fixed = self.crop is not None or (self.resize is not None and self.resize.size is not None)
         check(fixed, self, "crop", "set where no resize decides about height and width")
-        _check_normalization(self)
+        super().__post_init__()
 
     @property
     def size(self) -> PictureSize:
@@ -93,7 +109,7 @@ class FixedSizeProcessor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TilesProcessor:
+class TilesProcessor(PixelValues):
     """A processor that cuts a picture into tiles, row by row, and adds the whole picture at the size of a tile.
 
     A picture becomes RGB, is resized so that its longer side is `longest_edge`, then so that both sides are multiples
@@ -105,7 +121,6 @@ class TilesProcessor:
         longest_edge: pixels of the longer side before the picture is cut; None to leave its size.
         splits: whether pictures are cut; otherwise each is resized to one tile.
         resample: the filter of all resizes.
-        scale, mean, std, white_background: see `FixedSizeProcessor`.
     """
 
     kind: Literal["tiles"] = "tiles"
@@ -113,16 +128,12 @@ class TilesProcessor:
     longest_edge: int | None
     splits: bool = True
     resample: Resample
-    scale: float | None = None
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    white_background: bool = False
 
     def __post_init__(self) -> None:
         check(0 < self.tile <= LARGEST_SIDE, self, "tile", f"between 1 and {LARGEST_SIDE:,}")
         edge = self.longest_edge
         check(edge is None or 0 < edge <= LARGEST_SIDE, self, "longest_edge", f"between 1 and {LARGEST_SIDE:,}")
-        _check_normalization(self)
+        super().__post_init__()
 
     @property
     def size(self) -> PictureSize:
@@ -135,7 +146,7 @@ MOST_ASPECT = 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class GridProcessor:
+class GridProcessor(PixelValues):
     """A processor that keeps the aspect of a picture, within limits of its pixels, and cuts it into patches.
 
     A picture becomes RGB, is resized so that both sides are multiples of `patch` · `square`, is made values of as
@@ -148,7 +159,6 @@ class GridProcessor:
         frames: frames of a video in a patch.
         min_pixels, max_pixels: a resized picture has no fewer and no more, as far as whole squares allow.
         resample: the filter.
-        scale, mean, std, white_background: see `FixedSizeProcessor`.
     """
 
     kind: Literal["grid"] = "grid"
@@ -158,17 +168,13 @@ class GridProcessor:
     min_pixels: int
     max_pixels: int
     resample: Resample
-    scale: float | None = None
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    white_background: bool = False
 
     def __post_init__(self) -> None:
         for field in ("patch", "square", "frames", "min_pixels"):
             check(getattr(self, field) > 0, self, field, "positive")
         check(self.side <= LARGEST_SIDE, self, "patch", f"of squares of {LARGEST_SIDE:,} pixels at most")
         check(self.max_pixels >= max(self.min_pixels, self.side**2), self, "max_pixels", "those of a square or more")
-        _check_normalization(self)
+        super().__post_init__()
 
     @property
     def side(self) -> int:
@@ -196,17 +202,8 @@ class GridProcessor:
         return isqrt(2 * MOST_ASPECT * self.max_pixels) // self.side + 1
 
 
-def _check_normalization(config: "PictureProcessor") -> None:
-    """Check `mean` and `std`."""
-    check((config.mean is None) == (config.std is None), config, "std", "set where there is a mean, and only there")
-    for field in ("mean", "std"):
-        values = getattr(config, field)
-        check(values is None or len(values) == CHANNELS, config, field, f"a list of {CHANNELS} numbers, or None")
-    check(config.std is None or all(value > 0 for value in config.std), config, "std", "positive")
-
-
 @dataclass(frozen=True, kw_only=True)
-class AspectTilesProcessor:
+class AspectTilesProcessor(PixelValues):
     """A processor that resizes a picture to the grid of tiles whose aspect is nearest to its own, and cuts it.
 
     A picture becomes RGB, is resized to fill the grid, cut into tiles row by row, and followed by the whole picture at
@@ -217,7 +214,6 @@ class AspectTilesProcessor:
         tile: pixels of a tile, which the graph reads.
         min_tiles, max_tiles: tiles of a grid.
         resample: the filter of all resizes.
-        scale, mean, std, white_background: see `FixedSizeProcessor`.
     """
 
     kind: Literal["aspect_tiles"] = "aspect_tiles"
@@ -225,15 +221,11 @@ class AspectTilesProcessor:
     min_tiles: int
     max_tiles: int
     resample: Resample
-    scale: float | None = None
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    white_background: bool = False
 
     def __post_init__(self) -> None:
         check(0 < self.max_tiles <= MOST_TILES, self, "max_tiles", f"between 1 and {MOST_TILES}")
         check(0 < self.min_tiles <= self.max_tiles, self, "min_tiles", f"between 1 and max_tiles ({self.max_tiles})")
-        _check_normalization(self)
+        super().__post_init__()
 
     @property
     def size(self) -> PictureSize:
@@ -242,7 +234,7 @@ class AspectTilesProcessor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnyResolutionProcessor:
+class AnyResolutionProcessor(PixelValues):
     """A processor that fits a picture into a grid of tiles, and puts the states of the tiles together again.
 
     The whole picture is resized to a tile, whatever its aspect. Then the picture is resized to the largest that keeps
@@ -259,7 +251,6 @@ class AnyResolutionProcessor:
         squares: whether a picture that is not alone in a prompt is made a square of one tile instead, with the mean
             colour beside it.
         resample: the filter of all resizes.
-        scale, mean, std, white_background: see `FixedSizeProcessor`.
     """
 
     kind: Literal["any_resolution"] = "any_resolution"
@@ -269,10 +260,6 @@ class AnyResolutionProcessor:
     max_tiles: int | None = None
     squares: bool = False
     resample: Resample
-    scale: float | None = None
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    white_background: bool = False
 
     def __post_init__(self) -> None:
         check(0 < self.tile <= LARGEST_SIDE, self, "tile", f"between 1 and {LARGEST_SIDE:,}")
@@ -281,7 +268,7 @@ class AnyResolutionProcessor:
         check(len(self.grids) > 0 and fits, self, "grids", f"pairs of numbers, each of {MOST_TILES} tiles at most")
         check(self.max_tiles is None or self.max_tiles > 0, self, "max_tiles", "positive, or None")
         check(not self.squares or self.mean is not None, self, "squares", "False without a mean colour")
-        _check_normalization(self)
+        super().__post_init__()
 
     @property
     def size(self) -> PictureSize:
@@ -290,7 +277,7 @@ class AnyResolutionProcessor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PatchTilesProcessor:
+class PatchTilesProcessor(PixelValues):
     """A processor that keeps the aspect of a small picture, cuts a large one into tiles, and both into patches.
 
     A picture becomes RGB and is resized to whole squares of patches with about its aspect, as many as become
@@ -307,7 +294,6 @@ class PatchTilesProcessor:
         min_tokens, max_tokens: states of a picture that is not cut.
         tolerance: see above.
         resample: the filter of all resizes.
-        scale, mean, std, white_background: see `FixedSizeProcessor`.
     """
 
     kind: Literal["patch_tiles"] = "patch_tiles"
@@ -320,10 +306,6 @@ class PatchTilesProcessor:
     max_tokens: int
     tolerance: float
     resample: Resample
-    scale: float | None = None
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    white_background: bool = False
 
     def __post_init__(self) -> None:
         check(self.patch > 0 and self.square > 0, self, "patch", "positive, as square is")
@@ -335,7 +317,7 @@ class PatchTilesProcessor:
         check(0 < self.min_tokens <= self.max_tokens, self, "min_tokens", "positive, and no more than max_tokens")
         check(self.max_tokens * self.side**2 <= LARGEST_SIDE**2, self, "max_tokens", f"of {LARGEST_SIDE:,}² pixels")
         check(self.tolerance > 0, self, "tolerance", "positive")
-        _check_normalization(self)
+        super().__post_init__()
 
     @property
     def side(self) -> int:
@@ -357,207 +339,3 @@ PictureProcessor = (
     | PatchTilesProcessor
 )
 """The kinds of processors, told apart by `kind`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PromptText:
-    """How the text of a prompt with pictures is written before it is encoded, as transformers' processor writes it.
-
-    Tokens at its seams follow from the text around: a line break before a picture of Gemma 3 becomes one token with
-    those that its processor writes there.
-
-    Attributes:
-        spelled: stands for a picture in a prompt.
-        written: what takes its place, with the placeholder in it.
-        after_last: written behind the last picture.
-        end: written behind the prompt.
-        adds_special_tokens: whether the tokenizer then adds its special tokens, where it adds any.
-    """
-
-    spelled: str
-    written: str
-    after_last: str = ""
-    end: str = ""
-    adds_special_tokens: bool = True
-
-    def __post_init__(self) -> None:
-        check(self.spelled != "", self, "spelled", "a text that stands for a picture")
-
-    def of(self, prompt: str) -> str:
-        """Return the text to encode of a prompt; one without pictures stays as it is."""
-        before, spelled, behind = prompt.rpartition(self.spelled)
-        if not spelled:
-            return prompt
-        return f"{before.replace(self.spelled, self.written)}{self.written}{self.after_last}{behind}{self.end}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RepeatedPlaceholder:
-    """A placeholder of a picture in a prompt that becomes the same token, once for each of the picture's states.
-
-    Attributes:
-        token: the placeholder.
-        count: states of a picture.
-        text: how prompts are written; None for as they are, with the placeholder in them.
-    """
-
-    kind: Literal["repeated"] = "repeated"
-    token: int
-    count: int
-    text: PromptText | None = None
-
-    def __post_init__(self) -> None:
-        check(self.count > 0, self, "count", "positive")
-
-    def expanded(self, rows: int, columns: int) -> list[int]:
-        """Return the tokens of a picture; `token` stands for each state. It is not cut into rows and columns."""
-        return [self.token] * self.count
-
-
-@dataclass(frozen=True, kw_only=True)
-class TiledPlaceholder:
-    """A placeholder that becomes marks which say which tile of a picture follows, and the states of the tile.
-
-        border name(1, 1) token × count border name(1, 2) … row_end border name(2, 1) … rows_end
-        border whole token × count border
-
-    Attributes:
-        token: the placeholder, which stands for each state, too.
-        count: states of a tile.
-        border: tokens before each tile and behind the last one.
-        names: of tiles, by row and column.
-        whole: name of the whole picture.
-        row_end, rows_end: tokens behind a row that another follows, and behind the last one.
-    """
-
-    kind: Literal["tiles"] = "tiles"
-    token: int
-    count: int
-    border: tuple[int, ...]
-    names: tuple[tuple[tuple[int, ...], ...], ...]
-    whole: tuple[int, ...]
-    row_end: tuple[int, ...]
-    rows_end: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        check(self.count > 0, self, "count", "positive")
-
-    def expanded(self, rows: int, columns: int) -> list[int]:
-        """Return the tokens of a picture of so many tiles beside the whole one; `token` stands for each state."""
-        states, found = [self.token] * self.count, list[int]()
-        for row in range(rows):
-            for column in range(columns):
-                found += [*self.border, *self.names[row][column], *states]
-            found += self.rows_end if row == rows - 1 else self.row_end
-        return [*found, *self.border, *self.whole, *states, *self.border]
-
-
-@dataclass(frozen=True, kw_only=True)
-class GridPlaceholder:
-    """A placeholder that becomes the same token, once for each square of a picture of any size.
-
-    Attributes:
-        token: the placeholder.
-        video: the placeholder of a video, which is not read; None where there is none.
-    """
-
-    kind: Literal["grid"] = "grid"
-    token: int
-    video: int | None = None
-
-    def expanded(self, rows: int, columns: int) -> list[int]:
-        """Return the tokens of a picture of so many squares; `token` stands for each state."""
-        return [self.token] * (rows * columns)
-
-
-@dataclass(frozen=True, kw_only=True)
-class EnclosedPlaceholder:
-    """A placeholder that becomes the states of all tiles and of the whole picture, between two marks.
-
-    Attributes:
-        token: the placeholder, which stands for each state, too.
-        count: states of a tile, and of the whole picture.
-        start, end: tokens before and behind the states.
-    """
-
-    kind: Literal["enclosed"] = "enclosed"
-    token: int
-    count: int
-    start: tuple[int, ...]
-    end: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        check(self.count > 0, self, "count", "positive")
-
-    def expanded(self, rows: int, columns: int) -> list[int]:
-        """Return the tokens of a picture of so many tiles beside the whole one; `token` stands for each state."""
-        return [*self.start, *[self.token] * (self.count * (rows * columns + 1)), *self.end]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RowsPlaceholder:
-    """A placeholder that becomes the states of the whole picture, and rows of states that a learned one ends.
-
-    Attributes:
-        token: the placeholder, which stands for each state, too.
-        count: states of the whole picture.
-    """
-
-    kind: Literal["rows"] = "rows"
-    token: int
-    count: int
-
-    def __post_init__(self) -> None:
-        check(self.count > 0, self, "count", "positive")
-
-    def expanded(self, rows: int, columns: int) -> list[int]:
-        """Return the tokens of a picture with so many rows and columns of states; `token` stands for each."""
-        return [self.token] * (self.count + rows * (columns + 1))
-
-
-@dataclass(frozen=True, kw_only=True)
-class NamedTilesPlaceholder:
-    """A placeholder that becomes the states of tiles, each behind its name, and of the whole picture, between marks.
-
-        start name(1, 1) token × count name(1, 2) … whole token × rows · columns end
-
-    Attributes:
-        token: the placeholder, which stands for each state, too.
-        count: states of a tile.
-        start, end: tokens before and behind all of these.
-        names: of tiles, by row and column.
-        whole: name of the whole picture, where tiles stand before it.
-        special_tokens: whether the tokenizer adds its special tokens to a prompt with pictures.
-    """
-
-    kind: Literal["named_tiles"] = "named_tiles"
-    token: int
-    count: int
-    start: tuple[int, ...]
-    names: tuple[tuple[tuple[int, ...], ...], ...]
-    whole: tuple[int, ...]
-    end: tuple[int, ...]
-    special_tokens: bool
-
-    def __post_init__(self) -> None:
-        check(self.count > 0, self, "count", "positive")
-
-    def expanded(self, rows: int, columns: int, whole_rows: int = 1, whole_columns: int = 1) -> list[int]:
-        """Return the tokens of a picture of so many tiles beside the whole one, which has so many states."""
-        found = list(self.start)
-        for row in range(rows):
-            for column in range(columns):
-                found += [*self.names[row][column], *[self.token] * self.count]
-        name = self.whole if rows * columns else ()
-        return [*found, *name, *[self.token] * (whole_rows * whole_columns), *self.end]
-
-
-Placeholder = (
-    GridPlaceholder
-    | RepeatedPlaceholder
-    | TiledPlaceholder
-    | EnclosedPlaceholder
-    | RowsPlaceholder
-    | NamedTilesPlaceholder
-)
-"""The kinds of placeholders, told apart by `kind`."""

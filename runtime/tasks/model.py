@@ -7,7 +7,7 @@ from typing import Any
 
 from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.pictures import RepeatedPlaceholder
+from edgeformer.manifest.placeholders import RepeatedPlaceholder
 from edgeformer.runtime.request_values import flag, is_list, shown, text_or_ids
 from edgeformer.runtime.sessions.kernel_report import KernelReport, report_kernels
 from edgeformer.runtime.sessions.kernels import choose_kernels

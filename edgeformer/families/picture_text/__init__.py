@@ -24,7 +24,7 @@ from edgeformer.config import (
 from edgeformer.errors import ConfigError
 from edgeformer.families._family import Computed, Family, Fields, Packed
 from edgeformer.families._wrappers import is_foreign, wrapper_of
-from edgeformer.manifest.pictures import PromptText
+from edgeformer.manifest.placeholders import PromptText
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +51,9 @@ class Marks:
 
     Attributes:
         picture: the placeholder.
-        border, whole, tile: see `edgeformer.manifest.pictures.TiledPlaceholder`; tile is a pattern of {row} and
+        border, whole, tile: see `edgeformer.manifest.placeholders.TiledPlaceholder`; tile is a pattern of {row} and
             {column}, from 1 on. None for other placeholders.
-        start, end: see `edgeformer.manifest.pictures.EnclosedPlaceholder`. None for other placeholders.
+        start, end: see `edgeformer.manifest.placeholders.EnclosedPlaceholder`. None for other placeholders.
         text: how prompts are written before they are encoded; None for as they are.
     """
 

@@ -14,7 +14,7 @@ from edgeformer.families import siglip_vision_model
 from edgeformer.families._family import Fields
 from edgeformer.families._vision import inner_fields
 from edgeformer.families.picture_text import Marks, PictureTextFamily, Seeing
-from edgeformer.manifest.pictures import PromptText
+from edgeformer.manifest.placeholders import PromptText
 
 
 def read(fields: Fields) -> Seeing:

@@ -12,7 +12,7 @@ from edgeformer.errors import ConfigError
 from edgeformer.families._family import Fields
 from edgeformer.families.picture_text import Marks, PictureTextFamily, Seeing
 from edgeformer.families.picture_text.gemma3 import TOWER_TENSORS, UNREAD_TENSORS, read_siglip
-from edgeformer.manifest.pictures import PromptText
+from edgeformer.manifest.placeholders import PromptText
 
 DEFAULTS: dict[str, Any] = {
     "hidden_size": 1152, "intermediate_size": 4096, "num_hidden_layers": 27, "num_attention_heads": 16,

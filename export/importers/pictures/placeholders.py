@@ -23,17 +23,15 @@ from edgeformer.documents.json_document import read_object
 from edgeformer.errors import ConfigError, ExportError, shown
 from edgeformer.export.importers.pictures.stand_in import StandIn
 from edgeformer.families.picture_text import Marks, PictureTextFamily, load_seeing
-from edgeformer.manifest.pictures import (
-    AnyResolutionProcessor,
+from edgeformer.manifest.pictures import AnyResolutionProcessor, PatchTilesProcessor, TilesProcessor
+from edgeformer.manifest.placeholders import (
     EnclosedPlaceholder,
     GridPlaceholder,
     NamedTilesPlaceholder,
-    PatchTilesProcessor,
     Placeholder,
     RepeatedPlaceholder,
     RowsPlaceholder,
     TiledPlaceholder,
-    TilesProcessor,
 )
 from edgeformer.runtime.media.pictures.kinds import new_processor
 from edgeformer.runtime.media.pictures.patch_tiles import PatchTiles

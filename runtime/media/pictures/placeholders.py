@@ -7,7 +7,7 @@
 from collections.abc import Sequence
 
 from edgeformer.errors import RequestError
-from edgeformer.manifest.pictures import GridPlaceholder, Placeholder, TiledPlaceholder
+from edgeformer.manifest.placeholders import GridPlaceholder, Placeholder, TiledPlaceholder
 
 
 def expand(tokens: Sequence[int], placeholder: Placeholder, grids: Sequence[tuple[int, ...]]) -> list[int]:

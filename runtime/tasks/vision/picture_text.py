@@ -11,7 +11,7 @@ import numpy as np
 from edgeformer.config import PictureTextConfig
 from edgeformer.errors import PromptLengthError, RequestError
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.pictures import NamedTilesPlaceholder, Placeholder
+from edgeformer.manifest.placeholders import NamedTilesPlaceholder, Placeholder
 from edgeformer.runtime.media.pictures.grid_patches import GridPatches
 from edgeformer.runtime.media.pictures.kinds import new_processor
 from edgeformer.runtime.media.pictures.patch_tiles import PatchTiles
