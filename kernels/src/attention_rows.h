@@ -19,6 +19,7 @@ struct AttentionRows {
   const float* bias;  // of the first head and token, or null
   std::size_t bias_head_stride, bias_token_stride;
   bool is_int8 = false;
+  bool may_round = false;  // products may be of bfloat16, where the level has them
 
   // Keys that a token sees.
   int first_key(int token) const {
@@ -47,9 +48,10 @@ using AttendOne = void (*)(const AttentionRows&, int begin, int end, const Atten
 // Sums over all keys that rows see. scratch: attention_scratch(rows, head_dim) floats on a cache line.
 using AttendMany = void (*)(const AttentionRows&, const AttentionSums&, float* scratch);
 
-// Scores of the rows, and keys as columns; keys and values as floats where they are integers.
+// Scores of the rows, and keys as columns; keys and values as floats where they are integers; pairs of values and queries, of
+// which the last ones are written in whole vectors.
 constexpr std::size_t attention_scratch(int rows, int head_dim) {
-  return static_cast<std::size_t>(kKeysAtOnce) * (rows + 2 * head_dim);
+  return static_cast<std::size_t>(kKeysAtOnce) * (rows + 3 * head_dim + 1) + static_cast<std::size_t>(rows) * head_dim;
 }
 
 // to = x times 1 / scales, rounded to the nearest integer, ties to even, from -128 to 127; any integer of what is not a

@@ -8,7 +8,7 @@ namespace edgeformer {
 std::span<const Level* const> levels() {
   static constexpr std::array all{
 #if defined(__x86_64__) || defined(_M_X64)
-      &kAvx512Level, &kAvx2VnniLevel, &kAvx2Level,
+      &kAvx512Bf16Level, &kAvx512Level, &kAvx2VnniLevel, &kAvx2Level,
 #elif defined(__aarch64__) || defined(_M_ARM64)
       &kNeonI8mmLevel, &kNeonLevel,
 #endif

@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "aligned.h"
 #include "attention_rows.h"
 #include "simd_math.h"
 
@@ -51,33 +52,40 @@ float largest_of(const float* scores, int count) {
   return V::reduce_max(largest);
 }
 
-// One query times kLanes keys. Missing keys are read as the last one.
+// Query heads whose sums stay in registers, so that they share each read of a key or value; and keys that do.
 template <class V>
-typename V::Floats dot_products(const float* query, const float* keys, int head_dim, int count) {
-  typename V::Floats sums[V::kLanes];
+inline constexpr int kHeadsAtOnce = V::kTileRows < 8 ? 2 : 4;
+inline constexpr int kKeysOfSums = 4;
+
+// scores[kHeads][kKeysAtOnce] = queries[kHeads][head_dim] times keys. Up to three scores behind the last key are copies of
+// its score.
+template <class V, int kHeads>
+void dot_products(const float* queries, const float* keys, int count, int head_dim, float* scores) {
+  for (int key = 0; key < count; key += kKeysOfSums) {
+    const float* from[kKeysOfSums];
+    for (int i = 0; i < kKeysOfSums; ++i) from[i] = keys + static_cast<std::size_t>(std::min(key + i, count - 1)) * head_dim;
+    typename V::Floats sums[kHeads][kKeysOfSums];
+    for (auto& of_head : sums) std::fill(std::begin(of_head), std::end(of_head), V::splat(0.0f));
+    for (int i = 0; i < head_dim; i += V::kLanes) {
+      typename V::Floats parts[kKeysOfSums];
+      for (int j = 0; j < kKeysOfSums; ++j) parts[j] = V::load(from[j] + i);
 #pragma clang loop unroll(full)
-  for (int key = 0; key < V::kLanes; ++key) {
-    const float* from = keys + static_cast<std::size_t>(std::min(key, count - 1)) * head_dim;
-    sums[key] = V::multiply(V::load(query), V::load(from));
-    for (int i = V::kLanes; i < head_dim; i += V::kLanes) {
-      sums[key] = V::multiply_add(V::load(query + i), V::load(from + i), sums[key]);
+      for (int head = 0; head < kHeads; ++head) {
+        const typename V::Floats query = V::load(queries + head * head_dim + i);
+        for (int j = 0; j < kKeysOfSums; ++j) sums[head][j] = V::multiply_add(query, parts[j], sums[head][j]);
+      }
     }
-  }
-  V::transpose(sums);
-  // Pairwise, so that additions do not wait for each other.
 #pragma clang loop unroll(full)
-  for (int width = V::kLanes / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) sums[i] = V::add(sums[i], sums[i + width]);
+    for (int head = 0; head < kHeads; ++head) V::store_sums(scores + head * kKeysAtOnce + key, sums[head]);
   }
-  return sums[0];
 }
 
-// Columns of values that are summed at once, in vectors, and query heads that share them: sums stay in registers.
-inline constexpr int kValueVectors = 4, kValueHeads = 2;
+// Columns of values that are summed at once, in vectors.
+inline constexpr int kValueVectors = 4;
 
-// outputs[heads][head_dim] = weights[heads][kKeysAtOnce] times values, of `vectors` vectors of columns.
+// outputs[kHeads][head_dim] = weights[kHeads][kKeysAtOnce] times values, of kVectors vectors of columns.
 template <class V, int kHeads, int kVectors>
-void weigh_values(const float* weights, const float* values, int keys, int head_dim, float* outputs) {
+void weigh_columns(const float* weights, const float* values, int keys, int head_dim, float* outputs) {
   typename V::Floats sums[kHeads][kVectors];
   for (auto& of_head : sums) std::fill(std::begin(of_head), std::end(of_head), V::splat(0.0f));
   for (int key = 0; key < keys; ++key, values += head_dim) {
@@ -96,13 +104,13 @@ void weigh_values(const float* weights, const float* values, int keys, int head_
 }
 
 template <class V, int kHeads>
-void weigh_all_values(const float* weights, const float* values, int keys, int head_dim, float* outputs) {
+void weigh_values(const float* weights, const float* values, int keys, int head_dim, float* outputs) {
   int first = 0;
   for (; first + kValueVectors * V::kLanes <= head_dim; first += kValueVectors * V::kLanes) {
-    weigh_values<V, kHeads, kValueVectors>(weights, values + first, keys, head_dim, outputs + first);
+    weigh_columns<V, kHeads, kValueVectors>(weights, values + first, keys, head_dim, outputs + first);
   }
   for (; first < head_dim; first += V::kLanes) {
-    weigh_values<V, kHeads, 1>(weights, values + first, keys, head_dim, outputs + first);
+    weigh_columns<V, kHeads, 1>(weights, values + first, keys, head_dim, outputs + first);
   }
 }
 
@@ -126,34 +134,54 @@ void round_to_int8(const float* x, const float* scales, int count, std::int8_t* 
   }
 }
 
+// Scores of a head become weights.
+template <class V>
+void weigh_keys(const AttentionRows& rows, int row, int begin, int end, const AttentionSums& to, float* scores) {
+  const int keys = end - begin;
+  finish_scores<V>(rows, row, begin, end, scores);
+  std::fill(scores + keys, scores + round_up(keys, V::kLanes), kNoScore);
+  to.largest[row] = largest_of<V>(scores, keys);
+  to.weights[row] = exponentials<V>(scores, keys, shift_of(to.largest[row]));
+}
+
+// The part of attend_one of kHeads rows from `row` on.
+template <class V, int kHeads>
+void attend_heads(const AttentionRows& rows, int row, int begin, int end, const float* keys, const float* values,
+                  const AttentionSums& to) {
+  alignas(kCacheLine) float scores[kHeads * kKeysAtOnce] = {};
+  const int head_dim = rows.head_dim;
+  const std::size_t first = static_cast<std::size_t>(row) * head_dim;
+  dot_products<V, kHeads>(rows.queries + first, keys, end - begin, head_dim, scores);
+  for (int head = 0; head < kHeads; ++head) weigh_keys<V>(rows, row + head, begin, end, to, scores + head * kKeysAtOnce);
+  weigh_values<V, kHeads>(scores, values, end - begin, head_dim, to.outputs + first);
+}
+
+template <class V, int... kHeads>
+constexpr auto attend_heads_of(std::integer_sequence<int, kHeads...>) {
+  return std::array{&attend_heads<V, kHeads + 1>...};
+}
+
 template <class V>
 void attend_one(const AttentionRows& rows, int begin, int end, const AttentionSums& to, float* scratch) {
-  alignas(kCacheLine) float scores[kValueHeads * kKeysAtOnce];
-  const int keys = end - begin, head_dim = rows.head_dim;
-  const float* all_keys = floats_of<V>(rows, rows.keys, begin, end, scratch);
-  const float* values = floats_of<V>(rows, rows.values, begin, end, scratch + kKeysAtOnce * head_dim);
-  for (int row = 0; row < rows.rows; row += kValueHeads) {
-    const int heads = std::min(kValueHeads, rows.rows - row);
-    for (int head = 0; head < heads; ++head) {
-      float* of_head = scores + head * kKeysAtOnce;
-      const float* query = rows.queries + static_cast<std::size_t>(row + head) * head_dim;
-      int key = 0;
-      for (; key < keys; key += V::kLanes) {
-        const float* from = all_keys + static_cast<std::size_t>(key) * head_dim;
-        V::store(of_head + key, dot_products<V>(query, from, head_dim, keys - key));
-      }
-      finish_scores<V>(rows, row + head, begin, end, of_head);
-      std::fill(of_head + keys, of_head + key, kNoScore);
-      to.largest[row + head] = largest_of<V>(of_head, keys);
-      to.weights[row + head] = exponentials<V>(of_head, keys, shift_of(to.largest[row + head]));
-    }
-    float* outputs = to.outputs + static_cast<std::size_t>(row) * head_dim;
-    const auto weigh = heads == kValueHeads ? weigh_all_values<V, kValueHeads> : weigh_all_values<V, 1>;
-    weigh(scores, values, keys, head_dim, outputs);
+  static constexpr auto kAttendHeads = attend_heads_of<V>(std::make_integer_sequence<int, kHeadsAtOnce<V>>());
+  const float* keys = floats_of<V>(rows, rows.keys, begin, end, scratch);
+  const float* values = floats_of<V>(rows, rows.values, begin, end, scratch + kKeysAtOnce * rows.head_dim);
+  // In parts of about equal size: one of a single row would wait for its own sums.
+  const int parts = (rows.rows + kHeadsAtOnce<V> - 1) / kHeadsAtOnce<V>;
+  for (int part = 0, row = 0; part < parts; ++part) {
+    const int heads = (rows.rows - row) / (parts - part);
+    kAttendHeads[heads - 1](rows, row, begin, end, keys, values, to);
+    row += heads;
   }
 }
 
-// c[kRows][columns] (+)= a[kRows][depth] b[depth][columns], of kVectors vectors of columns. Strides are from row to row.
+// Levels that multiply pairs of bfloat16, each in the 32 bits of a float: add_pairs(a, b, sums) adds both products of a pair.
+// pair_halves makes pairs of neighbours in two vectors, pair_rows of the first number with the second.
+template <class V>
+concept HasPairs = requires(typename V::Floats pairs) { V::add_pairs(pairs, pairs, pairs); };
+
+// c[kRows][columns] (+)= a[kRows][depth] b[depth][columns], of kVectors vectors of columns. Strides are from row to row. Of
+// pairs, a and b have one in each float, and depth counts them.
 struct Tile {
   const float *a, *b;
   float* c;
@@ -161,7 +189,7 @@ struct Tile {
   int depth;
 };
 
-template <class V, int kRows, int kVectors, bool kAdds>
+template <class V, int kRows, int kVectors, bool kAdds, bool kPairs>
 void multiply_floats(const Tile& tile) {
   typename V::Floats sums[kRows][kVectors];
 #pragma clang loop unroll(full)
@@ -177,7 +205,13 @@ void multiply_floats(const Tile& tile) {
 #pragma clang loop unroll(full)
     for (int row = 0; row < kRows; ++row) {
       const typename V::Floats a = V::splat(tile.a[row * tile.a_stride + step]);
-      for (int i = 0; i < kVectors; ++i) sums[row][i] = V::multiply_add(a, columns[i], sums[row][i]);
+      for (int i = 0; i < kVectors; ++i) {
+        if constexpr (kPairs) {
+          sums[row][i] = V::add_pairs(a, columns[i], sums[row][i]);
+        } else {
+          sums[row][i] = V::multiply_add(a, columns[i], sums[row][i]);
+        }
+      }
     }
   }
 #pragma clang loop unroll(full)
@@ -186,18 +220,18 @@ void multiply_floats(const Tile& tile) {
   }
 }
 
-template <class V, int kVectors, bool kAdds, int... kRows>
+template <class V, int kVectors, bool kAdds, bool kPairs, int... kRows>
 constexpr auto float_tiles_of(std::integer_sequence<int, kRows...>) {
-  return std::array{&multiply_floats<V, kRows + 1, kVectors, kAdds>...};
+  return std::array{&multiply_floats<V, kRows + 1, kVectors, kAdds, kPairs>...};
 }
 
 // Tiles of one row to kTileRows rows.
-template <class V, int kVectors, bool kAdds>
+template <class V, int kVectors, bool kAdds, bool kPairs>
 inline constexpr auto kFloatTiles =
-    float_tiles_of<V, kVectors, kAdds>(std::make_integer_sequence<int, V::kTileRows>());
+    float_tiles_of<V, kVectors, kAdds, kPairs>(std::make_integer_sequence<int, V::kTileRows>());
 
 // The product of any number of rows, and columns in whole vectors.
-template <class V, bool kAdds>
+template <class V, bool kAdds, bool kPairs>
 void multiply_matrices(const Tile& whole, int rows, int columns) {
   for (int column = 0; column < columns;) {
     const int vectors = column + 2 * V::kLanes <= columns ? 2 : 1;
@@ -205,7 +239,7 @@ void multiply_matrices(const Tile& whole, int rows, int columns) {
       const Tile tile{whole.a + row * whole.a_stride, whole.b + column, whole.c + row * whole.c_stride + column,
                       whole.a_stride, whole.b_stride, whole.c_stride, whole.depth};
       const int index = std::min(rows - row, V::kTileRows) - 1;
-      vectors == 2 ? kFloatTiles<V, 2, kAdds>[index](tile) : kFloatTiles<V, 1, kAdds>[index](tile);
+      vectors == 2 ? kFloatTiles<V, 2, kAdds, kPairs>[index](tile) : kFloatTiles<V, 1, kAdds, kPairs>[index](tile);
     }
     column += vectors * V::kLanes;
   }
@@ -224,6 +258,45 @@ void transpose_keys(const float* keys, int count, int head_dim, float* columns) 
       V::transpose(square);
 #pragma clang loop unroll(full)
       for (int j = 0; j < V::kLanes; ++j) V::store(columns + (i + j) * kKeysAtOnce + first, square[j]);
+    }
+  }
+}
+
+// Pairs of rows' numbers: [rows][size / 2], of size numbers each.
+template <class V>
+void pair_numbers(const float* x, std::size_t count, float* pairs) {
+  for (std::size_t i = 0; i < count; i += 2 * V::kLanes, pairs += V::kLanes) {
+    const bool whole = i + V::kLanes < count;
+    V::store(pairs, V::pair_halves(V::load(x + i), whole ? V::load(x + i + V::kLanes) : V::splat(0.0f)));
+  }
+}
+
+// Keys as columns of pairs, [head_dim / 2][kKeysAtOnce]. Columns behind the last are copies of it.
+template <class V>
+void pair_keys(const float* keys, int count, int head_dim, float* columns) {
+  typename V::Floats square[V::kLanes];
+  for (int first = 0; first < count; first += V::kLanes) {
+    for (int i = 0; i < head_dim; i += 2 * V::kLanes) {
+      const bool whole = i + V::kLanes < head_dim;
+#pragma clang loop unroll(full)
+      for (int key = 0; key < V::kLanes; ++key) {
+        const float* from = keys + static_cast<std::size_t>(std::min(first + key, count - 1)) * head_dim + i;
+        square[key] = V::pair_halves(V::load(from), whole ? V::load(from + V::kLanes) : V::splat(0.0f));
+      }
+      V::transpose(square);
+      const int pairs = whole ? V::kLanes : V::kLanes / 2;
+      for (int j = 0; j < pairs; ++j) V::store(columns + (i / 2 + j) * kKeysAtOnce + first, square[j]);
+    }
+  }
+}
+
+// Pairs of neighbouring values, [count / 2][head_dim]. The last of an odd count is paired with itself.
+template <class V>
+void pair_values(const float* values, int count, int head_dim, float* pairs) {
+  for (int key = 0; key < count; key += 2, values += 2 * head_dim) {
+    const float* next = key + 1 < count ? values + head_dim : values;
+    for (int i = 0; i < head_dim; i += V::kLanes, pairs += V::kLanes) {
+      V::store(pairs, V::pair_rows(V::load(values + i), V::load(next + i)));
     }
   }
 }
@@ -252,22 +325,23 @@ inline void hide_keys(const AttentionRows& rows, int token, int begin, int end, 
   std::fill(scores + (last - begin), scores + width, kNoScore);
 }
 
-// The first keys of a block: columns [head_dim][kKeysAtOnce] of keys, and values [seen][head_dim].
+// The first keys of a block: columns [head_dim][kKeysAtOnce] of keys, and values [seen][head_dim]; or pairs of both.
 struct KeysOfBlock {
   const float *columns, *values;
   int begin, seen;
   bool by_all;  // whether all rows see all of them
 };
 
-// Adds the values of a block to the sums of `count` rows from `row` on.
-template <class V>
-void attend_block(const AttentionRows& rows, const KeysOfBlock& block, int row, int count, const AttentionSums& to,
-                  float* scores) {
+// Adds the values of a block to the sums of `count` rows from `row` on. queries: of these rows, as columns are.
+template <class V, bool kPairs>
+void attend_block(const AttentionRows& rows, const KeysOfBlock& block, const float* queries, int row, int count,
+                  const AttentionSums& to, float* scores) {
+  constexpr int kOfPair = kPairs ? 2 : 1;
   const int head_dim = rows.head_dim, end = block.begin + block.seen;
   const int width = (block.seen + V::kLanes - 1) / V::kLanes * V::kLanes;
-  const std::size_t of_queries = head_dim, of_keys = kKeysAtOnce, first = static_cast<std::size_t>(row) * head_dim;
-  multiply_matrices<V, false>({rows.queries + first, block.columns, scores, of_queries, of_keys, of_keys, head_dim},
-                              count, width);
+  const std::size_t of_queries = head_dim / kOfPair, of_keys = kKeysAtOnce, of_outputs = head_dim;
+  multiply_matrices<V, false, kPairs>(
+      {queries, block.columns, scores, of_queries, of_keys, of_keys, head_dim / kOfPair}, count, width);
   for (int each = 0; each < count; ++each) {
     float* of_row = scores + each * of_keys;
     finish_scores<V>(rows, row + each, block.begin, end, of_row);
@@ -275,33 +349,64 @@ void attend_block(const AttentionRows& rows, const KeysOfBlock& block, int row, 
       hide_keys(rows, (row + each) / rows.heads, block.begin, end, width, of_row);
     }
     weigh_scores<V>(to, row + each, of_row, width, head_dim);
+    if constexpr (kPairs) pair_numbers<V>(of_row, width, of_row);
   }
-  multiply_matrices<V, true>({scores, block.values, to.outputs + first, of_keys, of_queries, of_queries, block.seen},
-                             count, head_dim);
+  multiply_matrices<V, true, kPairs>({scores, block.values, to.outputs + row * of_outputs, of_keys, of_outputs, of_outputs,
+                                      (block.seen + kOfPair - 1) / kOfPair},
+                                     count, head_dim);
 }
 
-template <class V>
-void attend_many(const AttentionRows& rows, const AttentionSums& to, float* scratch) {
+// kPairs: products are of bfloat16, sums of floats.
+template <class V, bool kPairs>
+void attend_blocks(const AttentionRows& rows, const AttentionSums& to, float* scratch) {
   const int head_dim = rows.head_dim, last_token = (rows.rows - 1) / rows.heads;
   const int end = rows.end_of_keys(last_token);
   const std::size_t of_elements = static_cast<std::size_t>(head_dim) * kKeysAtOnce;
-  float *columns = scratch, *widened = scratch + of_elements, *scores = widened + of_elements;
-  std::fill(to.outputs, to.outputs + static_cast<std::size_t>(rows.rows) * head_dim, 0.0f);
-  std::fill(to.weights, to.weights + rows.rows, 0.0f);
-  std::fill(to.largest, to.largest + rows.rows, kNoScore);
+  const std::size_t of_queries = kPairs ? head_dim / 2 : head_dim;
+  float *columns = scratch, *widened = columns + of_elements, *scores = widened + of_elements;
+  float *paired_values = scores + static_cast<std::size_t>(rows.rows) * kKeysAtOnce;
+  const float* queries = rows.queries;
+  if constexpr (kPairs) {
+    float* paired = paired_values + of_elements;
+    for (int row = 0; row < rows.rows; ++row) {
+      pair_numbers<V>(rows.queries + static_cast<std::size_t>(row) * head_dim, head_dim, paired + row * of_queries);
+    }
+    queries = paired;
+  }
   for (int begin = rows.first_key(0) / V::kLanes * V::kLanes; begin < end; begin += kKeysAtOnce) {
     const int keys = std::min(kKeysAtOnce, end - begin);
-    transpose_keys<V>(floats_of<V>(rows, rows.keys, begin, begin + keys, widened), keys, head_dim, columns);
-    const float* values = floats_of<V>(rows, rows.values, begin, begin + keys, widened);
+    const float* floats = floats_of<V>(rows, rows.keys, begin, begin + keys, widened);
+    const float* values;
+    if constexpr (kPairs) {
+      pair_keys<V>(floats, keys, head_dim, columns);
+      pair_values<V>(floats_of<V>(rows, rows.values, begin, begin + keys, widened), keys, head_dim, paired_values);
+      values = paired_values;
+    } else {
+      transpose_keys<V>(floats, keys, head_dim, columns);
+      values = floats_of<V>(rows, rows.values, begin, begin + keys, widened);
+    }
     const bool all_seen = rows.end_of_keys(0) >= begin + keys && rows.first_key(last_token) <= begin;
     // Where tokens see different keys, a tile of rows is multiplied with those of its last token alone.
     const int at_once = all_seen ? rows.rows : V::kTileRows;
     for (int row = 0; row < rows.rows; row += at_once) {
       const int count = std::min(at_once, rows.rows - row);
       const int seen = std::min(rows.end_of_keys((row + count - 1) / rows.heads) - begin, keys);
-      if (seen > 0) attend_block<V>(rows, {columns, values, begin, seen, all_seen}, row, count, to, scores);
+      if (seen <= 0) continue;
+      attend_block<V, kPairs>(rows, {columns, values, begin, seen, all_seen}, queries + row * of_queries, row, count, to,
+                              scores);
     }
   }
+}
+
+template <class V>
+void attend_many(const AttentionRows& rows, const AttentionSums& to, float* scratch) {
+  std::fill(to.outputs, to.outputs + static_cast<std::size_t>(rows.rows) * rows.head_dim, 0.0f);
+  std::fill(to.weights, to.weights + rows.rows, 0.0f);
+  std::fill(to.largest, to.largest + rows.rows, kNoScore);
+  if constexpr (HasPairs<V>) {
+    if (rows.may_round) return attend_blocks<V, true>(rows, to, scratch);
+  }
+  attend_blocks<V, false>(rows, to, scratch);
 }
 
 template <class V>

@@ -44,6 +44,11 @@ static inline bool x86_has_avx512_vnni() {
          found.has_in_b(kVl) && found.has_in_c(kVnni);
 }
 
+static inline bool x86_has_avx512_bf16() {
+  constexpr int kBf16 = 5;
+  return x86_has_avx512_vnni() && (x86_registers(7, 1).a >> kBf16 & 1);
+}
+
 static inline bool x86_has_avx_vnni() {
   constexpr int kAvxVnni = 4;
   return x86_has_avx2() && (x86_registers(7, 1).a >> kAvxVnni & 1);

@@ -1,11 +1,16 @@
 // Rates of attention on this machine: steps and prompts of two geometries.
 //
-//     bench_attention [threads]
+//     bench_attention [threads [keys]]
+//
+// Steps read the caches of as many layers in turn as no processor's cache holds. `read` is what plain reading of the same
+// bytes reaches.
 #include "attention.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <random>
 #include <vector>
 
 #include "median_seconds.h"
@@ -15,13 +20,46 @@ using namespace edgeformer;
 
 namespace {
 
-constexpr int kRepeats = 50;
+constexpr std::size_t kBytesOfSteps = 512 << 20;
 
-void measure(int heads, int kv_heads, int head_dim, int tokens, int keys, Parallel& parallel) {
+// Reads memory with all threads, as fast as the machine can: GB/s.
+double read_rate(const std::vector<char>& memory, Parallel& parallel) {
+  const std::size_t chunks = 64 * parallel.threads(), of_chunk = memory.size() / chunks / 64 * 64;
+  std::vector<std::uint64_t> sums(chunks);
+  const auto read = [&](std::size_t chunk) {
+    const char* from = memory.data() + chunk * of_chunk;
+    std::uint64_t sum[8] = {};
+    for (std::size_t i = 0; i < of_chunk; i += 64) {
+      __builtin_prefetch(from + i + 8192);
+      std::uint64_t line[8];
+      std::memcpy(line, from + i, 64);
+      for (int j = 0; j < 8; ++j) sum[j] ^= line[j];
+    }
+    for (std::uint64_t each : sum) sums[chunk] ^= each;
+  };
+  const double seconds = median_seconds(5, [&] { parallel.run(chunks, Task(read)); });
+  return of_chunk * chunks / seconds * 1e-9;
+}
+
+void measure(int heads, int kv_heads, int head_dim, int tokens, int keys, bool int8, Parallel& parallel) {
   AttentionShape shape{heads, kv_heads, head_dim, head_dim};
-  const std::size_t cache = std::size_t(kv_heads) * keys * head_dim;
-  std::vector<float> queries(std::size_t(tokens) * (heads + 2 * kv_heads) * head_dim, 0.1f), angles(keys * head_dim, 0.5f);
-  std::vector<float> present_keys(cache, 0.1f), present_values(cache, 0.1f), output(std::size_t(tokens) * heads * head_dim);
+  shape.scale = 0.125f;
+  const std::size_t cache = std::size_t(kv_heads) * keys * head_dim, bytes = cache * (int8 ? 1 : sizeof(float));
+  const std::size_t layers = tokens > 1 || std::getenv("ONE") ? 1 : std::max<std::size_t>(1, kBytesOfSteps / (2 * bytes));
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  const auto fill = [&](std::vector<float>& to) { for (float& each : to) each = normal(random); };
+  std::vector<float> queries(std::size_t(tokens) * (heads + 2 * kv_heads) * head_dim), angles(keys * head_dim, 0.5f);
+  std::vector<float> output(std::size_t(tokens) * heads * head_dim), scales(kv_heads * head_dim, 0.03f), some(4096);
+  fill(queries);
+  fill(some);
+  std::vector<char> caches(2 * layers * bytes);
+  for (std::size_t i = 0; i < caches.size(); ++i) {
+    if (int8) caches[i] = char(33 * some[i * 7 % 4096]);
+  }
+  for (std::size_t i = 0; !int8 && i < caches.size() / sizeof(float); ++i) {
+    std::memcpy(caches.data() + i * sizeof(float), &some[(i * 7 + i / 4096) % 4096], sizeof(float));
+  }
   const std::int32_t last = keys - 1;
   AttentionInputs in{};
   in.rows = 1;
@@ -32,24 +70,38 @@ void measure(int heads, int kv_heads, int head_dim, int tokens, int keys, Parall
   in.query_stride = in.kv_stride = (heads + 2 * kv_heads) * head_dim;
   in.cosines = in.sines = angles.data();
   in.last_positions = &last;
-  in.keys_cache = {present_keys.data(), std::size_t(keys), present_keys.data(), std::size_t(keys)};
-  in.values_cache = {present_values.data(), std::size_t(keys), present_values.data(), std::size_t(keys)};
   in.output = output.data();
-  const double seconds = median_seconds(kRepeats, [&] { attend(shape, in, level_for(head_dim), parallel); });
+  const auto attend_all = [&] {
+    for (std::size_t layer = 0; layer < layers; ++layer) {
+      char *of_keys = caches.data() + 2 * layer * bytes, *of_values = of_keys + bytes;
+      in.keys_cache = {of_keys, std::size_t(keys), of_keys, std::size_t(keys), int8 ? scales.data() : nullptr};
+      in.values_cache = {of_values, std::size_t(keys), of_values, std::size_t(keys), int8 ? scales.data() : nullptr};
+      attend(shape, in, level_for(head_dim), parallel);
+    }
+  };
+  const double seconds = median_seconds(tokens > 1000 ? 3 : 9, attend_all) / layers;
   double seen = 0;
   for (int token = 0; token < tokens; ++token) seen += keys - tokens + token + 1;
-  std::printf("%2d heads of %d x %3d, %3d tokens over %4d keys: %8.1f us, %6.1f GB/s of cache, %6.1f 10^9 op/s\n", heads,
-              kv_heads, head_dim, tokens, keys, seconds * 1e6, 8.0 * cache / seconds * 1e-9,
-              4.0 * heads * head_dim * seen / seconds * 1e-9);
+  std::printf("%2d heads of %d x %3d, %s, %4d tokens over %5d keys: %9.1f us, %5.1f GB/s of cache", heads, kv_heads, head_dim,
+              int8 ? "   int8" : "float32", tokens, keys, seconds * 1e6, 2 * bytes / seconds * 1e-9);
+  if (tokens == 1) std::printf(", %4.2f of reading\n", 2 * bytes / seconds * 1e-9 / read_rate(caches, parallel));
+  if (tokens > 1) std::printf(", %5.1f 10^9 op/s\n", 4.0 * heads * head_dim * seen / seconds * 1e-9);
 }
 
 }  // namespace
 
 int main(int count, char** words) {
   Team& team = Team::shared(count > 1 ? std::atoi(words[1]) : 2);
+  const int only = count > 2 ? std::atoi(words[2]) : 0;
   std::printf("%s, %d threads\n", best_level().name, team.threads());
   for (auto [heads, kv_heads] : {std::pair{9, 3}, {32, 4}}) {
-    for (int keys : {128, 512, 2048}) measure(heads, kv_heads, 64, 1, keys, team);
-    for (int tokens : {128, 512}) measure(heads, kv_heads, 64, tokens, tokens, team);
+    for (bool int8 : {false, true}) {
+      for (int keys : {128, 512, 4096, 16384}) {
+        if (only == 0 || only == keys) measure(heads, kv_heads, 64, 1, keys, int8, team);
+      }
+      for (int tokens : {128, 512, 4096}) {
+        if ((only == 0 || only == tokens) && !std::getenv("ONE")) measure(heads, kv_heads, 64, tokens, tokens, int8, team);
+      }
+    }
   }
 }
