@@ -45,7 +45,7 @@ void measure(int heads, int kv_heads, int head_dim, int tokens, int keys, bool i
   AttentionShape shape{heads, kv_heads, head_dim, head_dim};
   shape.scale = 0.125f;
   const std::size_t cache = std::size_t(kv_heads) * keys * head_dim, bytes = cache * (int8 ? 1 : sizeof(float));
-  const std::size_t layers = tokens > 1 || std::getenv("ONE") ? 1 : std::max<std::size_t>(1, kBytesOfSteps / (2 * bytes));
+  const std::size_t layers = tokens > 1 ? 1 : std::max<std::size_t>(1, kBytesOfSteps / (2 * bytes));
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
   const auto fill = [&](std::vector<float>& to) { for (float& each : to) each = normal(random); };
@@ -100,7 +100,7 @@ int main(int count, char** words) {
         if (only == 0 || only == keys) measure(heads, kv_heads, 64, 1, keys, int8, team);
       }
       for (int tokens : {128, 512, 4096}) {
-        if ((only == 0 || only == tokens) && !std::getenv("ONE")) measure(heads, kv_heads, 64, tokens, tokens, int8, team);
+        if (only == 0 || only == tokens) measure(heads, kv_heads, 64, tokens, tokens, int8, team);
       }
     }
   }

@@ -24,6 +24,8 @@ FAR_CACHE_BYTES = 400_000_000
 """Size limit of a synthetic past, in bytes of float32; where the context holds more, the past is as long as fits."""
 WINDOW_TOKENS, WINDOW_CHUNK = 6, 3
 """Tokens that are fed behind a past longer than every window, and how many of them form the first chunk."""
+LONG_PAST, LONG_CHUNK = 300, 64
+"""Tokens of a prompt's chunk, and those before it, behind which our kernels round the products of attention, too."""
 
 
 class DecoderTrial(TextTrial):
@@ -49,6 +51,8 @@ class DecoderTrial(TextTrial):
         if len(self.graphs) > 1:
             progress("past the window", 0.85)
             self._judge_windowed(rows)
+        if self.setup.activations is not None and self.setup.manifest.context_length >= LONG_PAST + LONG_CHUNK:
+            self._judge_behind_past(main, "long prompt", LONG_PAST, LONG_CHUNK, chunk=LONG_CHUNK)
         if extent.far:
             progress("at the end of the context", 0.9)
             rows.clear()  # with a large vocabulary the logits take most of the memory
@@ -152,10 +156,11 @@ class DecoderTrial(TextTrial):
         def arrays(layer: int) -> tuple[Array, ...]:
             return tuple(map(to_numpy, past(layer)))
 
-        tokens = main.tokens[:count]
+        tokens = np.resize(main.tokens, count)
         ids = torch.from_numpy(tokens)[None]
         [outputs] = self.compute(
-            lambda reference: [Outputs({"logits": to_numpy(reference.run(ids, past, length)[0][0])})]
+            lambda reference: [Outputs({"logits": to_numpy(reference.run(ids, past, length)[0][0])})],
+            *([tokens, np.array([length])] if chunk else []),
         )
         row = Row(tokens, *outputs)
         what = f"{count} tokens at positions {length} to {length + count - 1}, behind a synthetic past"
