@@ -20,6 +20,7 @@ import torch
 import transformers
 from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
+from slow_rows import slow_unless
 from torch import Tensor, nn
 from transformers.masking_utils import AttentionMaskInterface
 from transformers.modeling_utils import AttentionInterface
@@ -72,7 +73,7 @@ MODELS = {
 }
 FAST = {"olmo3", "youtu", "blenderbot", "gpt_oss"}
 """Windows, latent attention, learned positions, sinks and experts; the others are slow."""
-CASES = [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in MODELS]
+CASES = slow_unless(FAST, MODELS)
 NORMS = {
     "olmo3": 4,
     "glm4": 4,
