@@ -25,7 +25,6 @@ from edgeformer.config import (
     EncoderConfig,
     LearnedPositions,
     ModelConfig,
-    PictureTextConfig,
     Pooling,
 )
 from edgeformer.documents.json_document import parse
@@ -42,7 +41,7 @@ from edgeformer.families import (
 from edgeformer.families._wrappers import WRAPPERS
 from edgeformer.families.picture_text import PictureTextFamily, load_seeing, with_tower
 from edgeformer.manifest.parts import SpecialTokens, sha256
-from edgeformer.manifest.pictures import GridProcessor, PatchTilesProcessor, PictureProcessor
+from edgeformer.manifest.pictures import PictureProcessor
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -200,21 +199,12 @@ def _open_seeing(found: FoundModel, seeing: PictureTextFamily, context_length: i
         pictures = read_picture_processor(found.folder, seeing.picture_options(found.hf_config, config))
         if pictures.kind != seeing.processor:
             raise ConfigError(f"the processor of its pictures is of kind {pictures.kind}, not {seeing.processor}.")
-        config = _for_pictures(config, pictures)
+        config = pictures.fitted(config)
     except ConfigError as error:
         raise ConfigError(f"{error}{instead}") from error
     return ModelSource(
         **vars(found), family=family, config=checked(config), pictures=pictures, text_config=text.hf_config
     )
-
-
-def _for_pictures(config: PictureTextConfig, pictures: PictureProcessor) -> PictureTextConfig:
-    """Return the config for the pictures that a processor makes. Raises ConfigError where it does not read them."""
-    if isinstance(pictures, PatchTilesProcessor):
-        return config.with_patches(pictures.patch, pictures.square, 1, pictures.most_patches // pictures.square)
-    if not isinstance(pictures, GridProcessor):
-        return config.with_picture_size(pictures.size.height, pictures.size.width)
-    return config.with_patches(pictures.patch, pictures.square, pictures.frames, pictures.most_rows * pictures.square)
 
 
 def text_only_instead(model_type: str) -> str:

@@ -49,19 +49,13 @@ from edgeformer.config.models import (
 from edgeformer.config.norm import NormConfig
 from edgeformer.config.pictures import (
     AttentionPooler,
-    AveragePoolProjector,
     Bidirectional,
     Grid,
-    LinearProjector,
-    MergerProjector,
-    MlpProjector,
     PatchStem,
     PatchVectors,
     PatchWindows,
     PictureClassifier,
     PicturePooling,
-    PixelShuffleProjector,
-    Projector,
     TokenPooler,
 )
 from edgeformer.config.position import (
@@ -81,6 +75,14 @@ from edgeformer.config.position import (
     T5BiasConfig,
     TransformerXLConfig,
     YarnScaling,
+)
+from edgeformer.config.projectors import (
+    AveragePoolProjector,
+    LinearProjector,
+    MergerProjector,
+    MlpProjector,
+    PixelShuffleProjector,
+    Projector,
 )
 from edgeformer.config.recurrent import DeltaNetConfig, RecurrentConfig, ShortConvConfig, StateSpaceConfig
 

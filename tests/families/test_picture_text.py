@@ -33,19 +33,20 @@ from edgeformer.layers.attention.attention import Context
 from edgeformer.manifest.accounting import account
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.pictures import GridProcessor
-from edgeformer.models import picture_text
-from edgeformer.models.compared import _positions_in_float32
 from edgeformer.models.decoder import Decoder
-from edgeformer.models.grid_vision import GridVisionEncoder, PatchPlaces
-from edgeformer.models.picture_text import PictureText, PooledPatches
+from edgeformer.models.pictures import projectors
+from edgeformer.models.pictures.comparison import positions_in_float32
+from edgeformer.models.pictures.grid_vision import GridVisionEncoder, PatchPlaces
+from edgeformer.models.pictures.picture_text import PictureText
+from edgeformer.models.pictures.projectors import PooledPatches
 from edgeformer.runtime import Engine, load
-from edgeformer.runtime.media.pictures.any_resolution import AnyResolution
-from edgeformer.runtime.media.pictures.aspect_tiles import AspectTiles
-from edgeformer.runtime.media.pictures.grid_patches import GridPatches
-from edgeformer.runtime.media.pictures.kinds import new_processor
 from edgeformer.runtime.media.pictures.positions import positions_of
-from edgeformer.runtime.media.pictures.processor import Processor
-from edgeformer.runtime.media.pictures.tiles import Tiles
+from edgeformer.runtime.media.pictures.processors.any_resolution import AnyResolution
+from edgeformer.runtime.media.pictures.processors.aspect_tiles import AspectTiles
+from edgeformer.runtime.media.pictures.processors.grid_patches import GridPatches
+from edgeformer.runtime.media.pictures.processors.kinds import new_processor
+from edgeformer.runtime.media.pictures.processors.processor import Processor
+from edgeformer.runtime.media.pictures.processors.tiles import Tiles
 from edgeformer.runtime.prefixes import prefix_cache
 from edgeformer.runtime.prefixes.prefix_cache import PrefixCache
 from edgeformer.runtime.steps import memory, picture_blocks, picture_rows
@@ -100,7 +101,7 @@ def theirs(model, prompt, pictures):
         for name, value in encoded.items()
         if name not in ("attention_mask", *types)
     }
-    with torch.no_grad(), _positions_in_float32(model.module):
+    with torch.no_grad(), positions_in_float32(model.module):
         out = model.module(**encoded)
     return encoded, out.logits[0].numpy()
 
@@ -158,7 +159,7 @@ def test_a_bundle_answers_as_transformers_does(models, bundles, family, name):
     ids = encoded["input_ids"][0]
     assert runtime.see(prompt, PICTURES).shown == ids.tolist()
     assert error(runtime.forward(prompt, PICTURES), expected) <= LIMIT
-    with torch.no_grad(), _positions_in_float32(model.module):
+    with torch.no_grad(), positions_in_float32(model.module):
         written = model.module.generate(
             **encoded, attention_mask=torch.ones_like(ids[None]), do_sample=False, max_new_tokens=8,
             eos_token_id=None, pad_token_id=0,
@@ -622,13 +623,13 @@ def test_an_export_refuses_squares_in_another_order(models):
 @pytest.mark.parametrize("family", ["internvl", "smolvlm"])
 def test_an_export_refuses_patches_in_another_order(models, family):
     source = open_source(models(family, "tiles").folder)
-    right = picture_text.squares
+    right = projectors.squares
 
     def columns_first(states, factor):
         side = round(states.shape[1] ** 0.5)
         return right(states.unflatten(1, (side, side)).transpose(1, 2).flatten(1, 2), factor)
 
-    with patch.object(picture_text, "squares", columns_first), pytest.raises(ExportError, match="does not compute"):
+    with patch.object(projectors, "squares", columns_first), pytest.raises(ExportError, match="does not compute"):
         compare_modules(source, source.weights())
 
 

@@ -1,12 +1,20 @@
 """The config of a tower of pictures of any size."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from edgeformer.config.models.stack import Form, StackConfig, Task
-from edgeformer.config.pictures import PatchVectors, PatchWindows
+from edgeformer.config.pictures import Grid, PatchVectors, PatchWindows
 from edgeformer.config.position import LearnedPositions
+from edgeformer.contract.tensors import TensorSpec, patch_inputs
 from edgeformer.documents.schema import check
+from edgeformer.errors import ConfigError
+
+if TYPE_CHECKING:
+    from edgeformer.config.models.picture_text import PictureTextConfig
+
+SAMPLE_SIDE = 3
+"""Squares of a side of a window, where there is none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +93,48 @@ class GridVisionConfig(StackConfig):
         """Whether the model reads pictures."""
         return True
 
-    def with_sides(self, patches: int) -> Self:
-        """Return the config with positions for so many rows and columns of patches."""
-        return replace(self, context_length=patches)
+    @property
+    def patch_grid(self) -> None:
+        """Return None: the size of a picture decides."""
+
+    def inputs(self, tiled: bool) -> list[TensorSpec]:
+        """Return the inputs of a graph, which reads one picture."""
+        return patch_inputs(self.patches.inputs, self.grid_input)
+
+    def states(self, side: int, *, prefix: bool) -> None:
+        """Return None: the size of a picture decides."""
+
+    @property
+    def sample_grids(self) -> tuple[Grid, ...]:
+        """Return the rows and columns of squares of pictures: beyond a window on both sides, within one, a line."""
+        side = SAMPLE_SIDE if self.attention_windows is None else self.attention_windows.squares
+        sizes = (side + 1, side + 2), (2, 3), (1, 2 * side + 1)
+        return tuple(Grid(rows=rows, columns=columns) for rows, columns in sizes)
+
+    def values_shape(self, grid: Grid) -> tuple[int, ...]:
+        """Return the dimensions of the values of a picture of so many squares."""
+        return grid.patches * self.square**2, self.patches.inputs
+
+    def check_model(self, model: "PictureTextConfig") -> None:
+        """Raise ConfigError unless a model can read its states."""
+        merges = model.projector.ANY_SIZE and model.projector.side == self.square
+        check(merges, model, "projector", f"one of squares of {self.square} × {self.square} patches")
+        check(not model.tiled and not model.newline, model, "tiled", "False for pictures of any size")
+        check(model.bidirectional is None, model, "bidirectional", "None for pictures of any size")
+        layers, last = model.deepstack or (), len(self.blocks)
+        fits = all(0 <= layer <= last for layer in layers) and len(layers) <= len(model.blocks)
+        fits = fits and (not layers or model.projector.SEVERAL)
+        check(fits, model, "deepstack", f"numbers from 0 to {last}, and no more than blocks of the text model")
+
+    def with_patches(self, side: int, square: int, frames: int, most: int) -> Self:
+        """Return the config for pictures of up to `most` rows or columns of patches.
+
+        Raises ConfigError where the tower reads others than those of these sides, squares and frames.
+        """
+        read = self.patches.side, self.square, self.patches.frames
+        if read != (side, square, frames):
+            raise ConfigError(
+                f"the image processor has patch_size, merge_size and temporal_patch_size {(side, square, frames)}, and "
+                f"by config.json the model reads {read}. Use the processor that it was trained with."
+            )
+        return replace(self, context_length=most)

@@ -13,14 +13,14 @@ import numpy as np
 
 from edgeformer.documents.json_document import read_object
 from edgeformer.errors import ExportError, shown
-from edgeformer.export.importers.pictures.stand_in import patches_by_rows
 from edgeformer.manifest.pictures import PictureProcessor
-from edgeformer.runtime.media.pictures.grid_patches import GridPatches
-from edgeformer.runtime.media.pictures.kinds import new_processor
-from edgeformer.runtime.media.pictures.patch_tiles import PatchTiles
+from edgeformer.runtime.media.pictures.processors.kinds import new_processor
+from edgeformer.runtime.media.pictures.processors.patch_tiles import MASK
 
 SHAPES = ((61, 97, 3), (97, 61, 3))
 """Height, width and channels of the pictures: a wide and a tall one, so that swapped sides show."""
+
+VALUES = "pixel_values"
 
 LEVELS = 2
 """Levels of 255 that values may differ by. They are the same bits with Pillow 13; earlier versions differ by one."""
@@ -43,15 +43,11 @@ def compare_pictures(folder: Path, processor: PictureProcessor) -> tuple[str, ..
     level = (1.0 if processor.scale is None else processor.scale) / min(processor.std or (1.0,))
     for shape in SHAPES:
         picture = rng.integers(0, 256, shape, np.uint8)
-        mine = ours.values(picture)
         found = theirs(images=[picture], return_tensors="np", **options)
-        expected = np.asarray(found["pixel_values"])
-        if isinstance(ours, PatchTiles):
-            mine, expected = _unpadded(ours, picture, found)
-        elif expected.ndim > 3:
-            expected = expected.reshape(-1, *expected.shape[-3:])  # tiles of one picture have an axis of their own
+        made = ours.for_library(ours.values(picture), ours.patch_grid(*shape[:2]))
+        mine, expected = _values(made, made), _values(found, made)
         difference = np.inf if mine.shape != expected.shape else float(np.abs(mine - expected).max())
-        if isinstance(ours, GridPatches) and not np.array_equal(ours.patch_grid(*shape[:2]), found["image_grid_thw"]):
+        if not all(np.array_equal(made[name], found[name]) for name in made.keys() - {VALUES, MASK}):
             difference = np.inf
         if not difference <= LEVELS * level:
             raise ExportError(
@@ -63,13 +59,12 @@ def compare_pictures(folder: Path, processor: PictureProcessor) -> tuple[str, ..
     return ()
 
 
-def _unpadded(ours: PatchTiles, picture: Any, found: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return the patches of a picture, row by row, and those that transformers made of it, without their padding."""
-    mine, shapes = np.concatenate(patches_by_rows(ours, picture)), np.asarray(found["spatial_shapes"])
-    if not np.array_equal(shapes, ours.patch_grid(*picture.shape[:2])[:, 1:]):
-        return mine, np.empty(0)
-    padded = zip(np.asarray(found["pixel_values"]), shapes.prod(1), strict=True)
-    return mine, np.concatenate([each[:count] for each, count in padded])
+def _values(found: Mapping[str, Any], made: Mapping[str, Any]) -> Any:
+    """Return pixel values of tiles, which have an axis of their own in transformers, or patches that do not pad."""
+    values = np.asarray(found[VALUES])
+    if MASK in made:
+        return values[np.asarray(found[MASK], bool)]
+    return values.reshape(-1, *values.shape[1 + values.ndim - np.ndim(made[VALUES]) :])
 
 
 def _said_to_it(folder: Path) -> dict[str, Any]:

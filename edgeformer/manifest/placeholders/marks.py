@@ -1,0 +1,88 @@
+"""The marks around a picture as texts, and what they become: the base classes of all kinds of placeholders."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from edgeformer.manifest.pictures import PictureProcessor
+from edgeformer.manifest.placeholders.prompt_text import PromptText
+
+
+class PicturePlaceholder:
+    """The base class of all placeholders: what others ask of one.
+
+    Attributes:
+        token: the placeholder, which stands for each state of a picture, too.
+    """
+
+    token: int
+
+    @property
+    def prompt_text(self) -> PromptText | None:
+        """Return how prompts are written; None for as they are, with the placeholder in them."""
+        return None
+
+    @property
+    def bare(self) -> bool:
+        """Whether the tokenizer adds no special tokens to a prompt with pictures."""
+        return False
+
+    def check_prompt(self, tokens: Sequence[int]) -> None:
+        """Raise RequestError for a prompt with a placeholder of what is not read."""
+
+
+class MarkEncoder(Protocol):
+    """Encodes marks by a tokenizer, in the places where they stand. Raises ConfigError where it cannot.
+
+    Attributes:
+        token: the id of the placeholder.
+        video: the id of the placeholder of a video; None where there is none.
+        states: states of what the tower reads at once; None where its size decides.
+    """
+
+    token: int
+    video: int | None
+    states: int | None
+
+    def special(self, text: str) -> int:
+        """Return the id of a text that is one token, also between others."""
+        ...
+
+    def between(self, before: str, text: str, after: str) -> tuple[int, ...]:
+        """Return the ids of a text between two special tokens."""
+        ...
+
+    def check_alike(self, one: str, first: str, last: str) -> None:
+        """Check that text around a placeholder is encoded as around the marks that take its place."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Marks(ABC):
+    """The texts of the tokens around a picture.
+
+    Attributes:
+        picture: the placeholder.
+    """
+
+    picture: str = "<image>"
+
+    @property
+    def spelled(self) -> str:
+        """Return the text that stands for a picture in a prompt."""
+        return self.picture
+
+    @abstractmethod
+    def placeholder(self, encoder: MarkEncoder, pictures: PictureProcessor) -> PicturePlaceholder:
+        """Return the placeholder of pictures that such a processor makes."""
+
+
+def tile_names(
+    encoder: MarkEncoder, pictures: PictureProcessor, before: str, name: str, after: str
+) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """Return the ids of the names of tiles, by row and column; name: a pattern of {row} and {column}, from 1 on."""
+    return tuple(
+        tuple(encoder.between(before, name.format(row=row, column=column), after) for column in range(1, columns + 1))
+        for row, columns in enumerate(pictures.tile_columns, 1)
+    )

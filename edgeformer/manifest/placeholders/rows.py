@@ -1,0 +1,38 @@
+"""The placeholder of pictures whose tiles are put together in rows: of LLaVA-NeXT and OneVision."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from edgeformer.documents.schema import check
+from edgeformer.manifest.pictures import PictureProcessor
+from edgeformer.manifest.placeholders.marks import MarkEncoder, Marks, PicturePlaceholder
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsPlaceholder(PicturePlaceholder):
+    """A placeholder that becomes the states of the whole picture, and rows of states that a learned one ends.
+
+    Attributes:
+        token: the placeholder, which stands for each state, too.
+        count: states of the whole picture.
+    """
+
+    kind: Literal["rows"] = "rows"
+    token: int
+    count: int
+
+    def __post_init__(self) -> None:
+        check(self.count > 0, self, "count", "positive")
+
+    def expanded(self, rows: int, columns: int) -> list[int]:
+        """Return the tokens of a picture with so many rows and columns of states; `token` stands for each."""
+        return [self.token] * (self.count + rows * (columns + 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsMarks(Marks):
+    """The marks of a `RowsPlaceholder`."""
+
+    def placeholder(self, encoder: MarkEncoder, pictures: PictureProcessor) -> RowsPlaceholder:
+        """Return the placeholder."""
+        return RowsPlaceholder(token=encoder.token, count=pictures.tile_states(encoder.states))
