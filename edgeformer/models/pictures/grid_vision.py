@@ -124,6 +124,10 @@ class GridVisionEncoder(Stack):
         found = [self.final_norm(states[layer]) if layer == len(self.blocks) else states[layer] for layer in layers]
         return [each.index_select(1, places.restored) for each in found]
 
+    def without_prefix(self, states: Tensor) -> Tensor:
+        """Return the states: all are those of patches."""
+        return states
+
     def _angles(self, places: PatchPlaces) -> dict[RotaryConfig, TokenAngles]:
         """Return the angles of patches: of their rows, then of their columns."""
         found: dict[RotaryConfig, TokenAngles] = {}

@@ -55,8 +55,8 @@ class PictureText(Decoder):
         states = self.vision.states_after(
             pixel_values, *grid, layers=(*config.feature_layers, *(config.deepstack or ()))
         )
-        if config.vision.prefix_tokens and not config.keeps_prefix:
-            states = [each[:, config.vision.prefix_tokens :] for each in states]
+        if not config.keeps_prefix:
+            states = [self.vision.without_prefix(each) for each in states]
         read = states[: len(config.feature_layers)]
         features: Tensor = self.projector(torch.cat(read, -1) if len(read) > 1 else read[0])
         if config.newline:

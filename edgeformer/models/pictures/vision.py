@@ -96,6 +96,10 @@ class VisionEncoder(Stack):
             states.append(x)
         return [self.final_norm(states[layer]) if layer == len(self.blocks) else states[layer] for layer in layers]
 
+    def without_prefix(self, states: Tensor) -> Tensor:
+        """Return the states [B, P, E] of patches alone, of those of all."""
+        return states[:, self.config.prefix_tokens :]
+
 
 class PatchProjection(nn.Module):
     """The linear map that `PatchStem` describes, as a convolution whose stride is its width."""
