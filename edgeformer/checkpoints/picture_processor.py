@@ -7,12 +7,12 @@ Source: transformers/image_processing_backends.py (PilBackend), transformers/mod
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast, get_args
+from typing import Any
 
 from edgeformer.documents.json_document import read_object
+from edgeformer.documents.kinds import kinds_of
 from edgeformer.errors import ConfigError, shown
-from edgeformer.manifest.pictures import PictureProcessor
-from edgeformer.manifest.pictures.pixel_values import PixelValues
+from edgeformer.manifest.pictures.processor import PictureProcessor
 from edgeformer.manifest.pictures.processor_fields import LibraryClass, ProcessorFields
 
 FILE_NAME = "preprocessor_config.json"
@@ -27,7 +27,9 @@ COMMON = {
 }  # fmt: skip
 """Defaults of all classes, unless they have others."""
 
-KINDS: dict[str, type[PixelValues]] = {name: kind for kind in get_args(PictureProcessor) for name in kind.CLASSES}
+KINDS: dict[str, type[PictureProcessor]] = {
+    name: kind for kind in kinds_of("edgeformer.manifest.pictures", "PROCESSOR").values() for name in kind.CLASSES
+}
 """The kinds of processors by the beginnings of the names of transformers' classes."""
 
 WITHOUT_EFFECT = (
@@ -70,8 +72,7 @@ def _find(folder: Path) -> tuple[str, dict[str, Any]]:
 def _read(name: str, data: dict[str, Any]) -> PictureProcessor:
     stem = _class_stem(name, data)
     kind = KINDS[stem]
-    fields = ProcessorFields(name, _known_fields(name, data, kind.CLASSES[stem]))
-    return cast(PictureProcessor, kind.read(fields))
+    return kind.read(ProcessorFields(name, _known_fields(name, data, kind.CLASSES[stem])))
 
 
 def _known_fields(name: str, data: dict[str, Any], of_class: LibraryClass) -> dict[str, Any]:
@@ -96,6 +97,6 @@ def _class_stem(name: str, data: Mapping[str, Any]) -> str:
     stem = str(kind).removesuffix("Fast").removesuffix("Pil").removesuffix("ImageProcessor")
     stem = stem.removesuffix("FeatureExtractor")
     if stem not in KINDS:
-        known = ", ".join(f"{each}ImageProcessor" for each in KINDS)
+        known = ", ".join(f"{each}ImageProcessor" for each in sorted(KINDS))
         raise ConfigError(f"{name} has image_processor_type = {shown(kind)}; supported: {known}.")
     return stem

@@ -41,7 +41,7 @@ from edgeformer.families import (
 from edgeformer.families._wrappers import WRAPPERS
 from edgeformer.families.picture_text import PictureTextFamily, load_seeing, with_tower
 from edgeformer.manifest.parts import SpecialTokens, sha256
-from edgeformer.manifest.pictures import PictureProcessor
+from edgeformer.manifest.pictures.processor import PictureProcessor
 
 if TYPE_CHECKING:
     from torch import Tensor

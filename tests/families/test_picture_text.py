@@ -32,7 +32,7 @@ from edgeformer.families.picture_text import seeing_names, with_tower
 from edgeformer.layers.attention.attention import Context
 from edgeformer.manifest.accounting import account
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.pictures import GridProcessor
+from edgeformer.manifest.pictures.grid import GridProcessor
 from edgeformer.models.decoder import Decoder
 from edgeformer.models.pictures import projectors
 from edgeformer.models.pictures.comparison import positions_in_float32
@@ -41,10 +41,10 @@ from edgeformer.models.pictures.picture_text import PictureText
 from edgeformer.models.pictures.projectors import PooledPatches
 from edgeformer.runtime import Engine, load
 from edgeformer.runtime.media.pictures.positions import positions_of
+from edgeformer.runtime.media.pictures.processors import new_processor
 from edgeformer.runtime.media.pictures.processors.any_resolution import AnyResolution
 from edgeformer.runtime.media.pictures.processors.aspect_tiles import AspectTiles
-from edgeformer.runtime.media.pictures.processors.grid_patches import GridPatches
-from edgeformer.runtime.media.pictures.processors.kinds import new_processor
+from edgeformer.runtime.media.pictures.processors.grid import GridPatches
 from edgeformer.runtime.media.pictures.processors.processor import Processor
 from edgeformer.runtime.media.pictures.processors.tiles import Tiles
 from edgeformer.runtime.prefixes import prefix_cache

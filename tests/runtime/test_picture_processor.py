@@ -18,15 +18,14 @@ from transformers.image_utils import load_image
 from edgeformer.checkpoints.picture_processor import read_picture_processor
 from edgeformer.documents import schema
 from edgeformer.errors import ConfigError, MissingDependencyError, RequestError
-from edgeformer.manifest.pictures import FixedSizeProcessor, GridProcessor
-from edgeformer.manifest.pictures.fixed_size import Resize
+from edgeformer.manifest.pictures.fixed_size import FixedSizeProcessor, Resize
+from edgeformer.manifest.pictures.grid import GridProcessor
 from edgeformer.manifest.pictures.processor_fields import PictureSize
 from edgeformer.runtime.media.pictures import picture_files, resample
 from edgeformer.runtime.media.pictures.picture_files import read_picture
-from edgeformer.runtime.media.pictures.processors import processor
+from edgeformer.runtime.media.pictures.processors import new_processor, processor
 from edgeformer.runtime.media.pictures.processors.fixed_size import FixedSize
-from edgeformer.runtime.media.pictures.processors.grid_patches import GridPatches
-from edgeformer.runtime.media.pictures.processors.kinds import new_processor
+from edgeformer.runtime.media.pictures.processors.grid import GridPatches
 
 PROCESSORS = {
     "vit": (transformers.ViTImageProcessorPil, {}),

@@ -26,7 +26,7 @@ from edgeformer.config import (
 from edgeformer.errors import ConfigError
 from edgeformer.families._family import Computed, Family, Fields, Packed
 from edgeformer.families._wrappers import is_foreign, wrapper_of
-from edgeformer.manifest.placeholders.marks import Marks
+from edgeformer.manifest.placeholders.placeholder import Marks
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from edgeformer.documents.schema import check
 from edgeformer.errors import ConfigError, shown
-from edgeformer.manifest.pictures.pixel_values import MOST_TILES, PixelValues
+from edgeformer.manifest.pictures.processor import MOST_TILES, PictureProcessor
 from edgeformer.manifest.pictures.processor_fields import (
     CLIP_NORMALIZATION,
     LARGEST_SIDE,
@@ -27,7 +27,7 @@ _BOTH: dict[str, Any] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnyResolutionProcessor(PixelValues):
+class AnyResolutionProcessor(PictureProcessor):
     """A processor that fits a picture into a grid of tiles, and puts the states of the tiles together again.
 
     The whole picture is resized to a tile, whatever its aspect. Then the picture is resized to the largest that keeps
@@ -113,3 +113,6 @@ class AnyResolutionProcessor(PixelValues):
     def tile_states(self, states: int | None) -> int:
         """Return the states of a tile in a prompt: without the newline, which stands in rows of all tiles."""
         return self.patches**2
+
+
+PROCESSOR = AnyResolutionProcessor

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from edgeformer.documents.schema import check
 from edgeformer.errors import ConfigError
 from edgeformer.manifest.pictures.fixed_size import FixedSizeProcessor
-from edgeformer.manifest.pictures.pixel_values import MOST_TILES, PixelValues
+from edgeformer.manifest.pictures.processor import MOST_TILES, PictureProcessor
 from edgeformer.manifest.pictures.processor_fields import (
     CLIP_NORMALIZATION,
     LibraryClass,
@@ -21,7 +21,7 @@ from edgeformer.manifest.pictures.processor_fields import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class AspectTilesProcessor(PixelValues):
+class AspectTilesProcessor(PictureProcessor):
     """A processor that resizes a picture to the grid of tiles whose aspect is nearest to its own, and cuts it.
 
     A picture becomes RGB, is resized to fill the grid, cut into tiles row by row, and followed by the whole picture at
@@ -74,3 +74,6 @@ class AspectTilesProcessor(PixelValues):
             resample=fields.resample,
             **fields.pixel_values,
         )
+
+
+PROCESSOR = AspectTilesProcessor

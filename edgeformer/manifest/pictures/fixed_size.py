@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from edgeformer.documents.schema import check
 from edgeformer.errors import ConfigError
-from edgeformer.manifest.pictures.pixel_values import PixelValues
+from edgeformer.manifest.pictures.processor import PictureProcessor
 from edgeformer.manifest.pictures.processor_fields import (
     CLIP_NORMALIZATION,
     LARGEST_SIDE,
@@ -63,7 +63,7 @@ _CLIP: dict[str, Any] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedSizeProcessor(PixelValues):
+class FixedSizeProcessor(PictureProcessor):
     """A processor that makes `pixel_values` [3, height, width] of one size from every picture.
 
     A picture becomes RGB, is resized, cut around its centre, multiplied by `scale`, and normalized to
@@ -136,3 +136,6 @@ class FixedSizeProcessor(PixelValues):
     def described(self, states: int | None) -> str:
         """Return the size of pictures, and how many tokens they become."""
         return f"{self.size} pixels, {states:,} tokens each"
+
+
+PROCESSOR = FixedSizeProcessor

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, Self
 from edgeformer.config import PictureTextConfig
 from edgeformer.documents.schema import check
 from edgeformer.errors import ConfigError, shown
-from edgeformer.manifest.pictures.pixel_values import PixelValues
+from edgeformer.manifest.pictures.processor import PictureProcessor
 from edgeformer.manifest.pictures.processor_fields import (
     CLIP_NORMALIZATION,
     LARGEST_SIDE,
@@ -25,7 +25,7 @@ MOST_ASPECT = 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class GridProcessor(PixelValues):
+class GridProcessor(PictureProcessor):
     """A processor that keeps the aspect of a picture, within limits of its pixels, and cuts it into patches.
 
     A picture becomes RGB, is resized so that both sides are multiples of `patch` · `square`, is made values of as
@@ -120,3 +120,6 @@ class GridProcessor(PixelValues):
         """Return the size of pictures, and how many tokens they become."""
         sizes = f"{self.min_pixels:,} to {self.max_pixels:,} pixels"
         return f"{sizes}, a token for each {self.side} × {self.side} of them"
+
+
+PROCESSOR = GridProcessor

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, Self
 
 from edgeformer.config import PictureTextConfig
 from edgeformer.documents.schema import check
-from edgeformer.manifest.pictures.pixel_values import MOST_TILES, PixelValues
+from edgeformer.manifest.pictures.processor import MOST_TILES, PictureProcessor
 from edgeformer.manifest.pictures.processor_fields import (
     LARGEST_SIDE,
     STANDARD,
@@ -23,7 +23,7 @@ WITHOUT_EFFECT = ("size", "return_row_col_info", "max_num_patches")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PatchTilesProcessor(PixelValues):
+class PatchTilesProcessor(PictureProcessor):
     """A processor that keeps the aspect of a small picture, cuts a large one into tiles, and both into patches.
 
     A picture becomes RGB and is resized to whole squares of patches with about its aspect, as many as become
@@ -121,3 +121,6 @@ class PatchTilesProcessor(PixelValues):
         """Return the size of pictures, and how many tokens they become."""
         sizes = f"{self.min_tokens:,} to {self.max_tokens:,} tokens by size"
         return f"{sizes}, and larger ones in up to {self.max_tiles} tiles of {self.tile} pixels a side"
+
+
+PROCESSOR = PatchTilesProcessor

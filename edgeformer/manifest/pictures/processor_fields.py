@@ -118,7 +118,7 @@ class ProcessorFields:
 
     @property
     def pixel_values(self) -> dict[str, Any]:
-        """Return what all processors do to values: fields of `PixelValues`."""
+        """Return what all processors do to values: fields of `PictureProcessor`."""
         normalizes = bool(self["do_normalize"])
         return {
             "scale": float(self["rescale_factor"]) if self["do_rescale"] else None,

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from edgeformer.documents.schema import check
 from edgeformer.errors import ConfigError
-from edgeformer.manifest.pictures.pixel_values import PixelValues
+from edgeformer.manifest.pictures.processor import PictureProcessor
 from edgeformer.manifest.pictures.processor_fields import (
     LARGEST_SIDE,
     STANDARD,
@@ -28,7 +28,7 @@ WITHOUT_EFFECT = ("do_pad", "return_row_col_info", "video_sampling")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TilesProcessor(PixelValues):
+class TilesProcessor(PictureProcessor):
     """A processor that cuts a picture into tiles, row by row, and adds the whole picture at the size of a tile.
 
     A picture becomes RGB, is resized so that its longer side is `longest_edge`, then so that both sides are multiples
@@ -83,3 +83,6 @@ class TilesProcessor(PixelValues):
         """Return how many columns of tiles a picture may have, for each number of rows from 1 on."""
         longest = -(-(self.longest_edge or self.tile) // self.tile) if self.splits else 0
         return (longest,) * longest
+
+
+PROCESSOR = TilesProcessor

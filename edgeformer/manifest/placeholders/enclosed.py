@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from edgeformer.documents.schema import check
-from edgeformer.manifest.pictures import PictureProcessor
-from edgeformer.manifest.placeholders.marks import MarkEncoder, Marks, PicturePlaceholder
+from edgeformer.manifest.pictures.processor import PictureProcessor
+from edgeformer.manifest.placeholders.placeholder import MarkEncoder, Marks, Placeholder
 
 
 @dataclass(frozen=True, kw_only=True)
-class EnclosedPlaceholder(PicturePlaceholder):
+class EnclosedPlaceholder(Placeholder):
     """A placeholder that becomes the states of all tiles and of the whole picture, between two marks.
 
     Attributes:
@@ -19,7 +19,6 @@ class EnclosedPlaceholder(PicturePlaceholder):
     """
 
     kind: Literal["enclosed"] = "enclosed"
-    token: int
     count: int
     start: tuple[int, ...]
     end: tuple[int, ...]
@@ -27,7 +26,7 @@ class EnclosedPlaceholder(PicturePlaceholder):
     def __post_init__(self) -> None:
         check(self.count > 0, self, "count", "positive")
 
-    def expanded(self, rows: int, columns: int) -> list[int]:
+    def expanded(self, rows: int, columns: int, *more: int) -> list[int]:
         """Return the tokens of a picture of so many tiles beside the whole one; `token` stands for each state."""
         return [*self.start, *[self.token] * (self.count * (rows * columns + 1)), *self.end]
 
@@ -45,3 +44,6 @@ class EnclosedMarks(Marks):
         encoder.check_alike(self.picture, self.start, self.end)
         count = pictures.tile_states(encoder.states)
         return EnclosedPlaceholder(token=encoder.token, count=count, start=(start,), end=(end,))
+
+
+PLACEHOLDER = EnclosedPlaceholder

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from edgeformer.errors import RequestError
-from edgeformer.manifest.pictures import PictureProcessor
-from edgeformer.manifest.placeholders.marks import MarkEncoder, Marks, PicturePlaceholder
+from edgeformer.manifest.pictures.processor import PictureProcessor
+from edgeformer.manifest.placeholders.placeholder import MarkEncoder, Marks, Placeholder
 
 
 @dataclass(frozen=True, kw_only=True)
-class GridPlaceholder(PicturePlaceholder):
+class GridPlaceholder(Placeholder):
     """A placeholder that becomes the same token, once for each square of a picture of any size.
 
     Attributes:
@@ -19,10 +19,9 @@ class GridPlaceholder(PicturePlaceholder):
     """
 
     kind: Literal["grid"] = "grid"
-    token: int
     video: int | None = None
 
-    def expanded(self, rows: int, columns: int) -> list[int]:
+    def expanded(self, rows: int, columns: int, *more: int) -> list[int]:
         """Return the tokens of a picture of so many squares; `token` stands for each state."""
         return [self.token] * (rows * columns)
 
@@ -42,3 +41,6 @@ class GridMarks(Marks):
     def placeholder(self, encoder: MarkEncoder, pictures: PictureProcessor) -> GridPlaceholder:
         """Return the placeholder."""
         return GridPlaceholder(token=encoder.token, video=encoder.video)
+
+
+PLACEHOLDER = GridPlaceholder

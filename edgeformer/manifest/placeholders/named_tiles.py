@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from edgeformer.documents.schema import check
-from edgeformer.manifest.pictures import PictureProcessor
-from edgeformer.manifest.placeholders.marks import MarkEncoder, Marks, PicturePlaceholder, tile_names
+from edgeformer.manifest.pictures.processor import PictureProcessor
+from edgeformer.manifest.placeholders.placeholder import MarkEncoder, Marks, Placeholder, tile_names
 
 
 @dataclass(frozen=True, kw_only=True)
-class NamedTilesPlaceholder(PicturePlaceholder):
+class NamedTilesPlaceholder(Placeholder):
     """A placeholder that becomes the states of tiles, each behind its name, and of the whole picture, between marks.
 
         start name(1, 1) token × count name(1, 2) … whole token × rows · columns end
@@ -24,7 +24,6 @@ class NamedTilesPlaceholder(PicturePlaceholder):
     """
 
     kind: Literal["named_tiles"] = "named_tiles"
-    token: int
     count: int
     start: tuple[int, ...]
     names: tuple[tuple[tuple[int, ...], ...], ...]
@@ -35,9 +34,9 @@ class NamedTilesPlaceholder(PicturePlaceholder):
     def __post_init__(self) -> None:
         check(self.count > 0, self, "count", "positive")
 
-    def expanded(self, rows: int, columns: int, whole_rows: int = 1, whole_columns: int = 1) -> list[int]:
-        """Return the tokens of a picture of so many tiles beside the whole one, which has so many states."""
-        found = list(self.start)
+    def expanded(self, rows: int, columns: int, *more: int) -> list[int]:
+        """Return the tokens of a picture of so many tiles. more: rows and columns of the states of the whole one."""
+        found, (whole_rows, whole_columns) = list(self.start), more or (1, 1)
         for row in range(rows):
             for column in range(columns):
                 found += [*self.names[row][column], *[self.token] * self.count]
@@ -71,3 +70,6 @@ class NamedTilesMarks(Marks):
             end=(encoder.special(self.end),),
             special_tokens=False,
         )
+
+
+PLACEHOLDER = NamedTilesPlaceholder

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from edgeformer.documents.schema import check
-from edgeformer.manifest.pictures import PictureProcessor
-from edgeformer.manifest.placeholders.marks import MarkEncoder, Marks, PicturePlaceholder
+from edgeformer.manifest.pictures.processor import PictureProcessor
+from edgeformer.manifest.placeholders.placeholder import MarkEncoder, Marks, Placeholder
 from edgeformer.manifest.placeholders.prompt_text import PromptText
 
 
 @dataclass(frozen=True, kw_only=True)
-class RepeatedPlaceholder(PicturePlaceholder):
+class RepeatedPlaceholder(Placeholder):
     """A placeholder of a picture in a prompt that becomes the same token, once for each of the picture's states.
 
     Attributes:
@@ -20,14 +20,13 @@ class RepeatedPlaceholder(PicturePlaceholder):
     """
 
     kind: Literal["repeated"] = "repeated"
-    token: int
     count: int
     text: PromptText | None = None
 
     def __post_init__(self) -> None:
         check(self.count > 0, self, "count", "positive")
 
-    def expanded(self, rows: int, columns: int) -> list[int]:
+    def expanded(self, rows: int, columns: int, *more: int) -> list[int]:
         """Return the tokens of a picture; `token` stands for each state. It is not cut into rows and columns."""
         return [self.token] * self.count
 
@@ -51,3 +50,6 @@ class RepeatedMarks(Marks):
     def placeholder(self, encoder: MarkEncoder, pictures: PictureProcessor) -> RepeatedPlaceholder:
         """Return the placeholder."""
         return RepeatedPlaceholder(token=encoder.token, count=pictures.tile_states(encoder.states), text=self.text)
+
+
+PLACEHOLDER = RepeatedPlaceholder

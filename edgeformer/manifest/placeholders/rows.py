@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from edgeformer.documents.schema import check
-from edgeformer.manifest.pictures import PictureProcessor
-from edgeformer.manifest.placeholders.marks import MarkEncoder, Marks, PicturePlaceholder
+from edgeformer.manifest.pictures.processor import PictureProcessor
+from edgeformer.manifest.placeholders.placeholder import MarkEncoder, Marks, Placeholder
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowsPlaceholder(PicturePlaceholder):
+class RowsPlaceholder(Placeholder):
     """A placeholder that becomes the states of the whole picture, and rows of states that a learned one ends.
 
     Attributes:
@@ -18,13 +18,12 @@ class RowsPlaceholder(PicturePlaceholder):
     """
 
     kind: Literal["rows"] = "rows"
-    token: int
     count: int
 
     def __post_init__(self) -> None:
         check(self.count > 0, self, "count", "positive")
 
-    def expanded(self, rows: int, columns: int) -> list[int]:
+    def expanded(self, rows: int, columns: int, *more: int) -> list[int]:
         """Return the tokens of a picture with so many rows and columns of states; `token` stands for each."""
         return [self.token] * (self.count + rows * (columns + 1))
 
@@ -36,3 +35,6 @@ class RowsMarks(Marks):
     def placeholder(self, encoder: MarkEncoder, pictures: PictureProcessor) -> RowsPlaceholder:
         """Return the placeholder."""
         return RowsPlaceholder(token=encoder.token, count=pictures.tile_states(encoder.states))
+
+
+PLACEHOLDER = RowsPlaceholder

@@ -5,12 +5,12 @@ from typing import Literal
 
 from edgeformer.documents.schema import check
 from edgeformer.errors import RequestError
-from edgeformer.manifest.pictures import PictureProcessor
-from edgeformer.manifest.placeholders.marks import MarkEncoder, Marks, PicturePlaceholder, tile_names
+from edgeformer.manifest.pictures.processor import PictureProcessor
+from edgeformer.manifest.placeholders.placeholder import MarkEncoder, Marks, Placeholder, tile_names
 
 
 @dataclass(frozen=True, kw_only=True)
-class TiledPlaceholder(PicturePlaceholder):
+class TiledPlaceholder(Placeholder):
     """A placeholder that becomes marks which say which tile of a picture follows, and the states of the tile.
 
         border name(1, 1) token × count border name(1, 2) … row_end border name(2, 1) … rows_end
@@ -26,7 +26,6 @@ class TiledPlaceholder(PicturePlaceholder):
     """
 
     kind: Literal["tiles"] = "tiles"
-    token: int
     count: int
     border: tuple[int, ...]
     names: tuple[tuple[tuple[int, ...], ...], ...]
@@ -37,7 +36,7 @@ class TiledPlaceholder(PicturePlaceholder):
     def __post_init__(self) -> None:
         check(self.count > 0, self, "count", "positive")
 
-    def expanded(self, rows: int, columns: int) -> list[int]:
+    def expanded(self, rows: int, columns: int, *more: int) -> list[int]:
         """Return the tokens of a picture of so many tiles beside the whole one; `token` stands for each state.
 
         Raises RequestError for a picture of more tiles than there are names of.
@@ -75,3 +74,6 @@ class TiledMarks(Marks):
             row_end=encoder.between(self.picture, "\n", self.border),
             rows_end=encoder.between(self.picture, "\n\n", self.border),
         )
+
+
+PLACEHOLDER = TiledPlaceholder

@@ -8,7 +8,7 @@ from edgeformer.checkpoints.source import ModelSource
 from edgeformer.config import PictureTextConfig
 from edgeformer.models.pictures.comparison import PLACEHOLDER, BeyondLimit, Packed, PicturesInText
 from edgeformer.runtime.media.pictures.positions import picture_spans, positions_of
-from edgeformer.runtime.media.pictures.processors.kinds import new_processor
+from edgeformer.runtime.media.pictures.processors import new_processor
 from edgeformer.runtime.media.pictures.processors.processor import Packing, Processor
 
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from edgeformer.documents.json_document import read_object
 from edgeformer.errors import ExportError, shown
-from edgeformer.manifest.pictures import PictureProcessor
-from edgeformer.runtime.media.pictures.processors.kinds import new_processor
+from edgeformer.manifest.pictures.processor import PictureProcessor
+from edgeformer.runtime.media.pictures.processors import new_processor
 from edgeformer.runtime.media.pictures.processors.patch_tiles import MASK
 
 SHAPES = ((61, 97, 3), (97, 61, 3))

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -23,9 +23,9 @@ from edgeformer.documents.json_document import read_object
 from edgeformer.errors import ConfigError, ExportError, shown
 from edgeformer.export.importers.pictures.stand_in import StandIn
 from edgeformer.families.picture_text import PictureTextFamily, load_seeing
-from edgeformer.manifest.placeholders import Placeholder
+from edgeformer.manifest.placeholders.placeholder import Placeholder
 from edgeformer.runtime.media.pictures.placeholders import expand
-from edgeformer.runtime.media.pictures.processors.kinds import new_processor
+from edgeformer.runtime.media.pictures.processors import new_processor
 from edgeformer.runtime.media.pictures.processors.patch_tiles import PatchTiles
 from edgeformer.runtime.media.pictures.processors.processor import Processor
 from edgeformer.runtime.text.tokenizer import Tokenizer
@@ -59,7 +59,7 @@ def read_placeholder(source: ModelSource, config: PictureTextConfig, folder: Pat
         marks = family.marks(tokenizer.config)
         assert source.pictures is not None, "every such model has a processor"
         encoder = _Encoder(source, config, tokenizer, marks.picture)
-        return cast(Placeholder, marks.placeholder(encoder, source.pictures))
+        return marks.placeholder(encoder, source.pictures)
     except ConfigError as error:
         raise ConfigError(f"{error}{instead}") from error
 

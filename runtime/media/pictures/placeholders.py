@@ -7,7 +7,7 @@
 from collections.abc import Sequence
 
 from edgeformer.errors import RequestError
-from edgeformer.manifest.placeholders import Placeholder
+from edgeformer.manifest.placeholders.placeholder import Placeholder
 
 
 def expand(tokens: Sequence[int], placeholder: Placeholder, grids: Sequence[tuple[int, ...]]) -> list[int]:

@@ -11,11 +11,11 @@ import numpy as np
 from edgeformer.config import PictureTextConfig
 from edgeformer.errors import PromptLengthError, RequestError
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.placeholders import Placeholder
+from edgeformer.manifest.placeholders.placeholder import Placeholder
 from edgeformer.runtime.media.pictures.picture_files import LowDetail, Picture, is_picture, picture_size
 from edgeformer.runtime.media.pictures.placeholders import check_count, expand
 from edgeformer.runtime.media.pictures.positions import picture_spans
-from edgeformer.runtime.media.pictures.processors.kinds import new_processor
+from edgeformer.runtime.media.pictures.processors import new_processor
 from edgeformer.runtime.media.pictures.processors.processor import Processor
 from edgeformer.runtime.media.pictures.resample import Pixels
 from edgeformer.runtime.request_values import is_list, shown

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.manifest.pictures import AnyResolutionProcessor
+from edgeformer.manifest.pictures.any_resolution import AnyResolutionProcessor
 from edgeformer.manifest.pictures.processor_fields import CHANNELS
 from edgeformer.runtime.media.pictures.processors.processor import Packing, Processor, resized
 from edgeformer.runtime.media.pictures.processors.tiles import cut
@@ -170,3 +170,6 @@ def line_taps(size: int, wanted: int) -> tuple[NDArray[np.int64], NDArray[np.flo
     first = np.minimum(at.astype(np.int64), size - 1)
     part = at - first
     return np.stack((first, np.minimum(first + 1, size - 1)), -1), np.stack((1 - part, part), -1)
+
+
+PROCESSOR = AnyResolution

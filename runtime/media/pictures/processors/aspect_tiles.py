@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.manifest.pictures import AspectTilesProcessor
+from edgeformer.manifest.pictures.aspect_tiles import AspectTilesProcessor
 from edgeformer.runtime.media.pictures.processors.processor import Processor, resized
 from edgeformer.runtime.media.pictures.processors.tiles import cut
 from edgeformer.runtime.media.pictures.resample import Pixels
@@ -69,3 +69,6 @@ def tile_grids(fewest: int, most: int) -> list[tuple[int, int]]:
         if fewest <= rows * columns <= most
     ]
     return sorted(grids, key=lambda grid: grid[0] * grid[1])
+
+
+PROCESSOR = AspectTiles

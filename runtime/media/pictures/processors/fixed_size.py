@@ -69,3 +69,6 @@ def centre_crop(pixels: Pixels, size: PictureSize) -> Pixels:
             start = (given - wanted) // 2
             pixels = pixels[start : start + wanted] if axis == 0 else pixels[:, start : start + wanted]
     return pixels
+
+
+PROCESSOR = FixedSize

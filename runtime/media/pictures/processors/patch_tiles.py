@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.errors import RequestError
-from edgeformer.manifest.pictures import PatchTilesProcessor
+from edgeformer.manifest.pictures.patch_tiles import PatchTilesProcessor
 from edgeformer.manifest.pictures.processor_fields import CHANNELS
 from edgeformer.runtime.media.pictures.processors.aspect_tiles import nearest_grid
 from edgeformer.runtime.media.pictures.processors.processor import Processor
@@ -120,3 +120,6 @@ class PatchTiles(Processor):
             by = math.sqrt(least / (height * width))
             tall, wide = (math.ceil(each * by / side) * side for each in (height, width))
         return tall, wide
+
+
+PROCESSOR = PatchTiles

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.manifest.pictures import PictureProcessor
+from edgeformer.manifest.pictures.processor import PictureProcessor
 from edgeformer.manifest.pictures.processor_fields import CHANNELS, Resample
 from edgeformer.runtime.media.pictures import resample
 from edgeformer.runtime.media.pictures.picture_files import Picture, read_picture

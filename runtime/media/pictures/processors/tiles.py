@@ -10,8 +10,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.manifest.pictures import TilesProcessor
 from edgeformer.manifest.pictures.processor_fields import LARGEST_SIDE
+from edgeformer.manifest.pictures.tiles import TilesProcessor
 from edgeformer.runtime.media.pictures.processors.processor import Processor, resized
 from edgeformer.runtime.media.pictures.resample import Pixels
 
@@ -86,3 +86,6 @@ def whole_tiles_size(height: int, width: int, tile: int) -> tuple[int, int]:
         return math.ceil(int(width / aspect) / tile) * tile, width
     height = math.ceil(height / tile) * tile
     return height, math.ceil(int(height * aspect) / tile) * tile
+
+
+PROCESSOR = Tiles

@@ -1,22 +1,35 @@
-"""The marks around a picture as texts, and what they become: the base classes of all kinds of placeholders."""
+"""The base classes of placeholders, and of the marks around a picture as texts."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from edgeformer.manifest.pictures import PictureProcessor
+from edgeformer.documents import schema
+from edgeformer.documents.kinds import kinds_of
+from edgeformer.manifest.pictures.processor import PictureProcessor
 from edgeformer.manifest.placeholders.prompt_text import PromptText
 
 
-class PicturePlaceholder:
-    """The base class of all placeholders: what others ask of one.
+@dataclass(frozen=True, kw_only=True)
+class Placeholder:
+    """The tokens that stand for a picture in a prompt, and what others ask of them. A file of the package is a kind.
 
     Attributes:
         token: the placeholder, which stands for each state of a picture, too.
     """
 
+    kind: str
     token: int
+
+    @classmethod
+    def from_json(cls, data: Any, path: str = "") -> "Placeholder":
+        """Return the placeholder that `schema.to_json` stored. Raises ConfigError that names the wrong field."""
+        return schema.kind_from_json(kinds_of("edgeformer.manifest.placeholders", "PLACEHOLDER"), data, path)
+
+    @abstractmethod
+    def expanded(self, rows: int, columns: int, *more: int) -> list[int]:
+        """Return the tokens of a picture, of what its processor's `grid` says; `token` stands for each state."""
 
     @property
     def prompt_text(self) -> PromptText | None:
@@ -74,7 +87,7 @@ class Marks(ABC):
         return self.picture
 
     @abstractmethod
-    def placeholder(self, encoder: MarkEncoder, pictures: PictureProcessor) -> PicturePlaceholder:
+    def placeholder(self, encoder: MarkEncoder, pictures: PictureProcessor) -> Placeholder:
         """Return the placeholder of pictures that such a processor makes."""
 
 

@@ -1,10 +1,12 @@
-"""The part of all processors of pictures: sizes, filters, and how pixels become values."""
+"""The base class of processors of pictures: how pixels become values, and what others ask of a processor."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from edgeformer.config import PictureTextConfig
+from edgeformer.documents import schema
+from edgeformer.documents.kinds import kinds_of
 from edgeformer.documents.schema import check
 from edgeformer.manifest.pictures.processor_fields import CHANNELS, LibraryClass, PictureSize, ProcessorFields
 
@@ -13,8 +15,8 @@ MOST_TILES = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class PixelValues:
-    """How every processor makes values of pixels; the base class of all, and what others ask of one.
+class PictureProcessor:
+    """A processor of pictures: how it makes values of pixels, and what others ask of it. Each other file is a kind.
 
     Attributes:
         CLASSES: transformers' classes whose files it is read of, by the beginnings of their names.
@@ -28,6 +30,7 @@ class PixelValues:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     white_background: bool = False
+    kind: str
 
     def __post_init__(self) -> None:
         check((self.mean is None) == (self.std is None), self, "std", "set where there is a mean, and only there")
@@ -37,7 +40,12 @@ class PixelValues:
         check(self.std is None or all(value > 0 for value in self.std), self, "std", "positive")
 
     @classmethod
-    def read(cls, fields: ProcessorFields) -> "PixelValues":
+    def from_json(cls, data: Any, path: str = "") -> "PictureProcessor":
+        """Return the processor that `schema.to_json` stored. Raises ConfigError that names the wrong field."""
+        return schema.kind_from_json(kinds_of("edgeformer.manifest.pictures", "PROCESSOR"), data, path)
+
+    @classmethod
+    def read(cls, fields: ProcessorFields) -> "PictureProcessor":
         """Return the processor of the fields of a file. Raises ConfigError for those that it does not have."""
         raise NotImplementedError
 

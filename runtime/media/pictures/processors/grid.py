@@ -72,3 +72,6 @@ def patches_in_squares(values: NDArray[np.float32], patch: int, square: int, fra
     patches = cut.transpose(1, 4, 2, 5, 0, 3, 6)  # [row, column, down, right, channel, y, x]
     in_frames = np.broadcast_to(patches[:, :, :, :, :, None], (*patches.shape[:5], frames, patch, patch))
     return in_frames.reshape(rows * columns * square**2, -1)
+
+
+PROCESSOR = GridPatches
