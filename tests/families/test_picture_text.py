@@ -25,6 +25,7 @@ from edgeformer.errors import ConfigError, ExportError, ParityError, RequestErro
 from edgeformer.export import export_model, verify
 from edgeformer.export.importers.library_comparison import compare_modules
 from edgeformer.export.importers.pictures import placeholders
+from edgeformer.export.importers.pictures.library_processor import library_processor
 from edgeformer.export.importers.pictures.picture_comparison import compare_pictures
 from edgeformer.export.reference.reference import CastWeights
 from edgeformer.families import read_model_config
@@ -74,7 +75,7 @@ def models(tmp_path_factory):
     def of(family, name):
         folder = tmp_path_factory.mktemp(family)
         module = save(family, name, folder)
-        return SimpleNamespace(folder=folder, module=module, processor=placeholders._their_processor(folder))
+        return SimpleNamespace(folder=folder, module=module, processor=library_processor(folder))
 
     return of
 

@@ -4,15 +4,14 @@ The graph is verified from pixel values on, so that a field of preprocessor_conf
 every check. transformers' `from_pretrained` is the other reader of that file.
 """
 
-import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from edgeformer.documents.json_document import read_object
 from edgeformer.errors import ExportError, shown
+from edgeformer.export.importers.pictures.library_processor import processor_class
 from edgeformer.manifest.pictures.processor import PictureProcessor
 from edgeformer.runtime.media.pictures.processors import new_processor
 from edgeformer.runtime.media.pictures.processors.patch_tiles import MASK
@@ -35,7 +34,7 @@ def compare_pictures(folder: Path, processor: PictureProcessor) -> tuple[str, ..
 
     try:
         theirs = AutoImageProcessor.from_pretrained(folder, backend="pil", local_files_only=True)
-        options = _said_to_it(folder)
+        options = _said_to_it(folder, processor)
     except Exception as error:  # of any class: what an image processor lacks shows anywhere in its constructor
         reason = shown(str(error), 200)
         return (f"transformers cannot read the image processor, so its pixel values were not compared: {reason}.",)
@@ -67,12 +66,8 @@ def _values(found: Mapping[str, Any], made: Mapping[str, Any]) -> Any:
     return values.reshape(-1, *values.shape[1 + values.ndim - np.ndim(made[VALUES]) :])
 
 
-def _said_to_it(folder: Path) -> dict[str, Any]:
+def _said_to_it(folder: Path, processor: PictureProcessor) -> dict[str, Any]:
     """Return the options that transformers' processor of texts and pictures gives to that of pictures."""
-    import transformers
-
-    model_type = read_object(folder / "config.json").get("model_type")
-    names: Any = importlib.import_module("transformers.models.auto.processing_auto")
-    kind = getattr(transformers, names.PROCESSOR_MAPPING_NAMES.get(model_type) or "", None)
-    options = getattr(kind, "images_kwargs", {})
-    return dict(options) if isinstance(options, Mapping) else {}
+    options = getattr(processor_class(folder), "images_kwargs", {})
+    said = dict(options) if isinstance(options, Mapping) else {}
+    return {name: value for name, value in said.items() if name != "return_tensors"} | processor.call_options

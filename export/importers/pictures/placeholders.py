@@ -5,28 +5,22 @@ export, and a bundle puts their ids in the place of a placeholder. That is the s
 with a special token, which is checked.
 """
 
-import importlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from importlib.util import find_spec
+from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 
-from edgeformer.checkpoints.picture_processor import PROCESSOR_FILE, WHOLE, read_picture_processor
+from edgeformer.checkpoints.picture_processor import PROCESSOR_FILE, WHOLE
 from edgeformer.checkpoints.source import ModelSource, text_only_instead
 from edgeformer.config import PictureTextConfig
 from edgeformer.documents.json_document import read_object
 from edgeformer.errors import ConfigError, ExportError, shown
-from edgeformer.export.importers.pictures.stand_in import StandIn
+from edgeformer.export.importers.pictures.library_processor import library_processor
 from edgeformer.families.picture_text import PictureTextFamily, load_seeing
 from edgeformer.manifest.placeholders.placeholder import Placeholder
 from edgeformer.runtime.media.pictures.placeholders import expand
 from edgeformer.runtime.media.pictures.processors import new_processor
-from edgeformer.runtime.media.pictures.processors.patch_tiles import PatchTiles
 from edgeformer.runtime.media.pictures.processors.processor import Processor
 from edgeformer.runtime.text.tokenizer import Tokenizer
 
@@ -138,7 +132,7 @@ def compare_prompts(source: ModelSource, placeholder: Placeholder, folder: Path 
     assert family is not None
     mark = family.marks(tokenizer.config).spelled
     try:
-        theirs = _their_processor(source.folder)
+        theirs = library_processor(source.folder)
         prompts = [(prompt.format(*(mark,) * len(PICTURES)), pictures[: len(PICTURES)]) for prompt in PROMPTS]
         prompts += [(f"Look: {mark}", [each]) for each in pictures]
         expected = [_their_ids(theirs, prompt, shown) for prompt, shown in prompts]
@@ -168,53 +162,3 @@ def _their_ids(processor: Any, prompt: str, pictures: Sequence[Any]) -> list[int
     """Return the ids of transformers' processor."""
     found = processor(text=[prompt], images=[list(pictures)], return_tensors="np")["input_ids"][0]
     return [int(each) for each in found]
-
-
-def _their_processor(folder: Path) -> Any:
-    """Return transformers' processor of a folder, with its Pillow backend, and without what it has for videos."""
-    import transformers
-
-    config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-    names: Any = importlib.import_module("transformers.models.auto.processing_auto")
-    kind = getattr(transformers, names.PROCESSOR_MAPPING_NAMES[config.model_type])
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    options = read_object(folder / PROCESSOR_FILE) if (folder / PROCESSOR_FILE).is_file() else {}
-    options = {key: value for key, value in options.items() if key not in (WHOLE, "tokenizer", *NOT_PROCESSOR_OPTIONS)}
-    with _without_videos(kind) as others, _of_pictures(folder, kind) as pictures:
-        return kind(image_processor=pictures, tokenizer=tokenizer, **others, **options)
-
-
-@contextmanager
-def _of_pictures(folder: Path, kind: Any) -> Iterator[Any]:
-    """Yield transformers' image processor of a folder, with its Pillow backend; a stand-in where it needs torchvision.
-
-    kind: what it is made for, which takes the stand-in for as long as the context is open.
-    """
-    import transformers
-
-    if find_spec("torchvision") is None and kind.__name__ in TORCHVISION_ONLY:
-        ours = new_processor(read_picture_processor(folder))
-        assert isinstance(ours, PatchTiles), "such processors are of this kind"
-        with patch.object(kind, "check_argument_for_proper_class"):
-            yield StandIn(ours)
-        return
-    yield transformers.AutoImageProcessor.from_pretrained(folder, backend="pil", local_files_only=True)
-
-
-TORCHVISION_ONLY = ("Lfm2VlProcessor",)
-"""Processors whose image processor transformers has for torchvision only."""
-
-
-NOT_PROCESSOR_OPTIONS = ("auto_map", "chat_template", "processor_class", "video_processor")
-"""Fields of processor_config.json that its class does not take, or that are for videos."""
-
-
-@contextmanager
-def _without_videos(kind: Any) -> Iterator[dict[str, Any]]:
-    """Let a processor be made without its processor of videos and its number words; yield what it is made of."""
-    if "video_processor" not in kind.get_attributes():
-        yield {}
-        return
-    module = importlib.import_module(kind.__module__)
-    with patch.object(module, "num2words", str, create=True), patch.object(kind, "check_argument_for_proper_class"):
-        yield {"video_processor": SimpleNamespace()}
