@@ -139,7 +139,7 @@ def open_source(
         WeightsError: the hub does not provide it.
     """
     found = model if isinstance(model, FoundModel) else find_model(model)
-    seeing = None if text_only else load_seeing(found.hf_config.get("model_type"))
+    seeing = None if text_only else load_seeing(found.hf_config)
     if seeing is not None and _read_head(found, pooling, normalize) is None:
         return _open_seeing(found, seeing, context_length)
     found = find_text_model(found)
@@ -289,7 +289,12 @@ def lacks_family(found: FoundModel) -> bool:
     The text model inside a model of several is read by a family only.
     """
     model_type = found.hf_config.get("model_type")
-    if not isinstance(model_type, str) or model_type in REFUSED or has_family(model_type) or load_seeing(model_type):
+    if (
+        not isinstance(model_type, str)
+        or model_type in REFUSED
+        or has_family(model_type)
+        or load_seeing(found.hf_config)
+    ):
         return False
     return text_config(found.hf_config) is None
 

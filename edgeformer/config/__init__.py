@@ -76,14 +76,7 @@ from edgeformer.config.position import (
     TransformerXLConfig,
     YarnScaling,
 )
-from edgeformer.config.projectors import (
-    AveragePoolProjector,
-    LinearProjector,
-    MergerProjector,
-    MlpProjector,
-    PixelShuffleProjector,
-    Projector,
-)
+from edgeformer.config.projectors import Projector
 from edgeformer.config.recurrent import DeltaNetConfig, RecurrentConfig, ShortConvConfig, StateSpaceConfig
 
 __all__ = [
@@ -94,7 +87,6 @@ __all__ = [
     "AttentionConfig",
     "AttentionPooler",
     "AudioStem",
-    "AveragePoolProjector",
     "Bidirectional",
     "BlockConfig",
     "BottleneckConfig",
@@ -113,13 +105,10 @@ __all__ = [
     "LatentConfig",
     "LayerInputConfig",
     "LearnedPositions",
-    "LinearProjector",
     "LinearScaling",
     "Llama3Scaling",
     "LongRopeScaling",
     "MaskedLMHead",
-    "MergerProjector",
-    "MlpProjector",
     "ModelConfig",
     "NormConfig",
     "PatchStem",
@@ -129,7 +118,6 @@ __all__ = [
     "PictureClassifier",
     "PicturePooling",
     "PictureTextConfig",
-    "PixelShuffleProjector",
     "Pooling",
     "PoolingHead",
     "PoolingLayer",

@@ -92,11 +92,17 @@ def _modules() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def load_seeing(model_type: Any) -> PictureTextFamily | None:
-    """Return the family of a `model_type` that reads pictures and text; None for one that has none."""
-    if not isinstance(model_type, str) or model_type not in _modules():
+def load_seeing(data: Mapping[str, Any]) -> PictureTextFamily | None:
+    """Return the family of a config.json whose model reads pictures and text; None for one that has none."""
+    model_type = data.get("model_type")
+    if not isinstance(model_type, str) or wrapper_of(model_type) is None:
         return None
-    family: PictureTextFamily = importlib.import_module(_modules()[model_type]).FAMILY
+    return family_named(model_type) if model_type in _modules() else None
+
+
+def family_named(name: str) -> PictureTextFamily:
+    """Return the family of a file."""
+    family: PictureTextFamily = importlib.import_module(_modules()[name]).FAMILY
     return family
 
 
@@ -105,7 +111,7 @@ def with_tower(data: dict[str, Any], text_family: Family, text: DecoderConfig) -
 
     Raises ConfigError for fields of the tower and the projector that the family does not know.
     """
-    family = load_seeing(data["model_type"])
+    family = load_seeing(data)
     assert family is not None, "the caller has asked"
     wrapper = wrapper_of(data["model_type"])
     assert wrapper is not None, "every such family has an entry"

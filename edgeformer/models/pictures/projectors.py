@@ -9,12 +9,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from edgeformer.config import (
+from edgeformer.config import PictureTextConfig
+from edgeformer.config.projectors import (
     AveragePoolProjector,
     LinearProjector,
     MergerProjector,
     MlpProjector,
-    PictureTextConfig,
     PixelShuffleProjector,
 )
 from edgeformer.layers import make_norm

@@ -42,7 +42,7 @@ def read_placeholder(source: ModelSource, config: PictureTextConfig, folder: Pat
 
     Raises ConfigError where the files disagree, or where marks cannot be encoded by themselves.
     """
-    family = load_seeing(source.hf_config["model_type"])
+    family = load_seeing(source.hf_config)
     assert family is not None, "such a config comes from such a family"
     instead = text_only_instead(source.hf_config["model_type"])
     if folder is None or not (folder / "tokenizer.json").is_file():
@@ -128,7 +128,7 @@ def compare_prompts(source: ModelSource, placeholder: Placeholder, folder: Path 
     assert folder is not None and source.pictures is not None
     tokenizer, processor = Tokenizer(folder, placeholder.prompt_text), new_processor(source.pictures)
     pictures = [np.full((*size, 3), 60 * index, np.uint8) for index, size in enumerate(_sizes(processor))]
-    family = load_seeing(source.hf_config["model_type"])
+    family = load_seeing(source.hf_config)
     assert family is not None
     mark = family.marks(tokenizer.config).spelled
     try:

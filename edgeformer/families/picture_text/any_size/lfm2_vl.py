@@ -7,14 +7,8 @@ from collections.abc import Mapping
 from math import isqrt
 from typing import Any
 
-from edgeformer.config import (
-    BlockConfig,
-    GridVisionConfig,
-    LearnedPositions,
-    MlpProjector,
-    NormConfig,
-    PatchVectors,
-)
+from edgeformer.config import BlockConfig, GridVisionConfig, LearnedPositions, NormConfig, PatchVectors
+from edgeformer.config.projectors import MlpProjector
 from edgeformer.errors import ConfigError, shown
 from edgeformer.families._activations import ACTIVATIONS
 from edgeformer.families._attention import multi_head

@@ -11,13 +11,13 @@ from edgeformer.config import (
     FeedForwardConfig,
     GridVisionConfig,
     LearnedPositions,
-    MergerProjector,
     NormConfig,
     PatchVectors,
     PatchWindows,
     RotaryAxes,
     RotaryConfig,
 )
+from edgeformer.config.projectors import MergerProjector
 from edgeformer.errors import ConfigError, shown
 from edgeformer.families._activations import ACTIVATIONS
 from edgeformer.families._attention import multi_head
@@ -83,7 +83,7 @@ def read_grid_tower(
         raise ConfigError(
             f"config.json has {heads} heads in its tower, whose size {hidden_size} is no multiple of four."
         )
-    rotary = RotaryConfig(rotary_dim=hidden_size // heads // 2, base=_read_base(tower), interleaved=False, scaling=None)
+    rotary = RotaryConfig(rotary_dim=hidden_size // heads // 2, base=read_base(tower), interleaved=False, scaling=None)
     vision = GridVisionConfig(
         vocab_size=0,
         hidden_size=hidden_size,
@@ -113,13 +113,13 @@ def read_grid_tower(
     )
 
 
-def _read_base(tower: Fields) -> float:
+def read_base(tower: Fields, default: float = 10000.0) -> float:
     """Read the base of the rotation by rows and columns."""
     rope = tower.take("rope_parameters", {})
     unknown = rope.keys() - {"rope_type", "rope_theta"}
     if unknown or rope.get("rope_type", "axial") != "axial":
         raise ConfigError(f"config.json has rope_parameters = {shown(rope)} in its tower; supported: rope_type axial.")
-    return float(rope.get("rope_theta", 10000.0))
+    return float(rope.get("rope_theta", default))
 
 
 def _read_windows(tower: Fields, squares: int) -> PatchWindows:

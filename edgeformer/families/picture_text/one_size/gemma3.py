@@ -8,7 +8,8 @@ from dataclasses import replace
 from math import isqrt
 from typing import Any
 
-from edgeformer.config import AveragePoolProjector, NormConfig, VisionConfig
+from edgeformer.config import NormConfig, VisionConfig
+from edgeformer.config.projectors import AveragePoolProjector
 from edgeformer.errors import ConfigError, shown
 from edgeformer.families import siglip_vision_model
 from edgeformer.families._family import Fields

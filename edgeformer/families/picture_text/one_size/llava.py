@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from edgeformer.config import MlpProjector, VisionConfig
+from edgeformer.config import VisionConfig
+from edgeformer.config.projectors import MlpProjector
 from edgeformer.errors import ConfigError, shown
 from edgeformer.families import clip_vision_model, siglip_vision_model
 from edgeformer.families._activations import ACTIVATIONS

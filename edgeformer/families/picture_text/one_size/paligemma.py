@@ -7,7 +7,7 @@ there, which rotations do not see. Source: transformers/models/paligemma/modelin
 from collections.abc import Mapping
 from typing import Any
 
-from edgeformer.config import LinearProjector
+from edgeformer.config.projectors import LinearProjector
 from edgeformer.errors import ConfigError
 from edgeformer.families._family import Fields
 from edgeformer.families.picture_text import PictureTextFamily, Seeing

@@ -5,7 +5,8 @@ Source: transformers/models/vipllava/modeling_vipllava.py.
 
 from dataclasses import replace
 
-from edgeformer.config import MlpProjector, NormConfig
+from edgeformer.config import NormConfig
+from edgeformer.config.projectors import MlpProjector
 from edgeformer.families._family import Fields
 from edgeformer.families.picture_text import Seeing
 from edgeformer.families.picture_text.one_size import llava

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from edgeformer.config import PixelShuffleProjector
+from edgeformer.config.projectors import PixelShuffleProjector
 from edgeformer.families._family import Fields
 from edgeformer.families._vision import clip_tensors, inner_fields, read_feed_forward, read_tower
 from edgeformer.families._wrappers import IDEFICS3

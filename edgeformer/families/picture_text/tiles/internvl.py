@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from edgeformer.config import MlpProjector, NormConfig, QKNormConfig, VisionConfig
+from edgeformer.config import NormConfig, QKNormConfig, VisionConfig
+from edgeformer.config.projectors import MlpProjector
 from edgeformer.errors import ConfigError
 from edgeformer.families._activations import ACTIVATIONS
 from edgeformer.families._family import Fields
