@@ -376,8 +376,8 @@ def _left_out(modality: str, names: Iterable[str], stored: Mapping[str, TensorFi
 
 
 def _are_kernels(found: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """Return whether a matrix is stored as the kernels of a convolution over frames, a row for each."""
-    return len(found) == 5 and len(shape) == 2 and found[0] == shape[0] and math.prod(found) == math.prod(shape)
+    """Return whether a matrix is stored as the kernels of a convolution over pixels, or frames of them, each a row."""
+    return len(found) in (4, 5) and len(shape) == 2 and found[0] == shape[0] and math.prod(found) == math.prod(shape)
 
 
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:

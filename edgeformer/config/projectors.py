@@ -182,5 +182,48 @@ class MergerProjector(ProjectorConfig):
         return (1 + more) * layers + norms
 
 
-Projector = PixelShuffleProjector | MlpProjector | AveragePoolProjector | LinearProjector | MergerProjector
+@dataclass(frozen=True, kw_only=True)
+class MergedPatchesProjector(ProjectorConfig):
+    """The projector of Mistral 3: a matrix makes one state of those of a square of patches, then two dense layers.
+
+    The matrix reads the numbers of a state in the order of the patches, number by number.
+    Source: transformers' Mistral3MultiModalProjector.
+
+    Attributes:
+        factor: patches of a side of the square, which follow each other.
+        norm: normalizes the state of each patch.
+        activation, beta: between the dense layers; see `FeedForwardConfig`.
+        bias: of the dense layers.
+    """
+
+    ANY_SIZE: ClassVar[bool] = True
+    kind: Literal["merged_patches"] = "merged_patches"
+    factor: int
+    norm: NormConfig
+    activation: Activation
+    beta: float = 1.0
+    bias: bool
+
+    def __post_init__(self) -> None:
+        check(self.factor > 0, self, "factor", "positive")
+
+    @property
+    def side(self) -> int:
+        """Return the patches of a side of the square that becomes one state."""
+        return self.factor
+
+    def weights(self, inputs: int, outputs: int, more: int = 0) -> int:
+        """Return the number of weights."""
+        width = inputs // self.joined
+        return self.norm.weights(width) + width * inputs + outputs * (width + outputs + 2 * self.bias)
+
+
+Projector = (
+    PixelShuffleProjector
+    | MlpProjector
+    | AveragePoolProjector
+    | LinearProjector
+    | MergerProjector
+    | MergedPatchesProjector
+)
 """The kinds of projectors, told apart by `kind`."""

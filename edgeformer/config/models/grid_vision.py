@@ -23,7 +23,7 @@ class GridVisionConfig(StackConfig):
 
     Patches come in squares that become one state, row by row, and row by row within a square. A block with a rotary
     embedding turns the first half of the pairs of a head by a patch's row, and the second half by its column: it is
-    that of either axis. context_length is the number of rows and of columns that there are positions for.
+    that of either axis, or of both. context_length is the number of rows and of columns that there are positions for.
 
     Attributes:
         patches: the input layer.
@@ -33,6 +33,8 @@ class GridVisionConfig(StackConfig):
         antialiased: True where borders of the table are on borders instead, and all positions that a patch is nearer to
             than one step, of the table or of the patches, whichever is longer, have a part in its own (antialiased
             bilinear interpolation, arXiv 2502.14786, SigLIP 2); None where they are not.
+        alternating: True where the rotary embedding is that of both axes: rows turn by its first angle, its third one
+            and so on, and columns by the others (Pixtral, arXiv 2410.07073). None where it is that of either.
         attention_windows: windows that most blocks attend in; None where all attend to the whole picture.
         grid_input: name of the input of graphs that says the rows and columns of patches, [[1, rows, columns]], as
             transformers.js knows it.
@@ -47,6 +49,7 @@ class GridVisionConfig(StackConfig):
     square: int
     table_side: int | None = None
     antialiased: bool | None = None
+    alternating: bool | None = None
     attention_windows: PatchWindows | None = None
     grid_input: Literal["grid_thw", "image_grid_thw"] = "image_grid_thw"
 
@@ -61,7 +64,8 @@ class GridVisionConfig(StackConfig):
         plain = plain and all(block.cross_attention is None and block.layer_input is None for block in self.blocks)
         check(plain, self, "blocks", "with self-attention and nothing that reads other inputs")
         for attention in self.attentions:
-            turns = attention.rotary is None or 2 * attention.rotary.rotary_dim <= attention.head_dim
+            axes = 1 if self.alternating else 2
+            turns = attention.rotary is None or axes * attention.rotary.rotary_dim <= attention.head_dim
             check(turns and not attention.causal, self, "blocks", "not causal, with rotary embeddings for half a head")
         check(not self.antialiased or self.table_side is not None, self, "antialiased", "None without a table")
         if self.attention_windows is not None:
@@ -106,10 +110,14 @@ class GridVisionConfig(StackConfig):
 
     @property
     def sample_grids(self) -> tuple[Grid, ...]:
-        """Return the rows and columns of squares of pictures: beyond a window on both sides, within one, a line."""
+        """Return the rows and columns of squares of pictures: beyond a window on both sides, within one, a line.
+
+        None has more than there are positions for.
+        """
         side = SAMPLE_SIDE if self.attention_windows is None else self.attention_windows.squares
         sizes = (side + 1, side + 2), (2, 3), (1, 2 * side + 1)
-        return tuple(Grid(rows=rows, columns=columns) for rows, columns in sizes)
+        most = self.context_length // self.square
+        return tuple(Grid(rows=min(rows, most), columns=min(columns, most)) for rows, columns in sizes)
 
     def values_shape(self, grid: Grid) -> tuple[int, ...]:
         """Return the dimensions of the values of a picture of so many squares."""

@@ -59,6 +59,7 @@ class PictureTextFamily:
         marks: returns the texts of tokens around pictures, of tokenizer_config.json.
         processor: kind of its processor of pictures (`edgeformer.manifest.pictures`).
         axes: returns the axes of positions of a config.json; None for a family without them.
+        completed: returns what was read with what follows from the text model.
         picture_options: returns fields of its processor of pictures that its processor of texts and pictures says,
             whatever the file has, or its model; of config.json, and what was read of it.
         processor_fields: fields of processor_config.json that edgeformer reads, or that change nothing here.
@@ -71,6 +72,7 @@ class PictureTextFamily:
     marks: Callable[[Mapping[str, Any]], Marks]
     processor: str
     axes: Callable[[Mapping[str, Any]], RotaryAxes] | None = None
+    completed: Callable[[Seeing, DecoderConfig], Seeing] = lambda seeing, text: seeing
     picture_options: Callable[[Mapping[str, Any], PictureTextConfig], Mapping[str, Any]] = lambda data, config: {}
     processor_fields: tuple[str, ...] = ()
     ignored_tensors: tuple[str, ...] = ()
@@ -79,7 +81,7 @@ class PictureTextFamily:
 
 
 def seeing_names() -> list[str]:
-    """Return every `model_type` that is exported with its tower, sorted."""
+    """Return the names of families that are exported with their towers, sorted: a `model_type`, or of `OF_TOWERS`."""
     return list(_modules())
 
 
@@ -92,12 +94,18 @@ def _modules() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
+OF_TOWERS = {("llava", "pixtral"): "llava_pixtral"}
+"""Families of a `model_type` with a tower of another one, which are models of their own."""
+
+
 def load_seeing(data: Mapping[str, Any]) -> PictureTextFamily | None:
     """Return the family of a config.json whose model reads pictures and text; None for one that has none."""
-    model_type = data.get("model_type")
+    model_type, tower = data.get("model_type"), data.get("vision_config")
     if not isinstance(model_type, str) or wrapper_of(model_type) is None:
         return None
-    return family_named(model_type) if model_type in _modules() else None
+    tower_type = tower.get("model_type") if isinstance(tower, dict) else None
+    name = OF_TOWERS.get((model_type, str(tower_type)), model_type)
+    return family_named(name) if name in _modules() else None
 
 
 def family_named(name: str) -> PictureTextFamily:
@@ -117,7 +125,7 @@ def with_tower(data: dict[str, Any], text_family: Family, text: DecoderConfig) -
     assert wrapper is not None, "every such family has an entry"
     own = {name: value for name, value in data.items() if is_foreign(name, wrapper)}
     fields = Fields({**own, "model_type": data["model_type"]})
-    seeing = family.read(fields)
+    seeing = family.completed(family.read(fields), text)
     fields.finish()
     config = PictureTextConfig.of_decoder(
         text,

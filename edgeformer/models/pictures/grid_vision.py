@@ -133,8 +133,11 @@ class GridVisionEncoder(Stack):
         found: dict[RotaryConfig, TokenAngles] = {}
         for rotary in self.shared.rotaries:
             table = self.rotary_table(rotary)
+            axes = [(each, each) for each in (table.cos, table.sin)]
+            if self.config.alternating:
+                axes = [(each[:, 0::2], each[:, 1::2]) for each in (table.cos, table.sin)]
             found[rotary] = TokenAngles.of(*(
-                torch.cat((each[places.rows], each[places.columns]), -1).unsqueeze(0) for each in (table.cos, table.sin)
+                torch.cat((rows[places.rows], columns[places.columns]), -1).unsqueeze(0) for rows, columns in axes
             ))  # fmt: skip
         return found
 

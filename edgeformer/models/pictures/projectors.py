@@ -13,6 +13,7 @@ from edgeformer.config import PictureTextConfig
 from edgeformer.config.projectors import (
     AveragePoolProjector,
     LinearProjector,
+    MergedPatchesProjector,
     MergerProjector,
     MlpProjector,
     PixelShuffleProjector,
@@ -120,9 +121,31 @@ class PatchMerger(nn.Module):
         return features.unsqueeze(0)
 
 
+class MergedPatches(nn.Module):
+    """The projector that `MergedPatchesProjector` describes."""
+
+    def __init__(self, config: MergedPatchesProjector, seeing: PictureTextConfig, dtype: torch.dtype):
+        super().__init__()
+        self.config = config
+        inputs, outputs, width = seeing.feature_size, seeing.hidden_size, seeing.feature_size // config.joined
+        self.norm = make_norm(config.norm, width, dtype=dtype)
+        self.merge = nn.Linear(inputs, width, bias=False, dtype=dtype)
+        self.input = nn.Linear(width, outputs, bias=config.bias, dtype=dtype)
+        self.output = nn.Linear(outputs, outputs, bias=config.bias, dtype=dtype)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return [1, P / factor², E] of the states of patches [1, P, E'], those of a square one after the other."""
+        joined, width = self.config.joined, self.merge.out_features
+        x = self.norm(states).view(-1, joined, width).transpose(1, 2).reshape(-1, joined * width)
+        x = activate(self.config.activation, self.input(self.merge(x)), self.config.beta)
+        features: Tensor = self.output(x)
+        return features.unsqueeze(0)
+
+
 PROJECTORS: dict[str, Callable[..., nn.Module]] = {
     "average_pool": PooledPatches,
     "linear": DenseLayer,
+    "merged_patches": MergedPatches,
     "merger": PatchMerger,
     "mlp": DenseLayers,
     "pixel_shuffle": ShuffledPatches,
