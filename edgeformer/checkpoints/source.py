@@ -33,6 +33,7 @@ from edgeformer.families import (
     REFUSED,
     Family,
     checked,
+    family_inside,
     has_family,
     load_family,
     read_model_config,
@@ -148,7 +149,7 @@ def open_source(
     pooled = _read_head(found, pooling, normalize)
     if pooled is None:
         family, config = read_model_config(found.hf_config, context_length)
-        family = replace(family, nested=found.text_model_of is not None)
+        family = family_inside(family, found.text_model_of)
         config = _with_score(found, _with_stored_positions(found, family, config))
         if config.sees_pictures:
             pictures = read_picture_processor(found.folder)
@@ -241,7 +242,7 @@ def _open_answers(found: FoundModel, head: ClassificationHead, context_length: i
             f"{found.origin} takes token {outside[0]} for an answer, and its tokens are 0 to "
             f"{causal.vocab_size - 1}. Correct the tokens in the config of its LogitScore module."
         )
-    family = replace(family, nested=found.text_model_of is not None)
+    family = family_inside(family, found.text_model_of)
     config = _with_score(found, EncoderConfig.of_decoder(causal, head))
     return ModelSource(**vars(found), family=family, config=config, causal=causal, answers=head.tokens or ())
 

@@ -25,6 +25,7 @@ class Wrapper:
         fields: further fields of the other modalities, which `is_foreign` does not recognize.
         unread: fields of the whole config.json that nothing reads, whose names fields of the text model may have.
         inside: what its text model computes otherwise by itself.
+        transposed: patterns of tensors that it stores transposed, unlike its text model by itself.
     """
 
     text: str
@@ -34,6 +35,7 @@ class Wrapper:
     fields: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     inside: str = ""
+    transposed: tuple[str, ...] = ()
 
 
 LLAVA = ("ignore_index",)
@@ -75,6 +77,10 @@ WRAPPERS = {
     "qwen3_5": Wrapper(text="qwen3_5_text"),
     "qwen3_5_moe": Wrapper(text="qwen3_5_moe_text"),
     "qwen3_vl": Wrapper(text="qwen3_vl_text"),
+    "qwen3_vl_moe": Wrapper(
+        text="qwen3_vl_moe_text", defaults={"norm_topk_prob": True},
+        transposed=("*.experts.gate_up_proj", "*.experts.down_proj"),
+    ),
     "smolvlm": Wrapper(text="llama", fields=IDEFICS3),
     "video_llava": Wrapper(text="llama", fields=LLAVA),
     "vipllava": Wrapper(text="llama", fields=LLAVA),
@@ -100,7 +106,7 @@ INSEPARABLE = {
 
 SAME_ON_TEXT = {
     "glm4v_text": "glm4", "qwen2_5_omni_text": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen2_vl_text": "qwen2",
-    "qwen3_vl_text": "qwen3",
+    "qwen3_vl_moe_text": "qwen3_moe", "qwen3_vl_text": "qwen3",
 }  # fmt: skip
 """Types of text models that compute on text what another family computes."""
 

@@ -27,7 +27,7 @@ SPECIAL = [
     "[IMG]", "[IMG_BREAK]", "[IMG_END]",
 ]  # fmt: skip
 IMAGE = SPECIAL.index("<image>")
-QWEN = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "qwen3_5_moe")
+QWEN = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe")
 """Families whose pictures stand between marks."""
 PIXTRAL = ("llava_pixtral", "mistral3")
 """Families whose rows of a picture end with a token."""
@@ -128,6 +128,10 @@ QWEN3_TEXT = {
     "model_type": "qwen3_vl_text", "head_dim": 16, "hidden_size": 40, "num_attention_heads": 4,
     "num_key_value_heads": 2,
 }  # fmt: skip
+QWEN3_MOE_TEXT = {
+    **QWEN3_TEXT, "model_type": "qwen3_vl_moe_text", "num_experts": 4, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24, "mlp_only_layers": [1],
+}  # fmt: skip
 QWEN3_5_TOWER = {
     "depth": 3, "hidden_size": 24, "out_hidden_size": 40, "intermediate_size": 36, "num_heads": 3, "patch_size": 7,
     "num_position_embeddings": 25,
@@ -184,6 +188,29 @@ def edge(longest: int, *, patch_size: int, **others: Any) -> dict[str, Any]:
 
 def fixed(size: int) -> dict[str, Any]:
     return {"size": {"height": size, "width": size}}
+
+
+def qwen3_vl(text: dict[str, Any]) -> dict[str, Model]:
+    """Return the models of Qwen3-VL, whose text models have experts or none."""
+    return {
+        "deepstack": Model(
+            vision=QWEN3_TOWER, text=text | turned(4, 2, 2, mrope_interleaved=True),
+            processor=GRID, picture=pixels(14 * 14 * 4, 14 * 14 * 40, patch_size=7),
+        ),
+        "one more": Model(
+            vision={**QWEN3_TOWER, "deepstack_visual_indexes": [1], "num_position_embeddings": 4, "patch_size": 6,
+                    "hidden_act": "gelu"},
+            text=text | turned(2, 1, 1, mrope_interleaved=True) | {"head_dim": 8, "tie_word_embeddings": True},
+            outer={"tie_word_embeddings": True}, processor=GRID,
+            picture=pixels(12 * 12 * 4, 12 * 12 * 30, patch_size=6, image_mean=[0.5] * 3, image_std=[0.5] * 3),
+        ),
+        "of nine": Model(
+            vision={**QWEN3_TOWER, "num_position_embeddings": 49, "spatial_merge_size": 3, "patch_size": 5,
+                    "deepstack_visual_indexes": [0, 1, 2]},
+            text=text | turned(3, 3, 2, mrope_interleaved=True) | {"num_hidden_layers": 3},
+            processor=GRID, picture=pixels(15 * 15, 15 * 15 * 30, patch_size=5, merge_size=3),
+        ),
+    }  # fmt: skip
 
 
 def qwen3_5(text: dict[str, Any]) -> dict[str, Model]:
@@ -467,25 +494,8 @@ MODELS = {
             picture=pixels(15 * 15, 15 * 15 * 30, patch_size=5, merge_size=3, do_convert_rgb=False),
         ),
     },
-    "qwen3_vl": {
-        "deepstack": Model(
-            vision=QWEN3_TOWER, text=QWEN3_TEXT | turned(4, 2, 2, mrope_interleaved=True),
-            processor=GRID, picture=pixels(14 * 14 * 4, 14 * 14 * 40, patch_size=7),
-        ),
-        "one more": Model(
-            vision={**QWEN3_TOWER, "deepstack_visual_indexes": [1], "num_position_embeddings": 4, "patch_size": 6,
-                    "hidden_act": "gelu"},
-            text=QWEN3_TEXT | turned(2, 1, 1, mrope_interleaved=True) | {"head_dim": 8, "tie_word_embeddings": True},
-            outer={"tie_word_embeddings": True}, processor=GRID,
-            picture=pixels(12 * 12 * 4, 12 * 12 * 30, patch_size=6, image_mean=[0.5] * 3, image_std=[0.5] * 3),
-        ),
-        "of nine": Model(
-            vision={**QWEN3_TOWER, "num_position_embeddings": 49, "spatial_merge_size": 3, "patch_size": 5,
-                    "deepstack_visual_indexes": [0, 1, 2]},
-            text=QWEN3_TEXT | turned(3, 3, 2, mrope_interleaved=True) | {"num_hidden_layers": 3},
-            processor=GRID, picture=pixels(15 * 15, 15 * 15 * 30, patch_size=5, merge_size=3),
-        ),
-    },
+    "qwen3_vl": qwen3_vl(QWEN3_TEXT),
+    "qwen3_vl_moe": qwen3_vl(QWEN3_MOE_TEXT),
     "qwen3_5": qwen3_5(QWEN3_5_TEXT),
     "qwen3_5_moe": qwen3_5(QWEN3_5_MOE_TEXT),
 }  # fmt: skip

@@ -223,6 +223,13 @@ MODELS = {
             },
         ),
     },
+    "qwen3_vl_moe": {
+        "experts": qwen_vl(
+            **EXPERTS, model_type="qwen3_vl_moe_text", head_dim=16, rope_parameters={
+                "rope_type": "default", "rope_theta": 1e6, "mrope_section": [3, 3, 2], "mrope_interleaved": True,
+            },
+        ),
+    },
     "smolvlm": {
         "plain": Model(text={"model_type": "llama"}, outer={"image_token_id": 9}),
         "linear": Model(

@@ -25,6 +25,7 @@ from edgeformer.config import (
 )
 from edgeformer.errors import ConfigError
 from edgeformer.families._family import Computed, Family, Fields, Packed
+from edgeformer.families._nested import family_inside
 from edgeformer.families._wrappers import is_foreign, wrapper_of
 from edgeformer.manifest.placeholders.placeholder import Marks
 
@@ -139,13 +140,13 @@ def with_tower(data: dict[str, Any], text_family: Family, text: DecoderConfig) -
         deepstack=seeing.deepstack,
         axes=None if family.axes is None else family.axes(data),
     )
+    text_family = family_inside(text_family, data["model_type"])
     return replace(
         text_family,
         tensors={**text_family.tensors, **family.tensors},
         ignored_tensors=(*text_family.ignored_tensors, *family.ignored_tensors, *seeing.unread),
         computed_tensors={**text_family.computed_tensors, **family.computed_tensors},
         transposed=(*text_family.transposed, *family.transposed),
-        nested=True,
         sees=True,
     ), config
 
