@@ -148,6 +148,42 @@ def test_patches_are_the_bits_of_transformers(tmp_path, pictures, name):
     assert seen >= 36
 
 
+EDGES = {
+    "pixtral": {},
+    "mistral3": {"patch_size": {"height": 14, "width": 14}, "size": {"longest_edge": 300}, "square": 2},
+    "squares of nine": {"patch_size": {"height": 5, "width": 5}, "size": {"longest_edge": 77}, "square": 3},
+}
+
+
+@pytest.mark.parametrize("name", EDGES)
+def test_pictures_of_limited_edges_are_the_bits_of_transformers(tmp_path, pictures, name):
+    """The patches of a picture are compared as the picture that they are cut of, which transformers returns."""
+    kind, options = transformers.PixtralImageProcessorPil, dict(EDGES[name])
+    square = options.pop("square", 1)
+    config = saved(tmp_path, kind, options, square=square)
+    assert schema.from_json(type(config), json.loads(json.dumps(schema.to_json(config)))) == config
+    ours, seen = new_processor(config), 0
+    for label, content in pictures.items():
+        if "3000" in label:
+            continue  # a second of decoding
+        read = ours.read(content)
+        upright = ImageOps.exif_transpose(Image.open(BytesIO(content)))
+        if 0 in config.resized(*read.shape[:2]):
+            with pytest.raises(RequestError, match="nothing of it is left when its longer side has"):
+                ours.values(read)
+            continue
+        grid = ours.patch_grid(*read.shape[:2])
+        values = ours.values(read)
+        assert values.dtype == np.float32
+        assert len(values) == grid.prod()
+        assert max(ours.grid(*read.shape[:2])) * config.side < config.longest_edge + config.side
+        expected = kind(**options)(upright, patch_size=config.side, return_tensors="np")
+        for field, value in ours.for_library(values, grid).items():
+            assert np.array_equal(value, np.asarray(expected[field]).astype(value.dtype)), label
+        seen += 1
+    assert seen >= 36
+
+
 def test_no_picture_has_more_rows_than_positions():
     """The sides of squares follow from the limits alone, also where rounding makes a picture longer."""
     config = GridProcessor(patch=4, square=2, frames=2, min_pixels=500, max_pixels=7000, resample="bicubic")
@@ -417,7 +453,7 @@ def test_a_wall_of_pixels_is_refused(tmp_path):
         ({"resample": 9}, "resample = 9; it must be one of Pillow's filters"),
         ({"size": {"longest_edge": 9}}, "size = .*; it must be a number, or have height and width, or shortest_edge"),
         ({"size": {"height": 0, "width": 4}}, "PictureSize.height is 0"),
-        ({"image_processor_type": "MllamaImageProcessor"}, "supported: ViTImageProcessor, DeiTImageProcessor"),
+        ({"image_processor_type": "MllamaImageProcessor"}, "supported: BitImageProcessor, CLIPImageProcessor"),
         ({"image_mean": [0.5, 0.5]}, "FixedSizeProcessor.mean is .*; it must be a list of 3 numbers"),
         ({"image_std": "x"}, "a value of the wrong kind"),
     ],
