@@ -117,8 +117,8 @@ def marks(tokenizer_config: Mapping[str, Any]) -> RowEndsMarks:
 
 def picture_options(data: Mapping[str, Any], config: PictureTextConfig) -> Mapping[str, Any]:
     """Return the sides of a patch and of a square, which the processor of texts and pictures says."""
-    assert isinstance(config.vision, GridVisionConfig), "as it was read"
-    return {"patch_size": config.vision.patches.side, "square": config.vision.square}
+    patch = (data.get("vision_config") or {}).get("patch_size", DEFAULTS["patch_size"])
+    return {"patch_size": patch, "square": config.projector.side}
 
 
 FAMILY = PictureTextFamily(
