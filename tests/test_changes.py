@@ -18,7 +18,8 @@ SOURCES = [
 CHANGES = {
     # The name of the example, the files that it has for itself, and how many others it may touch.
     "a tower (of pictures, say) before a decoder": (
-        r"MergedPatches|LongestEdge|RowEnds|mistral3\b|config\.alternating|alternating: bool \| None|\"PixtralProcessor",
+        r"MergedPatches|LongestEdge|RowEnds|mistral3\b|\"PixtralProcessor"
+        r"|config\.alternating|alternating: bool \| None",
         (
             "edgeformer/families/picture_text/any_size/mistral3.py",
             "edgeformer/families/picture_text/any_size/llava_pixtral.py",  # which has the same tower
