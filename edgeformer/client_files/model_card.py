@@ -246,8 +246,7 @@ def _sizes(manifest: Manifest) -> dict[str, object]:
     if manifest.pictures is None or manifest.vocab_size:
         rows |= {"vocabulary": f"{manifest.vocab_size:,}", "context": f"{manifest.context_length:,} tokens"}
     if manifest.pictures is not None and model is not None:
-        is_text = isinstance(model, PictureTextConfig)
-        tokens = model.picture_tokens if is_text else model.input_stack.context_length
+        tokens = model.picture_tokens if isinstance(model, PictureTextConfig) else model.input_stack.context_length
         rows["pictures"] = manifest.pictures.described(tokens)
     if cache.num_layers:
         kind = "" if manifest.cache_scales is None else f", {manifest.cache_scales.precision}"

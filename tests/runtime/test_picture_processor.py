@@ -150,8 +150,8 @@ def test_patches_are_the_bits_of_transformers(tmp_path, pictures, name):
 
 EDGES = {
     "pixtral": {},
-    "mistral3": {"patch_size": {"height": 14, "width": 14}, "size": {"longest_edge": 300}, "square": 2},
-    "squares of nine": {"patch_size": {"height": 5, "width": 5}, "size": {"longest_edge": 77}, "square": 3},
+    "mistral3": {"patch_size": {"height": 28, "width": 28}, "size": {"longest_edge": 300}, "square": 2},
+    "squares of nine": {"patch_size": {"height": 15, "width": 15}, "size": {"longest_edge": 77}, "square": 3},
 }
 
 
@@ -177,7 +177,7 @@ def test_pictures_of_limited_edges_are_the_bits_of_transformers(tmp_path, pictur
         assert values.dtype == np.float32
         assert len(values) == grid.prod()
         assert max(ours.grid(*read.shape[:2])) * config.side < config.longest_edge + config.side
-        expected = kind(**options)(upright, patch_size=config.side, return_tensors="np")
+        expected = kind(**options)(upright, return_tensors="np")
         for field, value in ours.for_library(values, grid).items():
             assert np.array_equal(value, np.asarray(expected[field]).astype(value.dtype)), label
         seen += 1

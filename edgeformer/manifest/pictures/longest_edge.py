@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from edgeformer.config import PictureTextConfig
 from edgeformer.documents.schema import check
+from edgeformer.errors import ConfigError, shown
 from edgeformer.manifest.pictures.processor import PictureProcessor
 from edgeformer.manifest.pictures.processor_fields import (
     CLIP_NORMALIZATION,
@@ -38,8 +39,8 @@ class LongestEdgeProcessor(PictureProcessor):
     CLASSES: ClassVar[Mapping[str, LibraryClass]] = {
         "Pixtral": LibraryClass(
             {
-                "size": {"longest_edge": 1024}, "patch_size": {"height": 16, "width": 16}, "square": 1, "resample": 3,
-                "do_convert_rgb": True, **CLIP_NORMALIZATION,
+                "size": {"longest_edge": 1024}, "patch_size": {"height": 16, "width": 16}, "patch": None, "square": 1,
+                "resample": 3, "do_convert_rgb": True, **CLIP_NORMALIZATION,
             },
             ("crop_size", "do_pad"),
         ),
@@ -77,10 +78,16 @@ class LongestEdgeProcessor(PictureProcessor):
     def read(cls, fields: ProcessorFields) -> Self:
         """Return the processor of the fields of a file."""
         fields.require({"do_resize": True, "do_center_crop": False}, "patches")
-        patch = fields.size("patch_size")
+        side, square = fields.size("patch_size"), fields["square"]
+        patch = fields["patch"] or side.height // square
+        if (side.height, side.width) != (patch * square, patch * square):
+            raise ConfigError(
+                f"{fields.name} has patch_size = {shown(fields['patch_size'])}, and by config.json a state is made of "
+                f"{patch * square} × {patch * square} pixels."
+            )
         return cls(
-            patch=patch.height,
-            square=fields["square"],
+            patch=patch,
+            square=square,
             longest_edge=fields.longest_edge("size"),
             resample=fields.resample,
             **fields.pixel_values,

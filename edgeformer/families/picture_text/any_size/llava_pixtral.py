@@ -116,9 +116,9 @@ def marks(tokenizer_config: Mapping[str, Any]) -> RowEndsMarks:
 
 
 def picture_options(data: Mapping[str, Any], config: PictureTextConfig) -> Mapping[str, Any]:
-    """Return the sides of a patch and of a square, which the processor of texts and pictures says."""
-    patch = (data.get("vision_config") or {}).get("patch_size", DEFAULTS["patch_size"])
-    return {"patch_size": patch, "square": config.projector.side}
+    """Return the sides of a patch and of a square; the processor of texts and pictures says how long both make one."""
+    patch, square = (data.get("vision_config") or {}).get("patch_size", DEFAULTS["patch_size"]), config.projector.side
+    return {"patch": patch, "square": square, "patch_size": patch * square}
 
 
 FAMILY = PictureTextFamily(

@@ -38,15 +38,17 @@ def completed(seeing: Seeing, text: DecoderConfig) -> Seeing:
     return replace(seeing, projector=replace(seeing.projector, norm=norm))
 
 
+TENSORS = {
+    **llava_pixtral.TOWER_TENSORS,
+    **llava_pixtral.DENSE,
+    "projector.norm": "multi_modal_projector.norm",
+    "projector.merge": "multi_modal_projector.patch_merger.merging_layer",
+}
+
 FAMILY = replace(
     llava_pixtral.FAMILY,
     summary="Mistral 3: pictures of any size, a token for each square of patches, and text",
     read=read,
-    tensors={
-        **llava_pixtral.TOWER_TENSORS,
-        **llava_pixtral.DENSE,
-        "projector.norm": "multi_modal_projector.norm",
-        "projector.merge": "multi_modal_projector.patch_merger.merging_layer",
-    },
+    tensors=TENSORS,
     completed=completed,
 )

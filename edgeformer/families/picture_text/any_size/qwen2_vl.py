@@ -117,7 +117,7 @@ def read_base(tower: Fields, default: float = 10000.0) -> float:
     """Read the base of the rotation by rows and columns."""
     rope = tower.take("rope_parameters", {})
     unknown = rope.keys() - {"rope_type", "rope_theta"}
-    if unknown or rope.get("rope_type", "axial") != "axial":
+    if unknown or rope.get("rope_type", "axial") not in ("axial", "default"):  # which transformers takes for axial
         raise ConfigError(f"config.json has rope_parameters = {shown(rope)} in its tower; supported: rope_type axial.")
     return float(rope.get("rope_theta", default))
 
