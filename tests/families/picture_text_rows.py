@@ -32,18 +32,23 @@ QWEN = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_
 PIXTRAL = ("llava_pixtral", "mistral3")
 """Families whose rows of a picture end with a token."""
 MARKS = {
-    "gemma3": "<start_of_image>", "internvl": "<IMG_CONTEXT>", **dict.fromkeys(PIXTRAL, "[IMG]"),
+    "gemma3": "<start_of_image>", "internvl": "<IMG_CONTEXT>", "lighton_ocr": "<|image_pad|>",
+    **dict.fromkeys(PIXTRAL, "[IMG]"),
     **dict.fromkeys(QWEN, "<|vision_start|><|image_pad|><|vision_end|>"),
 }  # fmt: skip
 """The text that stands for a picture in a prompt, where it is not `<image>`."""
 STATES = {
-    "gemma3": "<image_soft_token>", "internvl": "<IMG_CONTEXT>", **dict.fromkeys(PIXTRAL, "[IMG]"),
+    "gemma3": "<image_soft_token>", "internvl": "<IMG_CONTEXT>", "lighton_ocr": "<|image_pad|>",
+    **dict.fromkeys(PIXTRAL, "[IMG]"),
     **dict.fromkeys(QWEN, "<|image_pad|>"),
 }  # fmt: skip
 """The token in the place of each state of a picture, where it is not `<image>`."""
 NAMED_TOKENS = {
     "gemma3": {
         "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>",
+    },
+    "lighton_ocr": {
+        "image_token": "<|image_pad|>", "image_break_token": "[IMG_BREAK]", "image_end_token": "[IMG_END]",
     },
     "internvl": {
         "context_image_token": "<IMG_CONTEXT>", "start_image_token": "<img>", "end_image_token": "</img>",
@@ -173,6 +178,7 @@ PIXTRAL_TOWER = {
     "model_type": "pixtral", "hidden_size": 24, "intermediate_size": 36, "num_hidden_layers": 3,
     "num_attention_heads": 3, "image_size": 70, "patch_size": 7,
 }  # fmt: skip
+QWEN3_PLAIN = {"model_type": "qwen3"}
 FULL_LAST = {"vision_feature_layer": -1, "vision_feature_select_strategy": "full"}
 PIXTRAL_FILE = {"processor_class": "PixtralProcessor"}
 YARN = {
@@ -396,6 +402,24 @@ MODELS = {
             outer=FULL_LAST | {"projector_hidden_act": "relu"}, file=PIXTRAL_FILE | {"patch_size": 7},
         ),
     },
+    "lighton_ocr": {
+        "squares": Model(
+            vision=PIXTRAL_TOWER, text=QWEN3_PLAIN, processor=PIXTRAL_PICTURES, picture=edge(70, patch_size=14),
+            file={"patch_size": 7, "spatial_merge_size": 2},
+        ),
+        "of nine": Model(
+            vision=PIXTRAL_TOWER | {"num_attention_heads": 1, "patch_size": 5, "hidden_act": "silu"},
+            text=QWEN3_PLAIN | {"rms_norm_eps": 1e-2}, processor=PIXTRAL_PICTURES, picture=edge(100, patch_size=15),
+            outer={"spatial_merge_size": 3, "tie_word_embeddings": False},
+            file={"patch_size": 5, "spatial_merge_size": 3},
+        ),
+        "patches": Model(
+            vision=PIXTRAL_TOWER | {"rope_parameters": {"rope_theta": 50.0, "rope_type": "default"}},
+            text=QWEN3_PLAIN | {"num_key_value_heads": 5}, processor=PIXTRAL_PICTURES,
+            picture=edge(50, patch_size=7, resample=2), outer={"spatial_merge_size": 1},
+            file={"patch_size": 7, "spatial_merge_size": 1},
+        ),
+    },
     "mistral3": {
         "squares": Model(
             vision=PIXTRAL_TOWER, text={"model_type": "mistral"}, processor=PIXTRAL_PICTURES,
@@ -535,7 +559,7 @@ def save(model_type: str, name: str, folder: Any) -> Any:
     """Save a seeded random model with its processor and tokenizer; return transformers' module in float64."""
     row = MODELS[model_type][name]
     torch.manual_seed(sum(map(ord, model_type + name)))
-    tower = {} if model_type in (*QWEN, *PIXTRAL) else TOWER
+    tower = {} if model_type in (*QWEN, *PIXTRAL, "lighton_ocr") else TOWER
     indexed = model_type in ("gemma3", "mistral3", "paligemma") or "llava" in model_type
     token = "image_token_index" if indexed else "image_token_id"
     tokens = {token: SPECIAL.index(STATES.get(model_type, "<image>"))}
