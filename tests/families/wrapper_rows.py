@@ -225,7 +225,8 @@ MODELS = {
     },
     "qwen3_vl_moe": {
         "experts": qwen_vl(
-            **EXPERTS, model_type="qwen3_vl_moe_text", head_dim=16, rope_parameters={
+            num_experts=6, num_experts_per_tok=2, moe_intermediate_size=40, model_type="qwen3_vl_moe_text", head_dim=16,
+            rope_parameters={
                 "rope_type": "default", "rope_theta": 1e6, "mrope_section": [3, 3, 2], "mrope_interleaved": True,
             },
         ),
