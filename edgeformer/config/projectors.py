@@ -36,7 +36,27 @@ class ProjectorConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PixelShuffleProjector(ProjectorConfig):
+class SquareProjector(ProjectorConfig):
+    """The base class of projectors that make one state of those of a square of patches.
+
+    Attributes:
+        factor: patches of a side of the square.
+    """
+
+    kind: str
+    factor: int
+
+    def __post_init__(self) -> None:
+        check(self.factor > 0, self, "factor", "positive")
+
+    @property
+    def side(self) -> int:
+        """Return the patches of a side of the square that becomes one state."""
+        return self.factor
+
+
+@dataclass(frozen=True, kw_only=True)
+class PixelShuffleProjector(SquareProjector):
     """The projector of Idefics3: the states of a square of patches side by side, then one matrix.
 
     Source: arXiv 2408.12637 (Idefics3), transformers' Idefics3Connector.
@@ -46,16 +66,7 @@ class PixelShuffleProjector(ProjectorConfig):
     """
 
     kind: Literal["pixel_shuffle"] = "pixel_shuffle"
-    factor: int
     bias: bool
-
-    def __post_init__(self) -> None:
-        check(self.factor > 0, self, "factor", "positive")
-
-    @property
-    def side(self) -> int:
-        """Return the patches of a side of the square that becomes one state."""
-        return self.factor
 
     def weights(self, inputs: int, outputs: int, more: int = 0) -> int:
         """Return the number of weights."""
@@ -102,7 +113,7 @@ class MlpProjector(ProjectorConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AveragePoolProjector(ProjectorConfig):
+class AveragePoolProjector(SquareProjector):
     """The projector of Gemma 3: the means of squares of patches, normalized, then one matrix.
 
     Source: arXiv 2503.19786 (Gemma 3), transformers' Gemma3MultiModalProjector.
@@ -114,17 +125,8 @@ class AveragePoolProjector(ProjectorConfig):
     """
 
     kind: Literal["average_pool"] = "average_pool"
-    factor: int
     norm: NormConfig
     bias: bool = False
-
-    def __post_init__(self) -> None:
-        check(self.factor > 0, self, "factor", "positive")
-
-    @property
-    def side(self) -> int:
-        """Return the patches of a side of the square that becomes one state."""
-        return self.factor
 
     @property
     def joined(self) -> int:
@@ -149,7 +151,7 @@ class LinearProjector(ProjectorConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MergerProjector(ProjectorConfig):
+class MergerProjector(SquareProjector):
     """The projector of Qwen2-VL: the states of a square of patches side by side, then two dense layers.
 
     Source: arXiv 2409.12191 (Qwen2-VL), transformers' PatchMerger.
@@ -163,17 +165,8 @@ class MergerProjector(ProjectorConfig):
     ANY_SIZE: ClassVar[bool] = True
     SEVERAL: ClassVar[bool] = True
     kind: Literal["merger"] = "merger"
-    factor: int
     norm: NormConfig
     activation: Activation
-
-    def __post_init__(self) -> None:
-        check(self.factor > 0, self, "factor", "positive")
-
-    @property
-    def side(self) -> int:
-        """Return the patches of a side of the square that becomes one state."""
-        return self.factor
 
     def weights(self, inputs: int, outputs: int, more: int = 0) -> int:
         """Return the number of weights."""
@@ -183,7 +176,7 @@ class MergerProjector(ProjectorConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MergedPatchesProjector(ProjectorConfig):
+class MergedPatchesProjector(SquareProjector):
     """The projector of Mistral 3: a matrix makes one state of those of a square of patches, then two dense layers.
 
     The matrix reads the numbers of a state in the order of the patches, number by number.
@@ -198,19 +191,10 @@ class MergedPatchesProjector(ProjectorConfig):
 
     ANY_SIZE: ClassVar[bool] = True
     kind: Literal["merged_patches"] = "merged_patches"
-    factor: int
     norm: NormConfig
     activation: Activation
     beta: float = 1.0
     bias: bool
-
-    def __post_init__(self) -> None:
-        check(self.factor > 0, self, "factor", "positive")
-
-    @property
-    def side(self) -> int:
-        """Return the patches of a side of the square that becomes one state."""
-        return self.factor
 
     def weights(self, inputs: int, outputs: int, more: int = 0) -> int:
         """Return the number of weights."""

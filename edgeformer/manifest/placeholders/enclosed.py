@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from edgeformer.documents.schema import check
 from edgeformer.manifest.pictures.processor import PictureProcessor
-from edgeformer.manifest.placeholders.placeholder import MarkEncoder, Marks, Placeholder
+from edgeformer.manifest.placeholders.placeholder import CountedPlaceholder, MarkEncoder, Marks
 
 
 @dataclass(frozen=True, kw_only=True)
-class EnclosedPlaceholder(Placeholder):
+class EnclosedPlaceholder(CountedPlaceholder):
     """A placeholder that becomes the states of all tiles and of the whole picture, between two marks.
 
     Attributes:
@@ -19,12 +18,8 @@ class EnclosedPlaceholder(Placeholder):
     """
 
     kind: Literal["enclosed"] = "enclosed"
-    count: int
     start: tuple[int, ...]
     end: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        check(self.count > 0, self, "count", "positive")
 
     def expanded(self, rows: int, columns: int, *more: int) -> list[int]:
         """Return the tokens of a picture of so many tiles beside the whole one; `token` stands for each state."""

@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from edgeformer.documents.schema import check
 from edgeformer.manifest.pictures.processor import PictureProcessor
-from edgeformer.manifest.placeholders.placeholder import MarkEncoder, Marks, Placeholder, tile_names
+from edgeformer.manifest.placeholders.placeholder import CountedPlaceholder, MarkEncoder, Marks, tile_names
 
 
 @dataclass(frozen=True, kw_only=True)
-class NamedTilesPlaceholder(Placeholder):
+class NamedTilesPlaceholder(CountedPlaceholder):
     """A placeholder that becomes the states of tiles, each behind its name, and of the whole picture, between marks.
 
         start name(1, 1) token × count name(1, 2) … whole token × rows · columns end
@@ -24,15 +23,11 @@ class NamedTilesPlaceholder(Placeholder):
     """
 
     kind: Literal["named_tiles"] = "named_tiles"
-    count: int
     start: tuple[int, ...]
     names: tuple[tuple[tuple[int, ...], ...], ...]
     whole: tuple[int, ...]
     end: tuple[int, ...]
     special_tokens: bool
-
-    def __post_init__(self) -> None:
-        check(self.count > 0, self, "count", "positive")
 
     def expanded(self, rows: int, columns: int, *more: int) -> list[int]:
         """Return the tokens of a picture of so many tiles. more: rows and columns of the states of the whole one."""

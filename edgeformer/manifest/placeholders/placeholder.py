@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from edgeformer.documents import schema
 from edgeformer.documents.kinds import kinds_of
+from edgeformer.documents.schema import check
 from edgeformer.manifest.pictures.processor import PictureProcessor
 from edgeformer.manifest.placeholders.prompt_text import PromptText
 
@@ -43,6 +44,20 @@ class Placeholder:
 
     def check_prompt(self, tokens: Sequence[int]) -> None:
         """Raise RequestError for a prompt with a placeholder of what is not read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountedPlaceholder(Placeholder):
+    """The base class of placeholders of pictures whose parts have one size.
+
+    Attributes:
+        count: states of a part: of a tile, or of a whole picture.
+    """
+
+    count: int
+
+    def __post_init__(self) -> None:
+        check(self.count > 0, self, "count", "positive")
 
 
 class MarkEncoder(Protocol):

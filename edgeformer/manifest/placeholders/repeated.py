@@ -3,14 +3,13 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from edgeformer.documents.schema import check
 from edgeformer.manifest.pictures.processor import PictureProcessor
-from edgeformer.manifest.placeholders.placeholder import MarkEncoder, Marks, Placeholder
+from edgeformer.manifest.placeholders.placeholder import CountedPlaceholder, MarkEncoder, Marks
 from edgeformer.manifest.placeholders.prompt_text import PromptText
 
 
 @dataclass(frozen=True, kw_only=True)
-class RepeatedPlaceholder(Placeholder):
+class RepeatedPlaceholder(CountedPlaceholder):
     """A placeholder of a picture in a prompt that becomes the same token, once for each of the picture's states.
 
     Attributes:
@@ -20,11 +19,7 @@ class RepeatedPlaceholder(Placeholder):
     """
 
     kind: Literal["repeated"] = "repeated"
-    count: int
     text: PromptText | None = None
-
-    def __post_init__(self) -> None:
-        check(self.count > 0, self, "count", "positive")
 
     def expanded(self, rows: int, columns: int, *more: int) -> list[int]:
         """Return the tokens of a picture; `token` stands for each state. It is not cut into rows and columns."""

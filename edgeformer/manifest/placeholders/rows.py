@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from edgeformer.documents.schema import check
 from edgeformer.manifest.pictures.processor import PictureProcessor
-from edgeformer.manifest.placeholders.placeholder import MarkEncoder, Marks, Placeholder
+from edgeformer.manifest.placeholders.placeholder import CountedPlaceholder, MarkEncoder, Marks
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowsPlaceholder(Placeholder):
+class RowsPlaceholder(CountedPlaceholder):
     """A placeholder that becomes the states of the whole picture, and rows of states that a learned one ends.
 
     Attributes:
@@ -18,10 +17,6 @@ class RowsPlaceholder(Placeholder):
     """
 
     kind: Literal["rows"] = "rows"
-    count: int
-
-    def __post_init__(self) -> None:
-        check(self.count > 0, self, "count", "positive")
 
     def expanded(self, rows: int, columns: int, *more: int) -> list[int]:
         """Return the tokens of a picture with so many rows and columns of states; `token` stands for each."""

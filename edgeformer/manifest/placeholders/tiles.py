@@ -3,14 +3,13 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from edgeformer.documents.schema import check
 from edgeformer.errors import RequestError
 from edgeformer.manifest.pictures.processor import PictureProcessor
-from edgeformer.manifest.placeholders.placeholder import MarkEncoder, Marks, Placeholder, tile_names
+from edgeformer.manifest.placeholders.placeholder import CountedPlaceholder, MarkEncoder, Marks, tile_names
 
 
 @dataclass(frozen=True, kw_only=True)
-class TiledPlaceholder(Placeholder):
+class TiledPlaceholder(CountedPlaceholder):
     """A placeholder that becomes marks which say which tile of a picture follows, and the states of the tile.
 
         border name(1, 1) token × count border name(1, 2) … row_end border name(2, 1) … rows_end
@@ -26,15 +25,11 @@ class TiledPlaceholder(Placeholder):
     """
 
     kind: Literal["tiles"] = "tiles"
-    count: int
     border: tuple[int, ...]
     names: tuple[tuple[tuple[int, ...], ...], ...]
     whole: tuple[int, ...]
     row_end: tuple[int, ...]
     rows_end: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        check(self.count > 0, self, "count", "positive")
 
     def expanded(self, rows: int, columns: int, *more: int) -> list[int]:
         """Return the tokens of a picture of so many tiles beside the whole one; `token` stands for each state.
