@@ -29,7 +29,7 @@ class GridPatches(Processor):
     def low_detail(self) -> Processor:
         """The processor that makes `LOW_SQUARES` states of a picture, or fewer."""
         most = max(self.config.min_pixels, LOW_SQUARES * self.config.side**2)
-        return self if most >= self.config.max_pixels else GridPatches(replace(self.config, max_pixels=most))
+        return self if most >= self.config.max_pixels else type(self)(replace(self.config, max_pixels=most))
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """Return the rows and columns of squares of a picture of this size."""
@@ -72,6 +72,15 @@ def patches_in_squares(values: NDArray[np.float32], patch: int, square: int, fra
     patches = cut.transpose(1, 4, 2, 5, 0, 3, 6)  # [row, column, down, right, channel, y, x]
     in_frames = np.broadcast_to(patches[:, :, :, :, :, None], (*patches.shape[:5], frames, patch, patch))
     return in_frames.reshape(rows * columns * square**2, -1)
+
+
+def rows_of_squares(values: NDArray[Any], grids: NDArray[np.int64], square: int) -> list[NDArray[Any]]:
+    """Return the patches of each picture row by row, of those of all in squares. grids: [[1, rows, columns], …]."""
+    parts = np.split(values, np.cumsum(grids.prod(1))[:-1])
+    return [
+        part.reshape(rows // square, columns // square, square, square, -1).swapaxes(1, 2).reshape(len(part), -1)
+        for part, (_, rows, columns) in zip(parts, grids.tolist(), strict=True)
+    ]
 
 
 PROCESSOR = GridPatches

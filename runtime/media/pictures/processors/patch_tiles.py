@@ -15,6 +15,7 @@ from edgeformer.errors import RequestError
 from edgeformer.manifest.pictures.patch_tiles import PatchTilesProcessor
 from edgeformer.manifest.pictures.processor_fields import CHANNELS
 from edgeformer.runtime.media.pictures.processors.aspect_tiles import nearest_grid
+from edgeformer.runtime.media.pictures.processors.grid import rows_of_squares
 from edgeformer.runtime.media.pictures.processors.processor import Processor
 from edgeformer.runtime.media.pictures.processors.tiles import cut
 from edgeformer.runtime.media.pictures.resample import Pixels, resize_as_torch
@@ -78,13 +79,10 @@ class PatchTiles(Processor):
         Patches come row by row there, padded to the most that a picture has.
         """
         assert grids is not None, "of patches"
-        counts, square = grids.prod(1), self.config.square
+        counts = grids.prod(1)
         most = counts.max()
-        parts = np.split(values, np.cumsum(counts)[:-1])
-        found = np.zeros((len(grids), most, values.shape[1]), values.dtype)
-        for row, part, (_, rows, columns) in zip(found, parts, grids.tolist(), strict=True):
-            squares = part.reshape(rows // square, columns // square, square, square, -1)
-            row[: len(part)] = squares.swapaxes(1, 2).reshape(len(part), -1)
+        parts = rows_of_squares(values, grids, self.config.square)
+        found = np.stack([np.pad(part, ((0, most - len(part)), (0, 0))) for part in parts])
         mask = np.arange(most) < counts[:, None]
         return {"pixel_values": found, MASK: mask.astype(np.int32), "spatial_shapes": grids[:, 1:]}
 
