@@ -62,7 +62,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "tie_encoder_decoder": (False,),
     # Something that a model may have, and that this one says it has not.
     "attention_bias": (False,), "attention_chunk_size": (0,), "is_causal": (True,), "mlp_bias": (False,),
-    "use_bidirectional_attention": (False,), "use_mrope": (False,), "use_qk_norm": (False,),
+    "use_bias": (False,), "use_bidirectional_attention": (False,), "use_mrope": (False,), "use_qk_norm": (False,),
     "use_dynamic_ntk": (False,), "use_logn_attn": (False,), "use_sliding_window": (False,), "pretraining_tp": (1,),
     "rope_interleaved": (False,),
 }  # fmt: skip

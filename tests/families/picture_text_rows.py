@@ -27,7 +27,7 @@ SPECIAL = [
     "[IMG]", "[IMG_BREAK]", "[IMG_END]",
 ]  # fmt: skip
 IMAGE = SPECIAL.index("<image>")
-QWEN = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe")
+QWEN = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "paddleocr_vl")
 """Families whose pictures stand between marks."""
 PIXTRAL = ("llava_pixtral", "mistral3")
 """Families whose rows of a picture end with a token."""
@@ -47,6 +47,7 @@ NAMED_TOKENS = {
     "gemma3": {
         "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>",
     },
+    "paddleocr_vl": {"image_token": "<|image_pad|>"},
     "lighton_ocr": {
         "image_token": "<|image_pad|>", "image_break_token": "[IMG_BREAK]", "image_end_token": "[IMG_END]",
     },
@@ -177,6 +178,12 @@ PIXTRAL_PICTURES = transformers.PixtralImageProcessorPil
 PIXTRAL_TOWER = {
     "model_type": "pixtral", "hidden_size": 24, "intermediate_size": 36, "num_hidden_layers": 3,
     "num_attention_heads": 3, "image_size": 70, "patch_size": 7,
+}  # fmt: skip
+ROW_GRID = transformers.PaddleOCRVLImageProcessorPil
+PADDLE_TEXT = {"model_type": "paddleocr_vl_text"}
+PADDLE_TOWER = {
+    "hidden_size": 24, "intermediate_size": 36, "num_hidden_layers": 3, "num_attention_heads": 3, "image_size": 28,
+    "patch_size": 7, "layer_norm_eps": 1e-3,
 }  # fmt: skip
 QWEN3_PLAIN = {"model_type": "qwen3"}
 FULL_LAST = {"vision_feature_layer": -1, "vision_feature_select_strategy": "full"}
@@ -438,6 +445,22 @@ MODELS = {
             text={"model_type": "ministral3", "rope_parameters": YARN}, processor=PIXTRAL_PICTURES,
             picture=edge(50, patch_size=7), outer={"spatial_merge_size": 1, "vision_feature_layer": 2},
             file=PIXTRAL_FILE | {"patch_size": 7, "spatial_merge_size": 1},
+        ),
+    },
+    "paddleocr_vl": {
+        "squares": Model(
+            vision=PADDLE_TOWER, text=PADDLE_TEXT | turned(1, 1, 2), processor=ROW_GRID,
+            picture=pixels(14 * 14 * 4, 14 * 14 * 40, patch_size=7),
+        ),
+        "of nine": Model(
+            vision=PADDLE_TOWER | {"patch_size": 5, "spatial_merge_size": 3, "image_size": 15, "hidden_act": "gelu"},
+            text=PADDLE_TEXT | turned(2, 1, 1) | {"num_key_value_heads": 5}, processor=ROW_GRID,
+            picture=pixels(15 * 15, 15 * 15 * 30, patch_size=5, merge_size=3, image_std=[0.3, 0.2, 0.1]),
+        ),
+        "untied": Model(
+            vision=PADDLE_TOWER | {"num_attention_heads": 2, "image_size": 49}, outer={"tie_word_embeddings": False},
+            text=PADDLE_TEXT | turned(3, 3, 2) | {"head_dim": 16}, processor=ROW_GRID,
+            picture=pixels(14 * 14 * 2, 14 * 14 * 33, patch_size=7, resample=2),
         ),
     },
     "paligemma": {

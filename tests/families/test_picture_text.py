@@ -373,6 +373,19 @@ def test_an_export_refuses_other_ends_of_rows(models):
             placeholders.compare_prompts(source, replace(right, **wrong), source.folder)
 
 
+def test_a_published_config_of_paddleocr_is_flat(models, tmp_path):
+    """Its text model's fields stand beside those of the whole, with others that transformers does not read."""
+    folder = shutil.copytree(models("paddleocr_vl", "squares").folder, tmp_path / "model")
+    data = json.loads((folder / "config.json").read_text())
+    text = {name: value for name, value in data.pop("text_config").items() if name not in data}
+    text["rope_scaling"] = text.pop("rope_parameters") | {"type": "default"}
+    text["rope_theta"] = text["rope_scaling"].pop("rope_theta")
+    others = {"use_3d_rope": True, "rope_is_neox_style": True, "compression_ratio": 1.0, "max_sequence_length": None}
+    (folder / "config.json").write_text(json.dumps(data | text | others))
+    source = open_source(folder)
+    assert compare_modules(source, source.weights()).difference < 1e-12
+
+
 def test_experts_are_read_as_they_are_stored(models, tmp_path):
     """Published weights of Qwen3-VL's experts are transposed, and those that transformers 5 writes are not."""
     folder = shutil.copytree(models("qwen3_vl_moe", "deepstack").folder, tmp_path / "model")
@@ -456,6 +469,8 @@ MODULE_FAULTS |= {
         config, projector=replace(config.projector, norm=replace(config.projector.norm, eps=1e-5))
     ),
     ("mistral3", "squares", "no norm before the blocks"): of_vision(embedding_norm=None),
+    ("paddleocr_vl", "squares", "corners on corners"): of_vision(bordered=None),
+    ("paddleocr_vl", "untied", "antialiased"): of_vision(bordered=None, antialiased=True),
     ("qwen3_vl", "deepstack", "no deepstack"): lambda config: replace(config, deepstack=None),
     ("qwen3_vl", "deepstack", "states of other layers"): lambda config: replace(config, deepstack=(1, 2)),
     ("qwen3_vl", "deepstack", "axes one after the other"): of_axes(interleaved=False),

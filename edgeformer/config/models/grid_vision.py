@@ -33,6 +33,8 @@ class GridVisionConfig(StackConfig):
         antialiased: True where borders of the table are on borders instead, and all positions that a patch is nearer to
             than one step, of the table or of the patches, whichever is longer, have a part in its own (antialiased
             bilinear interpolation, arXiv 2502.14786, SigLIP 2); None where they are not.
+        bordered: True where borders of the table are on borders as well, and positions are interpolated bilinearly
+            between those of the table, whose outermost ones go on beyond it; None where they are not.
         alternating: True where the rotary embedding is that of both axes: rows turn by its first angle, its third one
             and so on, and columns by the others (Pixtral, arXiv 2410.07073). None where it is that of either.
         attention_windows: windows that most blocks attend in; None where all attend to the whole picture.
@@ -49,6 +51,7 @@ class GridVisionConfig(StackConfig):
     square: int
     table_side: int | None = None
     antialiased: bool | None = None
+    bordered: bool | None = None
     alternating: bool | None = None
     attention_windows: PatchWindows | None = None
     grid_input: Literal["grid_thw", "image_grid_thw"] = "image_grid_thw"
@@ -67,7 +70,9 @@ class GridVisionConfig(StackConfig):
             axes = 1 if self.alternating else 2
             turns = attention.rotary is None or axes * attention.rotary.rotary_dim <= attention.head_dim
             check(turns and not attention.causal, self, "blocks", "not causal, with rotary embeddings for half a head")
-        check(not self.antialiased or self.table_side is not None, self, "antialiased", "None without a table")
+        for field in ("antialiased", "bordered"):
+            check(not getattr(self, field) or self.table_side is not None, self, field, "None without a table")
+        check(not (self.antialiased and self.bordered), self, "bordered", "None where positions are antialiased")
         if self.attention_windows is not None:
             inside = all(0 <= index < len(self.blocks) for index in self.attention_windows.everywhere)
             check(inside, self, "attention_windows", f"given indices of the {len(self.blocks)} blocks")

@@ -158,14 +158,19 @@ class GridVisionEncoder(Stack):
         return (parts @ positions).unsqueeze(0)
 
     def _interpolated(self, places: PatchPlaces, grid: Tensor, side: int) -> Tensor:
-        """Return the learned positions of patches, [1, P, E]: the corners of the table are those of the picture."""
+        """Return the learned positions of patches, [1, P, E]: the corners of the table are those of the picture.
+
+        Where the table is bordered, its borders are.
+        """
         dtype: torch.dtype = self.position_embedding.weight.dtype  # type: ignore[assignment]  # of a parameter
         wide = torch.promote_types(dtype, torch.float32)  # half precision has no room for the products
         axes = []
         for index, count in ((places.rows, grid[0, 1]), (places.columns, grid[0, 2])):
             # Integers say exactly between which rows of the table a patch is, and in which part of their distance.
-            steps = (count - 1).clamp(min=1)
-            first, rest = _divided(index * (side - 1), steps)
+            places, steps = index * (side - 1), (count - 1).clamp(min=1)
+            if self.config.bordered:
+                places, steps = ((2 * index + 1) * side - count).clamp(min=0), 2 * count
+            first, rest = _divided(places, steps)
             part = (rest.to(wide) / steps.to(wide)).unsqueeze(1)
             last = (first + 1).clamp(max=side - 1)
             axes.append(((first, 1 - part), (last, part)))
