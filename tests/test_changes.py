@@ -18,17 +18,17 @@ SOURCES = [
 CHANGES = {
     # The name of the example, the files that it has for itself, and how many others it may touch.
     "a tower (of pictures, say) before a decoder": (
-        r"MergedPatches|LongestEdge|RowEnds|mistral3\b|\"PixtralProcessor"
+        r"MergedPatches|LongestEdge|RowEnds|\"mistral3\"|\"PixtralProcessor"
         r"|config\.alternating|alternating: bool \| None",
         (
-            "edgeformer/families/picture_text/any_size/mistral3.py",
-            "edgeformer/families/picture_text/any_size/llava_pixtral.py",  # which has the same tower
+            *(f"edgeformer/families/picture_text/any_size/{name}.py" for name in (
+                "mistral3", "llava_pixtral", "lighton_ocr",  # which have the same tower
+            )),
             "edgeformer/manifest/pictures/longest_edge.py", "edgeformer/manifest/placeholders/row_ends.py",
             "runtime/media/pictures/processors/longest_edge.py",
-            "edgeformer/check/client_rules/genai_keys.py", "edgeformer/families/_refused.py",
         ),
         6,
-    ),  # what clients load is what they say of themselves, and an error names the tower's models
+    ),
     "a sampling option": (r"\bmin_p\b", (), 2),
     "a quantization format": (r'"mse"', (), 5),
     "a cache layout": (r"DynamicCache|dynamic_cache", ("runtime/caches/dynamic_cache.py",), 5),
