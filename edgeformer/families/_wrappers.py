@@ -43,8 +43,8 @@ LLAVA = ("ignore_index",)
 IDEFICS3 = ("_flash_attn_2_enabled", "_pad_token_id", "neftune_noise_alpha", "qk_layer_norms", "scale_factor")
 """Fields of Idefics3 and SmolVLM that generation of text does not read: of training, of vision, and a padding token."""
 PADDLE = (
-    "compression_ratio", "ignored_index", "max_sequence_length", "rope_is_neox_style", "use_3d_rope",
-    "use_flash_attention", "weight_share_add_bias",
+    "attention_probs_dropout_prob", "compression_ratio", "hidden_dropout_prob", "ignored_index", "max_sequence_length",
+    "rope_is_neox_style", "use_3d_rope", "use_flash_attention", "weight_share_add_bias",
 )  # fmt: skip
 """Fields of published files of PaddleOCR-VL that transformers does not read."""
 

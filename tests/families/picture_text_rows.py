@@ -459,7 +459,7 @@ MODELS = {
         ),
         "untied": Model(
             vision=PADDLE_TOWER | {"num_attention_heads": 2, "image_size": 49}, outer={"tie_word_embeddings": False},
-            text=PADDLE_TEXT | turned(3, 3, 2) | {"head_dim": 16}, processor=ROW_GRID,
+            text=PADDLE_TEXT | turned(3, 3, 2) | {"head_dim": 16, "tie_word_embeddings": False}, processor=ROW_GRID,
             picture=pixels(14 * 14 * 2, 14 * 14 * 33, patch_size=7, resample=2),
         ),
     },
