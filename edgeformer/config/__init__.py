@@ -49,19 +49,13 @@ from edgeformer.config.models import (
 from edgeformer.config.norm import NormConfig
 from edgeformer.config.pictures import (
     AttentionPooler,
-    AveragePoolProjector,
     Bidirectional,
     Grid,
-    LinearProjector,
-    MergerProjector,
-    MlpProjector,
     PatchStem,
     PatchVectors,
     PatchWindows,
     PictureClassifier,
     PicturePooling,
-    PixelShuffleProjector,
-    Projector,
     TokenPooler,
 )
 from edgeformer.config.position import (
@@ -82,6 +76,7 @@ from edgeformer.config.position import (
     TransformerXLConfig,
     YarnScaling,
 )
+from edgeformer.config.projectors import Projector
 from edgeformer.config.recurrent import DeltaNetConfig, RecurrentConfig, ShortConvConfig, StateSpaceConfig
 
 __all__ = [
@@ -92,7 +87,6 @@ __all__ = [
     "AttentionConfig",
     "AttentionPooler",
     "AudioStem",
-    "AveragePoolProjector",
     "Bidirectional",
     "BlockConfig",
     "BottleneckConfig",
@@ -111,13 +105,10 @@ __all__ = [
     "LatentConfig",
     "LayerInputConfig",
     "LearnedPositions",
-    "LinearProjector",
     "LinearScaling",
     "Llama3Scaling",
     "LongRopeScaling",
     "MaskedLMHead",
-    "MergerProjector",
-    "MlpProjector",
     "ModelConfig",
     "NormConfig",
     "PatchStem",
@@ -127,7 +118,6 @@ __all__ = [
     "PictureClassifier",
     "PicturePooling",
     "PictureTextConfig",
-    "PixelShuffleProjector",
     "Pooling",
     "PoolingHead",
     "PoolingLayer",
