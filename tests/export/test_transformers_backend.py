@@ -71,8 +71,8 @@ MODELS = {
     "xlm-roberta": "positions that start behind the padding token",
     "gpt_oss": "sinks; experts with biases, clamped, transposed, the rows of gate and up in turn",
 }
-FAST = {"olmo3", "youtu", "blenderbot", "gpt_oss"}
-"""Windows, latent attention, learned positions, sinks and experts; the others are slow."""
+FAST = {"olmo3", "youtu", "blenderbot"}
+"""Windows, latent attention and learned positions; experts are in test_transformers_experts.py, the others are slow."""
 CASES = slow_unless(FAST, MODELS)
 NORMS = {
     "olmo3": 4,
