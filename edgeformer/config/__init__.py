@@ -43,6 +43,7 @@ from edgeformer.config.models import (
     Seq2SeqConfig,
     StackConfig,
     Task,
+    TokenDropout,
     TokenProjection,
     VisionConfig,
 )
@@ -152,6 +153,7 @@ __all__ = [
     "T5BiasConfig",
     "Task",
     "TextVectorHead",
+    "TokenDropout",
     "TokenPooler",
     "TokenProjection",
     "TransformerXLConfig",

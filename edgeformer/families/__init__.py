@@ -20,6 +20,7 @@ from edgeformer.errors import ConfigError, ContextLengthError, shown
 from edgeformer.families import _nested
 from edgeformer.families._encoder import read_decoder_head
 from edgeformer.families._family import Computed, Family, Fields
+from edgeformer.families._layers import both_ways, sees_both_ways
 from edgeformer.families._nested import find_tensors
 from edgeformer.families._neutral import WITHOUT_EFFECT
 from edgeformer.families._refused import REFUSED
@@ -114,8 +115,13 @@ def read_model_config(data: dict[str, Any], context_length: int | None = None) -
         with _values_of(data):
             fields = Fields(read, family.defaults)
             config = family.read_config(fields, context_length)
+            is_encoder = sees_both_ways(fields, data["model_type"])
             fields.finish()
-            if isinstance(config, DecoderConfig) and (head := read_decoder_head(fields, data.get("architectures"))):
+            if is_encoder and isinstance(config, DecoderConfig):
+                head = read_decoder_head(fields, data.get("architectures"))
+                family = family.without_head({} if head is None else {"classifier.output": "score|classifier"})
+                config = both_ways(config, head)
+            elif isinstance(config, DecoderConfig) and (head := read_decoder_head(fields, data.get("architectures"))):
                 family = family.without_head({"classifier.output": "score|classifier"})
                 config = EncoderConfig.of_decoder(config, head=head)
             elif isinstance(config, EncoderConfig) and family.is_decoder:

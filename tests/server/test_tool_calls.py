@@ -332,6 +332,11 @@ STRICT = {
     "properties": {"city": {"enum": ["Rome", "Oslo"]}, "days": {"type": "integer", "minimum": 1}},
     "required": ["city", "days"],
 }
+PATTERN = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "pattern": "^R[a-z]+$"}, "days": {"type": "integer"}},
+    "required": ["city", "days"],
+}
 ODD = {
     "no object": {"type": "string"},
     "unknown type": {"type": "king"},
@@ -361,7 +366,7 @@ def grammar_of(format, parameters=STRICT, **options):
 
 
 @pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("parameters", [OPEN, STRICT, TREE], ids=["open", "strict", "pointers"])
+@pytest.mark.parametrize("parameters", [OPEN, STRICT, TREE, PATTERN], ids=["open", "strict", "pointers", "pattern"])
 def test_the_grammar_of_a_format_accepts_its_example_only(format, parameters):
     example = FORMATS[format].example.removesuffix(CALL)
     assert accepts(grammar_of(format, parameters, forced=False), example)

@@ -120,7 +120,7 @@ FIELDS: dict[str, ApiField] = {
     "suffix": _refused("OV", "use /infill, where a model fills in the middle", ""),
     # log-probabilities
     "logprobs": _done("OLV"),
-    "top_logprobs": _done("OLV", "of chats"),
+    "top_logprobs": _done("OLV", "of chats and of /v1/responses"),
     "n_probs": _refused("L", "logprobs asks for them", 0),
     "logprob_token_ids": _refused("V", "the likeliest tokens have log-probabilities; use top_logprobs"),
     "return_token_offsets": _refused("V", "`text_offset` of completions' logprobs has them", False),
@@ -313,10 +313,12 @@ PARTS: dict[str, dict[str, ApiField]] = {
     "function of a call": {"parsed_arguments": _ignored("O", "of the client's `parse`")},
     "tool": {
         "cache_control": FIELDS["cache_control"],
-        "allowed_callers": _ignored("A", "the model alone calls"),
+        "allowed_callers": _ignored("OA", "the model alone calls"),
+        "async": _refused("O", "the client answers calls in its next request", False),
         "defer_loading": _refused("OA", "tools are in the prompt", False),
         "eager_input_streaming": _ignored("A", "calls come whole"),
         "input_examples": _ignored("A", "examples of arguments"),
+        "output_schema": _ignored("O", "what a tool returns is text"),
     },
     "response_format": {},
     "text": {"verbosity": FIELDS["verbosity"]},

@@ -129,7 +129,9 @@ class Gemma(ToolFormat):
         if types & PLAIN:
             rules.append(lark.json(part_of(dict(schema) | {"type": sorted(types & PLAIN)}, root)))
         if "string" in types:
-            rules.append(f"{lark.text(self.quote)} {lark.text_until(self.quote)}")
+            followed = lark.pattern(schema.get("pattern"))
+            text = lark.text_until(self.quote) if followed is None else f"{followed} {lark.text(self.quote)}"
+            rules.append(f"{lark.text(self.quote)} {text}")
         if "array" in types:
             item = self._rule(lark, schema.get("items", {}), root)
             at_least = schema.get("minItems") or 0

@@ -22,6 +22,12 @@ NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSc
 """Keywords whose values are schemas by names that may be anything."""
 
 
+WHOLE = re.compile(r"\^(\(\?:.*\)|[^|]*)(?<!\\)\$", re.DOTALL)
+"""Patterns of a whole text."""
+
+UNESCAPED_SLASH = re.compile(r"(?<!\\)/")
+
+
 class Lark:
     """The rules of a grammar. special: token ids of marks that are special tokens."""
 
@@ -58,6 +64,14 @@ class Lark:
         if special:  # a line break before it may be a part of the text
             return f"{self._rule(f': /{letters}/')} {self.text(closing[special.start() :])}"
         return self._rule(f"[suffix={json.dumps(closing)}]: /{letters}/")
+
+    def pattern(self, pattern: object) -> str | None:
+        """Return the rule of a text by the pattern of its schema; None for one that is not of the whole text."""
+        whole = WHOLE.fullmatch(pattern) if isinstance(pattern, str) else None
+        if whole is None:
+            return None
+        expression = UNESCAPED_SLASH.sub(r"\\/", whole[1]).replace("\n", r"\n")
+        return self._rule(f": /{expression}/", "TEXT")
 
     def free_text(self, *, unless: Sequence[str] = (), without: str = "") -> str:
         """Return the rule of any text. unless: what it does not begin with. without: a mark that it does not hold."""

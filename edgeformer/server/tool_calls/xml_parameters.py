@@ -107,6 +107,8 @@ class XmlParameters(ToolFormat):
         if isinstance(texts, list) and texts:
             values = lark.any_of([lark.text(str(each)) or '""' for each in texts])
             return f"{begin} {values} {lark.text(end)} {lark.text(chr(10))}"
+        if (followed := lark.pattern(found.get("pattern"))) is not None:
+            return f"{begin} {followed} {lark.text(end)} {lark.text(chr(10))}"
         return f"{begin} {lark.text_until(end)} {lark.text(chr(10))}"
 
 
