@@ -12,7 +12,7 @@ import pkgutil
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Seq2SeqConfig
 from edgeformer.documents import schema
@@ -117,10 +117,10 @@ def read_model_config(data: dict[str, Any], context_length: int | None = None) -
             config = family.read_config(fields, context_length)
             is_encoder = sees_both_ways(fields, data["model_type"])
             fields.finish()
-            if is_encoder and isinstance(config, DecoderConfig):
+            if is_encoder:
                 head = read_decoder_head(fields, data.get("architectures"))
                 family = family.without_head({} if head is None else {"classifier.output": "score|classifier"})
-                config = both_ways(config, head)
+                config = both_ways(cast(DecoderConfig, config), head)
             elif isinstance(config, DecoderConfig) and (head := read_decoder_head(fields, data.get("architectures"))):
                 family = family.without_head({"classifier.output": "score|classifier"})
                 config = EncoderConfig.of_decoder(config, head=head)

@@ -378,6 +378,44 @@ def test_the_grammar_of_a_format_accepts_its_example_only(format, parameters):
         assert not accepts(grammar, example.replace("Rome", "Bonn"))
 
 
+def of(**properties):
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+KIND = {"E": {"enum": ["x", "y"], "title": "E", "type": "string"}}
+EMAIL = r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$"
+SHAPES = {
+    "a pointer in allOf": (of(a={"allOf": [{"$ref": "#/$defs/E"}], "default": "x"}) | {"$defs": KIND}, "y", "z"),
+    "options that name values": (of(a={"anyOf": [{"enum": ["x"]}, {"const": "y"}]}), "y", "z"),
+    "a map": (of(a={"type": "object", "additionalProperties": {"type": "integer"}}), {"k": 1}, {"k": "x"}),
+    "a map of patterns": (of(a={"type": "object", "patternProperties": {"^k": {"type": "integer"}}}), {"k": 1}, 5),
+    "a tuple": (of(a={"type": "array", "prefixItems": [{"type": "integer"}, {"type": "boolean"}], "items": False}),
+        [1, True], [True, 1]),
+    "any value": (of(a={}), {"x": [1, {"y": None}]}, None),
+    "any object": (of(a={"type": "object"}), {"x": [1]}, 5),
+    "options of objects": ({"anyOf": [of(b={"type": "integer"}), of(a={"type": "integer"})]}, 1, "x"),
+    "parts of an object": ({"type": "object", "allOf": [{"properties": {"a": {"type": "integer"}}, "required": ["a"]}]},
+        1, "x"),
+    "what is required and not described": ({"type": "object", "properties": {}, "required": ["a"]}, 1, None),
+    "a number that is no name": ({"type": "object", "properties": {"a": {"type": ["integer", "null"]}}}, None, "x"),
+    "more than is named": ({"type": "object", "additionalProperties": {"type": "integer"}}, 1, "x"),
+    "looks around": (of(a={"type": "string", "pattern": "^(?!x).*$"}), "b", None),
+    "an address with looks around": (of(a={"type": "string", "format": "email", "pattern": EMAIL}), "a@b.co", None),
+}  # fmt: skip
+"""Schemas of parameters as Pydantic, Zod and servers of tools write them; a value of `a` that follows, and one not."""
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_grammars_follow_schemas_as_tools_write_them(shape):
+    schema, good, bad = SHAPES[shape]
+    for name, format in FORMATS.items():
+        parameters = arguments_schema(schema, strict=shape != "looks around")
+        grammar = format.grammar([{"name": "weather", "parameters": parameters}], {}, forced=True)
+        for value, follows in [(good, True), *([] if bad is None else [(bad, False)])]:
+            call = format.begin + write(format, "weather", {"a": value}) + format.end
+            assert accepts(grammar, call.removesuffix(CALL)) == follows, (name, value)
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_grammar_that_forces_no_call_accepts_text(format):
     text = "<|channel|>final<|message|>It is sunny." if isinstance(FORMATS[format], Harmony) else "It is sunny."

@@ -14,7 +14,7 @@ from edgeformer.runtime import CausalLM, Generation, TokenEvent
 from edgeformer.runtime.text.thinking.reader import Divided, ThinkingStream
 from edgeformer.runtime.text.tokenizer import Tokenizer
 from edgeformer.server.endpoints.logprobs import chat_logprobs
-from edgeformer.server.schema.answer_forms import form_error, warnings_of
+from edgeformer.server.schema.answer_forms import form_error, tool_warnings, warnings_of
 from edgeformer.server.schema.api_errors import as_api_error, param_of
 from edgeformer.server.schema.bodies import ChatBody
 from edgeformer.server.schema.thinking import thinking_budget
@@ -243,7 +243,7 @@ async def begin_chat(request: Request, body: ChatBody, param: str, *, cut: bool 
         body = body.model_copy(update={"max_completion_tokens": room})
         record.warnings.append(f"max_tokens is lowered to {room}, which the context leaves")
     wanted = configs(served, body, state.options, len(prompt.tokens), prompt.grammar)
-    record.warnings += warnings_of(body)
+    record.warnings += warnings_of(body) + (tool_warnings(prompt.functions) if prompt.grammar is not None else [])
     keep_text(state, record, "prompt", [message.model_dump(exclude_none=True) for message in body.messages])
     try:
         answers = await submit(request, served, [prompt.seen or prompt.tokens], wanted)

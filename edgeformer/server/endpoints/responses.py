@@ -24,7 +24,7 @@ from edgeformer.server.tool_calls.format import CallPiece
 Event = dict[str, Any]
 
 CALLS = {"function_call": ("fc", "arguments"), "custom_tool_call": ("ctc", "input")}
-"""Of the types of items that are calls, the beginning of their ids, and the field that grows."""
+"""The beginning of ids of items that are calls, and the field of them that grows, by their types."""
 
 
 @dataclass

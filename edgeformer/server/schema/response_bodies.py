@@ -68,6 +68,10 @@ ITEMS = ("message", "function_call", "function_call_output", "custom_tool_call",
 """Types of items."""
 
 
+STORED = "item_reference"
+"""The type of an item that a server has stored, as the AI SDK sends it where `store` is true."""
+
+
 class Item(Returned):
     """A message, what the model thought, a call of a tool, or what the tool returned."""
 
@@ -149,6 +153,16 @@ class ResponseBody(ThinkingFields, OptionsBody):
     tools: list[ResponseTool] | None = Field(None, max_length=128)
     tool_choice: Literal["none", "auto", "required"] | NamedResponseTool | AllowedResponseTools | None = None
     parallel_tool_calls: bool | None = None
+
+    @classmethod
+    def renamed(cls, data: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields as they are. Raises ApiError for items that are stored nowhere."""
+        for place, item in enumerate(data["input"] if isinstance(data.get("input"), list) else ()):
+            if isinstance(item, dict) and item.get("type") == STORED:
+                where = f"input.{place}.type"
+                reason = "nothing is stored, so send the item itself (with the AI SDK: store false)"
+                raise ApiError(400, f"{where} is {STORED!r}; {reason}.", code="invalid_type", param=where)
+        return super().renamed(data)
 
     @property
     def wants_logprobs(self) -> bool:
