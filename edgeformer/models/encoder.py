@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgeformer import ops
-from edgeformer.config import AudioStem, EncoderConfig, TokenDropout
+from edgeformer.config import AudioStem, EncoderConfig, PoolingHead, TokenDropout
 from edgeformer.models.heads import HEADS
 from edgeformer.models.stack import Run, Stack
 
@@ -67,6 +67,8 @@ class Encoder(Stack):
         self, inputs: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
     ) -> Tensor:
         """Return the last states [B, S, E] without the head; arguments are those of `forward`."""
+        if isinstance(self.config.head, PoolingHead) and self.config.head.skips_prompt:
+            inputs = torch.where(inputs < 0, -1 - inputs, inputs)
         x = self.stem(inputs) if self.config.audio is not None else self.embed_tokens(inputs)
         if self.config.token_dropout is not None:
             x = _without_masks(x, inputs, attention_mask, self.config.token_dropout)

@@ -357,6 +357,24 @@ def test_prompts_go_before_texts_as_in_the_library(prompted, options):
         np.testing.assert_allclose(engine.embed(TEXTS, **options), expected, atol=1e-5)
 
 
+def test_prompts_are_read_and_not_pooled_where_folders_say_so(tmp_path):
+    """As Instructor's folders do, in every way of pooling; an empty text still has its last token."""
+    transformer = Transformer(str(PRESETS / "tiny-embed"), model_kwargs={"dtype": torch.float32})
+    pooling = Pooling(WIDTH, pooling_mode=tuple(MODES), include_prompt=False)
+    theirs = SentenceTransformer(modules=[transformer, pooling], device="cpu", prompts=PROMPTS)
+    theirs.save(str(tmp_path / "folder"))
+    ours = load(export_model(tmp_path / "folder", tmp_path / "bundle").path)
+    for options in ({}, {"prompt_name": "query"}, {"prompt": "Represent the text for a long search: "}):
+        expected = theirs.encode(TEXTS, **options)
+        error = 2e-5 * np.abs(expected).max()
+        np.testing.assert_allclose(ours.embed(TEXTS, **options), expected, atol=error)
+        with Engine(ours) as engine:
+            np.testing.assert_allclose(engine.embed(TEXTS, **options), expected, atol=error)
+    pooling.include_prompt = True
+    assert np.abs(theirs.encode(TEXTS, **options) - expected).max() > 1e-2, "the control: a prompt that is pooled"
+    assert np.abs(ours.embed(TEXTS) - ours.embed(TEXTS, **options)).max() > 1e-2, "the prompt is read"
+
+
 def test_another_prompt_is_another_vector(prompted):
     ours = prompted.ours.embed(TEXTS, prompt_name="query")
     assert np.abs(ours - prompted.ours.embed(TEXTS)).max() > 1e-2
