@@ -122,6 +122,16 @@ CASES = {
     "JSON text": ("hermes", '<tool_call>{"name": "f", "arguments": "{\\"x\\": 1}"}</tool_call>', "", [("f", {"x": 1})]),
     "infinite": ("hermes", INFINITE, INFINITE, []),
     "cut": ("hermes", '<tool_call>{"name": "f", "arg', '<tool_call>{"name": "f", "arg', []),
+    "MiniCPM3": (
+        "lfm2", '<|tool_call_start|>\n```python\nf(x=1)\ng()\n```\n<|tool_call_end|>Ok', "Ok",
+        [("f", {"x": 1}), ("g", {})],
+    ),
+    "two of Apertus": (
+        "apertus", 'Ok<|tools_prefix|>[{"f": {"x": 1}}, {"g": {}}]<|tools_suffix|>', "Ok", [("f", {"x": 1}), ("g", {})],
+    ),
+    "Apertus with both keys": (
+        "apertus", '<|tools_prefix|>[{"name": "f", "arguments": {"x": 1}}]<|tools_suffix|>', "", [("f", {"x": 1})],
+    ),
     "a list of Mistral": (
         "mistral", 'Ok[TOOL_CALLS][{"name": "f", "arguments": {"x": 1}}, {"name": "g", "arguments": {}}]', "Ok",
         [("f", {"x": 1}), ("g", {})],
@@ -262,6 +272,8 @@ def make_arguments(numbers, format):
 def write(format, name, arguments):
     """Return a call as models of the format write it, without what stands before and behind all calls."""
     text = json.dumps(arguments, ensure_ascii=False)
+    if isinstance(format, JsonObjects) and format.by_name:
+        return f'{{"{name}": {text}}}'
     if isinstance(format, JsonObjects):
         return f'{{{format.before}"{format.name_key}": "{name}", "{format.arguments_key}": {text}}}'
     if isinstance(format, Mistral):

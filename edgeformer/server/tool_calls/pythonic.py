@@ -54,6 +54,8 @@ class Pythonic(ToolFormat):
         if self.openings:
             yield from source.take(*self.openings)
         yield from source.skip_space()
+        fence = yield from source.take("```python", "```")
+        yield from source.skip_space()
         in_list = bool((yield from source.take("[")))
         calls: list[Call] = []
         while True:
@@ -76,6 +78,9 @@ class Pythonic(ToolFormat):
         if not calls:
             raise NotACall
         yield from source.skip_space()
+        if fence and (yield from source.take("```")):
+            end = source.at
+            yield from source.skip_space()
         if not (self.closings and (yield from source.take(*self.closings))):
             source.at = end
         return Block(calls)
