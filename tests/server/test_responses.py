@@ -162,10 +162,14 @@ def test_a_text_comes_with_log_probabilities(create, server, wanted):
     assert plain.output[0].content[0].logprobs == []
 
 
+LOOKS = {"format": SUMS["format"] | {"definition": "(?!a)b"}}
 REFUSED = [
     ({"include": ["message.logprobs"]}, "include", "which no answer has"),
     ({"tools": [{"type": "web_search"}]}, "tools.0.type", "functions and custom tools alone can be called"),
     ({"tools": [ADD | {"format": {"type": "grammar"}}]}, "tools.0.format.syntax", "is missing"),
+    (
+        {"model": "tools", "tool_choice": "required", "tools": [ADD | LOOKS]}, "tools", "look-around, including look-ahead and look-behind, is not supported",
+    ),
     ({"tools": [ADD | {"parameters": {"type": "object"}}]}, "tools.0.parameters", "is no field of this request"),
     ({"input": [{"type": "custom_tool_call", "call_id": "c", "name": "f"}]}, "input.0.input", "Field required"),
     ({"previous_response_id": "resp_1"}, "previous_response_id", "send the whole conversation as input"),

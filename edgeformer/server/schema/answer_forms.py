@@ -97,7 +97,9 @@ def _unfollowed(schema: Any) -> Iterator[str]:
 
 def form_error(error: RequestError, of_tools: bool) -> ApiError | RequestError:
     """Return the error of a form that cannot be followed: without the grammar itself, and by the field that has it."""
-    reason = str(error).splitlines()[0][:300]
+    lines = str(error).splitlines()
+    of_expression = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), "")
+    reason = f"{lines[0][:300]} {of_expression[:200]}".rstrip()
     name, cannot, cause = reason.partition(" cannot be followed: ")
     if not cannot:
         return error
