@@ -43,6 +43,7 @@ from edgeformer.config.models import (
     Seq2SeqConfig,
     StackConfig,
     Task,
+    TokenDropout,
     TokenProjection,
     VisionConfig,
 )
@@ -142,6 +143,7 @@ __all__ = [
     "T5BiasConfig",
     "Task",
     "TextVectorHead",
+    "TokenDropout",
     "TokenPooler",
     "TokenProjection",
     "TransformerXLConfig",

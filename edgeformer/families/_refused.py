@@ -8,7 +8,6 @@ REFUSED = {
     "bigbird_pegasus": "its encoder has the block-sparse attention of BigBird",
     "canine": "it hashes characters, and shortens and lengthens the text by convolutions",
     "convbert": "convolutions whose kernels are computed from the text take the place of some heads",
-    "esm": "it scales the embeddings of a text by how many of its tokens are masked (token dropout)",
     "fnet": "it has Fourier transforms in place of attention",
     "funnel": "it shortens the text between blocks by pooling",
     "ibert": "it computes with integers that its checkpoints are quantized to",
