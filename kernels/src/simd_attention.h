@@ -7,7 +7,6 @@
 #include <limits>
 #include <utility>
 
-#include "aligned.h"
 #include "attention_rows.h"
 #include "simd_math.h"
 
@@ -52,40 +51,33 @@ float largest_of(const float* scores, int count) {
   return V::reduce_max(largest);
 }
 
-// Query heads whose sums stay in registers, so that they share each read of a key or value; and keys that do.
+// One query times kLanes keys. Missing keys are read as the last one.
 template <class V>
-inline constexpr int kHeadsAtOnce = V::kTileRows < 8 ? 2 : 4;
-inline constexpr int kKeysOfSums = 4;
-
-// scores[kHeads][kKeysAtOnce] = queries[kHeads][head_dim] times keys. Up to three scores behind the last key are copies of
-// its score.
-template <class V, int kHeads>
-void dot_products(const float* queries, const float* keys, int count, int head_dim, float* scores) {
-  for (int key = 0; key < count; key += kKeysOfSums) {
-    const float* from[kKeysOfSums];
-    for (int i = 0; i < kKeysOfSums; ++i) from[i] = keys + static_cast<std::size_t>(std::min(key + i, count - 1)) * head_dim;
-    typename V::Floats sums[kHeads][kKeysOfSums];
-    for (auto& of_head : sums) std::fill(std::begin(of_head), std::end(of_head), V::splat(0.0f));
-    for (int i = 0; i < head_dim; i += V::kLanes) {
-      typename V::Floats parts[kKeysOfSums];
-      for (int j = 0; j < kKeysOfSums; ++j) parts[j] = V::load(from[j] + i);
+typename V::Floats dot_products(const float* query, const float* keys, int head_dim, int count) {
+  typename V::Floats sums[V::kLanes];
 #pragma clang loop unroll(full)
-      for (int head = 0; head < kHeads; ++head) {
-        const typename V::Floats query = V::load(queries + head * head_dim + i);
-        for (int j = 0; j < kKeysOfSums; ++j) sums[head][j] = V::multiply_add(query, parts[j], sums[head][j]);
-      }
+  for (int key = 0; key < V::kLanes; ++key) {
+    const float* from = keys + static_cast<std::size_t>(std::min(key, count - 1)) * head_dim;
+    sums[key] = V::multiply(V::load(query), V::load(from));
+    for (int i = V::kLanes; i < head_dim; i += V::kLanes) {
+      sums[key] = V::multiply_add(V::load(query + i), V::load(from + i), sums[key]);
     }
-#pragma clang loop unroll(full)
-    for (int head = 0; head < kHeads; ++head) V::store_sums(scores + head * kKeysAtOnce + key, sums[head]);
   }
+  V::transpose(sums);
+  // Pairwise, so that additions do not wait for each other.
+#pragma clang loop unroll(full)
+  for (int width = V::kLanes / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) sums[i] = V::add(sums[i], sums[i + width]);
+  }
+  return sums[0];
 }
 
-// Columns of values that are summed at once, in vectors.
-inline constexpr int kValueVectors = 4;
+// Columns of values that are summed at once, in vectors, and query heads that share them: sums stay in registers.
+inline constexpr int kValueVectors = 4, kValueHeads = 2;
 
-// outputs[kHeads][head_dim] = weights[kHeads][kKeysAtOnce] times values, of kVectors vectors of columns.
+// outputs[heads][head_dim] = weights[heads][kKeysAtOnce] times values, of `vectors` vectors of columns.
 template <class V, int kHeads, int kVectors>
-void weigh_columns(const float* weights, const float* values, int keys, int head_dim, float* outputs) {
+void weigh_values(const float* weights, const float* values, int keys, int head_dim, float* outputs) {
   typename V::Floats sums[kHeads][kVectors];
   for (auto& of_head : sums) std::fill(std::begin(of_head), std::end(of_head), V::splat(0.0f));
   for (int key = 0; key < keys; ++key, values += head_dim) {
@@ -104,13 +96,13 @@ void weigh_columns(const float* weights, const float* values, int keys, int head
 }
 
 template <class V, int kHeads>
-void weigh_values(const float* weights, const float* values, int keys, int head_dim, float* outputs) {
+void weigh_all_values(const float* weights, const float* values, int keys, int head_dim, float* outputs) {
   int first = 0;
   for (; first + kValueVectors * V::kLanes <= head_dim; first += kValueVectors * V::kLanes) {
-    weigh_columns<V, kHeads, kValueVectors>(weights, values + first, keys, head_dim, outputs + first);
+    weigh_values<V, kHeads, kValueVectors>(weights, values + first, keys, head_dim, outputs + first);
   }
   for (; first < head_dim; first += V::kLanes) {
-    weigh_columns<V, kHeads, 1>(weights, values + first, keys, head_dim, outputs + first);
+    weigh_values<V, kHeads, 1>(weights, values + first, keys, head_dim, outputs + first);
   }
 }
 
@@ -134,44 +126,30 @@ void round_to_int8(const float* x, const float* scales, int count, std::int8_t* 
   }
 }
 
-// Scores of a head become weights.
-template <class V>
-void weigh_keys(const AttentionRows& rows, int row, int begin, int end, const AttentionSums& to, float* scores) {
-  const int keys = end - begin;
-  finish_scores<V>(rows, row, begin, end, scores);
-  std::fill(scores + keys, scores + round_up(keys, V::kLanes), kNoScore);
-  to.largest[row] = largest_of<V>(scores, keys);
-  to.weights[row] = exponentials<V>(scores, keys, shift_of(to.largest[row]));
-}
-
-// The part of attend_one of kHeads rows from `row` on.
-template <class V, int kHeads>
-void attend_heads(const AttentionRows& rows, int row, int begin, int end, const float* keys, const float* values,
-                  const AttentionSums& to) {
-  alignas(kCacheLine) float scores[kHeads * kKeysAtOnce] = {};
-  const int head_dim = rows.head_dim;
-  const std::size_t first = static_cast<std::size_t>(row) * head_dim;
-  dot_products<V, kHeads>(rows.queries + first, keys, end - begin, head_dim, scores);
-  for (int head = 0; head < kHeads; ++head) weigh_keys<V>(rows, row + head, begin, end, to, scores + head * kKeysAtOnce);
-  weigh_values<V, kHeads>(scores, values, end - begin, head_dim, to.outputs + first);
-}
-
-template <class V, int... kHeads>
-constexpr auto attend_heads_of(std::integer_sequence<int, kHeads...>) {
-  return std::array{&attend_heads<V, kHeads + 1>...};
-}
-
 template <class V>
 void attend_one(const AttentionRows& rows, int begin, int end, const AttentionSums& to, float* scratch) {
-  static constexpr auto kAttendHeads = attend_heads_of<V>(std::make_integer_sequence<int, kHeadsAtOnce<V>>());
-  const float* keys = floats_of<V>(rows, rows.keys, begin, end, scratch);
-  const float* values = floats_of<V>(rows, rows.values, begin, end, scratch + kKeysAtOnce * rows.head_dim);
-  // In parts of about equal size: one of a single row would wait for its own sums.
-  const int parts = (rows.rows + kHeadsAtOnce<V> - 1) / kHeadsAtOnce<V>;
-  for (int part = 0, row = 0; part < parts; ++part) {
-    const int heads = (rows.rows - row) / (parts - part);
-    kAttendHeads[heads - 1](rows, row, begin, end, keys, values, to);
-    row += heads;
+  alignas(kCacheLine) float scores[kValueHeads * kKeysAtOnce];
+  const int keys = end - begin, head_dim = rows.head_dim;
+  const float* all_keys = floats_of<V>(rows, rows.keys, begin, end, scratch);
+  const float* values = floats_of<V>(rows, rows.values, begin, end, scratch + kKeysAtOnce * head_dim);
+  for (int row = 0; row < rows.rows; row += kValueHeads) {
+    const int heads = std::min(kValueHeads, rows.rows - row);
+    for (int head = 0; head < heads; ++head) {
+      float* of_head = scores + head * kKeysAtOnce;
+      const float* query = rows.queries + static_cast<std::size_t>(row + head) * head_dim;
+      int key = 0;
+      for (; key < keys; key += V::kLanes) {
+        const float* from = all_keys + static_cast<std::size_t>(key) * head_dim;
+        V::store(of_head + key, dot_products<V>(query, from, head_dim, keys - key));
+      }
+      finish_scores<V>(rows, row + head, begin, end, of_head);
+      std::fill(of_head + keys, of_head + key, kNoScore);
+      to.largest[row + head] = largest_of<V>(of_head, keys);
+      to.weights[row + head] = exponentials<V>(of_head, keys, shift_of(to.largest[row + head]));
+    }
+    float* outputs = to.outputs + static_cast<std::size_t>(row) * head_dim;
+    const auto weigh = heads == kValueHeads ? weigh_all_values<V, kValueHeads> : weigh_all_values<V, 1>;
+    weigh(scores, values, keys, head_dim, outputs);
   }
 }
 

@@ -131,7 +131,7 @@ FAULTS = {
         "attention", "simd_attention.h", "weigh_scores<V>(to, row + each,", "weigh_scores<V>(to, each,"
     ),
     "the last key twice": Fault(
-        "attention", "simd_attention.h", "std::fill(scores + keys, scores + round_up(keys, V::kLanes), kNoScore);", ""
+        "attention", "simd_attention.h", "std::fill(of_head + keys, of_head + key, kNoScore);", ""
     ),
     "sums that are not made to fit": Fault(
         "attention", "simd_attention.h", "factor = std::exp(before - largest);", "factor = 1;"

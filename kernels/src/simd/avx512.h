@@ -60,16 +60,6 @@ struct Avx512 {
   static float reduce_max(Floats a) { return _mm512_reduce_max_ps(a); }
   static float reduce_add(Floats a) { return _mm512_reduce_add_ps(a); }
 
-  static void store_sums(float* to, const Floats (&of)[4]) {
-    const __m512 low = _mm512_add_ps(_mm512_unpacklo_ps(of[0], of[1]), _mm512_unpackhi_ps(of[0], of[1]));
-    const __m512 high = _mm512_add_ps(_mm512_unpacklo_ps(of[2], of[3]), _mm512_unpackhi_ps(of[2], of[3]));
-    const __m512d first = _mm512_castps_pd(low), second = _mm512_castps_pd(high);
-    const __m512 quarters = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(first, second)),
-                                          _mm512_castpd_ps(_mm512_unpackhi_pd(first, second)));
-    const __m256 halves = _mm256_add_ps(_mm512_castps512_ps256(quarters), _mm512_extractf32x8_ps(quarters, 1));
-    _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1)));
-  }
-
   static Floats power_of_two(Ints a) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(a, _mm512_set1_epi32(127)), 23));
   }

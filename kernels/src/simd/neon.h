@@ -60,10 +60,6 @@ struct Neon {
   static float reduce_max(Floats a) { return vmaxvq_f32(a); }
   static float reduce_add(Floats a) { return vaddvq_f32(a); }
 
-  static void store_sums(float* to, const Floats (&of)[4]) {
-    vst1q_f32(to, vpaddq_f32(vpaddq_f32(of[0], of[1]), vpaddq_f32(of[2], of[3])));
-  }
-
   static Floats power_of_two(Ints a) {
     return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(a, vdupq_n_s32(127)), 23));
   }

@@ -77,11 +77,6 @@ struct Plain {
   static float reduce_max(Floats a) { return std::max(std::max(a[0], a[1]), std::max(a[2], a[3])); }
   static float reduce_add(Floats a) { return a[0] + a[1] + a[2] + a[3]; }
 
-  // The sums of each of four vectors.
-  static void store_sums(float* to, const Floats (&of)[4]) {
-    for (int i = 0; i < 4; ++i) to[i] = reduce_add(of[i]);
-  }
-
   static Floats power_of_two(Ints a) {
     return make<Floats>([&](int i) { return std::bit_cast<float>(static_cast<std::uint32_t>(a[i] + 127) << 23); });
   }
