@@ -326,8 +326,8 @@ def test_calls_come_back_as_they_were_written(format):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("format", FORMATS)
-def test_many_thousand_calls_come_back_as_they_were_written(format):
-    round_trips(format, 2_000)
+def test_ten_thousand_calls_come_back_as_they_were_written(format):
+    round_trips(format, 10_000)
 
 
 TREE = {
