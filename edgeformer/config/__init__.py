@@ -50,19 +50,13 @@ from edgeformer.config.models import (
 from edgeformer.config.norm import NormConfig
 from edgeformer.config.pictures import (
     AttentionPooler,
-    AveragePoolProjector,
     Bidirectional,
     Grid,
-    LinearProjector,
-    MergerProjector,
-    MlpProjector,
     PatchStem,
     PatchVectors,
     PatchWindows,
     PictureClassifier,
     PicturePooling,
-    PixelShuffleProjector,
-    Projector,
     TokenPooler,
 )
 from edgeformer.config.position import (
@@ -83,6 +77,7 @@ from edgeformer.config.position import (
     TransformerXLConfig,
     YarnScaling,
 )
+from edgeformer.config.projectors import Projector
 from edgeformer.config.recurrent import DeltaNetConfig, RecurrentConfig, ShortConvConfig, StateSpaceConfig
 
 __all__ = [
@@ -93,7 +88,6 @@ __all__ = [
     "AttentionConfig",
     "AttentionPooler",
     "AudioStem",
-    "AveragePoolProjector",
     "Bidirectional",
     "BlockConfig",
     "BottleneckConfig",
@@ -112,13 +106,10 @@ __all__ = [
     "LatentConfig",
     "LayerInputConfig",
     "LearnedPositions",
-    "LinearProjector",
     "LinearScaling",
     "Llama3Scaling",
     "LongRopeScaling",
     "MaskedLMHead",
-    "MergerProjector",
-    "MlpProjector",
     "ModelConfig",
     "NormConfig",
     "PatchStem",
@@ -128,7 +119,6 @@ __all__ = [
     "PictureClassifier",
     "PicturePooling",
     "PictureTextConfig",
-    "PixelShuffleProjector",
     "Pooling",
     "PoolingHead",
     "PoolingLayer",

@@ -11,7 +11,6 @@ import math
 import pkgutil
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, cast
 
 from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Seq2SeqConfig
@@ -21,7 +20,7 @@ from edgeformer.families import _nested
 from edgeformer.families._encoder import read_decoder_head
 from edgeformer.families._family import Computed, Family, Fields
 from edgeformer.families._layers import both_ways, sees_both_ways
-from edgeformer.families._nested import find_tensors
+from edgeformer.families._nested import family_inside, find_tensors
 from edgeformer.families._neutral import WITHOUT_EFFECT
 from edgeformer.families._refused import REFUSED
 from edgeformer.manifest.accounting import account
@@ -36,7 +35,7 @@ TRY_TRANSFORMERS_BACKEND = " transformers' own module may be tried instead: --ba
 """End of an error about a config.json that the family of a decoder refuses."""
 
 __all__ = [
-    "REFUSED", "Computed", "Family", "Fields", "checked", "family_names", "find_tensors", "has_family",
+    "REFUSED", "Computed", "Family", "Fields", "checked", "family_inside", "family_names", "find_tensors", "has_family",
     "load_family", "read_model_config", "text_config",
 ]  # fmt: skip
 
@@ -100,7 +99,7 @@ def read_model_config(data: dict[str, Any], context_length: int | None = None) -
                 "reads (edgeformer models lists them)."
             )
         family, config = read_model_config(text, context_length)
-        return replace(family, nested=True), config
+        return family_inside(family, data["model_type"]), config
     experts = next((name for name in EXPERTS if data.get(name)), None)
     if experts is not None and not has_family(data["model_type"]):
         raise ConfigError(

@@ -16,8 +16,8 @@ WITHOUT_EFFECT = {
             *GENERATION_FIELDS, *UNSUPPORTED, *WITHOUT_EFFECT_ON_TOKENS,
         ),
         "It says which file or class this is, and what wrote it.": (
-            "_commit_hash", "_from_auto", "_name_or_path", "architectures", "auto_map", "model_name", "model_type",
-            "transformers.js_config", "transformers_version",
+            "_commit_hash", "_from_auto", "_name_or_path", "architectures", "auto_map", "is_composition", "model_name",
+            "model_type", "transformers.js_config", "transformers_version",
         ),
         "It is a token, a tokenizer or a length of texts; the tokenizer and the manifest have it.": (
             "bos_token_id", "cls_token_id", "eos_token_id", "eos_token_ids", "mask_token_id",
@@ -68,7 +68,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "num_experts": (0,), "num_local_experts": (0,), "num_nextn_predict_layers": (0,), "o_bias": (False,),
     "qkv_bias": (False,), "use_bidirectional_attention": (False,), "use_mrope": (False,), "use_qk_norm": (False,),
     "use_dynamic_ntk": (False,), "use_logn_attn": (False,), "use_sliding_window": (False,), "pretraining_tp": (1,),
-    "rope_interleaved": (False,),
+    "rope_interleaved": (False,), "use_bias": (False,),
 }  # fmt: skip
 """Fields that a family may not read, with the values at which they change nothing."""
 

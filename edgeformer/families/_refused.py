@@ -20,6 +20,7 @@ REFUSED = {
         "with; the same checkpoint with model_type 'gte' is exported"
     ),
     "nystromformer": "its attention approximates scores by landmarks and a convolution",
+    "pixtral": "it is a tower alone, which reads pictures of any size; models with it are `llava` and `mistral3`",
     "prophetnet": "its decoder predicts several tokens at a time by several streams",
     "reformer": "its attention sorts tokens by hashes, and its residual streams are reversible",
     "siglip2": "it reads pictures of any shape (NaFlex); SigLIP 2 of one resolution has model_type 'siglip'",
