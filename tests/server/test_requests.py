@@ -301,6 +301,7 @@ def test_temperatures_beyond_all_measure_are_greedy_or_even(server, temperature,
     assert (drawn["text"] == plain) == (temperature < 1)
     [first] = complete(server, prompt="Once upon a time", max_tokens=8, temperature=temperature, top_k=1, seed=2)
     assert first["text"] == plain
+    assert complete(server, prompt="Once upon a time", max_tokens=8, top_p=0, temperature=1.5)[0]["text"] == plain
     assert "Warning" not in capfd.readouterr().err
 
 
