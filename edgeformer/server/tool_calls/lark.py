@@ -153,6 +153,18 @@ def followed_schema(schema: Mapping[str, Any], *, strict: bool) -> dict[str, Any
     return {"x-guidance": options} | closed
 
 
+SAYS_NOTHING: dict[str, tuple[Any, ...]] = {
+    "dependentRequired": ({},), "dependentSchemas": ({},), "propertyNames": (True, {}, {"type": "string"}),
+    "unevaluatedItems": (True, {}), "unevaluatedProperties": (True, {}), "uniqueItems": (False,),
+}  # fmt: skip
+"""Values of keywords that no grammar follows, at which there is nothing to follow. Zod writes one of every record."""
+
+
+def says_nothing(key: str, value: object) -> bool:
+    """Return whether a keyword allows everything."""
+    return any(value == each and type(value) is type(each) for each in SAYS_NOTHING.get(key, ()))
+
+
 def is_unread(pattern: object) -> bool:
     """Return whether a pattern has what no grammar follows."""
     return isinstance(pattern, str) and UNREAD.search(pattern) is not None
@@ -165,6 +177,8 @@ def _closed(schema: Any, strict: bool, inside_all_of: bool = False) -> Any:
     for key, value in schema.items():
         if key in DATA:
             closed[key] = value
+        elif says_nothing(key, value):
+            continue
         elif key == "pattern" and is_unread(value) and (not strict or isinstance(schema.get("format"), str)):
             continue  # of an e-mail address, say, which its format describes as well
         elif value is None:  # as servers of tools in Go write what they have not
