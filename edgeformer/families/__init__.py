@@ -19,7 +19,7 @@ from edgeformer.errors import ConfigError, ContextLengthError, shown
 from edgeformer.families import _nested
 from edgeformer.families._encoder import read_decoder_head
 from edgeformer.families._family import Computed, Family, Fields
-from edgeformer.families._layers import both_ways, sees_both_ways
+from edgeformer.families._layers import both_ways
 from edgeformer.families._nested import family_inside, find_tensors
 from edgeformer.families._neutral import WITHOUT_EFFECT
 from edgeformer.families._refused import REFUSED
@@ -114,7 +114,7 @@ def read_model_config(data: dict[str, Any], context_length: int | None = None) -
         with _values_of(data):
             fields = Fields(read, family.defaults)
             config = family.read_config(fields, context_length)
-            is_encoder = sees_both_ways(fields, data["model_type"])
+            is_encoder = family.reads_is_causal and not fields.choice("is_causal", {True: True, False: False}, True)
             fields.finish()
             if is_encoder:
                 head = read_decoder_head(fields, data.get("architectures"))

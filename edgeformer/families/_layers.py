@@ -41,18 +41,6 @@ def bidirectional(config: DecoderConfig, head: EncoderHead | None = None) -> Enc
     return vary_attention(encoder, [{"causal": False}] * len(encoder.blocks))
 
 
-BOTH_WAYS = (
-    "arcee", "exaone4", "gemma", "granite", "llama", "ministral", "mistral", "olmo2", "phi3", "qwen2", "qwen3",
-    "smollm3",
-)  # fmt: skip
-"""Decoders whose tokens see those behind them, too, where config.json has is_causal = false, as embedders have."""
-
-
-def sees_both_ways(fields: Fields, model_type: str) -> bool:
-    """Return whether config.json makes an encoder of a decoder by `is_causal`. No other family reads the field."""
-    return model_type in BOTH_WAYS and not fields.choice("is_causal", {True: True, False: False}, True)
-
-
 def both_ways(config: DecoderConfig, head: EncoderHead | None) -> EncoderConfig:
     """Return the encoder of a decoder with `is_causal` = false; head: as in `bidirectional`.
 

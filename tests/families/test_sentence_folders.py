@@ -19,8 +19,8 @@ from edgeformer.config import EncoderConfig
 from edgeformer.errors import ConfigError, ExportError, RequestError, WeightsError
 from edgeformer.export import export_model, verify
 from edgeformer.export.reference.reference import Reference
-from edgeformer.families import read_model_config
-from edgeformer.families._layers import BOTH_WAYS, bidirectional
+from edgeformer.families import family_names, load_family, read_model_config
+from edgeformer.families._layers import bidirectional
 from edgeformer.models import build_model
 from edgeformer.models.model_spec import model_spec_of
 from edgeformer.runtime import Engine, load
@@ -178,6 +178,7 @@ def test_states_of_causal_models_that_see_all_tokens_are_refused(decoders, tmp_p
         export_model(model.folder, tmp_path / "bundle")
 
 
+BOTH_WAYS = [name for name in family_names() if load_family(name).reads_is_causal]
 SEES_BOTH_WAYS = {name: {} for name in BOTH_WAYS} | {
     "exaone4": {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]},
     "gemma": {"head_dim": 16, "hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh"},

@@ -168,7 +168,8 @@ REFUSED = [
     ({"tools": [{"type": "web_search"}]}, "tools.0.type", "functions and custom tools alone can be called"),
     ({"tools": [ADD | {"format": {"type": "grammar"}}]}, "tools.0.format.syntax", "is missing"),
     (
-        {"model": "tools", "tool_choice": "required", "tools": [ADD | LOOKS]}, "tools",
+        {"model": "tools", "tool_choice": "required", "tools": [ADD | LOOKS]},
+        "tools",
         "look-around, including look-ahead and look-behind, is not supported",
     ),
     ({"tools": [ADD | {"parameters": {"type": "object"}}]}, "tools.0.parameters", "is no field of this request"),
