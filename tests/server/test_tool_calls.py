@@ -402,10 +402,10 @@ SHAPES = {
     "a map": (of(a={"type": "object", "additionalProperties": {"type": "integer"}}), {"k": 1}, {"k": "x"}),
     "a map, as Zod writes it": (of(a={"type": "object", "propertyNames": {"type": "string"},
         "additionalProperties": {"type": "integer"}}), {"k": 1}, {"k": "x"}),
-    "a map whose names are listed": (of(a={"type": "object", "propertyNames": {"enum": ["k", "l"]},
+    "a map whose names are listed": (of(a={"type": "object", "propertyNames": {"enum": ["k", "l"]}, "properties": {},
         "additionalProperties": {"type": "integer"}}), {"l": 1}, {"m": 1}),
-    "options told apart by a tag with a default": (of(a={"oneOf": [{"$ref": "#/$defs/C"}, {"$ref": "#/$defs/D"}],
-        "discriminator": {"propertyName": "kind"}}) | {"$defs": {
+    "options told apart by a tag with a default": (of(a={"oneOf": [{"$ref": "#/$defs/C"}, {"$ref": "#/$defs/D"}]}) | {
+        "$defs": {
             "C": {"type": "object", "properties": {"kind": {"const": "c", "default": "c"}, "n": {"type": "integer"}}},
             "D": {"type": "object", "properties": {"kind": {"const": "d", "default": "d"}, "n": {"type": "integer"}}}}},
         {"kind": "d", "n": 1}, {"n": 1}),

@@ -146,7 +146,7 @@ def followed_schema(schema: Mapping[str, Any], *, strict: bool) -> dict[str, Any
 
     strict: whether keywords that cannot be followed are refused, or else left out.
     """
-    closed: dict[str, Any] = _closed(schema, strict, frozenset(_tags(schema)))
+    closed: dict[str, Any] = _closed(schema, strict, frozenset(_tags(schema, schema)))
     if closed.get("type") == "object" and "properties" in closed:
         closed.setdefault("additionalProperties", False)
     options = {"whitespace_pattern": WHITESPACE, "coerce_one_of": True, "lenient": not strict}
@@ -170,19 +170,19 @@ def is_unread(pattern: object) -> bool:
     return isinstance(pattern, str) and UNREAD.search(pattern) is not None
 
 
-def _tags(schema: Any) -> Iterator[str]:
-    """Yield the names of properties by which options of a schema are told apart (`discriminator`)."""
+def _tags(schema: Any, root: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the names of properties by which options of a schema are told apart: constants that all of them have."""
     if isinstance(schema, list):
         for each in schema:
-            yield from _tags(each)
+            yield from _tags(each, root)
     elif isinstance(schema, Mapping):
-        discriminator = schema.get("discriminator")
-        name = discriminator.get("propertyName") if isinstance(discriminator, Mapping) else None
-        if isinstance(name, str):
-            yield name
+        for key in ("anyOf", "oneOf"):
+            options = [resolved(option, root).get("properties") for option in _list(schema.get(key))]
+            if len(options) > 1 and all(isinstance(each, Mapping) for each in options):
+                yield from (name for name in options[0] if all(_is_constant(each.get(name)) for each in options))
         for key, value in schema.items():
             if key not in DATA:
-                yield from _tags(list(value.values()) if key in NAMED and isinstance(value, Mapping) else value)
+                yield from _tags(list(value.values()) if key in NAMED and isinstance(value, Mapping) else value, root)
 
 
 def names_are_followed(names: object) -> bool:
@@ -223,7 +223,9 @@ def _closed(schema: Any, strict: bool, tags: frozenset[str], inside_all_of: bool
             closed[key] = [_closed(each, strict, tags, inside_all_of or key == "allOf") for each in value]
         else:
             closed[key] = _closed(value, strict, tags)
-    if names_are_followed(closed.get("propertyNames")) and not {"properties", "patternProperties"} & closed.keys():
+    if names_are_followed(closed.get("propertyNames")) and not (
+        closed.get("properties") or "patternProperties" in closed
+    ):
         return _by_name(closed)
     properties = closed.get("properties")
     combined = inside_all_of or {"allOf", "anyOf", "oneOf", "$ref", "patternProperties"} & closed.keys()
