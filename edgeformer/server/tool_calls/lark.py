@@ -177,8 +177,10 @@ def _tags(schema: Any, root: Mapping[str, Any]) -> Iterator[str]:
             yield from _tags(each, root)
     elif isinstance(schema, Mapping):
         for key in ("anyOf", "oneOf"):
-            options = [resolved(option, root).get("properties") for option in _list(schema.get(key))]
-            if len(options) > 1 and all(isinstance(each, Mapping) for each in options):
+            listed = _list(schema.get(key))
+            found = [resolved(option, root).get("properties") for option in listed]
+            options = [each for each in found if isinstance(each, Mapping)]
+            if len(listed) == len(options) > 1:
                 yield from (name for name in options[0] if all(_is_constant(each.get(name)) for each in options))
         for key, value in schema.items():
             if key not in DATA:
