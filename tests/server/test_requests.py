@@ -361,7 +361,7 @@ def test_schemas_come_in_the_spellings_of_other_servers(server):
 
 LOOSE = {
     "uniqueItems": {"type": "array", "items": {"enum": [1]}, "uniqueItems": True, "maxItems": 2},
-    "propertyNames": {"type": "object", "propertyNames": {"pattern": "^a"}, "additionalProperties": False},
+    "propertyNames": {"type": "object", "propertyNames": {"maxLength": 3}, "additionalProperties": False},
     "format 'int32'": {"type": "integer", "format": "int32", "minimum": 1, "maximum": 9},
     "format 'password'": {"type": "string", "format": "password", "maxLength": 3},
     "not": {"type": "integer", "not": {"const": 3}, "minimum": 1, "maximum": 9},
