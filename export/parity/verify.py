@@ -4,7 +4,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +20,6 @@ from edgeformer.export.graph.tensors import TORCH_PRECISIONS
 from edgeformer.export.importers.module_contract import check_contract
 from edgeformer.export.importers.opened_bundle import Subject, open_bundle, open_subject
 from edgeformer.export.importers.own_module import ModuleWeights, module_spec
-from edgeformer.export.parity.feeding import Graph
 from edgeformer.export.parity.float_products import open_with_float_products
 from edgeformer.export.parity.report import KERNELS, REPORT_VERSION, Check, Report
 from edgeformer.export.parity.trials.adapters import Updates
@@ -29,6 +28,7 @@ from edgeformer.export.parity.trials.kinds import TRIALS
 from edgeformer.export.parity.trials.protocol import Setup, Trial
 from edgeformer.export.parity.trials.quantized_cache import judge_quantized_cache, judge_scales
 from edgeformer.export.parity.trials.quantized_weights import judge_weights
+from edgeformer.export.parity.trials.references import Original, References
 from edgeformer.export.parity.trials.smoothing import judge_smoothing, smoothed_as_stored
 from edgeformer.export.parity.twin import lacks_gpu, verify_twin
 from edgeformer.export.progress import Progress, no_progress
@@ -134,22 +134,48 @@ def _verify(subject: Subject, mode: VerifyMode, progress: Progress) -> Report:
     """
     if lacks_gpu(subject.manifest):
         return verify_twin(subject, progress, lambda twin: _verify(twin, mode, progress))
-    report = Verification(subject, mode, progress).run()
+    first = Verification(subject, mode, progress)
+    report = first.run()
     failures = report.failures()
     if not failures or any(not check.at_least and not check.share(check.value) <= BORDERLINE for check in failures):
         return report
-    again = Verification(subject, mode, progress, RECHECK_ORDERS).run()
+    again = Verification(subject, mode, progress, RECHECK_ORDERS, Earlier(report, first.stages, first.references)).run()
     return replace(again, seconds=round(report.seconds + again.seconds, 2))
 
 
-class Verification:
-    """One comparison of the graphs of a subject with its model; `run` makes the report."""
+@dataclass(frozen=True)
+class Earlier:
+    """What is known of a verification whose failures are checked again.
 
-    def __init__(self, subject: Subject, mode: VerifyMode, progress: Progress, summation_orders: int = 1):
+    stages: the checks of each stage, by the beginning of their names. references: those of graphs as clients use them,
+    where they were remembered.
+    """
+
+    report: Report
+    stages: Mapping[str, Sequence[Check]]
+    references: References | None
+
+
+class Verification:
+    """One comparison of the graphs of a subject with its model; `run` makes the report.
+
+    earlier: a verification of the same subject. Only its stages that failed are run again.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        mode: VerifyMode,
+        progress: Progress,
+        summation_orders: int = 1,
+        earlier: Earlier | None = None,
+    ):
         folder, manifest, model_spec = subject.folder, subject.manifest, subject.model_spec
         self.subject = subject
         self.summation_orders = summation_orders
         self.checks: list[Check] = []
+        self.stages: dict[str, Sequence[Check]] = {}
+        self._earlier = earlier
         self._start = time.perf_counter()
         self._ran = True
         self._weights = smoothed_as_stored(folder, manifest, model_spec, subject.weights)
@@ -174,11 +200,10 @@ class Verification:
 
     def run(self) -> Report:
         """Run all stages; a graph that onnxruntime refuses to run gives a failed check."""
-        stored = _trial(self._setup, self._open_stored())
-        self._stage(stored.run, stored.judge.checks)
+        stored = self._run_trial("", lambda: self._setup, self._open_stored)
         self._judge_smoothing()
         used = self._judge_quantized() or (None if self.subject.manifest.cache_scales is None else stored)
-        self._judge_quantized_cache(stored.graphs[0])
+        self._judge_quantized_cache(stored)
         self._judge_other_graphs()
         report = self._report(stored, used)
         del stored, used  # onnxruntime's copies of the weights, and soon those of the kernels
@@ -194,18 +219,21 @@ class Verification:
 
     def _judge_smoothing(self) -> None:
         """Check that smoothing leaves the model what it is."""
-        if self._weights is not self.subject.weights:
-            self.checks.append(judge_smoothing(self.subject.model_spec, self.subject.weights, self._weights))
+        if self._weights is not self.subject.weights and not self._keeps("smoothing", settled=True):
+            check = judge_smoothing(self.subject.model_spec, self.subject.weights, self._weights)
+            self._keep("smoothing", [check])
 
     def _judge_quantized(self) -> Trial | None:
         """Check quantized weights; run the graphs as clients do, against eager PyTorch that rounds activations, too."""
         if self._quantized is None:
             return None
-        self.checks += judge_weights(self._weights, self._quantized)
-        sessions = [open_session(path, self._setup.provider) for path in self._graphs]
-        trial = _trial(self._as_used, sessions)
-        self._stage(trial.run, trial.judge.checks, "int8 activations, ")
-        return trial
+        if not self._keeps("weights", settled=True):
+            self._keep("weights", judge_weights(self._weights, self._quantized))
+        return self._run_trial("int8 activations, ", lambda: self._as_used, self._open_used)
+
+    def _open_used(self) -> list[Any]:
+        """Open the graphs as clients do."""
+        return [open_session(path, self._setup.provider) for path in self._graphs]
 
     @cached_property
     def _as_used(self) -> Setup:
@@ -213,7 +241,13 @@ class Verification:
         setup = replace(self._setup, mode="quick")
         if self._quantized is not None:
             setup = replace(setup, weights=self._quantized, activations=self._quantized.formats)
-        return replace(setup, references=setup.make_references(remember=bool(self._kernels.kernels)))
+        earlier = None if self._earlier is None else self._earlier.references
+        return replace(setup, references=setup.make_references(remember=bool(self._kernels.kernels), earlier=earlier))
+
+    @property
+    def references(self) -> References | None:
+        """The references of graphs as clients use them, where there are any yet."""
+        return self._as_used.references if "_as_used" in vars(self) else None
 
     @cached_property
     def _kernels(self) -> KernelReport:
@@ -236,8 +270,8 @@ class Verification:
             self._setup.progress(f"running kernels, {level}", 0.96 + 0.03 * done / len(levels))
             kernels = replace(self._kernel_choice, level=level)
             checks: list[Check] = []
-            stage = partial(self._run_with, kernels, checks)
-            self._stage(stage, checks, f"{KERNELS}{level}, ", (BundleError,))
+            if not self._keeps(f"{KERNELS}{level}, "):
+                self._stage(partial(self._run_with, kernels, checks), checks, f"{KERNELS}{level}, ")
         return replace(
             report,
             checks=tuple(self.checks),
@@ -252,10 +286,13 @@ class Verification:
         trial.run()
         checks += trial.judge.checks
 
-    def _judge_quantized_cache(self, graph: Graph) -> None:
+    def _judge_quantized_cache(self, stored: Trial | None) -> None:
         """Check a quantized cache over the numbers that the graph stored, which leaves nothing to round."""
-        if (scales := self.subject.manifest.cache_scales) is None:
+        scales = self.subject.manifest.cache_scales
+        if scales is None or self._keeps(f"{scales.precision} cache, ", settled=True):
             return
+        assert stored is not None, "a first verification runs every trial"
+        graph = stored.graphs[0]
         setup, checks = self._setup, judge_scales(self.subject.folder, self.subject.manifest)
         setup.progress(f"running the {scales.precision} cache", 0.93)
         stage = partial(judge_quantized_cache, graph, setup.model_spec, setup.weights, setup.provider.on_device)
@@ -271,34 +308,60 @@ class Verification:
             for name, judge in FORM_TRIALS[form](given):
                 self._setup.progress(f"running {name.partition(',')[0]}", 0.95)
                 checks: list[Check] = []
-                self._stage(partial(_extend, checks, judge), checks, name)
+                if not self._keeps(name):
+                    self._stage(partial(_extend, checks, judge), checks, name)
 
-    def _stage(
-        self,
-        run: Callable[[], None],
-        checks: list[Check],
-        prefix: str = "",
-        errors: tuple[type[Exception], ...] = (),
-    ) -> None:
-        """Run a stage that fills `checks`, and keep them under `prefix`.
+    def _run_trial(self, prefix: str, setup: Callable[[], Setup], open_graphs: Callable[[], list[Any]]) -> Trial | None:
+        """Run a trial, and keep its checks under `prefix`; return None where those of an earlier one are kept."""
+        if self._keeps(prefix):
+            return None
+        trial = _trial(setup(), open_graphs())
+        self._stage(trial.run, trial.judge.checks, prefix)
+        return trial
 
-        errors: those that are failed checks, besides onnxruntime's.
+    def _keeps(self, stage: str, *, settled: bool = False) -> bool:
+        """Keep the checks of an earlier verification, if there was one and they passed; return whether they are kept.
+
+        settled: checks in which no run of eager PyTorch takes part are kept if they failed, too.
         """
-        kinds: tuple[type[Exception], ...] = (*onnxruntime_errors(), BundleError, *errors)
+        if self._earlier is None:
+            return False
+        checks = self._earlier.stages.get(stage, ())
+        if not settled and not all(check.passed for check in checks):
+            return False
+        self._keep(stage, checks)
+        return True
+
+    def _keep(self, stage: str, checks: Sequence[Check]) -> None:
+        self.stages[stage] = checks
+        self.checks += checks
+
+    def _stage(self, run: Callable[[], None], checks: list[Check], prefix: str) -> None:
+        """Run a stage that fills `checks`, and keep them under `prefix`."""
+        kinds: tuple[type[Exception], ...] = (*onnxruntime_errors(), BundleError)
         try:
             run()
         except kinds as error:  # a kernel that refuses its inputs
             reason, nan = "a graph that onnxruntime cannot run computes nothing", float("nan")
             checks.append(Check(name="run", what=str(error), value=nan, limit=0.0, eager=None, reason=reason))
             self._ran = False
-        self.checks += [replace(check, name=prefix + check.name) for check in checks]
+        self._keep(prefix, [replace(check, name=prefix + check.name) for check in checks])
 
-    def _report(self, stored: Trial, used: Trial | None) -> Report:
+    def _report(self, stored: Trial | None, used: Trial | None) -> Report:
         """Make the report. used: the trial with all of the graph's rounding, where there is another than `stored`."""
+        if self._earlier is not None:
+            report = self._earlier.report
+            if stored is not None:
+                states, curves = tuple(stored.judge.states), tuple(stored.judge.curves)
+                report = replace(report, greedy=stored.greedy, states=states, curves=curves)
+            checks = tuple(self.checks)
+            return replace(report, checks=checks, seconds=self._seconds(), orders=self.summation_orders)
+        assert stored is not None, "a first verification runs every trial"
         manifest, mode = self.subject.manifest, self._setup.mode
         # Where the original weights are not known, what storing them changed cannot be measured.
         known = self._ran and not isinstance(self._weights, StoredWeights)
         measured = known and (self._quantized is not None or mode == "full")
+        original = Original(self.subject.model_spec, self._weights)
         return Report(
             version=REPORT_VERSION,
             mode=mode,
@@ -311,8 +374,8 @@ class Verification:
             greedy=stored.greedy,
             states=tuple(stored.judge.states),
             curves=tuple(stored.judge.curves),
-            rounding=stored.rounding(self._weights) if measured else None,
-            quantization=used.rounding(self._weights, by_graph=True) if known and used is not None else None,
+            rounding=stored.rounding(original) if measured else None,
+            quantization=used.rounding(original, by_graph=True) if known and used is not None else None,
             orders=self.summation_orders,
         )
 
