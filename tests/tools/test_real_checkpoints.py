@@ -18,15 +18,19 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import soundfile
 import torch
 import transformers
 from checkpoints import real
+from PIL import Image
+from scipy.signal import resample_poly
 from sentence_transformers import SentenceTransformer
 
 from edgeformer.export import export_model
 from edgeformer.manifest.quantization import QuantizationOverrides
 from edgeformer.runtime import SpeechConfig, load
 from edgeformer.runtime.measure.evaluation import score_text
+from edgeformer.runtime.media.sound.audio import SAMPLE_RATE
 
 pytestmark = pytest.mark.real
 
@@ -197,7 +201,7 @@ def test_a_graph_of_another_exporter_gave_all_of_its_weights(bundle):
     tokens = ours.encode(PARAGRAPHS[0])
     given = {"input_ids": tokens, "attention_mask": [1] * len(tokens), "token_type_ids": [0] * len(tokens)}
     feed = {each.name: np.array([given[each.name]]) for each in session.get_inputs()}
-    [expected] = session.run(["output"], feed)
+    [expected] = [each for each in session.run(None, feed) if each.shape == (1, 384)]
     np.testing.assert_allclose(ours.embed(PARAGRAPHS[0]), expected[0], rtol=0, atol=1e-5)
 
 
@@ -213,8 +217,6 @@ def test_a_tower_embeds_as_transformers_does(bundle, precision):
     folder = checkpoint("vit-s")
     model = transformers.AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
     processor = transformers.BitImageProcessorPil.from_pretrained(folder)
-    from PIL import Image
-
     with torch.no_grad():
         expected = model(**processor(Image.open(PICTURE), return_tensors="pt")).pooler_output[0].numpy()
     found = load(bundle("vit-s", **options).path).embed(str(PICTURE))
@@ -237,9 +239,10 @@ def test_a_tower_is_that_of_the_graph_in_its_package(bundle):
 # Whisper
 
 SPEECH = {
-    "fp32": {}, "bf16": {"precision": "bf16"}, "int8": {"precision": "int8"}, "int4": {"precision": "int4"},
-    "standard": {"ops": "standard"},
+    "fp32": ({}, 1.0), "bf16": ({"precision": "bf16"}, 0.9), "int8": ({"precision": "int8"}, 0.8),
+    "int4": ({"precision": "int4"}, 0.6), "standard": ({"ops": "standard"}, 1.0),
 }  # fmt: skip
+"""Options, and the smallest fraction of transformers' words that are heard."""
 SPOKEN = (
     "The quick brown fox jumps over the lazy dog. She sells sea shells by the sea shore. "
     "In the middle of the night, seven old men walked slowly to the market to buy bread and cheese."
@@ -248,12 +251,13 @@ SPOKEN = (
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory):
-    """Speech that espeak-ng makes of a text."""
+    """Speech that espeak-ng makes of a text: samples at 16 kHz."""
     if shutil.which("espeak-ng") is None:
         pytest.skip("espeak-ng is not there, which speaks: apt-get install espeak-ng")
     file = tmp_path_factory.mktemp("speech") / "speech.wav"
     subprocess.run(["espeak-ng", "-s", "140", "-w", str(file), SPOKEN], check=True)
-    return file
+    samples, rate = soundfile.read(file, dtype="float32")
+    return resample_poly(samples, SAMPLE_RATE, rate).astype(np.float32)
 
 
 @pytest.fixture(scope="module")
@@ -267,10 +271,7 @@ def heard(recording):
         "automatic-speech-recognition", model=model, tokenizer=transformers.AutoTokenizer.from_pretrained(folder),
         feature_extractor=transformers.WhisperFeatureExtractor.from_pretrained(folder),
     )  # fmt: skip
-    import soundfile
-
-    samples, rate = soundfile.read(recording, dtype="float32")
-    return pipeline({"raw": samples, "sampling_rate": rate}, return_timestamps="word")
+    return pipeline({"raw": recording, "sampling_rate": SAMPLE_RATE}, return_timestamps="word")
 
 
 def test_speech_is_transcribed_as_in_transformers(recording, heard, bundle):
@@ -281,12 +282,17 @@ def test_speech_is_transcribed_as_in_transformers(recording, heard, bundle):
     np.testing.assert_allclose(times, [each["timestamp"] for each in heard["chunks"]], rtol=0, atol=0.021)
 
 
+def words(text):
+    """The words of a text without their punctuation."""
+    return "".join(letter for letter in text.lower() if letter.isalpha() or letter == " ").split()
+
+
 @pytest.mark.parametrize("precision", SPEECH)
-def test_speech_is_understood_in_each_precision(recording, bundle, precision):
-    found = load(bundle("whisper-tiny-en", **SPEECH[precision]).path).transcribe(recording)
-
-    def words(text):
-        return "".join(letter for letter in text.lower() if letter.isalpha() or letter == " ").split()
-
-    said, spoken = words(found), words(SPOKEN)
-    assert len(set(said) & set(spoken)) >= 0.7 * len(set(spoken)), found
+def test_speech_is_heard_in_each_precision(recording, heard, bundle, precision):
+    options, least = SPEECH[precision]
+    found = load(bundle("whisper-tiny-en", **options).path).transcribe(recording)
+    if least == 1:
+        assert found.strip() == heard["text"].strip()
+    expected = set(words(heard["text"]))
+    assert len(expected & set(words(found))) >= least * len(expected), found
+    assert len(set(words(found)) & set(words(SPOKEN))) >= 12, found

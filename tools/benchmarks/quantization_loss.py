@@ -70,7 +70,7 @@ from benchmarks.environment import environment
 from benchmarks.peers.process import convert, read_texts
 from benchmarks.peers.registry import OURS, PEERS
 
-LENGTH, PIECES = 512, 48
+LENGTH, PIECES = 512, 40
 """Tokens per piece of a text file, and the number of pieces."""
 PROBLEMS, DOCUMENTS = 500, 600
 """Problems of a preset to measure on, and documents to calibrate with."""
@@ -384,10 +384,29 @@ def main(
         texts = measured_texts(whole, text, source.folder)
         exact = keep_logits(folder / "whole", texts, folder)
         perplexity = perplexity_of(exact, texts)
+        read = sum(len(each.tokens) for each in texts)
+        written = read - sum(each.asked for each in texts)
+        title = f"{Path(model).name}, {read:,} tokens"
+        if written < read:
+            title += f", of which {written:,} are answers"
+        title += f"; in float32 the perplexity is {perplexity:.2f}"
+
+        def keep(losses: dict[str, Loss], name: str, loss: Loss) -> None:
+            """Keep a row, and write what there is, since the next rows take minutes."""
+            losses[name] = loss
+            click.echo(f"{name}: {loss.kl:.2e}", err=True)
+            if json_file:
+                versions = {name: facts["versions"] for name, facts in peers.items()}
+                rows = ours | theirs
+                data = {"tool": "quantization_loss", "title": title, "environment": environment(), "model": model}
+                data |= {"tokens": read, "written": written, "peers": versions, "perplexity": perplexity}
+                data |= {"losses": {name: asdict(each) for name, each in rows.items()}}
+                data |= {"tables": [{"columns": COLUMNS, "rows": [cells(*each) for each in rows.items()]}]}
+                json_file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
         for name, facts in peers.items():  # first, because a peer can fail
             for called, loss in peer_losses(name, facts, source, folder, texts, exact, only):
-                theirs[called] = loss
-                click.echo(f"{called}: {loss.kl:.2e}", err=True)
+                keep(theirs, called, loss)
         for name in configs:
             options = dict(CONFIGS[name]())
             if calibrated(name):
@@ -395,25 +414,12 @@ def main(
             bundle = export_model(model, folder / "bundle", verify=None, overwrite=True, **options).path
             if options.get("cache_precision") == "fp8":
                 bundle = twin_of(bundle, model, Path(tempfile.mkdtemp(dir=folder)) / "twin")
-            ours[name] = compare((bundle / "onnx").iterdir(), logits_of(bundle, texts), exact, texts)
-            click.echo(f"{name}: {ours[name].kl:.2e}", err=True)
+            keep(ours, name, compare((bundle / "onnx").iterdir(), logits_of(bundle, texts), exact, texts))
         for kind in gguf:
             blocks = write_rounded(source, kind, folder / kind)
             bundle = export_model(folder / kind, folder / "bundle", verify=None, overwrite=True).path
-            theirs[f"GGUF {kind}"] = compare([blocks], logits_of(bundle, texts), exact, texts)
-            click.echo(f"GGUF {kind}: {theirs[f'GGUF {kind}'].kl:.2e}", err=True)
-    losses = ours | theirs
-    read = sum(len(text.tokens) for text in texts)
-    written = read - sum(text.asked for text in texts)
-    title = f"{model}: {written:,} answer tokens of {read:,} tokens, against float32 (perplexity {perplexity:.2f})"
-    print_losses(losses, title)
-    if json_file:
-        versions = {name: facts["versions"] for name, facts in peers.items()}
-        data = {"model": model, "tokens": read, "written": written, "peers": versions, "environment": environment()}
-        data |= {"losses": {name: asdict(loss) for name, loss in losses.items()}, "perplexity": perplexity}
-        table = {"columns": COLUMNS, "rows": [cells(name, loss) for name, loss in losses.items()]}
-        data |= {"tool": "quantization_loss", "title": title, "tables": [table]}
-        json_file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+            keep(theirs, f"GGUF {kind}", compare([blocks], logits_of(bundle, texts), exact, texts))
+    print_losses(ours | theirs, title)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Read weights in the forms of other programs, by the names that transformers has for them."""
 
+import json
 import re
 import struct
 from collections.abc import Iterator, Sequence
@@ -140,7 +141,14 @@ def dequantize_gguf(file: Path, folder: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     options = {"gguf_file": file.name, "local_files_only": True}
-    AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, **options).save_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, **options)
+    tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
+    write_weights({name: each for name, each in model.state_dict().items() if name not in tied}, folder)
+    config = {name: value for name, value in model.config.to_dict().items() if not name.startswith("_")}
+    config["architectures"] = [type(model).__name__]
+    config.pop("quantization_config", None)  # transformers would not save what it calls quantized
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    model.generation_config.save_pretrained(folder)
     AutoTokenizer.from_pretrained(file.parent, **options).save_pretrained(folder)
 
 
