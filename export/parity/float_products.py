@@ -7,7 +7,6 @@ in float64, so that this arithmetic adds no error to that of the other nodes. Ev
 one that the graph reads. A product of another form is left as it is; it rounds, so the checks of float32 fail.
 """
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,7 @@ from edgeformer.export.bundle.ort_format import load_onnx
 from edgeformer.export.graph.outlining import inline_functions
 from edgeformer.export.parity.locate.cut_graph import first_line, open_model
 from edgeformer.manifest.providers import Provider
-from edgeformer.runtime.sessions.session import onnxruntime_errors, open_session
-
-PRODUCT_IN_BLOCKS, FLOAT_ACTIVATIONS = "MatMulNBits", 1
-"""The op, and the value of its attribute accuracy_level for products in float32."""
+from edgeformer.runtime.sessions.session import onnxruntime_errors
 
 BOUNDS = {"float_product/lowest": 0.0, "float_product/highest": 255.0}
 """Names and values of the constants that bound a uint8 activation."""
@@ -42,27 +38,6 @@ def open_with_float_products(path: Path, provider: Provider) -> Any:
         return open_model(model, path.parent, provider, optimise=False)
     except onnxruntime_errors() as error:
         raise BundleError(f"onnxruntime cannot load {path} with float products: {first_line(error)}") from error
-
-
-def open_with_float_activations(path: Path, provider: Provider) -> Any:
-    """Open a session on a graph whose products in blocks of weights read float32 activations, and do not round them.
-
-    Without prepacked weights onnxruntime does not round them either, and dequantizes every matrix anew in every run,
-    which takes ten times as long. Raises BundleError for a graph that onnxruntime cannot load.
-    """
-    model = load_onnx(path)
-    for nodes in (model.graph.node, *(function.node for function in model.functions)):
-        _let_products_read_floats(nodes)
-    return open_session(path, provider, content=model.SerializeToString())
-
-
-def _let_products_read_floats(nodes: Iterable[NodeProto]) -> None:
-    for node in nodes:
-        for attribute in node.attribute:
-            if node.op_type == PRODUCT_IN_BLOCKS and attribute.name == "accuracy_level":
-                attribute.i = FLOAT_ACTIVATIONS
-            if attribute.HasField("g"):
-                _let_products_read_floats(attribute.g.node)
 
 
 def replace_integer_products(graph: onnx.GraphProto) -> int:

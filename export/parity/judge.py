@@ -21,12 +21,6 @@ ONLY_LOGITS = ("mean KL", "max KL")
 """Figures that are defined for logits only."""
 
 
-ONE_TOKEN = 1.5
-"""Factor by which the ratio of all tokens' keys or values may be larger than that of all but one. In trained models the
-first token, on which attention rests, carries most of the error of a layer, and how much it is, is one draw of chance:
-SmolLM2 reached a ratio of 2.2 with it. The worst position of logits has a limit that is larger by as much."""
-
-
 @dataclass
 class Piece:
     """Vectors at consecutive positions from `first` on, [n, V] each: of the graph, of eager PyTorch, and in float64."""
@@ -139,17 +133,13 @@ class Judge:
             )
             for tensor, ours, theirs, exact in zip(geometry.tensors(), *kept, strict=True)
         ]
-        unit = UNIT_ROUNDOFF[self.precision]
-        ratios: dict[str, list[tuple[str, float]]] = {}
-        for tensor, error, *arrays in zip(geometry.tensors(), errors, *kept, strict=True):
-            ratio = error.graph / max(error.eager, unit)
-            figure = "cache ratio" if tensor.per_token else "state ratio"
-            if tensor.per_token and arrays[0].shape[1] > 1:
-                ratio = max_or_nan(ratio / ONE_TOKEN, _ratio_of_others(*arrays, unit))
-            ratios.setdefault(figure, []).append((tensor.name, ratio))
-        for figure, found in sorted(ratios.items()):
-            what = f"{', '.join(dict.fromkeys(name for name, _ in found))}, at the worst layer"
-            self.check(f"{run}: {figure}", what, figure, max_or_nan(*(ratio for _, ratio in found)), None)
+        per_token = {(tensor.layer, tensor.name): tensor.per_token for tensor in geometry.tensors()}
+        for figure, kind in (("cache ratio", True), ("state ratio", False)):
+            judged = [error for error in errors if per_token[error.layer, error.tensor] is kind]
+            if judged:
+                ratios = [error.graph / max(error.eager, UNIT_ROUNDOFF[self.precision]) for error in judged]
+                what = f"{', '.join(dict.fromkeys(error.tensor for error in judged))}, at the worst layer"
+                self.check(f"{run}: {figure}", what, figure, float(np.max(ratios)), None)  # NaN if any is
         return errors
 
     def agreement(self, name: str, pairs: Iterable[tuple[Array, Array]], eager: Array, expected: Array) -> None:
@@ -169,19 +159,6 @@ class Judge:
         self.checks.append(
             Check(name=f"{name}: differing values", what=what, value=differing, limit=0.0, eager=None, reason=reason)
         )
-
-
-def max_or_nan(*values: float) -> float:
-    """Return the largest value, or NaN if any is."""
-    return float(np.max(values))
-
-
-def _ratio_of_others(graph: Array, eager: Array, expected: Array, unit: float) -> float:
-    """Return the ratio of errors of keys or values [K, n, D] without the token whose errors are the largest."""
-    squares = sum(np.square(each - expected).sum((0, 2)) for each in (graph, eager))
-    others = np.arange(expected.shape[1]) != np.argmax(squares)
-    ours, theirs = (relative_rmse(each[:, others], expected[:, others]) for each in (graph, eager))
-    return ours / max(theirs, unit)
 
 
 def compare_greedy(logits: Array, expected: Array, allowed_error: float) -> Greedy:

@@ -20,7 +20,7 @@ from edgeformer.export.graph.tensors import TORCH_PRECISIONS
 from edgeformer.export.importers.module_contract import check_contract
 from edgeformer.export.importers.opened_bundle import Subject, open_bundle, open_subject
 from edgeformer.export.importers.own_module import ModuleWeights, module_spec
-from edgeformer.export.parity.float_products import open_with_float_activations, open_with_float_products
+from edgeformer.export.parity.float_products import open_with_float_products
 from edgeformer.export.parity.report import KERNELS, REPORT_VERSION, Check, Report
 from edgeformer.export.parity.trials.adapters import Updates
 from edgeformer.export.parity.trials.graph_forms import FORM_TRIALS, FormSetup
@@ -51,8 +51,6 @@ from edgeformer.runtime.sessions.session import (
 RECHECK_ORDERS = 8
 """Summation orders of eager PyTorch when a borderline failure is checked again. Measured: at the worst position of a
 correct graph that failed, eager erred 1.0e-5 in its own order and 0.7e-5 to 2.5e-5 in eight others."""
-LARGEST_PREPACKED = 2**28
-"""Bytes of weights that are copied for the sake of speed while graphs are run in float32; others stay mapped."""
 PLAIN = "plain"
 """The level of kernels without SIMD."""
 BORDERLINE = 100.0
@@ -216,16 +214,8 @@ class Verification:
         formats = {} if self._quantized is None else self._quantized.formats
         if any(form.block is None for form in formats.values()):  # per-token activations
             return [open_with_float_products(path, self._setup.provider) for path in self._graphs]
-        if formats and not self._setup.provider.on_device and self._weight_bytes() <= LARGEST_PREPACKED:
-            return [open_with_float_activations(path, self._setup.provider) for path in self._graphs]
         # Prepacking would copy every weight, and let onnxruntime multiply quantized weights with rounded activations.
         return [open_session(path, self._setup.provider, prepack=False) for path in self._graphs]
-
-    def _weight_bytes(self) -> int:
-        """Return the bytes of the graphs and of what is beside them."""
-        return sum(
-            path.stat().st_size for folder in {path.parent for path in self._graphs} for path in folder.iterdir()
-        )
 
     def _judge_smoothing(self) -> None:
         """Check that smoothing leaves the model what it is."""

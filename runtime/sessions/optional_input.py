@@ -38,17 +38,15 @@ def _added() -> bytes:
 ADDED = _added()
 
 
-def with_optional_input(graph: Path, options: Any, content: bytes | None = None) -> str | bytes:
+def with_optional_input(graph: Path, options: Any) -> str | bytes:
     """Return what to open a graph by: its path, or its content with the input, where it has the initializer.
 
-    options: of the session; they are told where the weights are. content: what is opened instead of the file's.
+    options: of the session; they are told where the weights are.
     """
-    if content is None:
-        if graph.suffix != ".onnx" or not graph.is_file() or graph.stat().st_size > LARGEST_GRAPH:
-            return str(graph)
-        found = graph.read_bytes()
-        if INITIALIZER not in found:
-            return str(graph)
-        content = found
+    if graph.suffix != ".onnx" or not graph.is_file() or graph.stat().st_size > LARGEST_GRAPH:
+        return str(graph)
+    content = graph.read_bytes()
+    if INITIALIZER not in content:
+        return str(graph)
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(graph.parent))
-    return content + ADDED if INITIALIZER in content else content
+    return content + ADDED

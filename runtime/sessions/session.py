@@ -292,14 +292,12 @@ def open_session(
     prepack: bool = True,
     kernels: KernelChoice = BODIES,
     cuda: CudaOptions | None = None,
-    content: bytes | None = None,
 ) -> Any:
     """Open an `onnxruntime.InferenceSession`, whose runs raise BundleError where onnxruntime cannot run the graph.
 
     threads: None for all usable cores. prepack: rearrange weights for speed, which takes a copy of them in memory;
     without it they stay mapped to their file. kernels: edgeformer's own, for functions of the graph. cuda: options of
-    the CUDA provider; None for the defaults, by which verification runs: no TF32. content: a graph over the weights
-    beside the file, which is opened instead of the file's own. Raises BundleError for a graph that
+    the CUDA provider; None for the defaults, by which verification runs: no TF32. Raises BundleError for a graph that
     onnxruntime cannot load, and RequestError for a number of threads that `choose_threads` refuses, or if CUDA cannot
     start.
     """
@@ -322,7 +320,7 @@ def open_session(
             sessions.prepare(ort)
             kind = _graph_session(ort.InferenceSession)
             has_threads = chosen > 1 or provider.on_device  # of onnxruntime, or of our kernels
-            model = with_optional_input(Path(graph), options, content)
+            model = with_optional_input(Path(graph), options)
             session = kind(str(graph), has_threads, uncaptured, model, options, providers)
     except onnxruntime_errors() as error:
         if uncaptured is not None and "graph capture" in str(error):

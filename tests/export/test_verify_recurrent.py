@@ -190,35 +190,6 @@ def test_only_states_of_fixed_size_have_the_wider_limit():
         assert scaled_errors({name: 5.5}) == ["prefill: state ratio"]
 
 
-def one_token_errors(factor, others=1.0):
-    """Return the failed checks of caches in which one token carries most of the error, as in trained models.
-
-    factor: the graph's error of this token over eager's; others: that of the other tokens.
-    """
-    random, geometry = np.random.default_rng(2), SPEC.cache
-    expected = [random.standard_normal(tensor.shape(1, 8)[1:]) for tensor in geometry.tensors()]
-    kept = []
-    for first, rest in ((factor, others), (1.0, 1.0)):
-        noise = np.random.default_rng(3)
-        made = []
-        for tensor, each in zip(geometry.tensors(), expected, strict=True):
-            error = 1e-5 * noise.standard_normal(each.shape) * rest
-            if tensor.per_token:
-                error[:, 0] *= 100 * first / rest
-            made.append(each + error)
-        kept.append(made)
-    judge = Judge("fp32")
-    judge.caches("prefill", geometry, *map(geometry.by_layer, (*kept, expected)))
-    return [check.name for check in judge.checks if not check.passed]
-
-
-def test_one_token_may_carry_the_error_of_a_layer():
-    assert one_token_errors(2.5) == [], "chance picks what it errs"
-    assert one_token_errors(3.5) == ["prefill: cache ratio"]
-    assert one_token_errors(1.0, others=2.5) == ["prefill: cache ratio"], "all others do not"
-    assert one_token_errors(np.nan) == ["prefill: cache ratio"]
-
-
 def test_a_state_that_is_not_carried_is_found(export):
     """The gate is red and `locate` names the node."""
     bundle = export()
