@@ -37,7 +37,8 @@ def quick_headers() -> Iterator[None]:
     It makes several for every token of a vocabulary and every merge, and transformers reads a header two times, and
     builds the table of names once for every module. The values are the same.
     """
-    package, reader = require("gguf", "gguf"), require("gguf.gguf_reader", "gguf").GGUFReader
+    package: Any = require("gguf", "gguf")
+    reader: Any = require("gguf.gguf_reader", "gguf").GGUFReader
     plain, name_map = getattr(reader, "_get", None), package.get_tensor_name_map
     if plain is None:  # another version of the package
         yield
