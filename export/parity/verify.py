@@ -36,10 +36,12 @@ from edgeformer.export.reference.reference import CastWeights
 from edgeformer.manifest.graph_forms import FORMS
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.parts import sha256
+from edgeformer.manifest.providers import Provider
 from edgeformer.models.model_spec import ModelSpec
 from edgeformer.options.export import VerifyMode
 from edgeformer.runtime.sessions.kernel_report import KernelReport, report_files
 from edgeformer.runtime.sessions.kernels import KernelChoice, choose_kernels
+from edgeformer.runtime.sessions.providers import sessions_of
 from edgeformer.runtime.sessions.session import (
     choose_provider,
     onnxruntime,
@@ -130,7 +132,7 @@ def _verify(subject: Subject, mode: VerifyMode, progress: Progress) -> Report:
     """Verify a subject; check borderline failures again beside eager PyTorch in several summation orders.
 
     Limits grow with eager PyTorch's own errors, which may be small by chance at the few positions that amplify rounding
-    most (`reference/summation_orders.py`). Without a GPU, graphs for CUDA are verified by their twins (`twin.py`).
+    most (`reference/summation_orders.py`). Without a device, graphs for it are verified by their twins (`twin.py`).
     """
     if lacks_gpu(subject.manifest):
         return verify_twin(subject, progress, lambda twin: _verify(twin, mode, progress))
@@ -304,7 +306,7 @@ class Verification:
             mode=mode,
             reference=f"float64 PyTorch, {self.subject.reference}",
             precision=manifest.plan.precision,
-            environment=_environment(self._setup.provider.name),
+            environment=_environment(self._setup.provider),
             hashes=manifest.graph_hashes() or {manifest.graph: sha256(self.subject.folder / manifest.graph)},
             seconds=self._seconds(),
             checks=tuple(self.checks),
@@ -330,11 +332,12 @@ def _trial(setup: Setup, sessions: Sequence[Any]) -> Trial:
     return TRIALS[setup.model_spec.task](setup, sessions)
 
 
-def _environment(provider: str) -> dict[str, str]:
+def _environment(provider: Provider) -> dict[str, str]:
     return {
         "edgeformer": __version__,
         "onnxruntime": onnxruntime().__version__,
-        "provider": provider,
+        "provider": provider.name,
+        **sessions_of(provider).environment(onnxruntime()),
         "TF32": "off",
         "torch": torch.__version__,
         "python": platform.python_version(),
