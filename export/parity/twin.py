@@ -7,7 +7,7 @@ the structure of its twin, CUDA's kernels and the rounding of half precision are
 report says so.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory

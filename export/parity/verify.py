@@ -22,6 +22,7 @@ from edgeformer.export.importers.opened_bundle import Subject, open_bundle, open
 from edgeformer.export.importers.own_module import ModuleWeights, module_spec
 from edgeformer.export.parity.feeding import Graph
 from edgeformer.export.parity.float_products import open_with_float_products
+from edgeformer.export.parity.placement import judge_placement
 from edgeformer.export.parity.report import KERNELS, REPORT_VERSION, Check, Report
 from edgeformer.export.parity.trials.adapters import Updates
 from edgeformer.export.parity.trials.graph_forms import FORM_TRIALS, FormSetup
@@ -176,7 +177,10 @@ class Verification:
 
     def run(self) -> Report:
         """Run all stages; a graph that onnxruntime refuses to run gives a failed check."""
-        stored = _trial(self._setup, self._open_stored())
+        sessions = self._open_stored()
+        self.checks += judge_placement(self._graphs, sessions, self._setup.provider)
+        stored = _trial(self._setup, sessions)
+        del sessions
         self._stage(stored.run, stored.judge.checks)
         self._judge_smoothing()
         used = self._judge_quantized() or (None if self.subject.manifest.cache_scales is None else stored)

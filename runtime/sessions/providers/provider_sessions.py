@@ -60,6 +60,10 @@ class ProviderSessions:
         """Return what a report of verification says about the device, by name."""
         return {}
 
+    def nodes_on_host(self, session: Any) -> list[str] | None:
+        """Return the names of the nodes that an open session runs on the CPU; None where the provider does not tell."""
+        return None
+
     def check_opened(self, ort: Any, session: Any) -> None:
         """Raise RequestError for a session that onnxruntime has opened on another provider."""
 

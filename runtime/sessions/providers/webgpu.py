@@ -62,8 +62,9 @@ class WebGpuSessions(ProviderSessions):
         return []
 
     def choose(self, ort: Any, session_options: Any, given: ProviderOptions | None = None) -> list[Any]:
-        """Name the devices in the options of a session."""
+        """Name the devices in the options of a session, which is to remember where its nodes run."""
         options = self.own(given)
+        session_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         session_options.add_provider_for_devices(webgpu_devices(ort, options), options.for_onnxruntime())
         return []
 
@@ -74,6 +75,11 @@ class WebGpuSessions(ProviderSessions):
     def environment(self, ort: Any) -> dict[str, str]:
         """Return what a report of verification says about the device."""
         return {"device": str(webgpu_machine(ort, WebGpuOptions()))}
+
+    def nodes_on_host(self, session: Any) -> list[str] | None:
+        """Return the names of the nodes that an open session runs on the CPU."""
+        parts = session.get_provider_graph_assignment_info()
+        return [node.name for part in parts if part.ep_name != WEBGPU.execution_provider for node in part.get_nodes()]
 
     def check_opened(self, ort: Any, session: Any) -> None:
         """Raise RequestError for a session that has nothing on WebGPU."""
