@@ -1,6 +1,7 @@
 """WebGPU itself, on an adapter of this machine or in software: right, not fast.
 
-A driver in software is part of Chromium (SwiftShader); it compiles each kernel anew in every process, for seconds.
+A driver in software is part of Chromium (SwiftShader); it compiles each kernel anew in every process, for seconds, so
+that whole models are slow tests.
 """
 
 import os
@@ -53,6 +54,7 @@ def bundle(tmp_path_factory):
     return export_model("tiny-llama", folder, provider="webgpu", verify=None).path
 
 
+@pytest.mark.slow
 def test_requests_get_the_tokens_of_the_cpu(bundle):
     """One by one, as a batch, and in an engine, whose rows are not all the first ones."""
     prompts = [np.random.default_rng(seed).integers(3, 129, 3 + 7 * seed).tolist() for seed in range(3)]
@@ -66,6 +68,7 @@ def test_requests_get_the_tokens_of_the_cpu(bundle):
         assert [each.finish().token_ids for each in streams] == expected * 2
 
 
+@pytest.mark.slow
 def test_a_bundle_is_verified_on_its_provider(bundle):
     report = verify(bundle, mode="quick")
     assert report.passed, report.failures()
@@ -73,6 +76,7 @@ def test_a_bundle_is_verified_on_its_provider(bundle):
     assert report.unproved is None
 
 
+@pytest.mark.slow
 def test_a_wrong_kernel_is_found(make_model, tmp_path, monkeypatch):
     """Attention with a soft-cap, which the kernel ignores, where the rule that keeps the kernel from it is gone."""
     folder = make_model("gemma2", 3, attn_logit_softcapping=1.0, **GEMMA)

@@ -15,6 +15,7 @@ class WebGpuRules(ProviderRules):
     """Kernels of WebGPU: attention is causal, and has windows, sinks and biases, but no soft-cap."""
 
     evicts = False
+    transposes_in_products = False
 
     def attention(self, node: ir.Node, scales: CacheScales | None, twin: bool) -> str | None:
         """Judge an attention. The kernel takes a soft-cap, and computes as if there were none."""

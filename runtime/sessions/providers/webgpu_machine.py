@@ -105,9 +105,8 @@ def webgpu_machine(ort: Any, options: WebGpuOptions) -> WebGpuMachine:
         return WebGpuMachine(onnxruntime=ort.__version__, plugin=plugin, problem=problem)
     try:
         devices = webgpu_devices(ort, options)
-    except (
-        Exception
-    ) as error:  # onnxruntime's errors have no common class, and the plugin's module may lack its library
+    # onnxruntime's errors have no common class, and the plugin's package may lack its library.
+    except Exception as error:
         problem = f"onnxruntime cannot register the plugin: {_said(error)}. Install versions that fit each other"
         return WebGpuMachine(onnxruntime=ort.__version__, plugin=plugin, problem=problem)
     if not devices:
