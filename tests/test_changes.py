@@ -17,6 +17,18 @@ SOURCES = [
 ]
 CHANGES = {
     # The name of the example, the files that it has for itself, and how many others it may touch.
+    "a tower (of pictures, say) before a decoder": (
+        r"MergedPatches|LongestEdge|RowEnds|\"mistral3\"|\"PixtralProcessor"
+        r"|config\.alternating|alternating: bool \| None",
+        (
+            *(f"edgeformer/families/picture_text/any_size/{name}.py" for name in (
+                "mistral3", "llava_pixtral", "lighton_ocr",  # which have the same tower
+            )),
+            "edgeformer/manifest/pictures/longest_edge.py", "edgeformer/manifest/placeholders/row_ends.py",
+            "runtime/media/pictures/processors/longest_edge.py",
+        ),
+        6,
+    ),
     "a sampling option": (r"\bmin_p\b", (), 2),
     "a quantization format": (r'"mse"', (), 5),
     "a cache layout": (r"DynamicCache|dynamic_cache", ("runtime/caches/dynamic_cache.py",), 5),

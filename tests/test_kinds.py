@@ -3,7 +3,7 @@
 import re
 from dataclasses import fields
 from pathlib import Path
-from typing import get_args
+from typing import get_args, get_type_hints
 
 import pytest
 
@@ -16,9 +16,11 @@ from edgeformer.config import (
     GridVisionConfig,
     ModelConfig,
     PictureTextConfig,
+    Projector,
     Task,
     VisionConfig,
 )
+from edgeformer.documents.kinds import kinds_of
 from edgeformer.export.parity.trials.kinds import TRIALS
 from edgeformer.manifest.accounting import HEADS, account
 from edgeformer.manifest.deployment import DEPLOYMENTS
@@ -26,6 +28,8 @@ from edgeformer.manifest.manifest import MODELS
 from edgeformer.models import build_model
 from edgeformer.models.kinds import KINDS
 from edgeformer.models.model_spec import model_spec_of
+from edgeformer.models.pictures.picture_text import TOWERS
+from edgeformer.models.pictures.projectors import PROJECTORS
 from edgeformer.runtime.tasks.loading import KINDS as LOADED_KINDS
 
 ROOT = Path(__file__).parent.parent
@@ -71,6 +75,28 @@ def test_five_files_name_every_kind():
         if any(named.search(line) for line in path.read_text(encoding="utf-8").splitlines())
     }
     assert found == FILES_OF_A_KIND
+
+
+KINDS_BY_FILE = {
+    ("edgeformer.manifest.pictures", "PROCESSOR"),
+    ("edgeformer.manifest.placeholders", "PLACEHOLDER"),
+}
+"""Packages whose files are kinds, and the attribute that names the class of each."""
+
+
+@pytest.mark.parametrize(("package", "attribute"), sorted(KINDS_BY_FILE))
+def test_a_kind_of_a_part_is_named_as_its_file(package, attribute):
+    found = kinds_of(package, attribute)
+    assert found
+    assert {name: kind.kind for name, kind in found.items()} == {name: name for name in found}
+
+
+def test_every_kind_of_a_part_has_its_module():
+    processors = (f"edgeformer.{place}" for place in ("manifest.pictures", "runtime.media.pictures.processors"))
+    described, computed = (kinds_of(package, "PROCESSOR").keys() for package in processors)
+    assert described == computed
+    assert {each.kind for each in get_args(Projector)} == PROJECTORS.keys()
+    assert {each.kind for each in get_args(get_type_hints(PictureTextConfig)["vision"])} == TOWERS.keys()
 
 
 def test_few_lines_ask_for_the_kind():

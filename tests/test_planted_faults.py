@@ -37,6 +37,7 @@ PLANTED = {
     ("check", "test_states", "FAULTS"): ("test_a_fault_in_a_state_is_found",),
     ("families", "test_picture_text", "BLOCK_FAULTS"): ("test_planted_faults_of_blocks_are_refused",),
     ("families", "test_picture_text", "CODE_FAULTS"): ("test_an_export_refuses_code_that_is_another",),
+    ("families", "test_picture_text", "EDGE_FAULTS"): ("test_an_export_refuses_other_patches_of_mistral",),
     ("families", "test_picture_text", "GRID_FAULTS"): ("test_an_export_refuses_patches_that_are_others",),
     ("families", "test_picture_text", "MODULE_FAULTS"): ("test_an_export_refuses_a_model_that_is_another",),
     ("families", "test_picture_text", "PACKING_FAULTS"): ("test_an_export_refuses_other_packings",),

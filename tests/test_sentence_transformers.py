@@ -99,11 +99,6 @@ REFUSALS = [
     (["Transformer", "Pooling"], None, r"there is no .*1_Pooling/config\.json, which modules\.json lists"),
     (["Transformer", "Pooling"], {"pooling_mode": "min"}, "has the pooling 'min'; edgeformer has cls, max" + INSTEAD),
     (["Transformer", "Pooling"], {"pooling_mode": []}, r"pooling_mode = \[\]; it must be a text or a list of texts"),
-    (
-        ["Transformer", "Pooling"],
-        MEAN | {"include_prompt": False},
-        "has include_prompt = false: the pooling leaves out the prompt" + INSTEAD,
-    ),
     (["Transformer", "Pooling"], MEAN | {"pooling_layer": 3}, "options that edgeformer does not know: pooling_layer"),
     (["Transformer", "Pooling"], [], r"1_Pooling/config\.json cannot be read: it must hold a JSON object"),
     (["Transformer", "Pooling", "Dense"], MEAN, r"there is no .*2_Dense/config\.json, which modules\.json lists"),

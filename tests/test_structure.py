@@ -22,7 +22,6 @@ MOST_MODULES = 13
 """Modules in a folder of the product or of tools, beside its `__init__`."""
 TABLES = {
     "edgeformer/families": "a file per model_type",
-    "edgeformer/families/picture_text": "a file per model_type",
     "edgeformer/ops": "a file per op",
 }
 """Folders of any number of files, since each file is an entry of one kind under a name that is known elsewhere."""

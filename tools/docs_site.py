@@ -94,10 +94,9 @@ def families() -> str:
 
 def seeing() -> str:
     """Return a table of the families that read pictures and text."""
-    from edgeformer.families.picture_text import load_seeing, seeing_names
+    from edgeformer.families.picture_text import family_named, seeing_names
 
-    found = [(name, load_seeing(name)) for name in seeing_names()]
-    rows = [f"| `{name}` | {family.summary} |" for name, family in found if family is not None]
+    rows = [f"| `{name}` | {family_named(name).summary} |" for name in seeing_names()]
     return "\n".join(["| model_type | models |", "|---|---|", *rows])
 
 

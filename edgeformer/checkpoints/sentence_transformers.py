@@ -139,8 +139,10 @@ def read_pooling(folder: Path) -> PooledStates | None:
     if len(modules) < 2:
         return None
     layers = [folder / place for kind, place in modules if kind == "Dense"]
+    pooling = folder / modules[1][1] / "config.json"
     head = PoolingHead(
-        pooling=_read_mode(folder / modules[1][1] / "config.json"),
+        pooling=_read_mode(pooling),
+        skips_prompt=None if read_options(pooling).get("include_prompt", True) else True,
         layers=tuple(read_layer(layer / "config.json") for layer in layers),
         normalize=modules[-1][0] == "Normalize",
         dimensions=_read_dimensions(folder),
@@ -239,11 +241,6 @@ def _refuse_unknown(path: Path, unknown: set[str]) -> None:
 def _read_mode(path: Path) -> Pooling | tuple[Pooling, ...]:
     options = read_options(path)
     _refuse_unknown(path, options.keys() - LEGACY_MODES.keys() - IDLE_OPTIONS - {"pooling_mode", "include_prompt"})
-    if not options.get("include_prompt", True):
-        raise ConfigError(
-            f"{path} has include_prompt = false: the pooling leaves out the prompt before a text, and a graph has no "
-            f"input for the length of the prompt. {_INSTEAD}"
-        )
     legacy = [mode for name, mode in LEGACY_MODES.items() if options.get(name)]
     modes = options.get("pooling_mode", legacy or "mean")
     modes = [modes] if isinstance(modes, str) else modes

@@ -25,7 +25,6 @@ from edgeformer.config import (
     EncoderConfig,
     LearnedPositions,
     ModelConfig,
-    PictureTextConfig,
     Pooling,
 )
 from edgeformer.documents.json_document import parse
@@ -34,6 +33,7 @@ from edgeformer.families import (
     REFUSED,
     Family,
     checked,
+    family_inside,
     has_family,
     load_family,
     read_model_config,
@@ -42,7 +42,7 @@ from edgeformer.families import (
 from edgeformer.families._wrappers import WRAPPERS
 from edgeformer.families.picture_text import PictureTextFamily, load_seeing, with_tower
 from edgeformer.manifest.parts import SpecialTokens, sha256
-from edgeformer.manifest.pictures import GridProcessor, PatchTilesProcessor, PictureProcessor
+from edgeformer.manifest.pictures.processor import PictureProcessor
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -140,7 +140,7 @@ def open_source(
         WeightsError: the hub does not provide it.
     """
     found = model if isinstance(model, FoundModel) else find_model(model)
-    seeing = None if text_only else load_seeing(found.hf_config.get("model_type"))
+    seeing = None if text_only else load_seeing(found.hf_config)
     if seeing is not None and _read_head(found, pooling, normalize) is None:
         return _open_seeing(found, seeing, context_length)
     found = find_text_model(found)
@@ -149,7 +149,7 @@ def open_source(
     pooled = _read_head(found, pooling, normalize)
     if pooled is None:
         family, config = read_model_config(found.hf_config, context_length)
-        family = replace(family, nested=found.text_model_of is not None)
+        family = family_inside(family, found.text_model_of)
         config = _with_score(found, _with_stored_positions(found, family, config))
         if config.sees_pictures:
             pictures = read_picture_processor(found.folder)
@@ -200,21 +200,12 @@ def _open_seeing(found: FoundModel, seeing: PictureTextFamily, context_length: i
         pictures = read_picture_processor(found.folder, seeing.picture_options(found.hf_config, config))
         if pictures.kind != seeing.processor:
             raise ConfigError(f"the processor of its pictures is of kind {pictures.kind}, not {seeing.processor}.")
-        config = _for_pictures(config, pictures)
+        config = pictures.fitted(config)
     except ConfigError as error:
         raise ConfigError(f"{error}{instead}") from error
     return ModelSource(
         **vars(found), family=family, config=checked(config), pictures=pictures, text_config=text.hf_config
     )
-
-
-def _for_pictures(config: PictureTextConfig, pictures: PictureProcessor) -> PictureTextConfig:
-    """Return the config for the pictures that a processor makes. Raises ConfigError where it does not read them."""
-    if isinstance(pictures, PatchTilesProcessor):
-        return config.with_patches(pictures.patch, pictures.square, 1, pictures.most_patches // pictures.square)
-    if not isinstance(pictures, GridProcessor):
-        return config.with_picture_size(pictures.size.height, pictures.size.width)
-    return config.with_patches(pictures.patch, pictures.square, pictures.frames, pictures.most_rows * pictures.square)
 
 
 def text_only_instead(model_type: str) -> str:
@@ -251,7 +242,7 @@ def _open_answers(found: FoundModel, head: ClassificationHead, context_length: i
             f"{found.origin} takes token {outside[0]} for an answer, and its tokens are 0 to "
             f"{causal.vocab_size - 1}. Correct the tokens in the config of its LogitScore module."
         )
-    family = replace(family, nested=found.text_model_of is not None)
+    family = family_inside(family, found.text_model_of)
     config = _with_score(found, EncoderConfig.of_decoder(causal, head))
     return ModelSource(**vars(found), family=family, config=config, causal=causal, answers=head.tokens or ())
 
@@ -299,7 +290,12 @@ def lacks_family(found: FoundModel) -> bool:
     The text model inside a model of several is read by a family only.
     """
     model_type = found.hf_config.get("model_type")
-    if not isinstance(model_type, str) or model_type in REFUSED or has_family(model_type) or load_seeing(model_type):
+    if (
+        not isinstance(model_type, str)
+        or model_type in REFUSED
+        or has_family(model_type)
+        or load_seeing(found.hf_config)
+    ):
         return False
     return text_config(found.hf_config) is None
 

@@ -8,6 +8,7 @@ parameter name to torch tensor; an export accepts any such mapping.
 import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -22,6 +23,7 @@ from edgeformer.checkpoints.weight_map import find_weight_files
 from edgeformer.config import AttentionConfig, DeltaNetConfig, ModelConfig
 from edgeformer.errors import WeightsError
 from edgeformer.families import Family, find_tensors
+from edgeformer.families._family import Place
 from edgeformer.lora.adapter_tensors import LoraAdapter, Update
 from edgeformer.lora.merged_adapter import Changes, MergedAdapter
 from edgeformer.manifest.parts import LeftOut
@@ -105,6 +107,7 @@ class CheckpointWeights(LazyWeights):
         for name in sorted(self._shapes, key=self._part):
             self._members.setdefault(self._places[name].tensor, []).append(name)
 
+        self._places |= self._straight_experts()
         problems, expected = [], self._expected_shapes()
         self._expected = expected
         for theirs, shape in expected.items():
@@ -193,14 +196,35 @@ class CheckpointWeights(LazyWeights):
             if "#" in tensor:
                 expected |= {row: tuple(rest) for row in _rows(tensor, rows)}
                 continue
-            # Packed parameters share the rows of the tensor; otherwise it holds one parameter, or a copy for each name.
-            shape, packed = list(self._shapes[names[0]]), self._places[names[0]].packed
-            if packed:
-                shape[packed.axis] = sum(self._shapes[name][packed.axis] for name in names)
+            shape = self._shape_of(names)
             if self._places[names[0]].transposed:
                 shape[-2:] = shape[:-3:-1]
             expected[tensor] = tuple(shape)
         return expected
+
+    def _shape_of(self, names: list[str]) -> list[int]:
+        """Return the shape of a tensor that holds parameters, if it is not transposed.
+
+        Packed parameters share the rows of the tensor; otherwise it holds one parameter, or a copy for each name.
+        """
+        shape, packed = list(self._shapes[names[0]]), self._places[names[0]].packed
+        if packed:
+            shape[packed.axis] = sum(self._shapes[name][packed.axis] for name in names)
+        return shape
+
+    def _straight_experts(self) -> dict[str, Place]:
+        """Return the places of parameters of experts that are not stored transposed, where their family has them so.
+
+        transformers 5 reads those of Qwen3-VL-MoE both ways, by their shape, and writes them as they are computed with.
+        """
+        found: dict[str, Place] = {}
+        for tensor, names in self._members.items():
+            shape = self._shape_of(names)
+            if not self._places[names[0]].transposed or len(shape) != 3 or shape[1] == shape[2]:
+                continue
+            if tensor in self._stored and list(self._open(tensor).get_shape()) == shape:
+                found |= {name: replace(self._places[name], transposed=False) for name in names}
+        return found
 
     def _open(self, tensor: str) -> Any:
         """Return a tensor of the checkpoint that is read when it is indexed; blocks of MXFP4 as what they mean."""
@@ -376,8 +400,8 @@ def _left_out(modality: str, names: Iterable[str], stored: Mapping[str, TensorFi
 
 
 def _are_kernels(found: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """Return whether a matrix is stored as the kernels of a convolution over frames, a row for each."""
-    return len(found) == 5 and len(shape) == 2 and found[0] == shape[0] and math.prod(found) == math.prod(shape)
+    """Return whether a matrix is stored as the kernels of a convolution over pixels, or frames of them, each a row."""
+    return len(found) in (4, 5) and len(shape) == 2 and found[0] == shape[0] and math.prod(found) == math.prod(shape)
 
 
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:

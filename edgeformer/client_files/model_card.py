@@ -14,7 +14,6 @@ from edgeformer.config import (
     DecoderConfig,
     DualEncoderConfig,
     EncoderConfig,
-    ModelConfig,
     PictureTextConfig,
     PoolingHead,
     Seq2SeqConfig,
@@ -26,8 +25,6 @@ from edgeformer.contract.tensors import past_names
 from edgeformer.manifest.accounting import account, cache_element_bytes
 from edgeformer.manifest.deployment import DEPLOYMENTS, OPERATORS_FILE
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.pictures import GridProcessor, PatchTilesProcessor, PictureProcessor
-from edgeformer.manifest.placeholders import GridPlaceholder, Placeholder
 
 TEMPLATE = Path(__file__).with_suffix(".md.jinja")
 BERT_MASK = "[MASK]"
@@ -249,28 +246,14 @@ def _sizes(manifest: Manifest) -> dict[str, object]:
     if manifest.pictures is None or manifest.vocab_size:
         rows |= {"vocabulary": f"{manifest.vocab_size:,}", "context": f"{manifest.context_length:,} tokens"}
     if manifest.pictures is not None and model is not None:
-        rows["pictures"] = _pictures(manifest.pictures, manifest.placeholder, model)
+        tokens = model.picture_tokens if isinstance(model, PictureTextConfig) else model.input_stack.context_length
+        rows["pictures"] = manifest.pictures.described(tokens)
     if cache.num_layers:
         kind = "" if manifest.cache_scales is None else f", {manifest.cache_scales.precision}"
         rows["cache"] = f"{cache.elements_per_token * cache_element_bytes(manifest):,} bytes a token{kind}"
         if cache.recurrent:
             rows["states of fixed size"] = f"{cache.size_in_bytes(cache_element_bytes(manifest), 1, 0):,} bytes a text"
     return rows
-
-
-def _pictures(pictures: PictureProcessor, placeholder: Placeholder | None, model: ModelConfig) -> str:
-    """Return the size of pictures, and how many tokens they become."""
-    if isinstance(pictures, GridProcessor):
-        sizes = f"{pictures.min_pixels:,} to {pictures.max_pixels:,} pixels"
-        return f"{sizes}, a token for each {pictures.side} × {pictures.side} of them"
-    if isinstance(pictures, PatchTilesProcessor):
-        sizes = f"{pictures.min_tokens:,} to {pictures.max_tokens:,} tokens by size"
-        return f"{sizes}, and larger ones in up to {pictures.max_tiles} tiles of {pictures.tile} pixels a side"
-    tiles = "" if pictures.kind == "fixed_size" else "tiles of "
-    count = model.input_stack.context_length
-    if placeholder is not None and not isinstance(placeholder, GridPlaceholder):
-        count = placeholder.count
-    return f"{tiles}{pictures.size} pixels, {count:,} tokens each"
 
 
 def _stack(config: StackConfig) -> str:

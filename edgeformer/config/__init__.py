@@ -43,25 +43,20 @@ from edgeformer.config.models import (
     Seq2SeqConfig,
     StackConfig,
     Task,
+    TokenDropout,
     TokenProjection,
     VisionConfig,
 )
 from edgeformer.config.norm import NormConfig
 from edgeformer.config.pictures import (
     AttentionPooler,
-    AveragePoolProjector,
     Bidirectional,
     Grid,
-    LinearProjector,
-    MergerProjector,
-    MlpProjector,
     PatchStem,
     PatchVectors,
     PatchWindows,
     PictureClassifier,
     PicturePooling,
-    PixelShuffleProjector,
-    Projector,
     TokenPooler,
 )
 from edgeformer.config.position import (
@@ -82,6 +77,7 @@ from edgeformer.config.position import (
     TransformerXLConfig,
     YarnScaling,
 )
+from edgeformer.config.projectors import Projector
 from edgeformer.config.recurrent import DeltaNetConfig, RecurrentConfig, ShortConvConfig, StateSpaceConfig
 
 __all__ = [
@@ -92,7 +88,6 @@ __all__ = [
     "AttentionConfig",
     "AttentionPooler",
     "AudioStem",
-    "AveragePoolProjector",
     "Bidirectional",
     "BlockConfig",
     "BottleneckConfig",
@@ -111,13 +106,10 @@ __all__ = [
     "LatentConfig",
     "LayerInputConfig",
     "LearnedPositions",
-    "LinearProjector",
     "LinearScaling",
     "Llama3Scaling",
     "LongRopeScaling",
     "MaskedLMHead",
-    "MergerProjector",
-    "MlpProjector",
     "ModelConfig",
     "NormConfig",
     "PatchStem",
@@ -127,7 +119,6 @@ __all__ = [
     "PictureClassifier",
     "PicturePooling",
     "PictureTextConfig",
-    "PixelShuffleProjector",
     "Pooling",
     "PoolingHead",
     "PoolingLayer",
@@ -152,6 +143,7 @@ __all__ = [
     "T5BiasConfig",
     "Task",
     "TextVectorHead",
+    "TokenDropout",
     "TokenPooler",
     "TokenProjection",
     "TransformerXLConfig",

@@ -13,6 +13,7 @@ import functools
 import math
 import types
 import typing
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from edgeformer.errors import ConfigError, shown
@@ -169,11 +170,23 @@ def _decode_union(members: tuple[Any, ...], data: Any, path: str) -> Any:
             if typing.get_origin(member) is form:
                 return _decode(member, data, path)
         _expect(False, data, path, "one of the types " + ", ".join(member.__name__ for member in choices))
-    by_kind = {_kind_of(member): member for member in choices}
+    return _decode(_chosen({_kind_of(member): member for member in choices}, data, path), data, path)
+
+
+def kind_from_json(kinds: Mapping[str, type[T]], data: Any, path: str = "") -> T:
+    """Return a dataclass built from the output of `to_json`, of the kind that its field `kind` says.
+
+    Raises ConfigError for another kind, and as `from_json`.
+    """
+    return typing.cast(T, _decode_dataclass(_chosen(kinds, data, path), data, path))
+
+
+def _chosen(kinds: Mapping[Any, Any], data: Any, path: str) -> Any:
+    """Return the class of the kind that data says. Raises ConfigError for another kind."""
     kind = data.get("kind") if isinstance(data, dict) else None
-    known = isinstance(data, dict) and (kind is None or isinstance(kind, str)) and kind in by_kind
-    _expect(known, data, path, f"an object of kind {sorted(name for name in by_kind if name is not None)}")
-    return _decode(by_kind[kind], data, path)
+    known = isinstance(data, dict) and (kind is None or isinstance(kind, str)) and kind in kinds
+    _expect(known, data, path, f"an object of kind {sorted(name for name in kinds if name is not None)}")
+    return kinds[kind]
 
 
 def _kind_of(member: Any) -> str | None:

@@ -11,8 +11,7 @@ import math
 import pkgutil
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, Seq2SeqConfig
 from edgeformer.documents import schema
@@ -20,7 +19,8 @@ from edgeformer.errors import ConfigError, ContextLengthError, shown
 from edgeformer.families import _nested
 from edgeformer.families._encoder import read_decoder_head
 from edgeformer.families._family import Computed, Family, Fields
-from edgeformer.families._nested import find_tensors
+from edgeformer.families._layers import both_ways
+from edgeformer.families._nested import family_inside, find_tensors
 from edgeformer.families._neutral import WITHOUT_EFFECT
 from edgeformer.families._refused import REFUSED
 from edgeformer.manifest.accounting import account
@@ -35,7 +35,7 @@ TRY_TRANSFORMERS_BACKEND = " transformers' own module may be tried instead: --ba
 """End of an error about a config.json that the family of a decoder refuses."""
 
 __all__ = [
-    "REFUSED", "Computed", "Family", "Fields", "checked", "family_names", "find_tensors", "has_family",
+    "REFUSED", "Computed", "Family", "Fields", "checked", "family_inside", "family_names", "find_tensors", "has_family",
     "load_family", "read_model_config", "text_config",
 ]  # fmt: skip
 
@@ -99,7 +99,7 @@ def read_model_config(data: dict[str, Any], context_length: int | None = None) -
                 "reads (edgeformer models lists them)."
             )
         family, config = read_model_config(text, context_length)
-        return replace(family, nested=True), config
+        return family_inside(family, data["model_type"]), config
     experts = next((name for name in EXPERTS if data.get(name)), None)
     if experts is not None and not has_family(data["model_type"]):
         raise ConfigError(
@@ -114,8 +114,13 @@ def read_model_config(data: dict[str, Any], context_length: int | None = None) -
         with _values_of(data):
             fields = Fields(read, family.defaults)
             config = family.read_config(fields, context_length)
+            is_encoder = family.reads_is_causal and not fields.choice("is_causal", {True: True, False: False}, True)
             fields.finish()
-            if isinstance(config, DecoderConfig) and (head := read_decoder_head(fields, data.get("architectures"))):
+            if is_encoder:
+                head = read_decoder_head(fields, data.get("architectures"))
+                family = family.without_head({} if head is None else {"classifier.output": "score|classifier"})
+                config = both_ways(cast(DecoderConfig, config), head)
+            elif isinstance(config, DecoderConfig) and (head := read_decoder_head(fields, data.get("architectures"))):
                 family = family.without_head({"classifier.output": "score|classifier"})
                 config = EncoderConfig.of_decoder(config, head=head)
             elif isinstance(config, EncoderConfig) and family.is_decoder:

@@ -145,6 +145,8 @@ class Family:
         encoder_class: transformers' class of the encoder alone, of families of encoder-decoders that have one.
         nested: whether the checkpoint holds other models beside this one, which has a prefix there (`_nested.py`).
         sees: whether its tensors of other modalities are read, too, by their names without `model.`.
+        reads_is_causal: whether is_causal = false in config.json lets the tokens of a decoder see those behind them,
+            too, as embedders have it.
     """
 
     summary: str
@@ -160,6 +162,7 @@ class Family:
     encoder_class: str | None = None
     nested: bool = False
     sees: bool = False
+    reads_is_causal: bool = False
 
     @property
     def is_decoder(self) -> bool:

@@ -41,6 +41,18 @@ def bidirectional(config: DecoderConfig, head: EncoderHead | None = None) -> Enc
     return vary_attention(encoder, [{"causal": False}] * len(encoder.blocks))
 
 
+def both_ways(config: DecoderConfig, head: EncoderHead | None) -> EncoderConfig:
+    """Return the encoder of a decoder with `is_causal` = false; head: as in `bidirectional`.
+
+    A window then is as wide on each side as it was, and includes its last token. Source: masking_utils.py of
+    transformers, create_bidirectional_sliding_window_mask.
+    """
+    encoder = bidirectional(config, head)
+    windows = (attention.window for attention in encoder.attentions)
+    wider = (None if window is None or window + 1 >= config.context_length else window + 1 for window in windows)
+    return vary_attention(encoder, [{"window": window} for window in wider])
+
+
 def read_layer_types(fields: Fields, otherwise: list[str], local: str = SLIDING) -> list[str]:
     """Return the attention type of each layer, `local` or full, from `layer_types`.
 

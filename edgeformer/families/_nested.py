@@ -7,11 +7,13 @@ Source: transformers/configuration_utils.py, transformers/conversion_mapping.py.
 
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from edgeformer.errors import ConfigError, shown
+from edgeformer.families._experts import COUNTS
 from edgeformer.families._family import Family
 from edgeformer.families._neutral import is_neutral
 from edgeformer.families._wrappers import (
@@ -72,7 +74,7 @@ def text_config(
     is_flat = inner is None
     given = {name: value for name, value in (data if inner is None else inner).items() if not is_foreign(name, wrapper)}
     kind = wrapper.text if is_flat else str(given.get("model_type") or wrapper.text)
-    text = {**text_defaults().get(kind, {}), **wrapper.defaults, **given, "model_type": kind}
+    text = {**_defaults_beside(kind, given), **wrapper.defaults, **given, "model_type": kind}
     if is_flat:
         text = {name: value for name, value in text.items() if name not in OF_THE_WHOLE} | {"model_type": kind}
     else:
@@ -81,6 +83,12 @@ def text_config(
     text[TIED] = _is_tied(data, given, wrapper, stored)
     text = _with_plain_positions(text_config(text, stored) or text)
     return text | {"model_type": SAME_ON_TEXT.get(text["model_type"], text["model_type"])}
+
+
+def _defaults_beside(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the defaults of a model_type, without that of a number of experts that is given under another name."""
+    counted = any(given.get(name) is not None for name in COUNTS)
+    return {name: value for name, value in text_defaults().get(kind, {}).items() if not (counted and name in COUNTS)}
 
 
 @cache
@@ -128,6 +136,14 @@ def _with_plain_positions(text: dict[str, Any]) -> dict[str, Any]:
             rope = {key: value for key, value in plain[name].items() if not key.startswith("mrope_")}
             plain[name] = {key: "default" if value == "mrope" else value for key, value in rope.items()}
     return plain
+
+
+def family_inside(family: Family, model_type: str | None) -> Family:
+    """Return the family of a text model inside a model of a type; as it is where that is None."""
+    wrapper = None if model_type is None else wrapper_of(model_type)
+    if wrapper is None:
+        return replace(family, nested=model_type is not None)
+    return replace(family, nested=True, transposed=(*family.transposed, *wrapper.transposed))
 
 
 def find_tensors(family: Family, stored: Collection[str]) -> tuple[dict[str, str], dict[str, list[str]]]:

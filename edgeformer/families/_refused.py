@@ -8,7 +8,6 @@ REFUSED = {
     "bigbird_pegasus": "its encoder has the block-sparse attention of BigBird",
     "canine": "it hashes characters, and shortens and lengthens the text by convolutions",
     "convbert": "convolutions whose kernels are computed from the text take the place of some heads",
-    "esm": "it scales the embeddings of a text by how many of its tokens are masked (token dropout)",
     "fnet": "it has Fourier transforms in place of attention",
     "funnel": "it shortens the text between blocks by pooling",
     "ibert": "it computes with integers that its checkpoints are quantized to",
@@ -21,6 +20,7 @@ REFUSED = {
         "with; the same checkpoint with model_type 'gte' is exported"
     ),
     "nystromformer": "its attention approximates scores by landmarks and a convolution",
+    "pixtral": "it is a tower alone, which reads pictures of any size; models with it are `llava` and `mistral3`",
     "prophetnet": "its decoder predicts several tokens at a time by several streams",
     "reformer": "its attention sorts tokens by hashes, and its residual streams are reversible",
     "siglip2": "it reads pictures of any shape (NaFlex); SigLIP 2 of one resolution has model_type 'siglip'",

@@ -96,6 +96,8 @@ def read_rotary(
     stated = read_rope_fields(fields) or otherwise or {}
     parameters = {name: value for name, value in stated.items() if name not in known}
     base = fields.take("rope_theta", base)
+    if fraction is None and parameters.get("partial_rotary_factor") == 1:
+        del parameters["partial_rotary_factor"]  # whole heads rotate, as they do anyway
     if fraction is not None:
         outside = fields.take("partial_rotary_factor", fraction)
         fraction = parameters.pop("partial_rotary_factor", None) or outside

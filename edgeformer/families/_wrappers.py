@@ -25,6 +25,7 @@ class Wrapper:
         fields: further fields of the other modalities, which `is_foreign` does not recognize.
         unread: fields of the whole config.json that nothing reads, whose names fields of the text model may have.
         inside: what its text model computes otherwise by itself.
+        transposed: patterns of tensors that it stores transposed, unlike its text model by itself.
     """
 
     text: str
@@ -34,12 +35,18 @@ class Wrapper:
     fields: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     inside: str = ""
+    transposed: tuple[str, ...] = ()
 
 
 LLAVA = ("ignore_index",)
 """Field of LLaVA and its successors that matters in training only."""
 IDEFICS3 = ("_flash_attn_2_enabled", "_pad_token_id", "neftune_noise_alpha", "qk_layer_norms", "scale_factor")
 """Fields of Idefics3 and SmolVLM that generation of text does not read: of training, of vision, and a padding token."""
+PADDLE = (
+    "attention_probs_dropout_prob", "compression_ratio", "hidden_dropout_prob", "ignored_index", "max_sequence_length",
+    "rope_is_neox_style", "use_3d_rope", "use_flash_attention", "weight_share_add_bias",
+)  # fmt: skip
+"""Fields of published files of PaddleOCR-VL that transformers does not read."""
 
 WRAPPERS = {
     "aya_vision": Wrapper(text="cohere2", tied=True, fields=("adapter_layer_norm_eps", "downsample_factor")),
@@ -65,6 +72,7 @@ WRAPPERS = {
     "llava_next_video": Wrapper(text="llama", fields=(*LLAVA, "spatial_pool_mode", "spatial_pool_stride")),
     "llava_onevision": Wrapper(text="qwen2"),
     "mistral3": Wrapper(text="mistral", tied=True, fields=("spatial_merge_size",)),
+    "paddleocr_vl": Wrapper(text="paddleocr_vl_text", tied=True, fields=PADDLE),
     "qwen2_5_omni": Wrapper(text="qwen2_5_omni_thinker", place="thinker_config"),
     "qwen2_5_omni_thinker": Wrapper(
         text="qwen2_5_omni_text", fields=("position_id_per_seconds", "seconds_per_chunk", "user_token_id")
@@ -75,6 +83,10 @@ WRAPPERS = {
     "qwen3_5": Wrapper(text="qwen3_5_text"),
     "qwen3_5_moe": Wrapper(text="qwen3_5_moe_text"),
     "qwen3_vl": Wrapper(text="qwen3_vl_text"),
+    "qwen3_vl_moe": Wrapper(
+        text="qwen3_vl_moe_text", defaults={"norm_topk_prob": True},
+        transposed=("*.experts.gate_up_proj", "*.experts.down_proj"),
+    ),
     "smolvlm": Wrapper(text="llama", fields=IDEFICS3),
     "video_llava": Wrapper(text="llama", fields=LLAVA),
     "vipllava": Wrapper(text="llama", fields=LLAVA),
@@ -99,8 +111,8 @@ INSEPARABLE = {
 """Models that are exported whole alone, because their text models compute something else by themselves."""
 
 SAME_ON_TEXT = {
-    "glm4v_text": "glm4", "qwen2_5_omni_text": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen2_vl_text": "qwen2",
-    "qwen3_vl_text": "qwen3",
+    "glm4v_text": "glm4", "paddleocr_vl_text": "llama", "qwen2_5_omni_text": "qwen2", "qwen2_5_vl_text": "qwen2",
+    "qwen2_vl_text": "qwen2", "qwen3_vl_moe_text": "qwen3_moe", "qwen3_vl_text": "qwen3",
 }  # fmt: skip
 """Types of text models that compute on text what another family computes."""
 
@@ -111,7 +123,8 @@ WORDS = {
     },
     "audio": {"audio", "boa", "code2wav", "eoa", "sound", "speech", "talker", "token2wav"},
     "projection": {
-        "adapter", "aligner", "connector", "merger", "mm", "modal", "multimodal", "projection", "projector", "qformer",
+        "adapter", "aligner", "ar", "connector", "merger", "mm", "modal", "multimodal", "projection", "projector",
+        "qformer",
     },
 }  # fmt: skip
 """Words of names, separated by underscores, of fields and modules of other modalities."""

@@ -23,4 +23,5 @@ FAMILY = Family(
     read_config=read_config,
     tensors=TENSORS,
     defaults={"hidden_act": "relu2", "rms_norm_eps": 1e-5},
+    reads_is_causal=True,
 )

@@ -41,4 +41,5 @@ FAMILY = Family(
     read_config=read_config,
     tensors=olmo2.FAMILY.tensors,
     defaults={"num_key_value_heads": 32, "rms_norm_eps": 1e-5, "sliding_window": 4096},
+    reads_is_causal=True,
 )

@@ -63,4 +63,5 @@ FAMILY = Family(
     defaults={
         "num_key_value_heads": 16, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True,
     },
+    reads_is_causal=True,
 )  # fmt: skip

@@ -40,4 +40,5 @@ FAMILY = Family(
     summary="Granite, dense: multipliers of embeddings, scores, branches and logits",
     read_config=read_config,
     tensors=TENSORS,
+    reads_is_causal=True,
 )

@@ -121,4 +121,5 @@ FAMILY = Family(
     tensors=TENSORS,
     # Old checkpoints store a table that the config determines.
     computed_tensors={r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq": "rotary_frequencies"},
+    reads_is_causal=True,
 )

@@ -22,4 +22,5 @@ FAMILY = Family(
     read_config=read_config,
     tensors=TENSORS,
     defaults=mistral.FAMILY.defaults,
+    reads_is_causal=True,
 )

@@ -21,4 +21,5 @@ FAMILY = Family(
     read_config=read_config,
     tensors=TENSORS,
     defaults={"num_key_value_heads": 8, "sliding_window": 4096},
+    reads_is_causal=True,
 )

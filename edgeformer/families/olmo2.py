@@ -35,4 +35,5 @@ FAMILY = Family(
         "blocks.*.feed_forward_output_norm": "model.layers.*.post_feedforward_layernorm",
     },
     defaults={"rms_norm_eps": 1e-5},
+    reads_is_causal=True,
 )

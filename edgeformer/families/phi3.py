@@ -32,4 +32,5 @@ FAMILY = Family(
         **packed_gate_up("model.layers.*.mlp.gate_up_proj"),
     },
     defaults={"rms_norm_eps": 1e-5, "original_max_position_embeddings": 4096},
+    reads_is_causal=True,
 )

@@ -32,4 +32,5 @@ FAMILY = Family(
     defaults={
         "num_key_value_heads": 32, "use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28,
     },
+    reads_is_causal=True,
 )  # fmt: skip

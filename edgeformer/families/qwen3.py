@@ -21,4 +21,5 @@ FAMILY = Family(
     read_config=read_config,
     tensors=TENSORS | QK_NORM_TENSORS,
     defaults={"head_dim": 128, **qwen2.FAMILY.defaults},
+    reads_is_causal=True,
 )

@@ -44,4 +44,5 @@ FAMILY = Family(
         "num_key_value_heads": 4, "tie_word_embeddings": True, "rope_theta": 2000000.0, "no_rope_layer_interval": 4,
         "use_sliding_window": False,
     },
+    reads_is_causal=True,
 )  # fmt: skip

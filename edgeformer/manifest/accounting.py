@@ -7,14 +7,11 @@ from typing import Any, NamedTuple
 
 from edgeformer.config import (
     AttentionPooler,
-    AveragePoolProjector,
     DecoderConfig,
     DisentangledConfig,
     EncoderConfig,
     GridVisionConfig,
     LearnedPositions,
-    MergerProjector,
-    MlpProjector,
     ModelConfig,
     PictureTextConfig,
     StackConfig,
@@ -240,26 +237,9 @@ def _decoder_head(config: DecoderConfig) -> int:
 
 
 def _projector(config: PictureTextConfig) -> int:
-    if isinstance(config.projector, MergerProjector):
-        return _mergers(config, config.projector)
-    hidden, bias = config.hidden_size, config.projector.bias
-    newline = hidden * bool(config.newline)
-    match config.projector:
-        case MlpProjector() as mlp:
-            size = mlp.size or hidden
-            layers = size * (config.feature_size + bias) + hidden * (size + bias)
-            return newline + layers + norm_weights(mlp.norm, config.feature_size)
-        case AveragePoolProjector() as pool:
-            return newline + hidden * (config.feature_size + bias) + norm_weights(pool.norm, config.feature_size)
-    return newline + hidden * (config.feature_size + bias)
-
-
-def _mergers(config: PictureTextConfig, projector: MergerProjector) -> int:
-    """Return the number of weights of the projector of squares, and of those of further states."""
-    inputs, more = config.feature_size, len(config.deepstack or ())
-    layers = inputs * (inputs + 1) + config.hidden_size * (inputs + 1)
-    patch = inputs // projector.factor**2
-    return (1 + more) * layers + norm_weights(projector.norm, patch) + more * norm_weights(projector.norm, inputs)
+    more = len(config.deepstack or ())
+    newline = config.hidden_size * bool(config.newline)
+    return newline + config.projector.weights(config.feature_size, config.hidden_size, more)
 
 
 def _vision_head(config: VisionConfig) -> int:

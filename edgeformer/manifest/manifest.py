@@ -35,8 +35,9 @@ from edgeformer.manifest.parts import (
     TextPrompts,
     sha256,
 )
-from edgeformer.manifest.pictures import FixedSizeProcessor, PictureProcessor
-from edgeformer.manifest.placeholders import Placeholder
+from edgeformer.manifest.pictures.fixed_size import FixedSizeProcessor
+from edgeformer.manifest.pictures.processor import PictureProcessor
+from edgeformer.manifest.placeholders.placeholder import Placeholder
 from edgeformer.manifest.plan import ExportPlan
 from edgeformer.manifest.quantization import Smoothing
 

@@ -8,9 +8,9 @@ from edgeformer.models.decoder import Decoder
 from edgeformer.models.dual_encoder import DualEncoder
 from edgeformer.models.encoder import Encoder
 from edgeformer.models.kinds import KINDS
+from edgeformer.models.pictures.vision import VisionEncoder, picture_constants
 from edgeformer.models.seq2seq import Seq2Seq
 from edgeformer.models.stack import stack_constants
-from edgeformer.models.vision import VisionEncoder, picture_constants
 
 __all__ = ["Decoder", "DualEncoder", "Encoder", "Seq2Seq", "VisionEncoder", "build_model", "model_constants"]
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from edgeformer.config import DualEncoderConfig
 from edgeformer.models.encoder import Encoder
 from edgeformer.models.heads import normalized
-from edgeformer.models.vision import VisionEncoder
+from edgeformer.models.pictures.vision import VisionEncoder
 
 
 class DualEncoder(nn.Module):

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgeformer import ops
-from edgeformer.config import AudioStem, EncoderConfig
+from edgeformer.config import AudioStem, EncoderConfig, PoolingHead, TokenDropout
 from edgeformer.models.heads import HEADS
 from edgeformer.models.stack import Run, Stack
 
@@ -67,7 +67,11 @@ class Encoder(Stack):
         self, inputs: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
     ) -> Tensor:
         """Return the last states [B, S, E] without the head; arguments are those of `forward`."""
+        if isinstance(self.config.head, PoolingHead) and self.config.head.skips_prompt:
+            inputs = torch.where(inputs < 0, -1 - inputs, inputs)
         x = self.stem(inputs) if self.config.audio is not None else self.embed_tokens(inputs)
+        if self.config.token_dropout is not None:
+            x = _without_masks(x, inputs, attention_mask, self.config.token_dropout)
         if self.config.token_projection is not None:
             rows = _trigrams(x, attention_mask) if self.config.token_projection.trigrams else x
             x = self.token_projection(rows)
@@ -97,6 +101,16 @@ class Encoder(Stack):
             x, _ = self.run_block(index, x, (), run)
         states: Tensor = self.final_norm(x)
         return states
+
+
+def _without_masks(rows: Tensor, ids: Tensor, attention_mask: Tensor | None, dropout: TokenDropout) -> Tensor:
+    """Return rows [B, S, W] of tokens, zeros for masks and the others scaled by how many tokens of a text are masks."""
+    masks = ids == dropout.mask_token  # [B, S]
+    seen = torch.ones_like(ids) if attention_mask is None else attention_mask
+    lengths = seen.sum(1).clamp(min=1).to(torch.float32)
+    observed = (masks.to(torch.int64) * seen).sum(1).to(torch.float32) / lengths
+    factors = ((1 - dropout.trained) / (1 - observed)).unsqueeze(1)  # [B, 1], in float32 in transformers, too
+    return rows * torch.where(masks, torch.zeros_like(factors), factors).unsqueeze(-1).to(rows.dtype)
 
 
 def _trigrams(rows: Tensor, attention_mask: Tensor | None) -> Tensor:

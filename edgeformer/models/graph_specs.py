@@ -31,7 +31,6 @@ from edgeformer.contract.tensors import (
     dual_inputs,
     embedding_decoder_inputs,
     output_names,
-    patch_inputs,
     picture_inputs,
     present_names,
     seq2seq_decoder_inputs,
@@ -164,20 +163,14 @@ def seq2seq_graphs(config: Seq2SeqConfig) -> tuple[GraphSpec, GraphSpec]:
 
 def picture_graphs(config: PictureTextConfig) -> dict[str, GraphSpec]:
     """Return the graphs with which a decoder reads pictures, by form, beside the one with which it reads text."""
-    cache, vision = config.cache_geometry, config.vision
-    axes = None if config.axes is None else AXES
-    if vision.kind == "grid_vision":
-        pictures = patch_inputs(vision.patches.inputs, vision.grid_input)
-    else:
-        patches = vision.patches
-        pictures = picture_inputs(patches.channels, patches.height, patches.width, config.tiled)
+    cache, axes = config.cache_geometry, None if config.axes is None else AXES
     return {
         "vision_encoder": GraphSpec(
             file=FORMS["vision_encoder"].file,
-            inputs=tuple(pictures),
+            inputs=tuple(config.vision.inputs(config.tiled)),
             outputs=("image_features",),
             wrap=_PictureGraph,
-            stack=vision,
+            stack=config.vision,
         ),
         "embed_tokens": GraphSpec(
             file=FORMS["embed_tokens"].file,

@@ -125,11 +125,12 @@ class Pooler(Layered):
     def read(self, states: Tensor, inputs: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, ...]:
         """Return the embedding of every text."""
         assert attention_mask is not None
-        return (self(states, attention_mask),)
+        pooled = attention_mask * (inputs >= 0) if self.config.skips_prompt else None
+        return (self(states, attention_mask, pooled),)
 
-    def forward(self, states: Tensor, attention_mask: Tensor) -> Tensor:
-        """Return the embedding [B, D] of states [B, S, E]; attention_mask: int64 [B, S] with 0 for padding."""
-        pooled = [pool(states, attention_mask, pooling) for pooling in self.config.poolings]
+    def forward(self, states: Tensor, attention_mask: Tensor, counted: Tensor | None = None) -> Tensor:
+        """Return the embedding [B, D] of states [B, S, E]; the other arguments are those of `pool`."""
+        pooled = [pool(states, attention_mask, pooling, counted) for pooling in self.config.poolings]
         vectors = self.layered(torch.cat(pooled, -1) if len(pooled) > 1 else pooled[0])
         return vectors if self.config.dimensions is None else vectors[:, : self.config.dimensions]
 
@@ -233,15 +234,21 @@ class PooledLayer(nn.Module):
         return y + (self.residual(x) if hasattr(self, "residual") else x)
 
 
-def pool(states: Tensor, attention_mask: Tensor, pooling: Pooling) -> Tensor:
+def pool(states: Tensor, attention_mask: Tensor, pooling: Pooling, counted: Tensor | None = None) -> Tensor:
     """Return the vectors [B, E] of states [B, S, E], as `Pooling` says.
 
     attention_mask: int64 [B, S], with 0 for tokens whose states count for nothing: padding, behind the others.
+    counted: the same, with 0 for a prompt in front of the others as well; None where all tokens count.
     """
+    valid = (attention_mask if counted is None else counted).unsqueeze(-1)  # [B, S, 1]
     if pooling == "first":
-        return states[:, 0]
-    valid = attention_mask.unsqueeze(-1)  # [B, S, 1]
+        if counted is None:
+            return states[:, 0]
+        places = (counted.cumsum(1) == 0).sum(1).clamp(max=states.shape[1] - 1)  # [B]: tokens of the prompt
+        return states.gather(1, places.view(-1, 1, 1).expand(-1, -1, states.shape[-1])).squeeze(1)
     count = valid.sum(1)  # [B, 1]
+    if counted is not None:
+        count = count.clamp(min=1)
     if pooling == "last":
         numbers = torch.arange(states.shape[1], device=states.device).unsqueeze(-1)  # [S, 1]
         places = (numbers * valid).amax(1, keepdim=True).expand(-1, -1, states.shape[-1])  # [B, 1, E]
@@ -251,7 +258,8 @@ def pool(states: Tensor, attention_mask: Tensor, pooling: Pooling) -> Tensor:
     states = states.masked_fill(valid == 0, 0)
     if pooling == "weighted_mean":
         # In float32, because the sum of the weights of 512 tokens is beyond float16.
-        weights = valid.cumsum(1).to(torch.promote_types(states.dtype, torch.float32)) * valid
+        numbers = attention_mask.unsqueeze(-1).cumsum(1)  # of the tokens, from 1 on
+        weights = numbers.to(torch.promote_types(states.dtype, torch.float32)) * valid
         return (states * (weights / weights.sum(1, keepdim=True)).to(states.dtype)).sum(1)
     divisor = count.to(states.dtype)
     return states.sum(1) / (divisor.sqrt() if pooling == "mean_sqrt" else divisor)

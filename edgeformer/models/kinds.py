@@ -28,9 +28,9 @@ from edgeformer.models.graph_specs import (
     seq2seq_graphs,
     vision_graph,
 )
-from edgeformer.models.picture_text import PictureText
+from edgeformer.models.pictures.picture_text import PictureText
+from edgeformer.models.pictures.vision import VisionEncoder
 from edgeformer.models.seq2seq import Seq2Seq
-from edgeformer.models.vision import VisionEncoder
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from edgeformer.export.importers.tokenizer_files import TokenizerFiles
 from edgeformer.export.progress import Progress, no_progress
 from edgeformer.lora.adapter_tensors import open_adapter
 from edgeformer.manifest.parts import Provenance, TextModelOf
-from edgeformer.manifest.placeholders import Placeholder
+from edgeformer.manifest.placeholders.placeholder import Placeholder
 from edgeformer.models.model_spec import model_spec_of
 
 NO_ADAPTERS: Mapping[str, str | Path] = MappingProxyType({})

@@ -23,8 +23,8 @@ ROLES = ("user", "assistant", "user")
 USER, ANSWER = "What is one and one?", "Two, of course."
 """A question and its answer, between which the chat template shows how it ends a turn."""
 
-PROBES = ("Hello, world!", " two  spaces,\ta tab\nand 1234567 numbers", "naïve café, 漢字, 🙂")
-"""Texts that tokenizers part ways at: beginnings, spaces, digits, letters beyond ASCII."""
+PROBES = ("Hello, world!", " two  spaces,\ta tab\nand 1234567 numbers", "naïve café, 漢字, 🙂", "cafe\u0301 ﬁ")
+"""Texts that tokenizers part ways at: beginnings, spaces, digits, letters beyond ASCII, accents apart."""
 
 RANK_BY_TOKENS = (
     "To rank by it, write modules.json and the template into its folder, as the reference of bundles says (Causal "
@@ -135,7 +135,12 @@ def other_reader_warnings(folder: Path) -> Iterator[str]:
     except Exception as error:  # of any class: what a tokenizer lacks shows anywhere in its constructor
         yield f"transformers cannot read the tokenizer, so its token ids were not compared: {shown(str(error), 200)}."
         return
-    for text in PROBES:
+    here, there = (
+        {str(token): (id, token.lstrip, token.rstrip, token.single_word) for id, token in added.items()}
+        for added in (ours.backend.get_added_tokens_decoder(), theirs.added_tokens_decoder)
+    )
+    unlike = [token for token, said in there.items() if here.get(token) != said]  # as other files say
+    for text in [*PROBES, *(f"a {token} b{token}c" for token in unlike)]:
         mine, other = ours.encode(text), list(theirs(text)["input_ids"])
         if mine != other:
             yield (

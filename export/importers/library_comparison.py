@@ -27,6 +27,7 @@ from edgeformer.export.reference.reference import Reference
 from edgeformer.export.reference.weight_streaming import streaming_parameters
 from edgeformer.models.kinds import KINDS
 from edgeformer.models.model_spec import model_spec_of
+from edgeformer.models.pictures.comparison import PicturesInText
 
 if TYPE_CHECKING:
     from edgeformer.transformers_backend.tensors.loaded_weights import LoadedWeights
@@ -244,7 +245,7 @@ def _place_embeddings(model: nn.Module, stored: Mapping[str, Tensor]) -> None:
             module.weight = nn.Parameter(value.expand(module.weight.shape), requires_grad=False)
 
 
-def _inputs(source: ModelSource) -> list[Tensor]:
+def _inputs(source: ModelSource) -> list[Tensor] | PicturesInText:
     """Return the inputs of every stack of the model, [1, N] or a spectrogram; those of a decoder are its target."""
     generator = torch.Generator().manual_seed(0)
     text = partial(_text, padding=source.hf_config.get("pad_token_id"), generator=generator)
@@ -286,7 +287,7 @@ def _text(stack: StackConfig, padding: int | None, generator: torch.Generator) -
     return tokens if not isinstance(padding, int) else tokens + (tokens >= padding)
 
 
-def _run_theirs(source: ModelSource, model: Any, stored: Mapping[str, Tensor], inputs: list[Tensor]) -> list[Tensor]:
+def _run_theirs(source: ModelSource, model: Any, stored: Mapping[str, Tensor], inputs: Any) -> list[Tensor]:
     """Return the outputs of transformers' module that are compared. Raises NotComparedError.
 
     A module of a head that does not run, although its parameters are the model's, is read by the module around it

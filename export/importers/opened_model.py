@@ -10,8 +10,8 @@ from torch import Tensor
 from edgeformer.export.importers.tokenizer_files import TokenizerFiles
 from edgeformer.lora.adapter_tensors import Update
 from edgeformer.manifest.parts import AdapterOrigin, Provenance, Similarity, SpecialTokens, TextPrompts
-from edgeformer.manifest.pictures import PictureProcessor
-from edgeformer.manifest.placeholders import Placeholder
+from edgeformer.manifest.pictures.processor import PictureProcessor
+from edgeformer.manifest.placeholders.placeholder import Placeholder
 from edgeformer.models.model_spec import ModelSpec
 
 

@@ -3,11 +3,11 @@
 | files                                    | tokenizers                                | read by                     |
 |------------------------------------------|-------------------------------------------|-----------------------------|
 | *.model                                  | SentencePiece: Llama, Gemma, T5, XLM-R, … | transformers, sentencepiece |
-| vocab.json and *.spm or *.model          | Marian, M2M100                            | the same, and by us         |
+| vocab.json and *.spm or *.model          | Marian, M2M100; PLBart without vocab.json | the same, and by us         |
 | tekken.json                              | Mistral                                   | transformers                |
 | tiktoken.model, a tokenizer.model of it  | tiktoken                                  | transformers, tiktoken      |
 | vocab.json, merges.txt, added_tokens.json| GPT-2 and its kin                         | transformers                |
-| vocab.txt                                | BERT and its kin                          | transformers                |
+| vocab.txt                                | BERT and its kin; ESM                     | transformers; by us, too    |
 | *.gguf                                   | byte-level, or pieces of SentencePiece    | us (`checkpoints.gguf`)     |
 
 transformers reads them once, when the model is exported; the runtime needs tokenizer.json only.
@@ -29,7 +29,7 @@ from edgeformer.checkpoints.weight_map import GGUF
 from edgeformer.client_files.files import copy_files
 from edgeformer.documents.json_document import read_object
 from edgeformer.errors import MissingDependencyError, require, shown
-from edgeformer.export.importers.piece_tokenizer import piece_tokenizer
+from edgeformer.export.importers.piece_tokenizer import piece_tokenizer, residue_tokenizer
 from edgeformer.manifest.deployment import ANYWHERE
 from edgeformer.runtime.text.tokenizer import CONFIG, Tokenizer
 
@@ -55,6 +55,9 @@ PROBES = (
 
 PLAIN_PROBES = 4
 """The first of them, which SentencePiece itself is asked for, too: it knows of no special tokens."""
+
+MOSES = {"biogpt": "BioGPT divides texts by the rules of Moses (sacremoses), which no tokenizer.json can hold"}
+"""Why tokenizers of some types of models cannot be written, even where transformers has the packages to read them."""
 
 READ_AS = {"umt5": "t5"}
 """Types of models whose tokenizer transformers makes of other files than tokenizer.json by another type alone."""
@@ -123,6 +126,8 @@ def _read(folder: Path) -> Any:
     """Return transformers' tokenizer of a folder, by the files that are there and no code of the model's."""
     AutoTokenizer = require("transformers", "transformers").AutoTokenizer
     model_type = read_object(folder / "config.json").get("model_type") if (folder / "config.json").is_file() else None
+    if model_type in MOSES:
+        raise ValueError(f"{MOSES[model_type]}; make the ids with transformers, and decode them there")
     options = {"tokenizer_type": READ_AS[model_type]} if model_type in READ_AS else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # Marian recommends a package that it uses for nothing here
@@ -144,21 +149,27 @@ def _write(theirs: Any, source: Path, folder: Path) -> None:
     theirs.save_pretrained(folder)
     saved = read_object(folder / CONFIG)
     if not (folder / STORED).is_file():
-        piece_tokenizer(theirs, _sentencepiece_model(_source_pieces(theirs))).save(str(folder / STORED))
+        _made(theirs).save(str(folder / STORED))
     copy_files(ANYWHERE, source, folder)
     if own := _config(source):
         known = {name: saved[name] for name in FROM_THE_CLASS if saved.get(name) is not None}
         (folder / CONFIG).write_text(json.dumps(known | own, indent=2, ensure_ascii=False), encoding="utf-8")
 
 
-def _source_pieces(theirs: Any) -> Path:
-    """Return the SentencePiece model that finds the pieces of a source. Raises ValueError for other tokenizers."""
+def _made(theirs: Any) -> Any:
+    """Return the tokenizer that does what one of transformers does in Python. Raises ValueError where none does."""
     kind = type(theirs).__name__
+    if kind == "EsmTokenizer":
+        return residue_tokenizer(theirs)
     if kind == "MarianTokenizer" and not theirs.separate_vocabs:
-        return Path(theirs.spm_files[0])
-    if kind == "M2M100Tokenizer":
-        return Path(theirs.spm_file)
-    raise ValueError(f"{kind} of transformers has no tokenizer.json")
+        pieces = theirs.spm_files[0]  # of the source
+    elif kind == "M2M100Tokenizer":
+        pieces = theirs.spm_file
+    elif kind == "PLBartTokenizer":
+        pieces = theirs.vocab_file
+    else:
+        raise ValueError(f"{kind} of transformers has no tokenizer.json")
+    return piece_tokenizer(theirs, _sentencepiece_model(Path(pieces)))
 
 
 def _sentencepiece_model(file: Path) -> Any:

@@ -7,7 +7,6 @@ from typing import Any
 
 from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.placeholders import RepeatedPlaceholder
 from edgeformer.runtime.request_values import flag, is_list, shown, text_or_ids
 from edgeformer.runtime.sessions.kernel_report import KernelReport, report_kernels
 from edgeformer.runtime.sessions.kernels import choose_kernels
@@ -53,7 +52,7 @@ class Model:
                 self.session, manifest.step_graphs[-1], inputs, ["logits", *(each.present for each in tensors)]
             )
         placeholder = manifest.placeholder
-        prompt_text = placeholder.text if isinstance(placeholder, RepeatedPlaceholder) else None
+        prompt_text = None if placeholder is None else placeholder.prompt_text
         self.tokenizer = Tokenizer(folder, prompt_text) if "tokenizer.json" in manifest.files else None
 
     def _open_graph(self, graph: str, captures: bool = False) -> Any:

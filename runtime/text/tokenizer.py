@@ -11,7 +11,7 @@ import tokenizers
 from edgeformer.config.tokenizer_limits import token_limit
 from edgeformer.documents.json_document import read_object
 from edgeformer.errors import BundleError, EdgeformerError, RequestError
-from edgeformer.manifest.placeholders import PromptText
+from edgeformer.manifest.placeholders.prompt_text import PromptText
 from edgeformer.runtime import request_values
 from edgeformer.runtime.request_values import is_list, shown, text_or_ids
 from edgeformer.runtime.text import chat_text, long_texts

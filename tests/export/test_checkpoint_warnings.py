@@ -138,6 +138,22 @@ BOS = {
 }
 
 
+TAG = {"content": "<tag>", "lstrip": True, "rstrip": False, "normalized": False, "single_word": False, "special": True}
+OTHERWISE = {
+    "a token of tokenizer_config.json alone": {"added_tokens_decoder": {"2048": TAG}},
+    "a special token that tokenizer.json lacks": {"additional_special_tokens": ["<tag>"]},
+    "a mask that takes the space before it": {"mask_token": TAG | {"__type": "AddedToken"}},
+    "accents that a class composes": {"tokenizer_class": "Qwen2Tokenizer"},
+}
+
+
+@pytest.mark.parametrize("case", OTHERWISE)
+def test_tokens_that_only_other_files_have_are_named(folder, case):
+    edit(folder, "tokenizer_config.json", **{"tokenizer_class": "PreTrainedTokenizerFast"} | OTHERWISE[case])
+    [found] = other_reader_warnings(folder)
+    assert ("'cafe\u0301" in found) == ("accents" in case) and ("<tag>" in found) == ("accents" not in case)
+
+
 @pytest.mark.parametrize("flags", [{}, {"add_bos_token": False}, {"add_bos_token": True}, {"add_eos_token": True}])
 @pytest.mark.parametrize("name", ["PreTrainedTokenizerFast", "LlamaTokenizer", "GPTNeoXTokenizer"])
 def test_ids_that_transformers_gives_otherwise_are_named(folder, name, flags):

@@ -12,6 +12,7 @@ import sys
 import pytest
 import sentencepiece
 from transformers import AutoTokenizer
+from transformers.models.esm.configuration_esm import get_default_vocab_list
 
 from edgeformer.checkpoints.found_model import PRESETS
 from edgeformer.export import export_model
@@ -160,6 +161,30 @@ def test_m2m100_takes_pieces_from_one_file_and_ids_from_another(tmp_path, lines,
     assert ours.decode(ours.encode("Hello, cat")) == "Hello, cat"
 
 
+@pytest.mark.parametrize(("codes", "language"), [("base", "python"), ("base", None), ("multi", "java")])
+def test_plbart_takes_ids_of_fairseq_and_a_language(tmp_path, lines, codes, language):
+    train(tmp_path / "sentencepiece.bpe.model", lines, model_type="bpe")
+    describe(tmp_path, "plbart", "PLBartTokenizer", src_lang=language, tgt_lang="en_XX", language_codes=codes)
+    texts = [*TEXTS, "a __java__ b", "x <mask> y" if codes == "base" else "x y"]
+    files, ours = same(tmp_path, texts, ends=" ")
+    assert files.warnings == ()
+    assert (ours.backend.id_to_token(ours.encode("the cat")[-1]) == f"__{language}__") == (language is not None)
+
+
+def test_residues_of_proteins_are_tokens_wherever_they_stand(tmp_path):
+    describe(tmp_path, "esm", "EsmTokenizer")
+    (tmp_path / "vocab.txt").write_text("\n".join(get_default_vocab_list()))
+    proteins = (
+        "MKTVRQERLKSIVRILERSKEPVSGAQLAEELSVSR",
+        " M K\tT V ",
+        "MK<mask>TV",
+        "mkTV x.Y-Z",
+        "<cls>M<eos><null_1>B",
+    )
+    files, ours = same(tmp_path, [*TEXTS, *proteins])
+    assert files.warnings == () and ours.encode("MK<mask>T") == [0, 20, 15, 32, 11, 2]
+
+
 def test_vocabularies_of_bytes_and_words(tmp_path):
     """GPT-2's vocab.json, merges.txt and added_tokens.json; BERT's vocab.txt."""
     model = json.loads((PRESETS / "tiny-llama" / "tokenizer.json").read_text())["model"]
@@ -249,7 +274,12 @@ def test_a_package_that_is_missing_is_named(tmp_path, lines, monkeypatch):
             b'{"a": 0, "b": 1, "c": 2, "d": 3, "e": 4, "f": 5, "g": 6}',
             "transformers finds 5 tokens",
         ),
-        ("biogpt", "vocab.json", b'{"a": 0}', ""),
+        (
+            "biogpt",
+            "vocab.json",
+            b'{"a": 0}',
+            "by the rules of Moses (sacremoses), which no tokenizer.json can hold; make",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_said_with_what_to_do(tmp_path, model_type, name, content, said):

@@ -116,6 +116,21 @@ ENCODERS = {
             "answers": {"head": ANSWER, "num_hidden_layers": 2},
         },
     ),
+    "esm": EncoderRow(
+        sizes=SIZES | {"max_position_embeddings": 50, "pad_token_id": 1, "mask_token_id": 32},
+        models={
+            "masked-lm": {"head": MASKED, "position_embedding_type": "rotary", "token_dropout": True},
+            "text-labels": {"head": TEXT, "num_labels": 3, "token_dropout": True, "emb_layer_norm_before": True},
+            "token-labels": {"head": TOKEN, "num_labels": 4, "layer_norm_eps": 1e-2},
+            "untied": {
+                "head": MASKED, "position_embedding_type": "rotary", "rope_theta": 500.0, "tie_word_embeddings": False,
+            },
+            "sentences": {
+                "pooling": {"mode": "mean", "normalize": True}, "position_embedding_type": "rotary",
+                "token_dropout": True, "num_hidden_layers": 2,
+            },
+        },
+    ),
     "mobilebert": EncoderRow(
         sizes=SIZES | {"embedding_size": 24, "intra_bottleneck_size": 32, "num_hidden_layers": 2},
         models={

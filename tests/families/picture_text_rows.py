@@ -24,22 +24,32 @@ SPECIAL = [
     "<|image_start|>", "<|image_end|>", "<|img_thumbnail|>",
     *(f"<|img_row_{row}_col_{column}|>" for row in (1, 2) for column in range(1, 4)),
     "<|image_pad|>", "<|vision_start|>", "<|vision_end|>", "<|video_pad|>",
+    "[IMG]", "[IMG_BREAK]", "[IMG_END]",
 ]  # fmt: skip
 IMAGE = SPECIAL.index("<image>")
-QWEN = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5", "qwen3_5_moe")
+QWEN = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "paddleocr_vl")
 """Families whose pictures stand between marks."""
+PIXTRAL = ("llava_pixtral", "mistral3")
+"""Families whose rows of a picture end with a token."""
 MARKS = {
-    "gemma3": "<start_of_image>", "internvl": "<IMG_CONTEXT>",
+    "gemma3": "<start_of_image>", "internvl": "<IMG_CONTEXT>", "lighton_ocr": "<|image_pad|>",
+    **dict.fromkeys(PIXTRAL, "[IMG]"),
     **dict.fromkeys(QWEN, "<|vision_start|><|image_pad|><|vision_end|>"),
 }  # fmt: skip
 """The text that stands for a picture in a prompt, where it is not `<image>`."""
 STATES = {
-    "gemma3": "<image_soft_token>", "internvl": "<IMG_CONTEXT>", **dict.fromkeys(QWEN, "<|image_pad|>"),
+    "gemma3": "<image_soft_token>", "internvl": "<IMG_CONTEXT>", "lighton_ocr": "<|image_pad|>",
+    **dict.fromkeys(PIXTRAL, "[IMG]"),
+    **dict.fromkeys(QWEN, "<|image_pad|>"),
 }  # fmt: skip
 """The token in the place of each state of a picture, where it is not `<image>`."""
 NAMED_TOKENS = {
     "gemma3": {
         "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>",
+    },
+    "paddleocr_vl": {"image_token": "<|image_pad|>"},
+    "lighton_ocr": {
+        "image_token": "<|image_pad|>", "image_break_token": "[IMG_BREAK]", "image_end_token": "[IMG_END]",
     },
     "internvl": {
         "context_image_token": "<IMG_CONTEXT>", "start_image_token": "<img>", "end_image_token": "</img>",
@@ -124,6 +134,10 @@ QWEN3_TEXT = {
     "model_type": "qwen3_vl_text", "head_dim": 16, "hidden_size": 40, "num_attention_heads": 4,
     "num_key_value_heads": 2,
 }  # fmt: skip
+QWEN3_MOE_TEXT = {
+    **QWEN3_TEXT, "model_type": "qwen3_vl_moe_text", "num_experts": 4, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24, "mlp_only_layers": [1],
+}  # fmt: skip
 QWEN3_5_TOWER = {
     "depth": 3, "hidden_size": 24, "out_hidden_size": 40, "intermediate_size": 36, "num_heads": 3, "patch_size": 7,
     "num_position_embeddings": 25,
@@ -160,9 +174,56 @@ GEMMA3_TEXT = {
 GEMMA = {"model_type": "gemma"}
 ROPE = {"rope_theta": 1e4, "rope_type": "default"}
 
+PIXTRAL_PICTURES = transformers.PixtralImageProcessorPil
+PIXTRAL_TOWER = {
+    "model_type": "pixtral", "hidden_size": 24, "intermediate_size": 36, "num_hidden_layers": 3,
+    "num_attention_heads": 3, "image_size": 70, "patch_size": 7,
+}  # fmt: skip
+ROW_GRID = transformers.PaddleOCRVLImageProcessorPil
+PADDLE_TEXT = {"model_type": "paddleocr_vl_text"}
+PADDLE_TOWER = {
+    "hidden_size": 24, "intermediate_size": 36, "num_hidden_layers": 3, "num_attention_heads": 3, "image_size": 28,
+    "patch_size": 7, "layer_norm_eps": 1e-3,
+}  # fmt: skip
+QWEN3_PLAIN = {"model_type": "qwen3"}
+FULL_LAST = {"vision_feature_layer": -1, "vision_feature_select_strategy": "full"}
+PIXTRAL_FILE = {"processor_class": "PixtralProcessor"}
+YARN = {
+    "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 128, "beta_fast": 32.0,
+    "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1,
+}  # fmt: skip
+
+
+def edge(longest: int, *, patch_size: int, **others: Any) -> dict[str, Any]:
+    patch = {"height": patch_size, "width": patch_size}
+    return {"size": {"longest_edge": longest}, "patch_size": patch, **others}
+
 
 def fixed(size: int) -> dict[str, Any]:
     return {"size": {"height": size, "width": size}}
+
+
+def qwen3_vl(text: dict[str, Any]) -> dict[str, Model]:
+    """Return the models of Qwen3-VL, whose text models have experts or none."""
+    return {
+        "deepstack": Model(
+            vision=QWEN3_TOWER, text=text | turned(4, 2, 2, mrope_interleaved=True),
+            processor=GRID, picture=pixels(14 * 14 * 4, 14 * 14 * 40, patch_size=7),
+        ),
+        "one more": Model(
+            vision={**QWEN3_TOWER, "deepstack_visual_indexes": [1], "num_position_embeddings": 4, "patch_size": 6,
+                    "hidden_act": "gelu"},
+            text=text | turned(2, 1, 1, mrope_interleaved=True) | {"head_dim": 8, "tie_word_embeddings": True},
+            outer={"tie_word_embeddings": True}, processor=GRID,
+            picture=pixels(12 * 12 * 4, 12 * 12 * 30, patch_size=6, image_mean=[0.5] * 3, image_std=[0.5] * 3),
+        ),
+        "of nine": Model(
+            vision={**QWEN3_TOWER, "num_position_embeddings": 49, "spatial_merge_size": 3, "patch_size": 5,
+                    "deepstack_visual_indexes": [0, 1, 2]},
+            text=text | turned(3, 3, 2, mrope_interleaved=True) | {"num_hidden_layers": 3},
+            processor=GRID, picture=pixels(15 * 15, 15 * 15 * 30, patch_size=5, merge_size=3),
+        ),
+    }  # fmt: skip
 
 
 def qwen3_5(text: dict[str, Any]) -> dict[str, Model]:
@@ -327,6 +388,81 @@ MODELS = {
             outer={"vision_feature_layer": -2, "tie_word_embeddings": False}, file={"image_seq_length": 9},
         ),
     },
+    "llava_pixtral": {
+        "patches": Model(
+            vision=PIXTRAL_TOWER, text={"model_type": "mistral"}, processor=PIXTRAL_PICTURES,
+            picture=edge(56, patch_size=7), outer=FULL_LAST, file=PIXTRAL_FILE | {"patch_size": 7},
+        ),
+        "odd": Model(
+            # heads of 12, patches of 10 pixels, and states before the last block
+            vision=PIXTRAL_TOWER | {"num_attention_heads": 2, "patch_size": 10, "hidden_act": "silu"},
+            text={"model_type": "mistral", "sliding_window": 9, "tie_word_embeddings": True},
+            processor=PIXTRAL_PICTURES, picture=edge(75, patch_size=10, resample=2),
+            outer={"vision_feature_layer": -2, "vision_feature_select_strategy": "full",
+                   "multimodal_projector_bias": False, "tie_word_embeddings": True},
+            file=PIXTRAL_FILE | {"patch_size": 10},
+        ),
+        "layers": Model(
+            vision=PIXTRAL_TOWER | {"num_hidden_layers": 1, "rope_parameters": {"rope_theta": 100.0}},
+            text={"num_key_value_heads": 5}, processor=PIXTRAL_PICTURES,
+            picture=edge(42, patch_size=7, image_mean=[0.1, 0.2, 0.3], image_std=[0.9, 0.8, 0.7]),
+            outer=FULL_LAST | {"projector_hidden_act": "relu"}, file=PIXTRAL_FILE | {"patch_size": 7},
+        ),
+    },
+    "lighton_ocr": {
+        "squares": Model(
+            vision=PIXTRAL_TOWER, text=QWEN3_PLAIN, processor=PIXTRAL_PICTURES, picture=edge(70, patch_size=14),
+            file={"patch_size": 7, "spatial_merge_size": 2},
+        ),
+        "of nine": Model(
+            vision=PIXTRAL_TOWER | {"num_attention_heads": 1, "patch_size": 5, "hidden_act": "silu"},
+            text=QWEN3_PLAIN | {"rms_norm_eps": 1e-2}, processor=PIXTRAL_PICTURES, picture=edge(100, patch_size=15),
+            outer={"spatial_merge_size": 3, "tie_word_embeddings": False},
+            file={"patch_size": 5, "spatial_merge_size": 3},
+        ),
+        "patches": Model(
+            vision=PIXTRAL_TOWER | {"rope_parameters": {"rope_theta": 50.0, "rope_type": "default"}},
+            text=QWEN3_PLAIN | {"num_key_value_heads": 5}, processor=PIXTRAL_PICTURES,
+            picture=edge(50, patch_size=7, resample=2), outer={"spatial_merge_size": 1},
+            file={"patch_size": 7, "spatial_merge_size": 1},
+        ),
+    },
+    "mistral3": {
+        "squares": Model(
+            vision=PIXTRAL_TOWER, text={"model_type": "mistral"}, processor=PIXTRAL_PICTURES,
+            picture=edge(70, patch_size=14), outer={"tie_word_embeddings": False},
+            file=PIXTRAL_FILE | {"patch_size": 7, "spatial_merge_size": 2},
+        ),
+        "of nine": Model(
+            vision=PIXTRAL_TOWER | {"num_attention_heads": 2, "patch_size": 5, "hidden_act": "silu"},
+            text={"model_type": "mistral", "rms_norm_eps": 1e-2, "sliding_window": 11},
+            processor=PIXTRAL_PICTURES, picture=edge(100, patch_size=5, image_std=[0.3, 0.2, 0.1]),
+            outer={"spatial_merge_size": 3, "multimodal_projector_bias": True, "projector_hidden_act": "relu"},
+            file=PIXTRAL_FILE | {"patch_size": 5, "spatial_merge_size": 3},
+        ),
+        "ministral": Model(
+            vision=PIXTRAL_TOWER | {"rope_parameters": {"rope_theta": 50.0, "rope_type": "axial"}},
+            text={"model_type": "ministral3", "rope_parameters": YARN}, processor=PIXTRAL_PICTURES,
+            picture=edge(50, patch_size=7), outer={"spatial_merge_size": 1, "vision_feature_layer": 2},
+            file=PIXTRAL_FILE | {"patch_size": 7, "spatial_merge_size": 1},
+        ),
+    },
+    "paddleocr_vl": {
+        "squares": Model(
+            vision=PADDLE_TOWER, text=PADDLE_TEXT | turned(1, 1, 2), processor=ROW_GRID,
+            picture=pixels(14 * 14 * 4, 14 * 14 * 40, patch_size=7),
+        ),
+        "of nine": Model(
+            vision=PADDLE_TOWER | {"patch_size": 5, "spatial_merge_size": 3, "image_size": 15, "hidden_act": "gelu"},
+            text=PADDLE_TEXT | turned(2, 1, 1) | {"num_key_value_heads": 5}, processor=ROW_GRID,
+            picture=pixels(15 * 15, 15 * 15 * 30, patch_size=5, merge_size=3, image_std=[0.3, 0.2, 0.1]),
+        ),
+        "untied": Model(
+            vision=PADDLE_TOWER | {"num_attention_heads": 2, "image_size": 49}, outer={"tie_word_embeddings": False},
+            text=PADDLE_TEXT | turned(3, 3, 2) | {"head_dim": 16, "tie_word_embeddings": False}, processor=ROW_GRID,
+            picture=pixels(14 * 14 * 2, 14 * 14 * 33, patch_size=7, resample=2),
+        ),
+    },
     "paligemma": {
         "one": Model(
             text=GEMMA, vision=SIGLIP_TOWER, processor=SIGLIP, picture=fixed(28) | {"image_seq_length": 16},
@@ -405,25 +541,8 @@ MODELS = {
             picture=pixels(15 * 15, 15 * 15 * 30, patch_size=5, merge_size=3, do_convert_rgb=False),
         ),
     },
-    "qwen3_vl": {
-        "deepstack": Model(
-            vision=QWEN3_TOWER, text=QWEN3_TEXT | turned(4, 2, 2, mrope_interleaved=True),
-            processor=GRID, picture=pixels(14 * 14 * 4, 14 * 14 * 40, patch_size=7),
-        ),
-        "one more": Model(
-            vision={**QWEN3_TOWER, "deepstack_visual_indexes": [1], "num_position_embeddings": 4, "patch_size": 6,
-                    "hidden_act": "gelu"},
-            text=QWEN3_TEXT | turned(2, 1, 1, mrope_interleaved=True) | {"head_dim": 8, "tie_word_embeddings": True},
-            outer={"tie_word_embeddings": True}, processor=GRID,
-            picture=pixels(12 * 12 * 4, 12 * 12 * 30, patch_size=6, image_mean=[0.5] * 3, image_std=[0.5] * 3),
-        ),
-        "of nine": Model(
-            vision={**QWEN3_TOWER, "num_position_embeddings": 49, "spatial_merge_size": 3, "patch_size": 5,
-                    "deepstack_visual_indexes": [0, 1, 2]},
-            text=QWEN3_TEXT | turned(3, 3, 2, mrope_interleaved=True) | {"num_hidden_layers": 3},
-            processor=GRID, picture=pixels(15 * 15, 15 * 15 * 30, patch_size=5, merge_size=3),
-        ),
-    },
+    "qwen3_vl": qwen3_vl(QWEN3_TEXT),
+    "qwen3_vl_moe": qwen3_vl(QWEN3_MOE_TEXT),
     "qwen3_5": qwen3_5(QWEN3_5_TEXT),
     "qwen3_5_moe": qwen3_5(QWEN3_5_MOE_TEXT),
 }  # fmt: skip
@@ -463,14 +582,16 @@ def save(model_type: str, name: str, folder: Any) -> Any:
     """Save a seeded random model with its processor and tokenizer; return transformers' module in float64."""
     row = MODELS[model_type][name]
     torch.manual_seed(sum(map(ord, model_type + name)))
-    tower = {} if model_type in QWEN else TOWER
-    token = "image_token_index" if model_type in ("gemma3", "paligemma") or "llava" in model_type else "image_token_id"
+    tower = {} if model_type in (*QWEN, *PIXTRAL, "lighton_ocr") else TOWER
+    indexed = model_type in ("gemma3", "mistral3", "paligemma") or "llava" in model_type
+    token = "image_token_index" if indexed else "image_token_id"
     tokens = {token: SPECIAL.index(STATES.get(model_type, "<image>"))}
     if model_type in QWEN:
         names, marks = ("video", "vision_start", "vision_end"), ("<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
         tokens |= {f"{name}_token_id": SPECIAL.index(mark) for name, mark in zip(names, marks, strict=True)}
     options = {"vision_config": tower | row.vision, "text_config": TEXT | row.text, **tokens, **row.outer}
-    model = transformers.AutoModelForImageTextToText.from_config(transformers.CONFIG_MAPPING[model_type](**options))
+    kind = transformers.CONFIG_MAPPING["llava" if model_type == "llava_pixtral" else model_type]
+    model = transformers.AutoModelForImageTextToText.from_config(kind(**options))
     with torch.no_grad():
         # transformers starts with norms of one and biases of zero, which would hide many faults.
         for parameter_name, parameter in model.named_parameters():

@@ -30,6 +30,8 @@ MARKS = {
     "output_router_logits": False, "eos_token_ids": 0, "quantization_config": None, "rope_scaling": None,
     "some_new_field": None, "tokenizer_class": None, "torch_dtype": "auto", "_flash_attn_2_enabled": True,
     "add_cross_attention": False, "use_mrope": False, "neftune_noise_alpha": 5.0, "model_name": "unsloth/x",
+    "mergekit_version": "0.1", "ms_swift": {"tuner": "lora"}, "swift_version": "4.0", "deepspeed_config": {"stage": 3},
+    "device_map": "auto", "base_model_tp_plan": {"layers": "x"}, "some_new_table": {}, "some_new_list": [],
     "is_causal": True, "model_max_length": 512, "use_dynamic_ntk": False, "hidden_dropout": 0.1,
 }  # fmt: skip
 MATHS = {
@@ -92,6 +94,8 @@ LLAMA = {"num_hidden_layers": 2}
         {"sliding_window": None, "use_sliding_window": False},
         {"sliding_window": 4096, "max_window_layers": 1, "use_sliding_window": False},
         {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "factor": 1.0}},
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0}},
+        {"num_experts": 0, "num_local_experts": 0, "num_nextn_predict_layers": 0, "qkv_bias": False, "o_bias": False},
     ],
 )
 def test_what_says_that_a_model_is_plain_is_read(fields):

@@ -117,8 +117,11 @@ def texts(seed, config):
     shape, mask = (len(LENGTHS), max(LENGTHS)), np.arange(max(LENGTHS)) < np.array(LENGTHS)[:, None]
     first = 1 + (config.pad_token_id or 0)  # a padding token inside a text would have RoBERTa's row for padding
     kinds = max(getattr(config, "type_vocab_size", 1), 1)
+    ids = generator.integers(first, VOCABULARY, shape)
+    if getattr(config, "token_dropout", False):
+        ids[:2, 3:6] = config.mask_token_id
     return {
-        "input_ids": np.where(mask, generator.integers(first, VOCABULARY, shape), config.pad_token_id or 0),
+        "input_ids": np.where(mask, ids, config.pad_token_id or 0),
         "other_ids": generator.integers(0, VOCABULARY, shape),
         "attention_mask": mask.astype(np.int64),
         "token_type_ids": generator.integers(0, kinds, shape),
@@ -244,6 +247,10 @@ def heads(**fields):
     return lambda config: replace(config, head=replace(config.head, **fields))
 
 
+def masks(**fields):
+    return lambda config: replace(config, token_dropout=replace(config.token_dropout, **fields))
+
+
 FASTER = attentions(lambda attention: {"rotary": replace(attention.rotary, base=2 * attention.rotary.base)})
 EARLIER = LearnedPositions(rows=50, offset=1)
 
@@ -267,6 +274,10 @@ NEIGHBOURS = {
     ("jina_embeddings_v3", "sentences", "other rotary bases"): FASTER,
     ("gte", "masked-lm", "other rotary bases"): FASTER,
     ("gte", "sentences", "another gate"): feed_forwards(activation="gelu_tanh"),
+    ("esm", "masked-lm", "other rotary bases"): FASTER,
+    ("esm", "masked-lm", "masks are tokens"): lambda config: replace(config, token_dropout=None),
+    ("esm", "text-labels", "other fractions of masks"): masks(trained=0.15),
+    ("esm", "token-labels", "norms after the branches"): pre_to_post,
     ("deberta", "masked-lm", "queries meet no positions"): relations(content_to_position=False),
     ("deberta", "masked-lm", "positions meet no keys"): relations(position_to_content=False),
     ("deberta", "text-labels", "another scale"): attentions(lambda attention: {"scale": attention.head_dim**-0.5}),

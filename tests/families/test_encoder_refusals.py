@@ -73,6 +73,11 @@ REFUSALS = [
     ("megatron-bert", {"architectures": ["MegatronBertForPreTraining"]}, "whose head edgeformer does not have"),
     ("megatron-bert", {"is_decoder": True}, "is_decoder = True, which is not supported here; supported: False"),
     ("megatron-bert", {"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key', which"),
+    ("esm", {"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key', which is not"),
+    ("esm", {"is_folding_model": True}, "is_folding_model = True, which is not supported here; supported: False"),
+    ("esm", {"token_dropout": True, "mask_token_id": None}, "token_dropout = True and no mask_token_id"),
+    ("esm", {"pad_token_id": None}, "no pad_token_id, behind whose row the table of positions begins"),
+    ("esm", {"architectures": ["EsmForProteinFolding"]}, "it has those of EsmModel, EsmForMaskedLM"),
     ("ernie", {"use_task_id": True}, "use_task_id = True, which is not supported here; supported: False"),
     ("ernie", {"architectures": ["ErnieForPreTraining"]}, "whose head edgeformer does not have"),
     ("ernie", {"is_decoder": True}, "is_decoder = True, which is not supported here; supported: False"),
@@ -298,6 +303,14 @@ REAL = {
         "rope_parameters": {"rope_theta": 20000.0, "rope_type": "default"}, "type_vocab_size": 1,
         "vocab_size": 250048,
     },
+    "facebook/esm2_t6_8M_UR50D": {
+        "architectures": ["EsmForMaskedLM"], "attention_probs_dropout_prob": 0.0, "classifier_dropout": None,
+        "emb_layer_norm_before": False, "esmfold_config": None, "hidden_act": "gelu", "hidden_dropout_prob": 0.0,
+        "hidden_size": 320, "initializer_range": 0.02, "intermediate_size": 1280, "is_folding_model": False,
+        "layer_norm_eps": 1e-5, "mask_token_id": 32, "max_position_embeddings": 1026, "model_type": "esm",
+        "num_attention_heads": 20, "num_hidden_layers": 6, "pad_token_id": 1, "position_embedding_type": "rotary",
+        "token_dropout": True, "use_cache": True, "vocab_list": None, "vocab_size": 33,
+    },
     "google/electra-small-generator": BERT | {
         "architectures": ["ElectraForMaskedLM"], "embedding_size": 128, "hidden_size": 256, "intermediate_size": 1024,
         "model_type": "electra", "num_attention_heads": 4, "num_hidden_layers": 12, "summary_activation": "gelu",
@@ -377,7 +390,7 @@ def test_a_real_config_is_read_as_its_model(name):
     kind = getattr(transformers, data["architectures"][0])
     with torch.device("meta"):
         model = kind(transformers.CONFIG_MAPPING[data["model_type"]].from_dict(data))
-    unused = ("_global.", "pooler.") if not isinstance(config.head, ClassificationHead) else ()
+    unused = ("_global.", "pooler.", "contact_head.") if not isinstance(config.head, ClassificationHead) else ()
     theirs = {
         id(parameter): parameter.numel()
         for name, parameter in model.named_parameters()
@@ -390,6 +403,7 @@ def test_a_real_config_is_read_as_its_model(name):
     assert (attention.window, attention.rotary and attention.rotary.base, config.context_length) == {
         "modernbert": (65, 10000.0, 8192), "longformer": (257, None, 4096), "nomic_bert": (None, 1000.0, 2048),
         "jina_embeddings_v3": (None, 20000.0, 8194), "gte": (None, 20000.0, 8192), "eurobert": (None, 250000.0, 8192),
+        "esm": (None, 10000.0, 1026),
     }.get(data["model_type"], (None, None, 512))  # fmt: skip
 
 

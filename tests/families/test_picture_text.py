@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from picture_text_rows import IMAGE, MARKS, MODELS, save
+from safetensors.torch import load_file, save_file
 
 from edgeformer import ops
 from edgeformer.check import check
@@ -25,6 +26,7 @@ from edgeformer.errors import ConfigError, ExportError, ParityError, RequestErro
 from edgeformer.export import export_model, verify
 from edgeformer.export.importers.library_comparison import compare_modules
 from edgeformer.export.importers.pictures import placeholders
+from edgeformer.export.importers.pictures.library_processor import library_processor
 from edgeformer.export.importers.pictures.picture_comparison import compare_pictures
 from edgeformer.export.reference.reference import CastWeights
 from edgeformer.families import read_model_config
@@ -32,20 +34,23 @@ from edgeformer.families.picture_text import seeing_names, with_tower
 from edgeformer.layers.attention.attention import Context
 from edgeformer.manifest.accounting import account
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.pictures import GridProcessor
-from edgeformer.models import picture_text
-from edgeformer.models.compared import _positions_in_float32
+from edgeformer.manifest.pictures.grid import GridProcessor
+from edgeformer.manifest.pictures.longest_edge import LongestEdgeProcessor
 from edgeformer.models.decoder import Decoder
-from edgeformer.models.grid_vision import GridVisionEncoder, PatchPlaces
-from edgeformer.models.picture_text import PictureText, PooledPatches
+from edgeformer.models.pictures import projectors
+from edgeformer.models.pictures.comparison import positions_in_float32
+from edgeformer.models.pictures.grid_vision import GridVisionEncoder, PatchPlaces
+from edgeformer.models.pictures.picture_text import PictureText
+from edgeformer.models.pictures.projectors import MergedPatches, PooledPatches
 from edgeformer.runtime import Engine, load
-from edgeformer.runtime.media.pictures.any_resolution import AnyResolution
-from edgeformer.runtime.media.pictures.aspect_tiles import AspectTiles
-from edgeformer.runtime.media.pictures.grid_patches import GridPatches
-from edgeformer.runtime.media.pictures.kinds import new_processor
 from edgeformer.runtime.media.pictures.positions import positions_of
-from edgeformer.runtime.media.pictures.processor import Processor
-from edgeformer.runtime.media.pictures.tiles import Tiles
+from edgeformer.runtime.media.pictures.processors import new_processor
+from edgeformer.runtime.media.pictures.processors.any_resolution import AnyResolution
+from edgeformer.runtime.media.pictures.processors.aspect_tiles import AspectTiles
+from edgeformer.runtime.media.pictures.processors.grid import GridPatches
+from edgeformer.runtime.media.pictures.processors.longest_edge import LongestEdge
+from edgeformer.runtime.media.pictures.processors.processor import Processor
+from edgeformer.runtime.media.pictures.processors.tiles import Tiles
 from edgeformer.runtime.prefixes import prefix_cache
 from edgeformer.runtime.prefixes.prefix_cache import PrefixCache
 from edgeformer.runtime.steps import memory, picture_blocks, picture_rows
@@ -56,7 +61,7 @@ GEMMA3, PALIGEMMA = ("gemma3", "a window in a block"), ("paligemma", "two with w
 CASES = [(family, name) for family, models in MODELS.items() for name in models]
 EXPORTED_ALWAYS = (
     ("smolvlm", "tiles"), ("internvl", "norms"), ("llava", "layers"), ("llava_onevision", "shrunk"), GEMMA3, PALIGEMMA,
-    ("lfm2_vl", "tiles"), ("qwen2_vl", "squares"), ("qwen3_vl", "deepstack"),
+    ("lfm2_vl", "tiles"), ("mistral3", "squares"), ("qwen2_vl", "squares"), ("qwen3_vl", "deepstack"),
 )  # fmt: skip
 EXPORTED = [
     case if case in EXPORTED_ALWAYS else pytest.param(*case, marks=pytest.mark.slow) for case in CASES
@@ -73,7 +78,7 @@ def models(tmp_path_factory):
     def of(family, name):
         folder = tmp_path_factory.mktemp(family)
         module = save(family, name, folder)
-        return SimpleNamespace(folder=folder, module=module, processor=placeholders._their_processor(folder))
+        return SimpleNamespace(folder=folder, module=module, processor=library_processor(folder))
 
     return of
 
@@ -100,7 +105,7 @@ def theirs(model, prompt, pictures):
         for name, value in encoded.items()
         if name not in ("attention_mask", *types)
     }
-    with torch.no_grad(), _positions_in_float32(model.module):
+    with torch.no_grad(), positions_in_float32(model.module):
         out = model.module(**encoded)
     return encoded, out.logits[0].numpy()
 
@@ -117,6 +122,7 @@ def test_every_family_has_three_models():
 REAL = {
     "HuggingFaceTB--SmolVLM-256M-Instruct": (256_484_928, 64, (12,)),
     "google--gemma-3-4b-it": (4_300_079_472, 256, (27,)),
+    "mistralai--Mistral-Small-3.1-24B-Instruct-2503": (23_340_272_640, None, (24,)),
     "llava-hf--llava-1.5-7b-hf": (7_050_828_800, 576, (23,)),
     "Qwen--Qwen2-VL-2B-Instruct": (2_208_985_600, None, (32,)),
     "Qwen--Qwen2.5-VL-3B-Instruct": (3_754_622_976, None, (32,)),
@@ -158,7 +164,7 @@ def test_a_bundle_answers_as_transformers_does(models, bundles, family, name):
     ids = encoded["input_ids"][0]
     assert runtime.see(prompt, PICTURES).shown == ids.tolist()
     assert error(runtime.forward(prompt, PICTURES), expected) <= LIMIT
-    with torch.no_grad(), _positions_in_float32(model.module):
+    with torch.no_grad(), positions_in_float32(model.module):
         written = model.module.generate(
             **encoded, attention_mask=torch.ones_like(ids[None]), do_sample=False, max_new_tokens=8,
             eos_token_id=None, pad_token_id=0,
@@ -359,6 +365,43 @@ def test_an_export_refuses_ids_of_other_tiles(models):
             placeholders.compare_prompts(source, wrong, source.folder)
 
 
+def test_an_export_refuses_other_ends_of_rows(models):
+    source = open_source(models("mistral3", "squares").folder)
+    right = placeholders.read_placeholder(source, source.config, source.folder)
+    for wrong in ({"row_end": right.end}, {"end": right.row_end}):
+        with pytest.raises(ExportError, match="prompt with pictures"):
+            placeholders.compare_prompts(source, replace(right, **wrong), source.folder)
+
+
+def test_a_published_config_of_paddleocr_is_flat(models, tmp_path):
+    """Its text model's fields stand beside those of the whole, with others that transformers does not read."""
+    folder = shutil.copytree(models("paddleocr_vl", "squares").folder, tmp_path / "model")
+    data = json.loads((folder / "config.json").read_text())
+    text = {name: value for name, value in data.pop("text_config").items() if name not in data}
+    text["rope_scaling"] = text.pop("rope_parameters") | {"type": "default"}
+    text["rope_theta"] = text["rope_scaling"].pop("rope_theta")
+    others = {"use_3d_rope": True, "rope_is_neox_style": True, "compression_ratio": 1.0, "max_sequence_length": None}
+    (folder / "config.json").write_text(json.dumps(data | text | others))
+    source = open_source(folder)
+    assert compare_modules(source, source.weights()).difference < 1e-12
+
+
+def test_experts_are_read_as_they_are_stored(models, tmp_path):
+    """Published weights of Qwen3-VL's experts are transposed, and those that transformers 5 writes are not."""
+    folder = shutil.copytree(models("qwen3_vl_moe", "deepstack").folder, tmp_path / "model")
+    stored = load_file(folder / "model.safetensors")
+    turned = {name: each.mT.contiguous() if ".experts." in name else each for name, each in stored.items()}
+    assert sum(not torch.equal(turned[name], each) for name, each in stored.items()) == 2
+    save_file(turned, folder / "model.safetensors", {"format": "pt"})
+    for options in ({}, {"text_only": True}):
+        pairs = [
+            open_source(each, **options).weights() for each in (folder, models("qwen3_vl_moe", "deepstack").folder)
+        ]
+        assert all(torch.equal(pairs[0][name], pairs[1][name]) for name in pairs[1])
+    source = open_source(folder)
+    assert compare_modules(source, source.weights()).difference < 1e-12
+
+
 def test_an_export_refuses_names_of_other_tiles(models):
     source = open_source(models("lfm2_vl", "tiles").folder)
     right = placeholders.read_placeholder(source, source.config, source.folder)
@@ -422,6 +465,12 @@ MODULE_FAULTS |= {
     ("qwen2_5_vl", "windows", "another block sees all"): of_vision(
         attention_windows=PatchWindows(squares=2, everywhere=(2,))
     ),
+    ("mistral3", "of nine", "the epsilon of the tower"): lambda config: replace(
+        config, projector=replace(config.projector, norm=replace(config.projector.norm, eps=1e-5))
+    ),
+    ("mistral3", "squares", "no norm before the blocks"): of_vision(embedding_norm=None),
+    ("paddleocr_vl", "squares", "corners on corners"): of_vision(bordered=None),
+    ("paddleocr_vl", "untied", "antialiased"): of_vision(bordered=None, antialiased=True),
     ("qwen3_vl", "deepstack", "no deepstack"): lambda config: replace(config, deepstack=None),
     ("qwen3_vl", "deepstack", "states of other layers"): lambda config: replace(config, deepstack=(1, 2)),
     ("qwen3_vl", "deepstack", "axes one after the other"): of_axes(interleaved=False),
@@ -456,6 +505,25 @@ def a_layer_late(self, x, run, caches, encoder_caches=(), added=()):
     return RUN_BLOCKS(self, x, run, caches, encoder_caches, [torch.zeros_like(x), *added] if added else added)
 
 
+def angles_of_rows(self, places):
+    """Turn columns by the angles of rows."""
+    found, [rotary] = ANGLES(self, places), self.shared.rotaries
+    table, half = self.rotary_table(rotary), found[rotary].cos.shape[1] // 2
+    cos, sin = (
+        torch.cat((one[:, :half], each[:, 0::2][places.columns]), 1)
+        for one, each in ((found[rotary].cos, table.cos), (found[rotary].sin, table.sin))
+    )
+    return {rotary: replace(found[rotary], cos=cos, sin=sin)}
+
+
+def state_by_state(self, states):
+    """Merge the states of a square one after the other, and not number by number."""
+    joined, width = self.config.joined, self.merge.out_features
+    x = self.norm(states).view(-1, joined * width)
+    return MERGED(self, states) if joined == 1 else self.output(torch.relu(self.input(self.merge(x)))).unsqueeze(0)
+
+
+ANGLES, MERGED = GridVisionEncoder._angles, MergedPatches.forward
 PLACES, RUN_BLOCKS = PatchPlaces.of, Decoder.run_blocks
 CODE_FAULTS = {
     ("qwen2_vl", "squares", "height and width of the grid swapped"): (
@@ -468,6 +536,13 @@ CODE_FAULTS = {
         PatchPlaces, "of", lambda grid, *others: replace(
             PLACES(grid, *others), restored=PLACES(grid, *others[:-1], None).restored
         ),
+    ),
+    ("mistral3", "of nine", "states of a square one after the other"): (MergedPatches, "forward", state_by_state),
+    ("mistral3", "squares", "height and width of the grid swapped"): (
+        PatchPlaces, "of", lambda grid, *others: PLACES(grid[:, [0, 2, 1]], *others),
+    ),
+    ("llava_pixtral", "patches", "rows and columns by the same angles"): (
+        GridVisionEncoder, "_angles", angles_of_rows,
     ),
     ("qwen3_vl", "deepstack", "corners of the table beside those of the picture"): (
         GridVisionEncoder, "_interpolated", half_pixels,
@@ -496,6 +571,21 @@ def test_an_export_refuses_patches_that_are_others(models, name):
     source = open_source(models("qwen2_vl", "squares").folder)
     assert compare_pictures(source.folder, source.pictures) == ()
     with GRID_FAULTS[name], pytest.raises(ExportError, match="does not make of a picture"):
+        compare_pictures(source.folder, source.pictures)
+
+
+EDGE_FAULTS = {
+    "height and width swapped": fault(LongestEdge, "patch_grid", lambda grid: grid[:, [0, 2, 1]]),
+    "patches in another order": fault(LongestEdge, "values", lambda values: values[::-1]),
+    "a smaller limit": fault(LongestEdgeProcessor, "resized", lambda size: (size[0] - 14, size[1])),
+}
+
+
+@pytest.mark.parametrize("name", EDGE_FAULTS)
+def test_an_export_refuses_other_patches_of_mistral(models, name):
+    source = open_source(models("mistral3", "squares").folder)
+    assert compare_pictures(source.folder, source.pictures) == ()
+    with EDGE_FAULTS[name], pytest.raises(ExportError, match="does not make of a picture"):
         compare_pictures(source.folder, source.pictures)
 
 
@@ -622,13 +712,13 @@ def test_an_export_refuses_squares_in_another_order(models):
 @pytest.mark.parametrize("family", ["internvl", "smolvlm"])
 def test_an_export_refuses_patches_in_another_order(models, family):
     source = open_source(models(family, "tiles").folder)
-    right = picture_text.squares
+    right = projectors.squares
 
     def columns_first(states, factor):
         side = round(states.shape[1] ** 0.5)
         return right(states.unflatten(1, (side, side)).transpose(1, 2).flatten(1, 2), factor)
 
-    with patch.object(picture_text, "squares", columns_first), pytest.raises(ExportError, match="does not compute"):
+    with patch.object(projectors, "squares", columns_first), pytest.raises(ExportError, match="does not compute"):
         compare_modules(source, source.weights())
 
 
@@ -822,6 +912,9 @@ def changed_folder(source, tmp_path, file, **fields):
         ("smolvlm", "config.json", {"vision_trick": 5}, "vision_trick"),
         ("llava", "config.json", {"vision_feature_layer": 7}, "feature layer 7"),
         ("llava", "config.json", {"vision_config": {"model_type": "vit"}}, "model_type"),
+        ("llava_pixtral", "config.json", {"vision_feature_select_strategy": "default"}, "select_strategy = 'default'"),
+        ("mistral3", "config.json", {"vision_feature_layer": [1, 2]}, "feature layer \\[1, 2\\]"),
+        ("mistral3", "preprocessor_config.json", {"size": {"height": 9, "width": 9}}, "longest_edge"),
     ],
 )
 def test_unknown_fields_are_refused_with_the_way_out(models, tmp_path, family, file, fields, message):

@@ -18,9 +18,11 @@ from edgeformer.checkpoints.source import open_source
 from edgeformer.config import EncoderConfig
 from edgeformer.errors import ConfigError, ExportError, RequestError, WeightsError
 from edgeformer.export import export_model, verify
-from edgeformer.families import read_model_config
+from edgeformer.export.reference.reference import Reference
+from edgeformer.families import family_names, load_family, read_model_config
 from edgeformer.families._layers import bidirectional
 from edgeformer.models import build_model
+from edgeformer.models.model_spec import model_spec_of
 from edgeformer.runtime import Engine, load
 
 MODES = list(LEGACY_MODES.values())
@@ -113,6 +115,7 @@ DECODERS = {
     "mistral": {"num_key_value_heads": 2, "sliding_window": 8},
     "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 256},
     "bloom": {"n_layer": 2, "n_head": 4},
+    "mistral that sees both ways": {"num_key_value_heads": 2, "sliding_window": 8, "is_causal": False},
 }
 """Fields of config.json of the causal models whose states are pooled: rotations, windows, positions, ALiBi."""
 
@@ -127,7 +130,9 @@ def decoders(tmp_path_factory):
         tokenizer.chat_template = None
         sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
         fields = sizes | {"max_position_embeddings": 256} if "n_layer" not in DECODERS[model_type] else {}
-        config = AutoConfig.for_model(model_type, vocab_size=len(tokenizer), **fields | DECODERS[model_type])
+        config = AutoConfig.for_model(
+            model_type.partition(" ")[0], vocab_size=len(tokenizer), **fields | DECODERS[model_type]
+        )
         torch.manual_seed(3)
         model = AutoModel.from_config(config, dtype=torch.float32)
         for parameter in model.parameters():
@@ -171,6 +176,53 @@ def test_states_of_causal_models_that_see_all_tokens_are_refused(decoders, tmp_p
     monkeypatch.setattr(EncoderConfig, "of_decoder", lambda config: wrong)
     with pytest.raises(ExportError, match="does not compute what transformers"):
         export_model(model.folder, tmp_path / "bundle")
+
+
+BOTH_WAYS = [name for name in family_names() if load_family(name).reads_is_causal]
+SEES_BOTH_WAYS = {name: {} for name in BOTH_WAYS} | {
+    "exaone4": {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]},
+    "gemma": {"head_dim": 16, "hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh"},
+    "ministral": {"head_dim": 16, "sliding_window": 4, "layer_types": ["full_attention", "sliding_attention"]},
+    "mistral": {"sliding_window": 4},
+    "phi3": {"sliding_window": 4},
+    "qwen2": {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
+}
+SIZES = {
+    "vocab_size": 97, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("model_type", BOTH_WAYS)
+def test_decoders_that_see_both_ways_are_read_as_by_transformers(tmp_path, model_type):
+    config = AutoConfig.for_model(model_type, **SIZES | SEES_BOTH_WAYS[model_type], is_causal=False)
+    torch.manual_seed(5)
+    model = AutoModel.from_config(config, dtype=torch.float64, attn_implementation="eager")
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.1)
+    model.save_pretrained(tmp_path)
+    ids = torch.arange(36).view(2, 18) % 90 + 1
+    mask = (torch.arange(18) < torch.tensor([[18], [15]])).long()  # padding beyond a window is NaN in transformers
+
+    def states(is_causal):
+        data = json.loads((tmp_path / "config.json").read_text()) | {"is_causal": is_causal}
+        (tmp_path / "config.json").write_text(json.dumps(data))
+        source = open_source(tmp_path, pooling="mean")
+        return Reference(model_spec_of(source.config), source.weights()).forward(ids, mask)[0][mask != 0]
+
+    with torch.no_grad():
+        expected = model(ids, attention_mask=mask).last_hidden_state[mask != 0]
+    largest = expected.abs().max()
+    assert (states(False) - expected).abs().max() < 1e-5 * largest
+    assert (states(True) - expected).abs().max() > 1e-2 * largest, "the control: a causal model"
+
+
+def test_other_decoders_that_see_both_ways_are_refused():
+    data = {"model_type": "gpt2", "is_causal": False, "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 97}
+    data |= {"n_positions": 64}
+    with pytest.raises(ConfigError, match="does not know: is_causal = False"):
+        read_model_config(data)
 
 
 LONG = ["A man reads. " * 9, "The cat sleeps.", "Yes, and then he goes home to read it " * 3]
@@ -304,6 +356,24 @@ def test_prompts_go_before_texts_as_in_the_library(prompted, options):
     np.testing.assert_allclose(prompted.ours.embed(TEXTS[0], **options), expected[0], atol=1e-5)
     with Engine(prompted.ours) as engine:
         np.testing.assert_allclose(engine.embed(TEXTS, **options), expected, atol=1e-5)
+
+
+def test_prompts_are_read_and_not_pooled_where_folders_say_so(tmp_path):
+    """As Instructor's folders do, in every way of pooling; an empty text still has its last token."""
+    transformer = Transformer(str(PRESETS / "tiny-embed"), model_kwargs={"dtype": torch.float32})
+    pooling = Pooling(WIDTH, pooling_mode=tuple(MODES), include_prompt=False)
+    theirs = SentenceTransformer(modules=[transformer, pooling], device="cpu", prompts=PROMPTS)
+    theirs.save(str(tmp_path / "folder"))
+    ours = load(export_model(tmp_path / "folder", tmp_path / "bundle").path)
+    for options in ({}, {"prompt_name": "query"}, {"prompt": "Represent the text for a long search: "}):
+        expected = theirs.encode(TEXTS, **options)
+        error = 2e-5 * np.abs(expected).max()
+        np.testing.assert_allclose(ours.embed(TEXTS, **options), expected, atol=error)
+        with Engine(ours) as engine:
+            np.testing.assert_allclose(engine.embed(TEXTS, **options), expected, atol=error)
+    pooling.include_prompt = True
+    assert np.abs(theirs.encode(TEXTS, **options) - expected).max() > 1e-2, "the control: a prompt that is pooled"
+    assert np.abs(ours.embed(TEXTS) - ours.embed(TEXTS, **options)).max() > 1e-2, "the prompt is read"
 
 
 def test_another_prompt_is_another_vector(prompted):

@@ -223,6 +223,22 @@ MODELS = {
             },
         ),
     },
+    "paddleocr_vl": {
+        "mrope": Model(
+            text=MROPE | {"model_type": "paddleocr_vl_text", "head_dim": 16},
+            others={"vision_config": {
+                "hidden_size": 24, "intermediate_size": 36, "num_hidden_layers": 1, "num_attention_heads": 3,
+            }},
+        ),
+    },
+    "qwen3_vl_moe": {
+        "experts": qwen_vl(
+            num_experts=6, num_experts_per_tok=2, moe_intermediate_size=40, model_type="qwen3_vl_moe_text", head_dim=16,
+            rope_parameters={
+                "rope_type": "default", "rope_theta": 1e6, "mrope_section": [3, 3, 2], "mrope_interleaved": True,
+            },
+        ),
+    },
     "smolvlm": {
         "plain": Model(text={"model_type": "llama"}, outer={"image_token_id": 9}),
         "linear": Model(

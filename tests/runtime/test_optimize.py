@@ -73,6 +73,21 @@ def test_a_prepacked_bundle_answers_the_same_verified(bundle, llama_bundle, open
     assert [path.name for path in bundle.iterdir() if path.name.startswith(".")] == []
 
 
+def test_a_start_of_logits_is_no_constant_when_prepacked(make_model, tmp_path):
+    """Rotations in small ops begin their slices at 0, as the logits do until a run asks for its last token's alone."""
+    sizes = {"hidden_size": 40, "intermediate_size": 56, "num_attention_heads": 5, "num_key_value_heads": 1}
+    layers = {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 6}
+    checkpoint = make_model("gemma3_text", vocab_size=120, head_dim=8, max_position_embeddings=64, **sizes, **layers)
+    bundle = export_model(checkpoint, tmp_path / "bundle", verify=None).path
+
+    done = prepack.optimize(bundle)  # which compares answers
+    for graph in done.folder.glob("*.onnx"):
+        packed = onnx.load(graph, load_external_data=False).graph
+        readers = [node.name for node in packed.node if "logits_start" in node.input]
+        assert readers and all("/last/" in name for name in readers), readers
+        assert "logits_start" not in [value.name for value in packed.input]  # each client would be warned of it
+
+
 @pytest.mark.parametrize("changed", ["processor", "onnxruntime"])
 def test_elsewhere_the_bundles_own_graphs_are_opened(bundle, opened, monkeypatch, changed):
     prepack.optimize(bundle)

@@ -18,12 +18,14 @@ from transformers.image_utils import load_image
 from edgeformer.checkpoints.picture_processor import read_picture_processor
 from edgeformer.documents import schema
 from edgeformer.errors import ConfigError, MissingDependencyError, RequestError
-from edgeformer.manifest.pictures import FixedSizeProcessor, GridProcessor, PictureSize, Resize
-from edgeformer.runtime.media.pictures import picture_files, processor, resample
-from edgeformer.runtime.media.pictures.grid_patches import GridPatches
-from edgeformer.runtime.media.pictures.kinds import new_processor
+from edgeformer.manifest.pictures.fixed_size import FixedSizeProcessor, Resize
+from edgeformer.manifest.pictures.grid import GridProcessor
+from edgeformer.manifest.pictures.processor_fields import PictureSize
+from edgeformer.runtime.media.pictures import picture_files, resample
 from edgeformer.runtime.media.pictures.picture_files import read_picture
-from edgeformer.runtime.media.pictures.processor import FixedSize
+from edgeformer.runtime.media.pictures.processors import new_processor, processor
+from edgeformer.runtime.media.pictures.processors.fixed_size import FixedSize
+from edgeformer.runtime.media.pictures.processors.grid import GridPatches
 
 PROCESSORS = {
     "vit": (transformers.ViTImageProcessorPil, {}),
@@ -142,6 +144,50 @@ def test_patches_are_the_bits_of_transformers(tmp_path, pictures, name):
         assert np.array_equal(values, expected["pixel_values"].astype(np.float32)), label
         assert np.array_equal(ours.patch_grid(height, width), expected["image_grid_thw"]), label
         assert max(ours.grid(height, width)) <= config.most_rows
+        seen += 1
+    assert seen >= 36
+
+
+PIXTRAL, PADDLE = transformers.PixtralImageProcessorPil, transformers.PaddleOCRVLImageProcessorPil
+OTHER_FORMS = {
+    "pixtral": (PIXTRAL, {}, 1),
+    "mistral3": (PIXTRAL, {"patch_size": {"height": 28, "width": 28}, "size": {"longest_edge": 300}}, 2),
+    "pixtral of nine": (PIXTRAL, {"patch_size": {"height": 15, "width": 15}, "size": {"longest_edge": 77}}, 3),
+    "paddleocr": (PADDLE, {}, None),
+    "paddleocr of nine": (
+        PADDLE,
+        {"patch_size": 5, "merge_size": 3, "size": {"shortest_edge": 900, "longest_edge": 9000}, "resample": 2},
+        None,
+    ),
+}
+"""Processors whose values have another form in transformers, their options, and what their models say of squares."""
+
+
+@pytest.mark.parametrize("name", OTHER_FORMS)
+def test_patches_in_squares_are_the_bits_of_transformers(tmp_path, pictures, name):
+    """They are compared in the form that transformers returns: patches row by row, or the picture that they are of."""
+    kind, options, square = OTHER_FORMS[name]
+    config = saved(tmp_path, kind, options, **({} if square is None else {"square": square}))
+    assert schema.from_json(type(config), json.loads(json.dumps(schema.to_json(config)))) == config
+    ours, seen = new_processor(config), 0
+    for label, content in pictures.items():
+        if "3000" in label:
+            continue  # a second of decoding
+        read = ours.read(content)
+        upright = ImageOps.exif_transpose(Image.open(BytesIO(content)))
+        if max(read.shape[:2]) > 77 * min(read.shape[:2]) and (kind is PADDLE or 0 in config.resized(*read.shape[:2])):
+            with pytest.raises(RequestError, match="nothing of it is left|at most 200 times the shorter one"):
+                ours.values(read)
+            with pytest.raises(ValueError, match="aspect ratio|height=0|width=0"):
+                kind(**options)(upright, return_tensors="np")
+            continue
+        values = ours.values(read)
+        grid = ours.patch_grid(*read.shape[:2])
+        assert values.dtype == np.float32
+        assert len(values) == grid.prod()
+        expected = kind(**options)(upright, return_tensors="np")
+        for field, value in ours.for_library(values, grid).items():
+            assert np.array_equal(value, np.asarray(expected[field]).astype(value.dtype)), label
         seen += 1
     assert seen >= 36
 
@@ -415,7 +461,7 @@ def test_a_wall_of_pixels_is_refused(tmp_path):
         ({"resample": 9}, "resample = 9; it must be one of Pillow's filters"),
         ({"size": {"longest_edge": 9}}, "size = .*; it must be a number, or have height and width, or shortest_edge"),
         ({"size": {"height": 0, "width": 4}}, "PictureSize.height is 0"),
-        ({"image_processor_type": "MllamaImageProcessor"}, "supported: ViTImageProcessor, DeiTImageProcessor"),
+        ({"image_processor_type": "MllamaImageProcessor"}, "supported: BitImageProcessor, CLIPImageProcessor"),
         ({"image_mean": [0.5, 0.5]}, "FixedSizeProcessor.mean is .*; it must be a list of 3 numbers"),
         ({"image_std": "x"}, "a value of the wrong kind"),
     ],

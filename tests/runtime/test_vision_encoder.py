@@ -214,5 +214,5 @@ def test_a_manifest_without_a_processor_is_damaged(bundles, tmp_path):
 def test_arrays_need_no_pillow(bundles, monkeypatch):
     model, array = load(bundles / "vectors"), pixels(50, 60)
     expected = model.embed(array)
-    monkeypatch.setattr("edgeformer.runtime.media.pictures.processor.find_spec", lambda name: None)
+    monkeypatch.setattr("edgeformer.runtime.media.pictures.processors.processor.find_spec", lambda name: None)
     np.testing.assert_array_equal(model.embed(array), expected)

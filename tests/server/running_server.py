@@ -23,7 +23,7 @@ TEMPLATE = """\
 {%- for message in messages %}
 {{- '<|im_start|>' + message.role + '\\n' + message.content }}
 {%- for call in message.tool_calls or [] %}
-{{- '<tool_call>' + call.function.arguments.city + '</tool_call>' }}
+{{- '<tool_call>' + (call.function.arguments.city or call.function.arguments.input) + '</tool_call>' }}
 {%- endfor %}
 {{- '<|im_end|>\\n' }}
 {%- endfor %}

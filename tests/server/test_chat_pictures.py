@@ -12,7 +12,7 @@ from PIL import Image
 from running_server import running
 
 from edgeformer.runtime import LowDetail, load
-from edgeformer.runtime.media.pictures.tiles import Tiles
+from edgeformer.runtime.media.pictures.processors.tiles import Tiles
 from edgeformer.server.schema.bodies import ChatBody
 
 OPTIONS = {"max_tokens": 8, "ignore_eos": True}

@@ -59,6 +59,11 @@ NOTHING_MEANT = {
         {"role": "assistant", "content": "x", "thinking_blocks": [{"type": "thinking", "thinking": "r"}]}],
     "fields that are empty": [{"role": "assistant", "content": "x", "images": [], "extra": {}, "note": ""}],
     "an old role": [{"role": "function", "name": "f", "content": "1"}],
+    "what Google's servers keep": [{"role": "assistant", "content": None, "extra_content": {"google": {}}, "tool_calls":
+        [CALL | {"extra_content": {"google": {"thought_signature": "x"}}}]}],
+    "what a model thought, as LangChain has it": [{"role": "assistant", "content": [
+        {"type": "reasoning", "reasoning": "r"}, {"type": "text", "text": "x"}]}],
+    "no prefix, of Mistral's client": [{"role": "assistant", "content": "x", "prefix": False}, USER],
 }  # fmt: skip
 
 
@@ -90,6 +95,7 @@ FIELDS_THAT_PASS = {
     "verbosity": "low", "metadata": {"a": "b"}, "prompt_logprobs": None, "dry_multiplier": 0.8, "seed": None,
     "stop_token_ids": [2], "skip_special_tokens": False, "guided_json": SCHEMA, "guided_choice": ["a"],
     "structured_outputs": {}, "response_format": {"type": "json_object", "schema": SCHEMA}, "audio": None,
+    "tool_choice": {"type": "auto"}, "random_seed": 3, "safe_prompt": False, "chat_id": "x", "top_p": 0,
     "n": 1.0, "max_completion_tokens": 16.0, "extra_body": {}, "my_label": "",
 }  # fmt: skip
 
@@ -98,6 +104,13 @@ FIELDS_THAT_PASS = {
 def test_fields_that_change_nothing_or_are_done_pass(name):
     chat(**{name: FIELDS_THAT_PASS[name]})
     chat(**{name: None})
+
+
+def test_a_turn_with_a_prefix_is_continued():
+    body = chat({"role": "assistant", "content": "It is", "prefix": True})
+    assert body.continue_final_message is True and body.messages[1].content == "It is"
+    with pytest.raises(ApiError, match="'messages.1.prefix' is not supported: only a last message"):
+        chat({"role": "assistant", "content": "It is", "prefix": True}, USER)
 
 
 def test_whole_numbers_may_have_a_point_and_forms_be_empty():
@@ -181,7 +194,8 @@ def test_only_some_of_the_tools_may_be_called():
         {"type": "function", "function": {"name": "g"}}]}}  # fmt: skip
     body = read(ResponseBody, input="hi", tools=tools, tool_choice=choice).as_chat()
     assert body.tool_choice == chat(tool_choice=of_chat).tool_choice
-    assert chat(tool_choice="any").tool_choice == "required"
+    assert chat(tool_choice="any").tool_choice == chat(tool_choice={"type": "any"}).tool_choice == "required"
+    assert chat(random_seed=3).seed == 3
 
 
 def test_responses_are_read_as_codex_and_agents_ask():
@@ -190,12 +204,15 @@ def test_responses_are_read_as_codex_and_agents_ask():
     assert body.messages[1].tool_calls and body.messages[1].content == "yo"
 
 
-@pytest.mark.parametrize("kind", ["web_search", "custom", "namespace", "local_shell"])
+@pytest.mark.parametrize("kind", ["web_search", "namespace", "local_shell", "shell", "apply_patch", "mcp"])
 def test_tools_of_other_types_are_refused_by_their_names(kind):
-    with pytest.raises(ApiError, match=f"tools.0.type is '{kind}'; functions alone can be called"):
+    with pytest.raises(ApiError, match=f"tools.0.type is '{kind}'; functions and custom tools alone can be called"):
         read(ResponseBody, input="hi", tools=[{"type": kind, "name": "x", "tools": []}])
-    with pytest.raises(ApiError, match="include has 'message.output_text.logprobs', which no answer has"):
-        read(ResponseBody, input="hi", include=["message.output_text.logprobs"])
+
+
+def test_items_that_a_server_has_stored_are_refused():
+    with pytest.raises(ApiError, match="input.1.type is 'item_reference'; nothing is stored, so send the item itself"):
+        read(ResponseBody, input=[USER, {"type": "item_reference", "id": "msg_1"}])
 
 
 @pytest.mark.parametrize("server_name", FIELDS_OF_SERVERS)

@@ -122,6 +122,16 @@ CASES = {
     "JSON text": ("hermes", '<tool_call>{"name": "f", "arguments": "{\\"x\\": 1}"}</tool_call>', "", [("f", {"x": 1})]),
     "infinite": ("hermes", INFINITE, INFINITE, []),
     "cut": ("hermes", '<tool_call>{"name": "f", "arg', '<tool_call>{"name": "f", "arg', []),
+    "MiniCPM3": (
+        "lfm2", '<|tool_call_start|>\n```python\nf(x=1)\ng()\n```\n<|tool_call_end|>Ok', "Ok",
+        [("f", {"x": 1}), ("g", {})],
+    ),
+    "two of Apertus": (
+        "apertus", 'Ok<|tools_prefix|>[{"f": {"x": 1}}, {"g": {}}]<|tools_suffix|>', "Ok", [("f", {"x": 1}), ("g", {})],
+    ),
+    "Apertus with both keys": (
+        "apertus", '<|tools_prefix|>[{"name": "f", "arguments": {"x": 1}}]<|tools_suffix|>', "", [("f", {"x": 1})],
+    ),
     "a list of Mistral": (
         "mistral", 'Ok[TOOL_CALLS][{"name": "f", "arguments": {"x": 1}}, {"name": "g", "arguments": {}}]', "Ok",
         [("f", {"x": 1}), ("g", {})],
@@ -262,6 +272,8 @@ def make_arguments(numbers, format):
 def write(format, name, arguments):
     """Return a call as models of the format write it, without what stands before and behind all calls."""
     text = json.dumps(arguments, ensure_ascii=False)
+    if isinstance(format, JsonObjects) and format.by_name:
+        return f'{{"{name}": {text}}}'
     if isinstance(format, JsonObjects):
         return f'{{{format.before}"{format.name_key}": "{name}", "{format.arguments_key}": {text}}}'
     if isinstance(format, Mistral):
@@ -332,6 +344,11 @@ STRICT = {
     "properties": {"city": {"enum": ["Rome", "Oslo"]}, "days": {"type": "integer", "minimum": 1}},
     "required": ["city", "days"],
 }
+PATTERN = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "pattern": "^R[a-z]+$"}, "days": {"type": "integer"}},
+    "required": ["city", "days"],
+}
 ODD = {
     "no object": {"type": "string"},
     "unknown type": {"type": "king"},
@@ -361,7 +378,7 @@ def grammar_of(format, parameters=STRICT, **options):
 
 
 @pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("parameters", [OPEN, STRICT, TREE], ids=["open", "strict", "pointers"])
+@pytest.mark.parametrize("parameters", [OPEN, STRICT, TREE, PATTERN], ids=["open", "strict", "pointers", "pattern"])
 def test_the_grammar_of_a_format_accepts_its_example_only(format, parameters):
     example = FORMATS[format].example.removesuffix(CALL)
     assert accepts(grammar_of(format, parameters, forced=False), example)
@@ -371,6 +388,44 @@ def test_the_grammar_of_a_format_accepts_its_example_only(format, parameters):
     assert not accepts(grammar, re.sub(r"\b2\b", '"two"', example))
     if parameters is not OPEN:
         assert not accepts(grammar, example.replace("Rome", "Bonn"))
+
+
+def of(**properties):
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+KIND = {"E": {"enum": ["x", "y"], "title": "E", "type": "string"}}
+EMAIL = r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$"
+SHAPES = {
+    "a pointer in allOf": (of(a={"allOf": [{"$ref": "#/$defs/E"}], "default": "x"}) | {"$defs": KIND}, "y", "z"),
+    "options that name values": (of(a={"anyOf": [{"enum": ["x"]}, {"const": "y"}]}), "y", "z"),
+    "a map": (of(a={"type": "object", "additionalProperties": {"type": "integer"}}), {"k": 1}, {"k": "x"}),
+    "a map of patterns": (of(a={"type": "object", "patternProperties": {"^k": {"type": "integer"}}}), {"k": 1}, 5),
+    "a tuple": (of(a={"type": "array", "prefixItems": [{"type": "integer"}, {"type": "boolean"}], "items": False}),
+        [1, True], [True, 1]),
+    "any value": (of(a={}), {"x": [1, {"y": None}]}, None),
+    "any object": (of(a={"type": "object"}), {"x": [1]}, 5),
+    "options of objects": ({"anyOf": [of(b={"type": "integer"}), of(a={"type": "integer"})]}, 1, "x"),
+    "parts of an object": ({"type": "object", "allOf": [{"properties": {"a": {"type": "integer"}}, "required": ["a"]}]},
+        1, "x"),
+    "what is required and not described": ({"type": "object", "properties": {}, "required": ["a"]}, 1, None),
+    "a number that is no name": ({"type": "object", "properties": {"a": {"type": ["integer", "null"]}}}, None, "x"),
+    "more than is named": ({"type": "object", "additionalProperties": {"type": "integer"}}, 1, "x"),
+    "looks around": (of(a={"type": "string", "pattern": "^(?!x).*$"}), "b", None),
+    "an address with looks around": (of(a={"type": "string", "format": "email", "pattern": EMAIL}), "a@b.co", None),
+}  # fmt: skip
+"""Schemas of parameters as Pydantic, Zod and servers of tools write them; a value of `a` that follows, and one not."""
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_grammars_follow_schemas_as_tools_write_them(shape):
+    schema, good, bad = SHAPES[shape]
+    for name, format in FORMATS.items():
+        parameters = arguments_schema(schema, strict=shape != "looks around")
+        grammar = format.grammar([{"name": "weather", "parameters": parameters}], {}, forced=True)
+        for value, follows in [(good, True), *([] if bad is None else [(bad, False)])]:
+            call = format.begin + write(format, "weather", {"a": value}) + format.end
+            assert accepts(grammar, call.removesuffix(CALL)) == follows, (name, value)
 
 
 @pytest.mark.parametrize("format", FORMATS)

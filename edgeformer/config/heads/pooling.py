@@ -42,6 +42,8 @@ class PoolingHead(Head):
         pooling: how states become a vector, or several ways whose vectors are concatenated in that order.
         layers: what the vector runs through.
         normalize: whether the result has L2 norm 1.
+        skips_prompt: True where tokens of the prompt before a text are read and not pooled; their ids are given as
+            −1 − id. None elsewhere.
         dimensions: how many of its first numbers are kept, behind everything else, of models that were trained so
             (arXiv 2205.13147, Matryoshka); None for all.
     """
@@ -51,6 +53,7 @@ class PoolingHead(Head):
     pooling: Pooling | tuple[Pooling, ...]
     layers: tuple[PoolingLayer, ...] = ()
     normalize: bool
+    skips_prompt: Literal[True] | None = None
     dimensions: int | None = None
 
     def __post_init__(self) -> None:

@@ -16,7 +16,7 @@ from edgeformer.config.models.encoder import EncoderConfig
 from edgeformer.config.models.grid_vision import GridVisionConfig
 from edgeformer.config.models.picture_text import PictureTextConfig
 from edgeformer.config.models.seq2seq import Seq2SeqConfig
-from edgeformer.config.models.stack import NO_CACHE, AudioStem, Form, StackConfig, Task, TokenProjection
+from edgeformer.config.models.stack import NO_CACHE, AudioStem, Form, StackConfig, Task, TokenDropout, TokenProjection
 from edgeformer.config.models.vision_encoder import VisionConfig
 
 ModelConfig = DecoderConfig | EncoderConfig | Seq2SeqConfig | VisionConfig | DualEncoderConfig | PictureTextConfig
@@ -25,5 +25,5 @@ __all__ = [
     "NO_CACHE", "AudioStem", "DecoderConfig", "DualEncoderConfig", "EncoderConfig", "Form", "GridVisionConfig",
     "ModelConfig",
     "PictureTextConfig",
-    "Seq2SeqConfig", "StackConfig", "Task", "TokenProjection", "VisionConfig",
+    "Seq2SeqConfig", "StackConfig", "Task", "TokenDropout", "TokenProjection", "VisionConfig",
 ]  # fmt: skip

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal, Self
 
 from edgeformer.config.heads import EncoderHead, HeadOutput, MaskedLMHead, Sizes
 from edgeformer.config.models.decoder import DecoderConfig
-from edgeformer.config.models.stack import AudioStem, Form, StackConfig, Task, TokenProjection
+from edgeformer.config.models.stack import AudioStem, Form, StackConfig, Task, TokenDropout, TokenProjection
 from edgeformer.config.position import SinusoidalPositions
 from edgeformer.documents.schema import check
 
@@ -20,6 +20,7 @@ class EncoderConfig(StackConfig):
         embedding_size: width of all embedding tables and of embedding_norm, whose output is projected to hidden_size
             (arXiv 1909.11942); None for tables of hidden_size without a projection.
         token_projection: what makes states of a table of tokens that has another width, which no other table has.
+        token_dropout: what takes the place of embeddings of masks; None where they are tokens as others.
         audio: input layers for spectrograms; vocab_size is 0 then.
         head: computed from the last states; None returns only those.
     """
@@ -32,6 +33,7 @@ class EncoderConfig(StackConfig):
     token_types: int = 0
     embedding_size: int | None = None
     token_projection: TokenProjection | None = None
+    token_dropout: TokenDropout | None = None
     audio: AudioStem | None = None
     head: EncoderHead | None = None
 
@@ -55,6 +57,7 @@ class EncoderConfig(StackConfig):
             check(self.token_types == 0, self, "token_types", "0 for audio")
             check(self.embedding_size is None, self, "embedding_size", "None for audio")
             check(self.token_projection is None, self, "token_projection", "None for audio")
+            check(self.token_dropout is None, self, "token_dropout", "None for audio")
             check(self.head is None, self, "head", "None for audio")
         one_way = any(attention.causal for attention in self.attentions)
         check(not (self.reads_unattended and one_way), self, "head", "one whose queries attend to what is behind them")

@@ -9,10 +9,10 @@ from edgeformer.config.models.decoder import DecoderConfig
 from edgeformer.config.models.grid_vision import GridVisionConfig
 from edgeformer.config.models.stack import StackConfig, Task
 from edgeformer.config.models.vision_encoder import VisionConfig
-from edgeformer.config.pictures import Bidirectional, Grid, MergerProjector, MlpProjector, Projector
+from edgeformer.config.pictures import Bidirectional, Grid
 from edgeformer.config.position import RotaryAxes
+from edgeformer.config.projectors import Projector
 from edgeformer.documents.schema import check
-from edgeformer.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,34 +57,11 @@ class PictureTextConfig(DecoderConfig):
         if self.axes is not None:
             turned = {2 * self.axes.pairs} | {each.rotary.rotary_dim for each in self.attentions if each.rotary}
             check(len(turned) == 1, self, "axes", "an axis for each pair of the rotary embedding")
-        vision = self.vision
-        if vision.kind == "grid_vision":
-            self._check_grid(vision)
-            return
-        outputs = (vision.pooler, vision.projection, vision.classifier)
-        check(all(each is None for each in outputs), self, "vision", "without outputs beside its states")
-        check(self.deepstack is None, self, "deepstack", "None for pictures of one size")
-        grid, side = vision.patches.grid, self.projector.side
-        check(side == 1 or not self.keeps_prefix, self, "keeps_prefix", "False where squares of patches become a state")
-        check(side <= min(grid.rows, grid.columns), self, "projector", "for squares that are no larger than a picture")
-        if self.projector.joined > 1:
-            square = grid.rows == grid.columns and grid.rows % side == 0
-            check(square, self, "projector", f"for squares of {side} × {side} patches, of pictures that are square")
         if self.bidirectional is not None:
             whole = not self.tiled and not self.newline
             check(whole, self, "bidirectional", "None where a picture is cut into tiles")
             check(all(map(_turns, self.blocks)), self, "bidirectional", "None for blocks that only look back")
-
-    def _check_grid(self, vision: GridVisionConfig) -> None:
-        """Check what stands behind a tower of pictures of any size."""
-        merges = isinstance(self.projector, MergerProjector | MlpProjector) and self.projector.factor == vision.square
-        check(merges, self, "projector", f"one of squares of {vision.square} × {vision.square} patches")
-        check(not self.tiled and not self.newline, self, "tiled", "False for pictures of any size")
-        check(self.bidirectional is None, self, "bidirectional", "None for pictures of any size")
-        layers, last = self.deepstack or (), len(vision.blocks)
-        fits = all(0 <= layer <= last for layer in layers) and len(layers) <= len(self.blocks)
-        fits = fits and (not layers or isinstance(self.projector, MergerProjector))
-        check(fits, self, "deepstack", f"numbers from 0 to {last}, and no more than blocks of the text model")
+        self.vision.check_model(self)
 
     @classmethod
     def of_decoder(cls, text: DecoderConfig, **seeing: object) -> "PictureTextConfig":
@@ -105,24 +82,15 @@ class PictureTextConfig(DecoderConfig):
     @property
     def patch_grid(self) -> Grid:
         """Return the rows and columns of patches of pictures, which have one size."""
-        vision = self.vision
-        assert vision.kind == "vision", "pictures of any size have no such grid"
-        return vision.patches.grid
-
-    @property
-    def grid_vision(self) -> GridVisionConfig | None:
-        """Return the tower of pictures of any size; None for another one."""
-        vision = self.vision
-        return vision if vision.kind == "grid_vision" else None
+        grid = self.vision.patch_grid
+        assert grid is not None, "pictures of any size have no such grid"
+        return grid
 
     @property
     def picture_tokens(self) -> int | None:
         """Return the number of states that one of the tower's pictures becomes; None where its size decides."""
-        if self.grid_vision is not None:
-            return None
-        grid, side = self.patch_grid, self.projector.side
-        prefix = self.vision.prefix_tokens * self.keeps_prefix
-        return (grid.rows // side) * (grid.columns // side) + prefix + bool(self.newline)
+        states = self.vision.states(self.projector.side, prefix=self.keeps_prefix)
+        return None if states is None else states + bool(self.newline)
 
     @property
     def feature_size(self) -> int:
@@ -136,24 +104,14 @@ class PictureTextConfig(DecoderConfig):
 
     def with_picture_size(self, height: int, width: int) -> Self:
         """Return the config for pictures of another size. Raises ConfigError where the tower does not read them."""
-        vision = self.vision
-        return self if vision.kind == "grid_vision" else replace(self, vision=vision.with_picture_size(height, width))
+        return replace(self, vision=self.vision.with_picture_size(height, width))
 
     def with_patches(self, side: int, square: int, frames: int, most: int) -> Self:
         """Return the config for pictures of up to `most` rows or columns of patches.
 
         Raises ConfigError where the tower reads others than those of these sides, squares and frames.
         """
-        vision = self.grid_vision
-        if vision is None:
-            raise ConfigError("the image processor cuts pictures of any size, and the model reads those of one size.")
-        read = vision.patches.side, vision.square, vision.patches.frames
-        if read != (side, square, frames):
-            raise ConfigError(
-                f"the image processor has patch_size, merge_size and temporal_patch_size {(side, square, frames)}, and "
-                f"by config.json the model reads {read}. Use the processor that it was trained with."
-            )
-        return replace(self, vision=vision.with_sides(most))
+        return replace(self, vision=self.vision.with_patches(side, square, frames, most))
 
 
 def _turns(block: BlockConfig) -> bool:

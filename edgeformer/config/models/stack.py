@@ -58,6 +58,26 @@ class TokenProjection:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TokenDropout:
+    """Masks that are dropped: they have no embedding, and those of all tokens of the text are scaled to make up for it.
+
+    The factor is (1 − trained) / (1 − observed), where observed is the fraction of the text's tokens that are masks.
+    Source: transformers/models/esm/modeling_esm.py.
+
+    Attributes:
+        mask_token: id of the mask.
+        trained: fraction of masks in texts that the model was trained with.
+    """
+
+    mask_token: int
+    trained: float
+
+    def __post_init__(self) -> None:
+        check(self.mask_token >= 0, self, "mask_token", "0 or more")
+        check(0 <= self.trained < 1, self, "trained", "at least 0 and below 1")
+
+
+@dataclass(frozen=True, kw_only=True)
 class StackConfig:
     """The fields that decoders and encoders share: embeddings, blocks, a final norm.
 

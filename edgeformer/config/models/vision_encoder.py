@@ -1,13 +1,17 @@
 """The config of a tower of pictures."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from edgeformer.config.models.stack import Form, StackConfig, Task
 from edgeformer.config.pictures import AttentionPooler, Grid, PatchStem, PictureClassifier, TokenPooler
 from edgeformer.config.position import LearnedPositions
+from edgeformer.contract.tensors import TensorSpec, picture_inputs
 from edgeformer.documents.schema import check
 from edgeformer.errors import ConfigError
+
+if TYPE_CHECKING:
+    from edgeformer.config.models.picture_text import PictureTextConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,3 +113,48 @@ class VisionConfig(StackConfig):
         """Return the size of the pooled vector."""
         size = self.pooler.size if isinstance(self.pooler, TokenPooler) else None
         return self.hidden_size if size is None else size
+
+    @property
+    def patch_grid(self) -> Grid:
+        """Return the rows and columns of patches of all pictures."""
+        return self.patches.grid
+
+    @property
+    def grid_input(self) -> None:
+        """Return None: graphs know the rows and columns of patches."""
+
+    def inputs(self, tiled: bool) -> list[TensorSpec]:
+        """Return the inputs of a graph; tiled: whether there is an axis for the pictures that one is cut into."""
+        return picture_inputs(self.patches.channels, self.patches.height, self.patches.width, tiled)
+
+    def states(self, side: int, *, prefix: bool) -> int:
+        """Return the states that squares of patches of a side become. prefix: whether learned tokens are counted."""
+        grid = self.patches.grid
+        return (grid.rows // side) * (grid.columns // side) + self.prefix_tokens * prefix
+
+    @property
+    def sample_grids(self) -> tuple[Grid, ...]:
+        """Return the rows and columns of squares of pictures to try it with."""
+        return (self.patches.grid,)
+
+    def values_shape(self, grid: Grid) -> tuple[int, ...]:
+        """Return the dimensions of the values of a picture of so many squares."""
+        return self.patches.channels, self.patches.height, self.patches.width
+
+    def check_model(self, model: "PictureTextConfig") -> None:
+        """Raise ConfigError unless a model can read its states."""
+        outputs = (self.pooler, self.projection, self.classifier)
+        check(all(each is None for each in outputs), model, "vision", "without outputs beside its states")
+        check(model.deepstack is None, model, "deepstack", "None for pictures of one size")
+        grid, side = self.patches.grid, model.projector.side
+        single = side == 1 or not model.keeps_prefix
+        check(single, model, "keeps_prefix", "False where squares of patches become a state")
+        fits = side <= min(grid.rows, grid.columns)
+        check(fits, model, "projector", "for squares that are no larger than a picture")
+        if model.projector.joined > 1:
+            square = grid.rows == grid.columns and grid.rows % side == 0
+            check(square, model, "projector", f"for squares of {side} × {side} patches, of pictures that are square")
+
+    def with_patches(self, side: int, square: int, frames: int, most: int) -> Self:
+        """Raise ConfigError: the values of pictures of one size are no patches."""
+        raise ConfigError("the image processor cuts pictures of any size, and the model reads those of one size.")

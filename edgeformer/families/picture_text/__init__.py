@@ -1,5 +1,7 @@
 """Families of models that read pictures and text: one file per Hugging Face `model_type`, without registration.
 
+Rooms have families whose pictures have one size, are cut into tiles, or have any size.
+
 The text model is read by its own family, as where it is exported by itself (`_nested.py`). A file of this package says
 what stands around it, as a `PictureTextFamily`: the tower, the projector, and what stands for a picture in a prompt.
 """
@@ -10,7 +12,7 @@ import pkgutil
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from edgeformer.config import (
     Bidirectional,
@@ -23,8 +25,9 @@ from edgeformer.config import (
 )
 from edgeformer.errors import ConfigError
 from edgeformer.families._family import Computed, Family, Fields, Packed
+from edgeformer.families._nested import family_inside
 from edgeformer.families._wrappers import is_foreign, wrapper_of
-from edgeformer.manifest.placeholders import PromptText
+from edgeformer.manifest.placeholders.placeholder import Marks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,27 +49,6 @@ class Seeing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Marks:
-    """The texts of the tokens around pictures.
-
-    Attributes:
-        picture: the placeholder.
-        border, whole, tile: see `edgeformer.manifest.placeholders.TiledPlaceholder`; tile is a pattern of {row} and
-            {column}, from 1 on. None for other placeholders.
-        start, end: see `edgeformer.manifest.placeholders.EnclosedPlaceholder`. None for other placeholders.
-        text: how prompts are written before they are encoded; None for as they are.
-    """
-
-    picture: str = "<image>"
-    border: str | None = None
-    whole: str | None = None
-    tile: str | None = None
-    start: str | None = None
-    end: str | None = None
-    text: PromptText | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class PictureTextFamily:
     """How to read the config.json and the checkpoints of one `model_type` that reads pictures and text.
 
@@ -76,8 +58,9 @@ class PictureTextFamily:
         tensors: as in `Family`, of the tower (`vision.`) and the projector (`projector.`). Names of the checkpoint have
             no prefix `model.`.
         marks: returns the texts of tokens around pictures, of tokenizer_config.json.
-        processor: kind of its processor of pictures.
+        processor: kind of its processor of pictures (`edgeformer.manifest.pictures`).
         axes: returns the axes of positions of a config.json; None for a family without them.
+        completed: returns what was read with what follows from the text model.
         picture_options: returns fields of its processor of pictures that its processor of texts and pictures says,
             whatever the file has, or its model; of config.json, and what was read of it.
         processor_fields: fields of processor_config.json that edgeformer reads, or that change nothing here.
@@ -88,8 +71,9 @@ class PictureTextFamily:
     read: Callable[[Fields], Seeing]
     tensors: Mapping[str, str | Packed | tuple[str | Packed, ...]]
     marks: Callable[[Mapping[str, Any]], Marks]
-    processor: Literal["any_resolution", "aspect_tiles", "fixed_size", "grid", "patch_tiles", "tiles"]
+    processor: str
     axes: Callable[[Mapping[str, Any]], RotaryAxes] | None = None
+    completed: Callable[[Seeing, DecoderConfig], Seeing] = lambda seeing, text: seeing
     picture_options: Callable[[Mapping[str, Any], PictureTextConfig], Mapping[str, Any]] = lambda data, config: {}
     processor_fields: tuple[str, ...] = ()
     ignored_tensors: tuple[str, ...] = ()
@@ -98,20 +82,36 @@ class PictureTextFamily:
 
 
 def seeing_names() -> list[str]:
-    """Return every `model_type` that is exported with its tower, sorted."""
-    return list(_names())
+    """Return the names of families that are exported with their towers, sorted: a `model_type`, or of `OF_TOWERS`."""
+    return list(_modules())
 
 
 @functools.cache
-def _names() -> tuple[str, ...]:
-    return tuple(sorted(each.name for each in pkgutil.iter_modules(__path__)))
+def _modules() -> dict[str, str]:
+    """Return the modules of families by their `model_type`, sorted; each room of this package has some."""
+    rooms = [f"{__name__}.{each.name}" for each in pkgutil.iter_modules(__path__)]
+    paths = {room: importlib.import_module(room).__path__ for room in rooms}
+    found = {each.name: f"{room}.{each.name}" for room in rooms for each in pkgutil.iter_modules(paths[room])}
+    return dict(sorted(found.items()))
 
 
-def load_seeing(model_type: Any) -> PictureTextFamily | None:
-    """Return the family of a `model_type` that reads pictures and text; None for one that has none."""
-    if not isinstance(model_type, str) or model_type not in _names():
+OF_TOWERS = {("llava", "pixtral"): "llava_pixtral"}
+"""Families of a `model_type` with a tower of another one, which are models of their own."""
+
+
+def load_seeing(data: Mapping[str, Any]) -> PictureTextFamily | None:
+    """Return the family of a config.json whose model reads pictures and text; None for one that has none."""
+    model_type, tower = data.get("model_type"), data.get("vision_config")
+    if not isinstance(model_type, str) or wrapper_of(model_type) is None:
         return None
-    family: PictureTextFamily = importlib.import_module(f"{__name__}.{model_type}").FAMILY
+    tower_type = tower.get("model_type") if isinstance(tower, dict) else None
+    name = OF_TOWERS.get((model_type, str(tower_type)), model_type)
+    return family_named(name) if name in _modules() else None
+
+
+def family_named(name: str) -> PictureTextFamily:
+    """Return the family of a file."""
+    family: PictureTextFamily = importlib.import_module(_modules()[name]).FAMILY
     return family
 
 
@@ -120,13 +120,13 @@ def with_tower(data: dict[str, Any], text_family: Family, text: DecoderConfig) -
 
     Raises ConfigError for fields of the tower and the projector that the family does not know.
     """
-    family = load_seeing(data["model_type"])
+    family = load_seeing(data)
     assert family is not None, "the caller has asked"
     wrapper = wrapper_of(data["model_type"])
     assert wrapper is not None, "every such family has an entry"
     own = {name: value for name, value in data.items() if is_foreign(name, wrapper)}
     fields = Fields({**own, "model_type": data["model_type"]})
-    seeing = family.read(fields)
+    seeing = family.completed(family.read(fields), text)
     fields.finish()
     config = PictureTextConfig.of_decoder(
         text,
@@ -140,13 +140,13 @@ def with_tower(data: dict[str, Any], text_family: Family, text: DecoderConfig) -
         deepstack=seeing.deepstack,
         axes=None if family.axes is None else family.axes(data),
     )
+    text_family = family_inside(text_family, data["model_type"])
     return replace(
         text_family,
         tensors={**text_family.tensors, **family.tensors},
         ignored_tensors=(*text_family.ignored_tensors, *family.ignored_tensors, *seeing.unread),
         computed_tensors={**text_family.computed_tensors, **family.computed_tensors},
         transposed=(*text_family.transposed, *family.transposed),
-        nested=True,
         sees=True,
     ), config
 

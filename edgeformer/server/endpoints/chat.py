@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,10 +11,10 @@ from starlette.responses import JSONResponse, Response
 
 from edgeformer.errors import RequestError
 from edgeformer.runtime import CausalLM, Generation, TokenEvent
-from edgeformer.runtime.text.thinking.reader import ThinkingStream
+from edgeformer.runtime.text.thinking.reader import Divided, ThinkingStream
 from edgeformer.runtime.text.tokenizer import Tokenizer
 from edgeformer.server.endpoints.logprobs import chat_logprobs
-from edgeformer.server.schema.answer_forms import form_error, warnings_of
+from edgeformer.server.schema.answer_forms import form_error, tool_warnings, warnings_of
 from edgeformer.server.schema.api_errors import as_api_error, param_of
 from edgeformer.server.schema.bodies import ChatBody
 from edgeformer.server.schema.thinking import thinking_budget
@@ -32,12 +32,16 @@ from edgeformer.server.tool_calls.reader import ToolCallReader
 
 @dataclass(frozen=True)
 class Delta:
-    """New parts of an answer: text that the model thinks, text that it says, calls that are complete, and pieces."""
+    """New parts of an answer: text that the model thinks, text that it says, calls that are complete, and pieces.
+
+    said: the tokens of the text that the model says, without those of marks.
+    """
 
     reasoning: str = ""
     text: str = ""
     calls: Sequence[Call] = ()
     pieces: Sequence[CallPiece] = ()
+    said: Sequence[TokenEvent] = ()
 
 
 @dataclass
@@ -45,18 +49,20 @@ class Choice:
     """One answer of a chat so far.
 
     stream: divides its tokens into thinking and text with marks, which `reader` divides into text and calls. None where
-    the text of the tokens is the answer.
+    the text of the tokens is the answer. hidden: special tokens without a text.
     """
 
     stream: ThinkingStream | None
     reader: ToolCallReader | None
     one_call: bool
+    hidden: Collection[int] = ()
     reasoning: str = ""
     text: str = ""
     calls: list[Call] = field(default_factory=list)
     events: list[TokenEvent] = field(default_factory=list)
     finish_reason: str | None = None
     result: Generation | None = None
+    _unsaid: list[TokenEvent] = field(default_factory=list)  # tokens whose text may come
 
     def stopped_at(self, tokenizer: Tokenizer, stop: Sequence[str]) -> str | None:
         """Return the stop text at which the answer ended, or None."""
@@ -80,21 +86,41 @@ class Choice:
 
     def _read(self, progress: Progress) -> Delta:
         if self.stream is None:
-            return Delta(text="".join(each.text or "" for each in progress.tokens))
-        pieces = [self.stream.push(each.token_id) for each in progress.tokens]
+            said = [each for each in progress.tokens if each.token_id not in self.hidden]
+            return Delta(text="".join(each.text or "" for each in progress.tokens), said=said)
+        pieces = list(map(self._divide, progress.tokens))
         pieces += [self.stream.finish()] if progress.result is not None else []
         reasoning, text = ("".join(each) for each in zip(*pieces, strict=True)) if pieces else ("", "")
         if self.reader is None:
-            return Delta(reasoning, text)
+            return Delta(reasoning, text, said=self._said(text))
         text, calls = self.reader.push(text)
         if progress.result is not None:
             rest, more = self.reader.finish()
             text, calls = text + rest, calls + more
         written = self.reader.take_pieces()
+        said = self._said(text, called=bool(calls or written))
         if self.one_call:
             calls = calls[: 1 - len(self.calls)]
             written = [piece for piece in written if piece.place == 0]
-        return Delta(reasoning, text, calls, written)
+        return Delta(reasoning, text, calls, written, said)
+
+    def _divide(self, event: TokenEvent) -> Divided:
+        """Return what a token adds, and keep it if it may be of the answer's text: neither thought nor a mark."""
+        assert self.stream is not None
+        before = self.stream.reasoning_tokens
+        divided = self.stream.push(event.token_id)
+        if self.stream.reasoning_tokens > before:
+            self._unsaid.clear()
+        elif event.token_id not in self.hidden:
+            self._unsaid.append(event)
+        return divided
+
+    def _said(self, text: str, *, called: bool = False) -> list[TokenEvent]:
+        """Return the tokens of new text. called: whether there is a call, which other tokens are of."""
+        if not text and not called:
+            return []
+        said, self._unsaid = self._unsaid, []
+        return said if text else []
 
     @property
     def reasoning_tokens(self) -> int:
@@ -217,7 +243,7 @@ async def begin_chat(request: Request, body: ChatBody, param: str, *, cut: bool 
         body = body.model_copy(update={"max_completion_tokens": room})
         record.warnings.append(f"max_tokens is lowered to {room}, which the context leaves")
     wanted = configs(served, body, state.options, len(prompt.tokens), prompt.grammar)
-    record.warnings += warnings_of(body)
+    record.warnings += warnings_of(body) + (tool_warnings(prompt.functions) if prompt.grammar is not None else [])
     keep_text(state, record, "prompt", [message.model_dump(exclude_none=True) for message in body.messages])
     try:
         answers = await submit(request, served, [prompt.seen or prompt.tokens], wanted)
@@ -231,7 +257,7 @@ def _choice(served: ServedModel, body: ChatBody, prompt: ChatPrompt, stop: Seque
     tokenizer, format = served.tokenizer, prompt.tool_format
     one_call = body.parallel_tool_calls is False
     if format is None and tokenizer.thinking_format is None:
-        return Choice(None, None, one_call)
+        return Choice(None, None, one_call, tokenizer.special_tokens.keys())
     marks = {} if format is None else {id: mark for mark, id in served.special_marks.items()}
     if not skips_special_tokens(body):
         ends = served.model.manifest.tokens.eos
@@ -239,7 +265,7 @@ def _choice(served: ServedModel, body: ChatBody, prompt: ChatPrompt, stop: Seque
     is_open = prompt.is_thinking
     stream = ThinkingStream(tokenizer, tokenizer.thinking_format, is_open=is_open, stop=stop, spelled=marks)
     reader = None if format is None else ToolCallReader(format, prompt.functions, in_pieces=body.stream is True)
-    return Choice(stream, reader, one_call)
+    return Choice(stream, reader, one_call, tokenizer.special_tokens.keys() - marks.keys())
 
 
 async def chat_completions(request: Request) -> Response:

@@ -12,7 +12,9 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from edgeformer.server.endpoints.chat import Chat, begin_chat, chat_tokens
+from edgeformer.server.endpoints.chat import Chat, Delta, begin_chat, chat_tokens
+from edgeformer.server.endpoints.logprobs import chat_logprobs
+from edgeformer.server.schema.custom_tools import CustomTool, InputPieces
 from edgeformer.server.schema.response_bodies import OPTION_NAMES, ResponseBody
 from edgeformer.server.service.answers import unless_gone
 from edgeformer.server.service.generating import EventStream, keep_text
@@ -21,13 +23,21 @@ from edgeformer.server.tool_calls.format import CallPiece
 
 Event = dict[str, Any]
 
+CALLS = {"function_call": ("fc", "arguments"), "custom_tool_call": ("ctc", "input")}
+"""The beginning of ids of items that are calls, and the field of them that grows, by their types."""
+
 
 @dataclass
 class Output:
-    """The items of an answer so far. Its methods yield an event for each change, without a number yet."""
+    """The items of an answer so far. Its methods yield an event for each change, without a number yet.
 
+    custom: names of custom tools, whose calls have a text in place of arguments.
+    """
+
+    custom: frozenset[str] = frozenset()
     items: list[dict[str, Any]] = field(default_factory=list)
     _open: str = ""  # the type of the last item, if it is one that grows
+    _input: InputPieces = field(default_factory=InputPieces)  # of a custom tool, while it is the last item
 
     def add_reasoning(self, piece: str) -> Iterator[Event]:
         """Append text to what the model thinks, or begin it."""
@@ -35,18 +45,19 @@ class Output:
         self.items[-1]["content"][0]["text"] += piece
         yield self._change("reasoning_text.delta", content_index=0, delta=piece)
 
-    def add_text(self, piece: str) -> Iterator[Event]:
-        """Append text to the message that is being written, or begin one."""
+    def add_text(self, piece: str, logprobs: list[dict[str, Any]]) -> Iterator[Event]:
+        """Append text to the message that is being written, or begin one. logprobs: of its tokens, if wanted."""
         part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
         yield from self._begin_text("message", {"role": "assistant"}, part)
         self.items[-1]["content"][0]["text"] += piece
-        yield self._change("output_text.delta", content_index=0, delta=piece, logprobs=[])
+        self.items[-1]["content"][0]["logprobs"] += logprobs
+        yield self._change("output_text.delta", content_index=0, delta=piece, logprobs=logprobs)
 
     def _begin_text(self, kind: str, fields: dict[str, Any], part: dict[str, Any]) -> Iterator[Event]:
         """Begin an item with one part of text, unless it is open already."""
         if self._open == kind:
             return
-        yield from self.end_item("incomplete" if self._open == "function_call" else "completed")
+        yield from self.end_item("incomplete" if self._open in CALLS else "completed")
         self._open = kind
         id = f"{'msg' if kind == 'message' else 'rs'}_{secrets.token_hex(12)}"
         yield self._begin({"type": kind, "id": id, "content": []} | fields)
@@ -57,11 +68,19 @@ class Output:
         """Append a part of a call, or begin one."""
         if piece.begins:
             yield from self.end_item("completed")
-            self._open = "function_call"
-            item = {"type": "function_call", "id": f"fc_{secrets.token_hex(12)}", "call_id": piece.id}
-            yield self._begin(item | {"name": piece.name, "arguments": ""})
-        self.items[-1]["arguments"] += piece.arguments
-        yield self._change("function_call_arguments.delta", delta=piece.arguments)
+            self._open = "custom_tool_call" if piece.name in self.custom else "function_call"
+            id, content = CALLS[self._open]
+            item = {"type": self._open, "id": f"{id}_{secrets.token_hex(12)}", "call_id": piece.id}
+            self._input = InputPieces()
+            yield self._begin(item | {"name": piece.name, content: ""})
+        is_custom = self._open == "custom_tool_call"
+        text = self._input.push(piece.arguments) if is_custom else piece.arguments
+        if is_custom and piece.ends:
+            text += self._input.finish()
+        content = CALLS[self._open][1]
+        self.items[-1][content] += text
+        if text:
+            yield self._change(f"{self._open}_{content}.delta", delta=text)
         if piece.ends:
             yield from self.end_item("completed")
 
@@ -69,15 +88,15 @@ class Output:
         """End the item that is being written, if there is one; a call that is ended by another item is incomplete."""
         if not self._open:
             return
-        if self._open == "function_call":
+        if self._open in CALLS:
+            name, content = self._open, CALLS[self._open][1]
             self._open = ""
-            arguments = self.items[-1]["arguments"]
-            yield self._change("function_call_arguments.done", arguments=arguments)
+            yield self._change(f"{name}_{content}.done", **{content: self.items[-1][content]})
             yield self._end(status)
             return
-        logprobs: dict[str, Any] = {"logprobs": []} if self._open == "message" else {}
         self._open = ""
         [part] = self.items[-1]["content"]
+        logprobs = {"logprobs": part["logprobs"]} if "logprobs" in part else {}
         yield self._change(f"{part['type']}.done", content_index=0, text=part["text"], **logprobs)
         yield self._change("content_part.done", content_index=0, part=part)
         yield self._end(status)
@@ -102,7 +121,7 @@ class Responding:
 
     body: ResponseBody
     chat: Chat
-    output: Output = field(default_factory=Output)
+    output: Output
     id: str = field(default_factory=lambda: f"resp_{secrets.token_hex(12)}")
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -119,7 +138,7 @@ class Responding:
         async for _, delta in self.chat.changes():
             for event in self.output.add_reasoning(delta.reasoning) if delta.reasoning else ():
                 yield event
-            for event in self.output.add_text(delta.text) if delta.text else ():
+            for event in self.output.add_text(delta.text, self._logprobs(delta)) if delta.text else ():
                 yield event
             for piece in delta.pieces:
                 for event in self.output.add_piece(piece):
@@ -128,6 +147,10 @@ class Responding:
         for event in self.output.end_item(status):
             yield event
         yield {"type": f"response.{status}", "response": self.response(status)}
+
+    def _logprobs(self, delta: Delta) -> list[dict[str, Any]]:
+        entries = chat_logprobs(self.chat.served, delta.said)["content"] if self.body.wants_logprobs else []
+        return list(entries)
 
     async def collect(self) -> dict[str, Any]:
         """Return the whole answer."""
@@ -163,6 +186,7 @@ class Responding:
             "text": {"format": {"type": "text"}} | text,
             "tool_choice": "auto" if choice is None else choice if isinstance(choice, str) else choice.model_dump(),
             "tools": [tool.model_dump() for tool in body.tools or ()],
+            "top_logprobs": body.top_logprobs or 0,
             "truncation": "disabled",
             "usage": self._usage() if ended else None,
         }
@@ -181,7 +205,14 @@ class Responding:
 async def responses(request: Request) -> Response:
     """Answer a conversation with items; nothing is stored."""
     body = await body_of(request, ResponseBody)
-    responding = Responding(body, await begin_chat(request, body.as_chat(), "input"))
+    custom = [tool for tool in body.tools or () if isinstance(tool, CustomTool)]
+    chat = await begin_chat(request, body.as_chat(), "input")
+    responding = Responding(body, chat, Output(frozenset(tool.name for tool in custom)))
+    if any(tool.has_lark for tool in custom):
+        reason = (
+            "the model reads grammars of Lark of custom tools, but is not held to them; those of regex are followed"
+        )
+        chat.record.warnings.append(reason)
     answers = responding.chat.answers
     if body.stream:
         return EventStream(request, answers, responding.events(), named=True)

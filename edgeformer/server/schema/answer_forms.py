@@ -1,13 +1,13 @@
 """The forms that an answer may have to follow: a JSON schema, a regular expression, or one of several texts."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from edgeformer.errors import RequestError
 from edgeformer.server.schema.api_errors import ApiError
 from edgeformer.server.schema.bodies import GenerationBody
-from edgeformer.server.tool_calls.lark import followed_schema, resolved
+from edgeformer.server.tool_calls.lark import followed_schema, is_unread, resolved
 
 UNFOLLOWED = (
     "contains", "dependentRequired", "dependentSchemas", "else", "if", "maxContains", "minContains", "not",
@@ -60,6 +60,12 @@ def warnings_of(body: GenerationBody) -> list[str]:
     return [f"the schema of the answer is not followed in: {', '.join(keywords)}"] if keywords else []
 
 
+def tool_warnings(functions: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a sentence for what is not followed of the parameters of tools whose calls follow their schemas."""
+    keywords = unfollowed([each.get("parameters") for each in functions if not each.get("strict")])
+    return [f"the parameters of tools are not followed in: {', '.join(keywords)}"] if keywords else []
+
+
 def _followed(schema: Mapping[str, Any], strict: bool) -> dict[str, Any]:
     return followed_schema(schema, strict=strict)
 
@@ -79,6 +85,8 @@ def _unfollowed(schema: Any) -> Iterator[str]:
                 continue
             if key in UNFOLLOWED:
                 yield key
+            elif key == "pattern" and is_unread(value):
+                yield "pattern with looks around"
             elif key == "format" and isinstance(value, str) and value not in FORMATS:
                 yield f"format {value[:40]!r}"
             elif key in ("properties", "patternProperties", "$defs", "definitions") and isinstance(value, Mapping):
@@ -89,7 +97,9 @@ def _unfollowed(schema: Any) -> Iterator[str]:
 
 def form_error(error: RequestError, of_tools: bool) -> ApiError | RequestError:
     """Return the error of a form that cannot be followed: without the grammar itself, and by the field that has it."""
-    reason = str(error).splitlines()[0][:300]
+    lines = str(error).splitlines()
+    of_expression = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), "")
+    reason = f"{lines[0][:300]} {of_expression[:200]}".rstrip()
     name, cannot, cause = reason.partition(" cannot be followed: ")
     if not cannot:
         return error

@@ -159,14 +159,23 @@ class ChatMessage(Body):
         return {"content": None} | reasoning | data | role | ({"reasoning": None} if reasoning else {})
 
 
+THOUGHTS = ("thinking", "reasoning")
+"""Types of parts that an assistant thought."""
+
+
 def _with_thoughts_apart(data: dict[str, Any]) -> dict[str, Any]:
-    """Return a message whose parts of thinking, as Mistral has them, are its `reasoning_content`."""
+    """Return a message whose parts of thinking, as Mistral and LangChain have them, are its `reasoning_content`."""
     parts = [part if isinstance(part, dict) else {} for part in data["content"]]
-    thoughts = [_thought(part.get("thinking")) for part in parts if part.get("type") == "thinking"]
+    thinks = [part.get("type") in THOUGHTS for part in parts]
+    thoughts = [
+        _thought(next((part[name] for name in ("thinking", "reasoning", "text") if name in part), None))
+        for part, is_thought in zip(parts, thinks, strict=True)
+        if is_thought
+    ]
     if not thoughts:
         return data
     # Texts without letters stand in their places, so that errors name the others by their own.
-    texts = [{"text": ""} if part.get("type") == "thinking" else data["content"][i] for i, part in enumerate(parts)]
+    texts = [{"text": ""} if is_thought else data["content"][i] for i, is_thought in enumerate(thinks)]
     return {"reasoning_content": "".join(thoughts)} | data | {"content": texts}
 
 
@@ -323,10 +332,10 @@ else:
 
 
 ALIASES = {
-    "n_predict": "max_tokens", "repeat_penalty": "repetition_penalty", "reasoning_budget_tokens": "thinking_budget",
-    "thinking_token_budget": "thinking_budget",
+    "n_predict": "max_tokens", "random_seed": "seed", "repeat_penalty": "repetition_penalty",
+    "reasoning_budget_tokens": "thinking_budget", "thinking_token_budget": "thinking_budget",
 }  # fmt: skip
-"""Fields of llama.cpp's server and of vLLM that are ours by other names."""
+"""Fields of llama.cpp's server, of vLLM and of Mistral's API that are ours by other names."""
 
 ALL_TOKENS = 2**31 - 1
 """`max_tokens` of a request for all that the context leaves."""
@@ -370,6 +379,10 @@ class GenerationBody(OptionsBody):
         return fields
 
 
+CHOICES = ("any", "auto", "none", "required")
+"""Choices of tools that name none."""
+
+
 class ChatBody(ThinkingFields, GenerationBody):
     """The request of /v1/chat/completions."""
 
@@ -388,8 +401,16 @@ class ChatBody(ThinkingFields, GenerationBody):
         fields = super().renamed(data)
         if fields.get("continue_final_message") is True:
             fields.pop("add_generation_prompt", None)
-        if fields.get("tool_choice") == "any":
-            fields["tool_choice"] = "required"
+        choice = fields.get("tool_choice")
+        if isinstance(choice, dict) and choice.keys() == {"type"} and choice["type"] in CHOICES:
+            choice = choice["type"]  # as Anthropic's API has it
+        if isinstance(choice, str):
+            fields["tool_choice"] = "required" if choice == "any" else choice
+        messages = fields.get("messages")
+        last = messages[-1] if isinstance(messages, list) and messages else None
+        if isinstance(last, dict) and last.get("role") == "assistant" and last.get("prefix") is True:
+            fields["messages"] = [*messages[:-1], last | {"prefix": None}]
+            fields.setdefault("continue_final_message", True)
         return fields
 
 

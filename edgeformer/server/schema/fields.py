@@ -88,6 +88,7 @@ FIELDS: dict[str, ApiField] = {
     "n_indent": _refused("L", "lines are not indented", 0),
     # sampling
     "top_k": _done("LVA", "-1 keeps all, as 0"),
+    "random_seed": _done("", "seed, by the name that Mistral's API has"),
     "repeat_penalty": _done("L", "repetition_penalty by another name"),
     "repeat_last_n": _refused("L", "penalties look at the whole text", -1),
     "dynatemp_range": _refused("L", "the temperature does not follow the entropy", 0),
@@ -120,7 +121,7 @@ FIELDS: dict[str, ApiField] = {
     "suffix": _refused("OV", "use /infill, where a model fills in the middle", ""),
     # log-probabilities
     "logprobs": _done("OLV"),
-    "top_logprobs": _done("OLV", "of chats"),
+    "top_logprobs": _done("OLV", "of chats and of /v1/responses"),
     "n_probs": _refused("L", "logprobs asks for them", 0),
     "logprob_token_ids": _refused("V", "the likeliest tokens have log-probabilities; use top_logprobs"),
     "return_token_offsets": _refused("V", "`text_offset` of completions' logprobs has them", False),
@@ -155,7 +156,7 @@ FIELDS: dict[str, ApiField] = {
     "mm_processor_kwargs": _refused("V", "the numbers of a processor are the bundle's; see detail", {}),
     # tools
     "tools": _done("OLVA"),
-    "tool_choice": _done("OLVA", "also `allowed_tools`; `any` is `required`"),
+    "tool_choice": _done("OLVA", 'also `allowed_tools`; `any` is `required`, and {"type": "auto"} is `auto`'),
     "parallel_tool_calls": _done("OLV"),
     "functions": _refused("O", "deprecated by OpenAI; use tools", []),
     "function_call": _refused("O", "deprecated by OpenAI; use tool_choice", "none", "auto"),
@@ -201,6 +202,12 @@ FIELDS: dict[str, ApiField] = {
     "metadata": _ignored("OVA", "labels of stored answers; nothing is stored"),
     "client_metadata": _ignored("", "labels, of Codex"),
     "user": _ignored("OV", "names the end user; nobody is told"),
+    "chat_id": _ignored("", "bookkeeping of Open WebUI"),
+    "safe_prompt": _refused("", "no prompt of the server's is put before a conversation", False),
+    "prompt_mode": _refused("", "no prompt of the server's is put before a conversation; use reasoning_effort"),
+    "background_options": _ignored("O", "nothing runs in the background"),
+    "image": _refused("O", "no answer has pictures", {}),
+    "access_programs": _refused("O", "there are no programs of access", []),
     "safety_identifier": _ignored("O", "names the end user; nobody is told"),
     "store": _ignored("O", "nothing is stored"),
     "service_tier": _ignored("OA", ONE_TIER),
@@ -270,12 +277,17 @@ MESSAGE_FIELDS: dict[str, ApiField] = {
         "refused", "A", NOT_STORED, details={"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
     ),
     "compaction": _refused("A", "a conversation is answered as it is"),
+    "workspace_id": _ignored("A", "there are no workspaces"),
+    "betas": _ignored("A", "the fields of a request say what it wants"),
+    "billing_policy": _ignored("A", "nothing is billed"),
+    "fallback_credit_token": _ignored("A", "nothing is billed"),
     "fallbacks": _refused("A", "the model that is named answers", []),
 }
 """Fields of /v1/messages that no other route has."""
 
 PARTS: dict[str, dict[str, ApiField]] = {
     "message": {
+        "extra_content": _ignored("", "bookkeeping of Google's servers"),
         "annotations": _ignored("O", "of an answer that is sent back"),
         "audio": _refused("O", TEXT_ONLY),
         "function_call": _refused("O", "deprecated by OpenAI; use tool_calls"),
@@ -283,7 +295,7 @@ PARTS: dict[str, dict[str, ApiField]] = {
         "id": _ignored("", "of an answer that is sent back"),
         "index": _ignored("", "kept by collectors of streams"),
         "phase": _ignored("O", "of an answer that is sent back"),
-        "prefix": _refused("", "use continue_final_message", False),
+        "prefix": _refused("", "only a last message of the assistant is continued", False),
         "provider_specific_fields": _ignored("", "bookkeeping of LiteLLM"),
         "reasoning_details": _ignored("", "bookkeeping of OpenRouter"),
         "status": _ignored("O", "of an answer that is sent back"),
@@ -307,16 +319,19 @@ PARTS: dict[str, dict[str, ApiField]] = {
     },
     "tool call": {
         "index": _ignored("OV", "of a stream"),
+        "extra_content": _ignored("", "bookkeeping of Google's servers"),
         "cache_control": FIELDS["cache_control"],
         "provider_specific_fields": _ignored("", "bookkeeping of LiteLLM"),
     },
     "function of a call": {"parsed_arguments": _ignored("O", "of the client's `parse`")},
     "tool": {
         "cache_control": FIELDS["cache_control"],
-        "allowed_callers": _ignored("A", "the model alone calls"),
+        "allowed_callers": _ignored("OA", "the model alone calls"),
+        "async": _refused("O", "the client answers calls in its next request", False),
         "defer_loading": _refused("OA", "tools are in the prompt", False),
         "eager_input_streaming": _ignored("A", "calls come whole"),
         "input_examples": _ignored("A", "examples of arguments"),
+        "output_schema": _ignored("O", "what a tool returns is text"),
     },
     "response_format": {},
     "text": {"verbosity": FIELDS["verbosity"]},

@@ -1,5 +1,6 @@
 """The request of /v1/responses, and the chat that it stands for."""
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -8,7 +9,6 @@ from pydantic_core import PydanticCustomError
 
 from edgeformer.server.schema.api_errors import ApiError
 from edgeformer.server.schema.bodies import (
-    FUNCTIONS,
     TEXT_TYPES,
     AllowedFunctions,
     AllowedTools,
@@ -29,6 +29,7 @@ from edgeformer.server.schema.bodies import (
     with_options,
 )
 from edgeformer.server.schema.body import Body
+from edgeformer.server.schema.custom_tools import INPUT, TOOL_TYPES, CustomTool, NamedResponseTool, ResponseTool
 from edgeformer.server.schema.fields import PARTS
 from edgeformer.server.schema.json_values import Schema
 from edgeformer.server.schema.thinking import ThinkingFields
@@ -62,12 +63,17 @@ class ContentPart(TextPart):
     detail: Literal["auto", "low", "high"] | None = None
 
 
-ITEMS = ("message", "function_call", "function_call_output", "reasoning")
+CALLS = ("function_call", "custom_tool_call")
+ITEMS = ("message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning")
 """Types of items."""
 
 
+STORED = "item_reference"
+"""The type of an item that a server has stored, as the AI SDK sends it where `store` is true."""
+
+
 class Item(Returned):
-    """A message, what the model thought, a call of a function, or what the function returned."""
+    """A message, what the model thought, a call of a tool, or what the tool returned."""
 
     TYPES = ITEMS, f"a conversation has items of these types: {', '.join(ITEMS)}"
 
@@ -78,34 +84,18 @@ class Item(Returned):
     call_id: str | None = None
     name: str | None = None
     arguments: str | None = None
+    input: str | None = None
     output: str | list[TextPart] | None = None
 
 
-class FunctionTool(Function):
-    """A function that the model may call."""
+class AllowedResponseTools(Body):
+    """The tools that may be called. mode: whether one of them has to be."""
 
-    FIELDS = PARTS["tool"]
-    TYPES = FUNCTIONS
-
-    type: str
-
-
-class NamedFunctionTool(NamedFunction):
-    """The function that has to be called."""
-
-    TYPES = FUNCTIONS
-
-    type: str
-
-
-class AllowedFunctionTools(Body):
-    """The functions that may be called. mode: whether one of them has to be."""
-
-    TYPES = ("allowed_tools",), FUNCTIONS[1]
+    TYPES = ("allowed_tools",), TOOL_TYPES[1]
 
     type: str
     mode: Literal["auto", "required"]
-    tools: list[NamedFunctionTool] = Field(min_length=1)
+    tools: list[NamedResponseTool] = Field(min_length=1)
 
 
 class TextFormat(Body):
@@ -129,10 +119,13 @@ class TextOptions(Body):
 NEVER_INCLUDED = ("file_search", "web_search", "computer", "code_interpreter", "message.input_image", "reasoning")
 """Beginnings of values of `include` that are parts of items that no answer has."""
 
+LOGPROBS = "message.output_text.logprobs"
+"""The value of `include` that asks for log-probabilities of an answer's tokens."""
+
 
 def _check_included(values: list[str]) -> list[str]:
     for value in values:
-        if not value.startswith(NEVER_INCLUDED):
+        if value != LOGPROBS and not value.startswith(NEVER_INCLUDED):
             raise PydanticCustomError("never_included", "has {shown}, which no answer has", {"shown": repr(value[:60])})
     return values
 
@@ -156,9 +149,25 @@ class ResponseBody(ThinkingFields, OptionsBody):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     text: TextOptions | None = None
-    tools: list[FunctionTool] | None = Field(None, max_length=128)
-    tool_choice: Literal["none", "auto", "required"] | NamedFunctionTool | AllowedFunctionTools | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    tools: list[ResponseTool] | None = Field(None, max_length=128)
+    tool_choice: Literal["none", "auto", "required"] | NamedResponseTool | AllowedResponseTools | None = None
     parallel_tool_calls: bool | None = None
+
+    @classmethod
+    def renamed(cls, data: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields as they are. Raises ApiError for items that are stored nowhere."""
+        for place, item in enumerate(data["input"] if isinstance(data.get("input"), list) else ()):
+            if isinstance(item, dict) and item.get("type") == STORED:
+                where = f"input.{place}.type"
+                reason = "nothing is stored, so send the item itself (with the AI SDK: store false)"
+                raise ApiError(400, f"{where} is {STORED!r}; {reason}.", code="invalid_type", param=where)
+        return super().renamed(data)
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether the text of an answer comes with log-probabilities of its tokens."""
+        return LOGPROBS in (self.include or ()) or bool(self.top_logprobs)
 
     def as_chat(self) -> ChatBody:
         """Return the same request as one of /v1/chat/completions. Raises ApiError for items that lack a field."""
@@ -169,20 +178,27 @@ class ResponseBody(ThinkingFields, OptionsBody):
             "stream": self.stream,
             "response_format": _response_format(self.text),
             "tools": [
-                ToolDefinition(type="function", function=Function(**tool.model_dump(exclude={"type"})))
+                ToolDefinition(
+                    type="function",
+                    function=tool.as_function()
+                    if isinstance(tool, CustomTool)
+                    else Function(**tool.model_dump(exclude={"type"})),
+                )
                 for tool in self.tools or ()
             ],
             "tool_choice": _tool_choice(self.tool_choice),
             "parallel_tool_calls": self.parallel_tool_calls,
+            "logprobs": self.wants_logprobs,
+            "top_logprobs": self.top_logprobs,
         }
         fields |= {name: getattr(self, name) for name in ThinkingFields.model_fields}
         return ChatBody(**fields | {name: getattr(self, name) for name in OPTION_NAMES})
 
 
 def _tool_choice(choice: Any) -> Any:
-    if isinstance(choice, NamedFunctionTool):
+    if isinstance(choice, NamedResponseTool):
         return NamedTool(type="function", function=NamedFunction(name=choice.name))
-    if isinstance(choice, AllowedFunctionTools):
+    if isinstance(choice, AllowedResponseTools):
         allowed = AllowedFunctions(mode=choice.mode, tools=[_tool_choice(tool) for tool in choice.tools])
         return AllowedTools(type="allowed_tools", allowed_tools=allowed)
     return choice
@@ -206,8 +222,9 @@ def _messages(body: ResponseBody) -> list[ChatMessage]:
             reasoning = reasoning if item.role == "assistant" else None
             content = _content(item.content, f"{where}.content")
             messages.append(ChatMessage(role=item.role, content=content, reasoning_content=reasoning))
-        elif item.type == "function_call":
-            _require(where, call_id=item.call_id, name=item.name, arguments=item.arguments)
+        elif item.type in CALLS:
+            text = {"input": item.input} if item.type == "custom_tool_call" else {"arguments": item.arguments}
+            _require(where, call_id=item.call_id, name=item.name, **text)
             messages = _with_call(messages, item, reasoning)
         else:
             _require(where, call_id=item.call_id, output=item.output)
@@ -219,7 +236,9 @@ def _messages(body: ResponseBody) -> list[ChatMessage]:
 
 def _with_call(messages: list[ChatMessage], item: Item, reasoning: str | None) -> list[ChatMessage]:
     """Return messages with a further call; calls and text of one turn are one message. reasoning: before the call."""
-    call = ToolCall(id=str(item.call_id), function=CalledFunction(name=str(item.name), arguments=str(item.arguments)))
+    custom = item.type == "custom_tool_call"
+    arguments = json.dumps({INPUT: item.input}, ensure_ascii=False) if custom else str(item.arguments)
+    call = ToolCall(id=str(item.call_id), function=CalledFunction(name=str(item.name), arguments=arguments))
     if messages and messages[-1].role == "assistant" and reasoning is None:
         *messages, last = messages
         return [*messages, last.model_copy(update={"tool_calls": [*(last.tool_calls or ()), call]})]

@@ -88,6 +88,8 @@ def _options(served: ServedModel, body: GenerationBody, count: int) -> dict[str,
         given["temperature"] = 0.0  # whose logits would be beyond float32
     if "seed" in given:
         given["seed"] %= 2**SEED_BITS
+    if given.get("top_p") == 0:
+        given |= {"top_p": 1.0, "temperature": 0.0}  # the likeliest token alone, which the runtime calls greedy
     if "top_p" in given or count > 1:
         given.setdefault("temperature", 1.0)  # what OpenAI's API has; without it, these fields would change nothing
     if "logit_bias" in given:

@@ -5,7 +5,7 @@
     format          what a format has to say: marks, how a call is read, how a grammar writes it
     source, lark    primitives of readers and of grammars
 
-    json_objects    JSON objects behind a mark           Hermes, Qwen, Llama 3, Granite, Phi-4, Nemotron, Command-R
+    json_objects    JSON objects behind a mark           Hermes, Qwen, Llama 3, Granite, Phi-4, Apertus, Command-R
     named_json      a name, then a JSON object           Mistral, DeepSeek, GLM-4
     xml_parameters  a tag for every parameter            Qwen3-Coder, GLM-4.5, Seed-OSS
     pythonic        calls of Python with keywords        LFM2, Gemma 3, OLMo 3

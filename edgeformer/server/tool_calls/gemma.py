@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgeformer.server.tool_calls.format import Block, ToolFormat, Tools, call, json_text
-from edgeformer.server.tool_calls.lark import Lark, part_of, properties_of, resolved, types_of
+from edgeformer.server.tool_calls.lark import IDENTIFIER, Lark, ObjectForm, objects_of, part_of, resolved, types_of
 from edgeformer.server.tool_calls.source import MAX_DEPTH, BegunCall, NotACall, Reading, Source, decode
 
 KEY = re.compile(r"[^:,{}\[\]\"]*")
@@ -107,9 +107,15 @@ class Gemma(ToolFormat):
         return f"{begin} {self._entries_rule(lark, parameters, parameters)} {lark.text('}')}"
 
     def _entries_rule(self, lark: Lark, schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
-        properties, needed, others = properties_of(schema, root)
-        rules = {key: f"{lark.text(f'{key}:')} {self._rule(lark, each, root)}" for key, each in properties.items()}
-        return lark.keywords([rules[key] for key in needed], [rules[key] for key in others], ",")
+        def entries(form: ObjectForm) -> str:
+            rules = {
+                key: f"{lark.text(f'{key}:')} {self._rule(lark, each, root)}" for key, each in form.properties.items()
+            }
+            extra = f'/{IDENTIFIER}/ ":" {self._rule(lark, form.extra, root)}' if form.extra is not False else ""
+            needed, others = ([rules[key] for key in names] for names in (form.needed, form.others))
+            return lark.keywords(needed, others, ",", extra)
+
+        return lark.any_of(list(map(entries, objects_of(schema, root))))
 
     def _rule(self, lark: Lark, schema: Any, root: Mapping[str, Any]) -> str:
         """Return the rule of a value. Rules of schemas that hold themselves lead back to themselves."""
@@ -124,20 +130,33 @@ class Gemma(ToolFormat):
             return " | ".join(lark.text(self.write(value)) for value in values)
         if isinstance(options, list) and options:
             return " | ".join(self._rule(lark, option, root) for option in options)
-        types = types_of(schema, root) or PLAIN | {"string"}
+        types = types_of(schema, root) or PLAIN | {"string", "array", "object"}
         rules = []
         if types & PLAIN:
             rules.append(lark.json(part_of(dict(schema) | {"type": sorted(types & PLAIN)}, root)))
         if "string" in types:
-            rules.append(f"{lark.text(self.quote)} {lark.text_until(self.quote)}")
+            followed = lark.pattern(schema.get("pattern"))
+            text = lark.text_until(self.quote) if followed is None else f"{followed} {lark.text(self.quote)}"
+            rules.append(f"{lark.text(self.quote)} {text}")
         if "array" in types:
-            item = self._rule(lark, schema.get("items", {}), root)
-            at_least = schema.get("minItems") or 0
-            rules.append(f"{lark.text('[')} {item} ({lark.text(',')} {item})* {lark.text(']')}")
-            rules += [] if at_least else [lark.text("[]")]
+            rules.append(self._items_rule(lark, schema, root))
         if "object" in types:
-            rules.append(f"{lark.text('{')} {self._entries_rule(lark, schema, root)} {lark.text('}')}")
+            is_open = not {"properties", "additionalProperties", "patternProperties", "allOf"} & schema.keys()
+            free = {**schema, "additionalProperties": {}} if is_open else schema
+            rules.append(f"{lark.text('{')} {self._entries_rule(lark, free, root)} {lark.text('}')}")
         return " | ".join(rules)
+
+    def _items_rule(self, lark: Lark, schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
+        first, more = schema.get("prefixItems"), schema.get("items", {})
+        begin = [self._rule(lark, each, root) for each in first] if isinstance(first, list) else []
+        item = "" if more is False else self._rule(lark, more, root)
+        if begin:
+            rest = f'("," {item})*' if item else ""
+            return '"[" ' + ' "," '.join(begin) + f' {rest} "]"'
+        if not item:
+            return '"[]"'
+        items = f'"[" {item} ("," {item})* "]"'
+        return items if schema.get("minItems") else f'{items} | "[]"'
 
     def write(self, value: Any) -> str:
         """Return a value in the notation."""

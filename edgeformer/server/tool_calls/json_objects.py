@@ -4,6 +4,8 @@ r"""Calls that are JSON objects, each with a name and arguments, behind a mark.
     Llama 3         {"name": "f", "parameters": {…}}, perhaps behind <|python_tag|>; several divided by ;
     Granite 3       <|tool_call|>[{"name": "f", "arguments": {…}}]
     Phi-4-mini      <|tool_call|>[{"name": "f", "arguments": {…}}]<|/tool_call|>
+    Apertus         <|tools_prefix|>[{"f": {…}}]<|tools_suffix|>
+    Hunyuan         <tool_calls>[{"name": "f", "arguments": {…}}]</tool_calls>
     Command-R7B     <|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", "parameters": {…}}]<|END_ACTION|>
 
 Where one of them stands, a list and several objects are read alike, and so are the names of the others' keys.
@@ -28,6 +30,7 @@ class JsonObjects(ToolFormat):
         bare: whether a call may begin an answer without a mark.
         before: what stands in an object before the name, in a grammar.
         name_key, arguments_key: keys of the name and of the arguments, in a grammar.
+        by_name: whether an object has the arguments by the name, in place of both keys.
     """
 
     closings: tuple[str, ...] = ()
@@ -35,6 +38,7 @@ class JsonObjects(ToolFormat):
     before: str = ""
     name_key: str = "name"
     arguments_key: str = "arguments"
+    by_name: bool = False
 
     @property
     def marks(self) -> set[str]:
@@ -52,8 +56,8 @@ class JsonObjects(ToolFormat):
             yield from source.skip_space()
             fence = yield from source.take("```json", "```")
             yield from source.skip_space()
-        value = yield from source.json(is_call=True)
-        calls = [call_of(each) for each in (value if isinstance(value, list) else [value])]
+        value = yield from source.json(is_call=True, by_name=self.by_name)
+        calls = list(map(self._call_of, value if isinstance(value, list) else [value]))
         while True:
             end = source.at
             yield from source.skip_space()
@@ -62,7 +66,7 @@ class JsonObjects(ToolFormat):
             if (yield from source.peek()) != "{":
                 source.at = end
                 break
-            calls.append(call_of((yield from source.json(is_call=True))))
+            calls.append(self._call_of((yield from source.json(is_call=True, by_name=self.by_name))))
         yield from source.skip_space()
         if fence and (yield from source.take("```")):
             end = source.at
@@ -71,10 +75,19 @@ class JsonObjects(ToolFormat):
             source.at = end
         return Block(calls)
 
+    def _call_of(self, value: Any) -> Call:
+        if self.by_name and isinstance(value, dict) and len(value) == 1:
+            [(name, arguments)] = value.items()
+            return call(name, arguments)
+        return call_of(value)
+
     def call_rule(self, lark: Lark, name: str, parameters: Mapping[str, Any]) -> str:
         """Return the expression of an object."""
-        begin = f'{{{self.before}"{self.name_key}": {json.dumps(name)}, "{self.arguments_key}": '
+        begin = f"{{{json.dumps(name)}: " if self.by_name else self._beginning(name)
         return f"{lark.text(begin)} {lark.json(parameters)} {lark.text('}')}"
+
+    def _beginning(self, name: str) -> str:
+        return f'{{{self.before}"{self.name_key}": {json.dumps(name)}, "{self.arguments_key}": '
 
     def grammar(
         self,

@@ -7,6 +7,7 @@ came with, and never to one that it was put into.
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 WHITESPACE = r" |\n[ \t]{0,20}"
@@ -18,8 +19,29 @@ DATA = ("const", "enum", "default", "examples")
 MAX_OPTIONS = 1000
 """Parts of a schema that are looked at for its types, at most; they may lead back to each other."""
 
+MAX_FORMS, MAX_NESTED = 64, 8
+"""Forms of an object that a grammar tells apart, and options within options that are looked at, at most."""
+
+ANNOTATIONS = (
+    "allOf", "$comment", "default", "deprecated", "description", "examples", "nullable", "readOnly", "title",
+    "writeOnly",
+)  # fmt: skip
+"""Keywords beside which an `allOf` of one schema means that schema, as generators of schemas write a `$ref`."""
+
+IDENTIFIER = "[A-Za-z_][A-Za-z0-9_]*"
+"""Names of arguments that no schema names."""
+
+UNREAD = re.compile(r"\(\?(?:[=!]|<[=!])|\\[1-9]")
+"""Looks around and references back, which patterns of JavaScript have, and grammars do not."""
+
 NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 """Keywords whose values are schemas by names that may be anything."""
+
+
+WHOLE = re.compile(r"\^(\(\?:.*\)|[^|]*)(?<!\\)\$", re.DOTALL)
+"""Patterns of a whole text."""
+
+UNESCAPED_SLASH = re.compile(r"(?<!\\)/")
 
 
 class Lark:
@@ -59,6 +81,14 @@ class Lark:
             return f"{self._rule(f': /{letters}/')} {self.text(closing[special.start() :])}"
         return self._rule(f"[suffix={json.dumps(closing)}]: /{letters}/")
 
+    def pattern(self, pattern: object) -> str | None:
+        """Return the rule of a text by the pattern of its schema; None for one that is not of the whole text."""
+        whole = WHOLE.fullmatch(pattern) if isinstance(pattern, str) else None
+        if whole is None:
+            return None
+        expression = UNESCAPED_SLASH.sub(r"\\/", whole[1]).replace("\n", r"\n")
+        return self._rule(f": /{expression}/", "TEXT")
+
     def free_text(self, *, unless: Sequence[str] = (), without: str = "") -> str:
         """Return the rule of any text. unless: what it does not begin with. without: a mark that it does not hold."""
         refused = [f"[ \\n]*({'|'.join(map(_escaped, unless))})(\\n|.)*"] if unless else []
@@ -73,13 +103,14 @@ class Lark:
             self._bodies[name] = f": {body()}"
         return self._names[key]
 
-    def keywords(self, required: Sequence[str], optional: Sequence[str], divider: str) -> str:
+    def keywords(self, required: Sequence[str], optional: Sequence[str], divider: str, extra: str = "") -> str:
         """Return the expression of keywords divided by a text: all required ones, then any of the optional ones.
 
-        All stand in their order.
+        All stand in their order. extra: the expression of further keywords; empty for none.
         """
-        rest = ""  # what follows an optional keyword: any of those behind it
-        alternatives = []
+        # What follows an optional keyword: any of those behind it.
+        rest = self._rule(f": ({self.text(divider)} {extra})*") if extra else ""
+        alternatives = [f"{extra} {rest}"] if extra else []
         for each in reversed(optional):
             alternatives.append(f"{each} {rest}".strip())
             rest = self._rule(f": ({self.text(divider)} {each})? {rest}".rstrip())
@@ -115,30 +146,40 @@ def followed_schema(schema: Mapping[str, Any], *, strict: bool) -> dict[str, Any
 
     strict: whether keywords that cannot be followed are refused, or else left out.
     """
-    closed: dict[str, Any] = _closed(schema)
+    closed: dict[str, Any] = _closed(schema, strict)
     if closed.get("type") == "object" and "properties" in closed:
         closed.setdefault("additionalProperties", False)
     options = {"whitespace_pattern": WHITESPACE, "coerce_one_of": True, "lenient": not strict}
     return {"x-guidance": options} | closed
 
 
-def _closed(schema: Any, inside_all_of: bool = False) -> Any:
+def is_unread(pattern: object) -> bool:
+    """Return whether a pattern has what no grammar follows."""
+    return isinstance(pattern, str) and UNREAD.search(pattern) is not None
+
+
+def _closed(schema: Any, strict: bool, inside_all_of: bool = False) -> Any:
     if not isinstance(schema, Mapping):
         return schema
     closed: dict[str, Any] = {}
     for key, value in schema.items():
         if key in DATA:
             closed[key] = value
+        elif key == "pattern" and is_unread(value) and (not strict or isinstance(schema.get("format"), str)):
+            continue  # of an e-mail address, say, which its format describes as well
         elif value is None:  # as servers of tools in Go write what they have not
             closed |= {"properties": {}} if key == "properties" else {}
         elif key in NAMED and isinstance(value, Mapping):
-            closed[key] = {name: _closed(each) for name, each in value.items()}
+            closed[key] = {name: _closed(each, strict) for name, each in value.items()}
         elif isinstance(value, list):
-            closed[key] = [_closed(each, inside_all_of or key == "allOf") for each in value]
+            closed[key] = [_closed(each, strict, inside_all_of or key == "allOf") for each in value]
         else:
-            closed[key] = _closed(value)
-    if "properties" in closed and not inside_all_of and not {"allOf", "anyOf", "oneOf", "$ref"} & closed.keys():
-        closed.setdefault("additionalProperties", False)
+            closed[key] = _closed(value, strict)
+    properties = closed.get("properties")
+    combined = inside_all_of or {"allOf", "anyOf", "oneOf", "$ref", "patternProperties"} & closed.keys()
+    if isinstance(properties, dict) and not combined and "additionalProperties" not in closed:
+        missing = [name for name in _list(closed.get("required")) if isinstance(name, str) and name not in properties]
+        closed |= {"properties": properties | {name: {} for name in missing}, "additionalProperties": False}
     return closed
 
 
@@ -173,9 +214,18 @@ def _moved(schema: Any, name: str) -> Any:
 
 
 def resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the schema that a `$ref` leads to; any other schema as it is, and {} for one that is none."""
+    """Return the schema that a `$ref` leads to; any other schema as it is, and {} for one that is none.
+
+    An `allOf` of one schema is that schema.
+    """
     seen = set()
-    while isinstance(schema, Mapping) and isinstance(schema.get("$ref"), str):
+    while isinstance(schema, Mapping):
+        parts = schema.get("allOf")
+        if isinstance(parts, list) and len(parts) == 1 and all(key in ANNOTATIONS for key in schema):
+            schema = parts[0]
+            continue
+        if not isinstance(schema.get("$ref"), str):
+            break
         pointer = schema["$ref"]
         if pointer in seen or not pointer.startswith("#"):
             return {}
@@ -200,8 +250,66 @@ def types_of(schema: Any, root: Mapping[str, Any]) -> set[str]:
         elif isinstance(values, list):
             types.update(_type_of(value) for value in values)
         else:
-            left += [option for key in ("anyOf", "oneOf") for option in _list(each.get(key))]
+            left += [option for key in ("anyOf", "oneOf", "allOf") for option in _list(each.get(key))]
+            types |= {"object"} if "properties" in each else set()
     return types
+
+
+def values_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> list[Any] | None:
+    """Return the values that a schema names, also by several options; None where it names none."""
+    found = resolved(schema, root)
+    if "const" in found:
+        return [found["const"]]
+    if isinstance(found.get("enum"), list):
+        return list(found["enum"]) or None
+    options = _list(found.get("anyOf", found.get("oneOf")))
+    parts = [values_of(option, root, depth + 1) for option in options] if depth < MAX_NESTED else []
+    return None if not parts or None in parts else [value for part in parts for value in part or ()]
+
+
+@dataclass(frozen=True)
+class ObjectForm:
+    """A form that an object may have.
+
+    properties: schemas by name. needed: names of the required ones. extra: the schema of others; False for none.
+    """
+
+    properties: Mapping[str, Any]
+    needed: Sequence[str]
+    extra: Any = False
+
+    @property
+    def others(self) -> list[str]:
+        """Names of properties that are not required."""
+        return [name for name in self.properties if name not in self.needed]
+
+    def __and__(self, other: "ObjectForm") -> "ObjectForm":
+        """Return the form of objects that have both."""
+        needed = dict.fromkeys([*self.needed, *other.needed])
+        return ObjectForm({**self.properties, **other.properties}, list(needed), self.extra or other.extra)
+
+
+def objects_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> list[ObjectForm]:
+    """Return the forms that an object may have: one for each option of `anyOf` and `oneOf`; parts of `allOf` are one.
+
+    root: the schema that pointers lead into.
+    """
+    found = resolved(schema, root)
+    properties = found.get("properties")
+    properties = dict(properties) if isinstance(properties, Mapping) else {}
+    needed = [name for name in properties if name in _list(found.get("required"))]
+    patterns = found.get("patternProperties")
+    named = list(patterns.values()) if isinstance(patterns, Mapping) else []
+    extra = {"anyOf": named} if len(named) > 1 else named[0] if named else found.get("additionalProperties", False)
+    forms = [ObjectForm(properties, needed, extra)]
+    if depth >= MAX_NESTED:
+        return forms
+    for part in _list(found.get("allOf")):
+        forms = [form & each for form in forms for each in objects_of(part, root, depth + 1)][:MAX_FORMS]
+    for key in ("anyOf", "oneOf"):
+        options = [each for option in _list(found.get(key)) for each in objects_of(option, root, depth + 1)]
+        forms = [form & each for form in forms for each in options][:MAX_FORMS] or forms
+    return forms
 
 
 def _list(value: Any) -> list[Any]:
@@ -211,17 +319,3 @@ def _list(value: Any) -> list[Any]:
 def _type_of(value: Any) -> str:
     names = {bool: "boolean", str: "string", int: "integer", float: "number", type(None): "null", list: "array"}
     return names.get(type(value), "object")
-
-
-def properties_of(
-    schema: Mapping[str, Any], root: Mapping[str, Any] | None = None
-) -> tuple[dict[str, Any], list[str], list[str]]:
-    """Return the schemas of the properties of an object by name, the names of the required ones, and of the others.
-
-    root: the schema that pointers lead into, if it is another one.
-    """
-    found = resolved(schema, schema if root is None else root)
-    properties, required = found.get("properties"), _list(found.get("required"))
-    properties = dict(properties) if isinstance(properties, Mapping) else {}
-    needed = [name for name in properties if name in required]
-    return properties, needed, [name for name in properties if name not in needed]

@@ -15,7 +15,7 @@ from typing import Any
 
 from edgeformer.server.tool_calls.format import Block, Call, ToolFormat, Tools, call, json_text
 from edgeformer.server.tool_calls.json_objects import call_of
-from edgeformer.server.tool_calls.lark import Lark, part_of, properties_of
+from edgeformer.server.tool_calls.lark import IDENTIFIER, Lark, ObjectForm, objects_of, part_of
 from edgeformer.server.tool_calls.source import MAX_DEPTH, NotACall, Reading, Source, decode
 
 WORDS = {"True": True, "true": True, "False": False, "false": False, "None": None, "null": None}
@@ -54,6 +54,8 @@ class Pythonic(ToolFormat):
         if self.openings:
             yield from source.take(*self.openings)
         yield from source.skip_space()
+        fence = yield from source.take("```python", "```")
+        yield from source.skip_space()
         in_list = bool((yield from source.take("[")))
         calls: list[Call] = []
         while True:
@@ -76,19 +78,29 @@ class Pythonic(ToolFormat):
         if not calls:
             raise NotACall
         yield from source.skip_space()
+        if fence and (yield from source.take("```")):
+            end = source.at
+            yield from source.skip_space()
         if not (self.closings and (yield from source.take(*self.closings))):
             source.at = end
         return Block(calls)
 
     def call_rule(self, lark: Lark, name: str, parameters: Mapping[str, Any]) -> str:
         """Return the expression of a call; values are written as JSON."""
-        properties, needed, others = properties_of(parameters)
-        rules = {
-            key: f"{lark.text(f'{key}=')} {lark.json(part_of(schema, parameters))}"
-            for key, schema in properties.items()
-        }
-        keywords = lark.keywords([rules[key] for key in needed], [rules[key] for key in others], ", ")
-        return f"{lark.text(f'{name}(')} {keywords} {lark.text(')')}"
+
+        def keywords(form: ObjectForm) -> str:
+            rules = {
+                key: f"{lark.text(f'{key}=')} {lark.json(part_of(schema, parameters))}"
+                for key, schema in form.properties.items()
+            }
+            extra = (
+                f'/{IDENTIFIER}/ "=" {lark.json(part_of(form.extra, parameters))}' if form.extra is not False else ""
+            )
+            needed, others = ([rules[key] for key in names] for names in (form.needed, form.others))
+            return lark.keywords(needed, others, ", ", extra)
+
+        forms = lark.any_of(list(map(keywords, objects_of(parameters, parameters))))
+        return f"{lark.text(f'{name}(')} {forms} {lark.text(')')}"
 
 
 def _call(source: Source) -> Reading[Call]:

@@ -136,11 +136,12 @@ class CallObjects:
     """Reads names and arguments from objects that are calls, or a list of them, while they are written.
 
     It takes calls whose name comes before their arguments, and leaves all others to the end. names: of the functions.
-    begun: to which calls are added.
+    begun: to which calls are added. by_name: whether the arguments of a call may stand by its name.
     """
 
-    def __init__(self, names: Collection[str], begun: list[BegunCall]):
+    def __init__(self, names: Collection[str], begun: list[BegunCall], by_name: bool = False):
         self._names = names
+        self._by_name = by_name
         self._begun = begun
         self._depth = 0
         self._calls_at = 0  # depth within an object that is a call
@@ -187,8 +188,10 @@ class CallObjects:
             self._depth -= 1
 
     def _open(self, letter: str) -> None:
-        begins = letter == "{" and self._depth == self._calls_at and self._key in ARGUMENTS
-        name = next((self._fields[key] for key in NAMES if key in self._fields), "")
+        is_value = letter == "{" and self._depth == self._calls_at
+        by_name = self._by_name and self._key in self._names
+        begins = is_value and (by_name or self._key in ARGUMENTS)
+        name = self._key if by_name else next((self._fields[key] for key in NAMES if key in self._fields), "")
         if begins and name in self._names:
             given = next((self._fields[key] for key in IDS if key in self._fields), None)
             self._begun.append(BegunCall(name, id_of(given)))
@@ -289,16 +292,17 @@ class Source:
                 return self.text[start:found]
             place = found + 1
 
-    def json(self, *, is_call: bool = False, begins: BegunCall | None = None) -> Reading[Any]:
+    def json(self, *, is_call: bool = False, by_name: bool = False, begins: BegunCall | None = None) -> Reading[Any]:
         """Return the JSON object or list that stands here. Its end is found by decoding, not by a mark behind it.
 
-        is_call: whether it is a call, or a list of calls. begins: the call whose arguments it is.
+        is_call: whether it is a call, or a list of calls, whose arguments may stand by their names with `by_name`.
+        begins: the call whose arguments it is.
         """
         start = place = seen = self.at
         first = yield from self.peek()
         if first not in ("{", "["):
             raise NotACall
-        watch = self._watch(is_call, begins if first == "{" else None)
+        watch = self._watch(is_call, by_name, begins if first == "{" else None)
         depth, in_string = 0, False
         while True:
             match = (STRING_END if in_string else BRACKETS).search(self.text, place)
@@ -321,7 +325,7 @@ class Source:
                 watch(self.text[seen:place])
                 return value
 
-    def _watch(self, is_call: bool, begins: BegunCall | None) -> Callable[[str], None]:
+    def _watch(self, is_call: bool, by_name: bool, begins: BegunCall | None) -> Callable[[str], None]:
         """Return what text of a JSON value is shown to while it comes."""
         if begins is not None:
             pieces = JsonPieces()
@@ -330,7 +334,7 @@ class Source:
                 begins.arguments += "".join(map(pieces.push, text))
 
             return add
-        return CallObjects(self.names, self.begun).push if is_call and self.names else lambda _: None
+        return CallObjects(self.names, self.begun, by_name).push if is_call and self.names else lambda _: None
 
 
 def decode(text: str) -> Any:

@@ -50,7 +50,7 @@ _FORMATS = (
         begin="<start_function_call>", between="<end_function_call><start_function_call>", end="<end_function_call>",
     ),
     Pythonic(
-        name="lfm2", models="LFM2, LFM2.5",
+        name="lfm2", models="LFM2, LFM2.5, MiniCPM3",
         example='<|tool_call_start|>[weather(city="Rome", days=2)]<|tool_call_end|>',
         signs=(("<|tool_call_start|>",), ("<|tool_list_start|>",)),
         openings=("<|tool_call_start|>",), closings=("<|tool_call_end|>",),
@@ -150,6 +150,19 @@ _FORMATS = (
         signs=(("<|tool|>",), ("<|/tool_call|>",), ("functools",)),
         openings=("<|tool_call|>", "functools"), closings=("<|/tool_call|>",),
         begin="<|tool_call|>[", between=", ", end="]<|/tool_call|>",
+    ),
+    JsonObjects(
+        name="apertus", models="Apertus",
+        example=f'<|tools_prefix|>[{{"weather": {ARGUMENTS}}}]<|tools_suffix|>',
+        signs=(("<|tools_prefix|>",),), openings=("<|tools_prefix|>",), closings=("<|tools_suffix|>",), by_name=True,
+        thinking={"<|inner_prefix|>": "<|inner_suffix|>"},
+        begin="<|tools_prefix|>[", between=", ", end="]<|tools_suffix|>",
+    ),
+    JsonObjects(
+        name="hunyuan", models="Hunyuan",
+        example=f"<tool_calls>[{CALL_OBJECT}]</tool_calls>",
+        signs=(("<tool_calls>",),), openings=("<tool_calls>",), closings=("</tool_calls>",),
+        begin="<tool_calls>[", between=", ", end="]</tool_calls>",
     ),
     JsonObjects(
         name="granite", models="Granite 3",

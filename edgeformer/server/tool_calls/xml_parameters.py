@@ -15,7 +15,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgeformer.server.tool_calls.format import Block, ToolFormat, Tools, call, json_text
-from edgeformer.server.tool_calls.lark import Lark, part_of, properties_of, resolved, types_of
+from edgeformer.server.tool_calls.lark import (
+    IDENTIFIER,
+    Lark,
+    ObjectForm,
+    objects_of,
+    part_of,
+    resolved,
+    types_of,
+    values_of,
+)
 from edgeformer.server.tool_calls.source import BegunCall, NotACall, Reading, Source, decode
 
 WORDS = {"True": True, "False": False, "None": None}
@@ -70,7 +79,7 @@ class XmlParameters(ToolFormat):
 
     def _arguments(self, source: Source, schema: Mapping[str, Any], begun: BegunCall | None) -> Reading[dict[str, Any]]:
         """Read parameters and the white space behind them."""
-        properties, *_ = properties_of(schema)
+        properties = {key: each for form in objects_of(schema, schema) for key, each in form.properties.items()}
         arguments: dict[str, Any] = {}
         yield from source.skip_space()
         while (yield from source.take(self.key_tag[0])):
@@ -90,23 +99,36 @@ class XmlParameters(ToolFormat):
 
     def call_rule(self, lark: Lark, name: str, parameters: Mapping[str, Any]) -> str:
         """Return the expression of a call."""
-        properties, needed, others = properties_of(parameters)
-        written = {key: self._argument_rule(lark, key, schema, parameters) for key, schema in properties.items()}
+
+        def arguments(form: ObjectForm) -> str:
+            written = {
+                key: self._argument_rule(lark, lark.text(key), schema, parameters)
+                for key, schema in form.properties.items()
+            }
+            parts = [*(written[key] for key in form.needed), *(f"({written[key]})?" for key in form.others)]
+            if form.extra is not False:
+                parts.append(f"({self._argument_rule(lark, f'/{IDENTIFIER}/', form.extra, parameters)})*")
+            return " ".join(parts) or '""'
+
         begin = lark.text(f"{self.name_tag[0]}{name}{self.name_tag[1]}\n")
-        return " ".join([begin, *(written[key] for key in needed), *(f"({written[key]})?" for key in others)])
+        return f"{begin} {lark.any_of(list(map(arguments, objects_of(parameters, parameters))))}"
 
     def _argument_rule(self, lark: Lark, key: str, schema: Any, root: Mapping[str, Any]) -> str:
+        """Return the expression of an argument. key: that of its name."""
         line = "\n" if self.lines else ""
         between = "\n" if self.value_tag[0] else ""
-        begin = lark.text(f"{self.key_tag[0]}{key}{self.key_tag[1]}{between}{self.value_tag[0]}{line}")
+        behind = lark.text(f"{self.key_tag[1]}{between}{self.value_tag[0]}{line}")
+        begin = f"{lark.text(self.key_tag[0])} {key} {behind}"
         end = f"{line}{self.value_tag[1]}"
         found = resolved(schema, root)
         if types_of(schema, root) != {"string"}:
             return f"{begin} {lark.json(part_of(schema, root))} {lark.text(end)} {lark.text(chr(10))}"
-        texts = [found["const"]] if "const" in found else found.get("enum")
-        if isinstance(texts, list) and texts:
+        texts = values_of(schema, root)
+        if texts:
             values = lark.any_of([lark.text(str(each)) or '""' for each in texts])
             return f"{begin} {values} {lark.text(end)} {lark.text(chr(10))}"
+        if (followed := lark.pattern(found.get("pattern"))) is not None:
+            return f"{begin} {followed} {lark.text(end)} {lark.text(chr(10))}"
         return f"{begin} {lark.text_until(end)} {lark.text(chr(10))}"
 
 

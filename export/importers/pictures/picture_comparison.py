@@ -4,23 +4,22 @@ The graph is verified from pixel values on, so that a field of preprocessor_conf
 every check. transformers' `from_pretrained` is the other reader of that file.
 """
 
-import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from edgeformer.documents.json_document import read_object
 from edgeformer.errors import ExportError, shown
-from edgeformer.export.importers.pictures.stand_in import patches_by_rows
-from edgeformer.manifest.pictures import PictureProcessor
-from edgeformer.runtime.media.pictures.grid_patches import GridPatches
-from edgeformer.runtime.media.pictures.kinds import new_processor
-from edgeformer.runtime.media.pictures.patch_tiles import PatchTiles
+from edgeformer.export.importers.pictures.library_processor import processor_class
+from edgeformer.manifest.pictures.processor import PictureProcessor
+from edgeformer.runtime.media.pictures.processors import new_processor
+from edgeformer.runtime.media.pictures.processors.patch_tiles import MASK
 
 SHAPES = ((61, 97, 3), (97, 61, 3))
 """Height, width and channels of the pictures: a wide and a tall one, so that swapped sides show."""
+
+VALUES = "pixel_values"
 
 LEVELS = 2
 """Levels of 255 that values may differ by. They are the same bits with Pillow 13; earlier versions differ by one."""
@@ -35,7 +34,7 @@ def compare_pictures(folder: Path, processor: PictureProcessor) -> tuple[str, ..
 
     try:
         theirs = AutoImageProcessor.from_pretrained(folder, backend="pil", local_files_only=True)
-        options = _said_to_it(folder)
+        options = _said_to_it(folder, processor)
     except Exception as error:  # of any class: what an image processor lacks shows anywhere in its constructor
         reason = shown(str(error), 200)
         return (f"transformers cannot read the image processor, so its pixel values were not compared: {reason}.",)
@@ -43,15 +42,11 @@ def compare_pictures(folder: Path, processor: PictureProcessor) -> tuple[str, ..
     level = (1.0 if processor.scale is None else processor.scale) / min(processor.std or (1.0,))
     for shape in SHAPES:
         picture = rng.integers(0, 256, shape, np.uint8)
-        mine = ours.values(picture)
         found = theirs(images=[picture], return_tensors="np", **options)
-        expected = np.asarray(found["pixel_values"])
-        if isinstance(ours, PatchTiles):
-            mine, expected = _unpadded(ours, picture, found)
-        elif expected.ndim > 3:
-            expected = expected.reshape(-1, *expected.shape[-3:])  # tiles of one picture have an axis of their own
+        made = ours.for_library(ours.values(picture), ours.patch_grid(*shape[:2]))
+        mine, expected = _values(made, made), _values(found, made)
         difference = np.inf if mine.shape != expected.shape else float(np.abs(mine - expected).max())
-        if isinstance(ours, GridPatches) and not np.array_equal(ours.patch_grid(*shape[:2]), found["image_grid_thw"]):
+        if not all(np.array_equal(made[name], found[name]) for name in made.keys() - {VALUES, MASK}):
             difference = np.inf
         if not difference <= LEVELS * level:
             raise ExportError(
@@ -63,21 +58,16 @@ def compare_pictures(folder: Path, processor: PictureProcessor) -> tuple[str, ..
     return ()
 
 
-def _unpadded(ours: PatchTiles, picture: Any, found: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return the patches of a picture, row by row, and those that transformers made of it, without their padding."""
-    mine, shapes = np.concatenate(patches_by_rows(ours, picture)), np.asarray(found["spatial_shapes"])
-    if not np.array_equal(shapes, ours.patch_grid(*picture.shape[:2])[:, 1:]):
-        return mine, np.empty(0)
-    padded = zip(np.asarray(found["pixel_values"]), shapes.prod(1), strict=True)
-    return mine, np.concatenate([each[:count] for each, count in padded])
+def _values(found: Mapping[str, Any], made: Mapping[str, Any]) -> Any:
+    """Return pixel values of tiles, which have an axis of their own in transformers, or patches that do not pad."""
+    values = np.asarray(found[VALUES])
+    if MASK in made:
+        return values[np.asarray(found[MASK], bool)]
+    return values.reshape(-1, *values.shape[1 + values.ndim - np.ndim(made[VALUES]) :])
 
 
-def _said_to_it(folder: Path) -> dict[str, Any]:
+def _said_to_it(folder: Path, processor: PictureProcessor) -> dict[str, Any]:
     """Return the options that transformers' processor of texts and pictures gives to that of pictures."""
-    import transformers
-
-    model_type = read_object(folder / "config.json").get("model_type")
-    names: Any = importlib.import_module("transformers.models.auto.processing_auto")
-    kind = getattr(transformers, names.PROCESSOR_MAPPING_NAMES.get(model_type) or "", None)
-    options = getattr(kind, "images_kwargs", {})
-    return dict(options) if isinstance(options, Mapping) else {}
+    options = getattr(processor_class(folder), "images_kwargs", {})
+    said = dict(options) if isinstance(options, Mapping) else {}
+    return {name: value for name, value in said.items() if name != "return_tensors"} | processor.call_options

@@ -5,38 +5,23 @@ export, and a bundle puts their ids in the place of a placeholder. That is the s
 with a special token, which is checked.
 """
 
-import importlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from importlib.util import find_spec
+from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 
-from edgeformer.checkpoints.picture_processor import PROCESSOR_FILE, WHOLE, read_picture_processor
+from edgeformer.checkpoints.picture_processor import PROCESSOR_FILE, WHOLE
 from edgeformer.checkpoints.source import ModelSource, text_only_instead
 from edgeformer.config import PictureTextConfig
 from edgeformer.documents.json_document import read_object
 from edgeformer.errors import ConfigError, ExportError, shown
-from edgeformer.export.importers.pictures.stand_in import StandIn
-from edgeformer.families.picture_text import Marks, PictureTextFamily, load_seeing
-from edgeformer.manifest.pictures import AnyResolutionProcessor, PatchTilesProcessor, TilesProcessor
-from edgeformer.manifest.placeholders import (
-    EnclosedPlaceholder,
-    GridPlaceholder,
-    NamedTilesPlaceholder,
-    Placeholder,
-    RepeatedPlaceholder,
-    RowsPlaceholder,
-    TiledPlaceholder,
-)
-from edgeformer.runtime.media.pictures.kinds import new_processor
-from edgeformer.runtime.media.pictures.patch_tiles import PatchTiles
+from edgeformer.export.importers.pictures.library_processor import library_processor
+from edgeformer.families.picture_text import PictureTextFamily, load_seeing
+from edgeformer.manifest.placeholders.placeholder import Placeholder
 from edgeformer.runtime.media.pictures.placeholders import expand
-from edgeformer.runtime.media.pictures.processor import Processor
+from edgeformer.runtime.media.pictures.processors import new_processor
+from edgeformer.runtime.media.pictures.processors.processor import Processor
 from edgeformer.runtime.text.tokenizer import Tokenizer
 
 TOKEN_FIELDS = ("image_token_id", "image_token_index")
@@ -57,7 +42,7 @@ def read_placeholder(source: ModelSource, config: PictureTextConfig, folder: Pat
 
     Raises ConfigError where the files disagree, or where marks cannot be encoded by themselves.
     """
-    family = load_seeing(source.hf_config["model_type"])
+    family = load_seeing(source.hf_config)
     assert family is not None, "such a config comes from such a family"
     instead = text_only_instead(source.hf_config["model_type"])
     if folder is None or not (folder / "tokenizer.json").is_file():
@@ -66,7 +51,9 @@ def read_placeholder(source: ModelSource, config: PictureTextConfig, folder: Pat
         _check_processor_file(source.folder, family, config)
         tokenizer = Tokenizer(folder)
         marks = family.marks(tokenizer.config)
-        return _Encoder(source, config, tokenizer, marks).placeholder()
+        assert source.pictures is not None, "every such model has a processor"
+        encoder = _Encoder(source, config, tokenizer, marks.picture)
+        return marks.placeholder(encoder, source.pictures)
     except ConfigError as error:
         raise ConfigError(f"{error}{instead}") from error
 
@@ -90,99 +77,42 @@ def _check_processor_file(folder: Path, family: PictureTextFamily, config: Pictu
 
 
 class _Encoder:
-    """Encodes marks by a tokenizer, in the places where they stand."""
+    """Encodes marks by a tokenizer, in the places where they stand; a `MarkEncoder`. picture: the placeholder."""
 
-    def __init__(self, source: ModelSource, config: PictureTextConfig, tokenizer: Tokenizer, marks: Marks):
-        self._source, self._config, self._tokenizer, self._marks = source, config, tokenizer, marks
-        self._token = self._special(marks.picture)
+    def __init__(self, source: ModelSource, config: PictureTextConfig, tokenizer: Tokenizer, picture: str):
+        self._vocab_size, self._tokenizer = config.vocab_size, tokenizer
+        self.token, self.states = self.special(picture), config.picture_tokens
+        self.video: int | None = source.hf_config.get("video_token_id")
         named = {name: source.hf_config[name] for name in TOKEN_FIELDS if source.hf_config.get(name) is not None}
-        wrong = {name: value for name, value in named.items() if value != self._token}
+        wrong = {name: value for name, value in named.items() if value != self.token}
         if wrong or not named:
             said = ", ".join(f"{name} = {shown(value)}" for name, value in wrong.items()) or "no image_token_id"
-            raise ConfigError(f"config.json has {said}, and the tokenizer has {self._token} for {marks.picture!r}.")
-
-    def placeholder(self) -> Placeholder:
-        """Return what a placeholder becomes."""
-        marks, count, processor = self._marks, self._config.picture_tokens, self._source.pictures
-        if isinstance(processor, PatchTilesProcessor):
-            return self._named_tiles(processor)
-        if count is None:
-            return GridPlaceholder(token=self._token, video=self._source.hf_config.get("video_token_id"))
-        if marks.start is not None and marks.end is not None:
-            start, end = self._special(marks.start), self._special(marks.end)
-            self._check_alike(marks.picture, marks.start, marks.end)
-            return EnclosedPlaceholder(token=self._token, count=count, start=(start,), end=(end,))
-        if isinstance(processor, AnyResolutionProcessor):
-            return RowsPlaceholder(token=self._token, count=processor.patches**2)
-        if not isinstance(processor, TilesProcessor):
-            return RepeatedPlaceholder(token=self._token, count=count, text=marks.text)
-        assert marks.border is not None and marks.whole is not None and marks.tile is not None
-        border = self._special(marks.border)
-        self._check_alike(marks.picture, marks.border, marks.border)
-        longest = -(-(processor.longest_edge or processor.tile) // processor.tile) if processor.splits else 0
-        names = tuple(
-            tuple(
-                self._between(marks.border, marks.tile.format(row=row, column=column), marks.picture)
-                for column in range(1, longest + 1)
-            )
-            for row in range(1, longest + 1)
-        )
-        return TiledPlaceholder(
-            token=self._token,
-            count=count,
-            border=(border,),
-            names=names,
-            whole=self._between(marks.border, marks.whole, marks.picture),
-            row_end=self._between(marks.picture, "\n", marks.border),
-            rows_end=self._between(marks.picture, "\n\n", marks.border),
-        )
-
-    def _named_tiles(self, processor: PatchTilesProcessor) -> NamedTilesPlaceholder:
-        marks = self._marks
-        assert marks.start is not None and marks.end is not None and marks.whole is not None and marks.tile is not None
-        self._check_alike(marks.picture, marks.start, marks.end)
-        most = processor.max_tiles if processor.max_tiles > 1 else 0
-        names = tuple(
-            tuple(
-                self._between(marks.picture, marks.tile.format(row=row, column=column), marks.picture)
-                for column in range(1, most // row + 1)
-            )
-            for row in range(1, most + 1)
-        )
-        return NamedTilesPlaceholder(
-            token=self._token,
-            count=(processor.tile // processor.side) ** 2,
-            start=(self._special(marks.start),),
-            names=names,
-            whole=self._between(marks.picture, marks.whole, marks.picture),
-            end=(self._special(marks.end),),
-            special_tokens=False,
-        )
+            raise ConfigError(f"config.json has {said}, and the tokenizer has {self.token} for {picture!r}.")
 
     def _ids(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False)
 
-    def _special(self, text: str) -> int:
+    def special(self, text: str) -> int:
         """Return the id of a text that is one token, also between others."""
         ids = self._ids(text)
-        if len(ids) != 1 or ids[0] >= self._config.vocab_size or self._ids(f"a{text}a").count(ids[0]) != 1:
+        if len(ids) != 1 or ids[0] >= self._vocab_size or self._ids(f"a{text}a").count(ids[0]) != 1:
             raise ConfigError(f"the tokenizer has no token {text!r}, which stands around pictures.")
         return ids[0]
 
-    def _between(self, before: str, text: str, after: str) -> tuple[int, ...]:
+    def between(self, before: str, text: str, after: str) -> tuple[int, ...]:
         """Return the ids of a text between two special tokens."""
         first, *ids, last = self._ids(f"{before}{text}{after}")
-        if (first, last) != (self._special(before), self._special(after)) or not ids:
+        if (first, last) != (self.special(before), self.special(after)) or not ids:
             raise ConfigError(f"the tokenizer does not encode {text!r} by itself between {before!r} and {after!r}.")
-        if max(ids) >= self._config.vocab_size:
+        if max(ids) >= self._vocab_size:
             raise ConfigError(f"the tokenizer encodes {text!r} by ids that the model has no embedding of.")
         return tuple(ids)
 
-    def _check_alike(self, one: str, first: str, last: str) -> None:
+    def check_alike(self, one: str, first: str, last: str) -> None:
         """Check that text around a placeholder is encoded as around the marks that take its place."""
-        marks = {self._special(each) for each in (first, last)}
+        marks = {self.special(each) for each in (first, last)}
         for before, after in (("a ", " b"), ("a", "b"), ("\n", "\n"), ("", " a"), ("a \n\n", "")):
-            alone = [id for id in self._ids(f"{before}{one}{after}") if id != self._special(one)]
+            alone = [id for id in self._ids(f"{before}{one}{after}") if id != self.special(one)]
             around = [id for id in self._ids(f"{before}{first}{last}{after}") if id not in marks]
             if alone != around:
                 raise ConfigError(
@@ -196,14 +126,13 @@ def compare_prompts(source: ModelSource, placeholder: Placeholder, folder: Path 
     folder: of the tokenizer. Raises ExportError where ids differ.
     """
     assert folder is not None and source.pictures is not None
-    text = placeholder.text if isinstance(placeholder, RepeatedPlaceholder) else None
-    tokenizer, processor = Tokenizer(folder, text), new_processor(source.pictures)
+    tokenizer, processor = Tokenizer(folder, placeholder.prompt_text), new_processor(source.pictures)
     pictures = [np.full((*size, 3), 60 * index, np.uint8) for index, size in enumerate(_sizes(processor))]
-    family = load_seeing(source.hf_config["model_type"])
+    family = load_seeing(source.hf_config)
     assert family is not None
-    mark = family.marks(tokenizer.config).picture if text is None else text.spelled
+    mark = family.marks(tokenizer.config).spelled
     try:
-        theirs = _their_processor(source.folder)
+        theirs = library_processor(source.folder)
         prompts = [(prompt.format(*(mark,) * len(PICTURES)), pictures[: len(PICTURES)]) for prompt in PROMPTS]
         prompts += [(f"Look: {mark}", [each]) for each in pictures]
         expected = [_their_ids(theirs, prompt, shown) for prompt, shown in prompts]
@@ -212,8 +141,7 @@ def compare_prompts(source: ModelSource, placeholder: Placeholder, folder: Path 
         return (f"transformers cannot run the processor, so the ids of its prompts were not compared: {reason}.",)
     for (prompt, seen), ids in zip(prompts, expected, strict=True):
         grids = [processor.among(len(seen)).grid(*each.shape[:2]) for each in seen]
-        special = not isinstance(placeholder, NamedTilesPlaceholder) or placeholder.special_tokens
-        ours = expand(tokenizer.encode(prompt, add_special_tokens=special), placeholder, grids)
+        ours = expand(tokenizer.encode(prompt, add_special_tokens=not placeholder.bare), placeholder, grids)
         if ours != ids:
             at = next((i for i, (one, two) in enumerate(zip(ours, ids, strict=False)) if one != two), -1)
             raise ExportError(
@@ -234,53 +162,3 @@ def _their_ids(processor: Any, prompt: str, pictures: Sequence[Any]) -> list[int
     """Return the ids of transformers' processor."""
     found = processor(text=[prompt], images=[list(pictures)], return_tensors="np")["input_ids"][0]
     return [int(each) for each in found]
-
-
-def _their_processor(folder: Path) -> Any:
-    """Return transformers' processor of a folder, with its Pillow backend, and without what it has for videos."""
-    import transformers
-
-    config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-    names: Any = importlib.import_module("transformers.models.auto.processing_auto")
-    kind = getattr(transformers, names.PROCESSOR_MAPPING_NAMES[config.model_type])
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    options = read_object(folder / PROCESSOR_FILE) if (folder / PROCESSOR_FILE).is_file() else {}
-    options = {key: value for key, value in options.items() if key not in (WHOLE, "tokenizer", *NOT_PROCESSOR_OPTIONS)}
-    with _without_videos(kind) as others, _of_pictures(folder, kind) as pictures:
-        return kind(image_processor=pictures, tokenizer=tokenizer, **others, **options)
-
-
-@contextmanager
-def _of_pictures(folder: Path, kind: Any) -> Iterator[Any]:
-    """Yield transformers' image processor of a folder, with its Pillow backend; a stand-in where it needs torchvision.
-
-    kind: what it is made for, which takes the stand-in for as long as the context is open.
-    """
-    import transformers
-
-    if find_spec("torchvision") is None and kind.__name__ in TORCHVISION_ONLY:
-        ours = new_processor(read_picture_processor(folder))
-        assert isinstance(ours, PatchTiles), "such processors are of this kind"
-        with patch.object(kind, "check_argument_for_proper_class"):
-            yield StandIn(ours)
-        return
-    yield transformers.AutoImageProcessor.from_pretrained(folder, backend="pil", local_files_only=True)
-
-
-TORCHVISION_ONLY = ("Lfm2VlProcessor",)
-"""Processors whose image processor transformers has for torchvision only."""
-
-
-NOT_PROCESSOR_OPTIONS = ("auto_map", "chat_template", "processor_class", "video_processor")
-"""Fields of processor_config.json that its class does not take, or that are for videos."""
-
-
-@contextmanager
-def _without_videos(kind: Any) -> Iterator[dict[str, Any]]:
-    """Let a processor be made without its processor of videos and its number words; yield what it is made of."""
-    if "video_processor" not in kind.get_attributes():
-        yield {}
-        return
-    module = importlib.import_module(kind.__module__)
-    with patch.object(module, "num2words", str, create=True), patch.object(kind, "check_argument_for_proper_class"):
-        yield {"video_processor": SimpleNamespace()}

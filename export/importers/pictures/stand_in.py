@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeformer.runtime.media.pictures.patch_tiles import PatchTiles
+from edgeformer.runtime.media.pictures.processors.patch_tiles import PatchTiles
 
 
 class StandIn:
@@ -27,25 +27,11 @@ class StandIn:
     def __call__(self, images: Sequence[Sequence[Any]], **options: object) -> dict[str, Any]:
         """Return pixel values of pictures, and how each is cut."""
         pictures = [self._processor.read(picture) for row in images for picture in row]
-        shapes = [self._processor.patch_grid(*each.shape[:2])[:, 1:] for each in pictures]
-        grids = [self._processor.grid(*each.shape[:2]) for each in pictures]
-        values = [part for each in pictures for part in patches_by_rows(self._processor, each)]
-        most = max(map(len, values))
-        return {
-            "pixel_values": np.stack([np.pad(each, ((0, most - len(each)), (0, 0))) for each in values]),
-            "pixel_attention_mask": np.stack([(np.arange(most) < len(each)).astype(np.int32) for each in values]),
-            "spatial_shapes": np.concatenate(shapes),
-            "image_rows": [max(rows, 1) for rows, *_ in grids],
-            "image_cols": [max(columns, 1) for _, columns, *_ in grids],
-            "image_sizes": [[side * self._processor.config.side for side in whole] for _, _, *whole in grids],
+        sizes = [self._processor.grid(*each.shape[:2]) for each in pictures]
+        values = np.concatenate([self._processor.values(each) for each in pictures])
+        grids = np.concatenate([self._processor.patch_grid(*each.shape[:2]) for each in pictures])
+        return self._processor.for_library(values, grids) | {
+            "image_rows": [max(rows, 1) for rows, *_ in sizes],
+            "image_cols": [max(columns, 1) for _, columns, *_ in sizes],
+            "image_sizes": [[side * self._processor.config.side for side in whole] for _, _, *whole in sizes],
         }
-
-
-def patches_by_rows(processor: PatchTiles, pixels: Any) -> list[Any]:
-    """Return the patches of each picture that the tower reads, row by row, as transformers has them."""
-    square, grids = processor.config.square, processor.patch_grid(*pixels.shape[:2])
-    parts = np.split(processor.values(pixels), np.cumsum(grids.prod(1))[:-1])
-    return [
-        part.reshape(rows // square, columns // square, square, square, -1).swapaxes(1, 2).reshape(len(part), -1)
-        for part, (_, rows, columns) in zip(parts, grids.tolist(), strict=True)
-    ]

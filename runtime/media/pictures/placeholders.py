@@ -7,7 +7,7 @@
 from collections.abc import Sequence
 
 from edgeformer.errors import RequestError
-from edgeformer.manifest.placeholders import GridPlaceholder, Placeholder, TiledPlaceholder
+from edgeformer.manifest.placeholders.placeholder import Placeholder
 
 
 def expand(tokens: Sequence[int], placeholder: Placeholder, grids: Sequence[tuple[int, ...]]) -> list[int]:
@@ -20,26 +20,13 @@ def expand(tokens: Sequence[int], placeholder: Placeholder, grids: Sequence[tupl
     found: list[int] = []
     rest = iter(grids)
     for token in tokens:
-        if token != placeholder.token:
-            found.append(token)
-            continue
-        grid = next(rest)
-        rows, columns = grid[:2]
-        if isinstance(placeholder, TiledPlaceholder) and max(rows, columns) > len(placeholder.names):
-            raise RequestError(
-                f"a picture is cut into {rows} × {columns} tiles, and the model knows {len(placeholder.names)} a side."
-            )
-        found += placeholder.expanded(*grid)
+        found += placeholder.expanded(*next(rest)) if token == placeholder.token else [token]
     return found
 
 
 def check_count(tokens: Sequence[int], placeholder: Placeholder, pictures: int) -> None:
     """Raise RequestError unless a prompt has a placeholder for each of so many pictures, and none of a video."""
-    if isinstance(placeholder, GridPlaceholder) and placeholder.video in tokens:
-        raise RequestError(
-            f"the prompt has a placeholder of a video (token {placeholder.video}), and videos are not read. Give "
-            "frames of it as pictures."
-        )
+    placeholder.check_prompt(tokens)
     places = list(tokens).count(placeholder.token)
     if places != pictures:
         raise RequestError(

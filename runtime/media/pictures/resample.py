@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.manifest.pictures import Resample
+from edgeformer.manifest.pictures.processor_fields import Resample
 
 Pixels = NDArray[np.uint8]
 """A picture of 8 bits per channel, [H, W, channels]."""

@@ -7,7 +7,7 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.config import EncoderConfig
+from edgeformer.config import EncoderConfig, PoolingHead
 from edgeformer.config.heads import Gives, Head
 from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
@@ -30,6 +30,18 @@ BATCH_TOKENS = 16_384
 """Tokens per run, padding included: 32 texts of 512. Memory grows with them, and beyond 1,024 speed no longer does
 (tiny-embed, one core of an AMD Zen 4). A longer text runs alone.
 """
+
+
+class PromptedText(str):
+    """A text with a prompt before it. skipped: tokens of the prompt that are read and not pooled."""
+
+    skipped: int
+
+    def __new__(cls, text: str, skipped: int) -> "PromptedText":
+        """Return the text."""
+        prompted = super().__new__(cls, text)
+        prompted.skipped = skipped
+        return prompted
 
 
 class TextEncoder(Model):
@@ -90,8 +102,21 @@ class TextEncoder(Model):
         requested = prompt is not None or prompt_name is not None
         if requested and not all(isinstance(text, str) for text in given):
             raise RequestError("a prompt goes before texts, and not before pairs or token ids.")
-        prompted = [f"{chosen}{text}" if isinstance(text, str) else text for text in given]
+        skipped = self._skipped(chosen)
+        prompted = [PromptedText(f"{chosen}{text}", skipped) if isinstance(text, str) else text for text in given]
         return prompted if self.is_list(texts) else prompted[0]
+
+    def _skipped(self, prompt: str) -> int:
+        """Return how many tokens of a prompt the model reads and does not pool.
+
+        They are those that the prompt has by itself, without a special token at its end, as in sentence-transformers.
+        """
+        head = self.config.head
+        if not isinstance(head, PoolingHead) or not head.skips_prompt:
+            return 0
+        tokenizer = self.require_tokenizer()
+        ids = tokenizer.encode(prompt)
+        return len(ids) - (ids[-1:] != [] and ids[-1] in tokenizer.special_tokens)
 
     def part(self, gives: Gives) -> Head | None:
         """Return the head that gives something; None without one."""
@@ -116,6 +141,8 @@ class TextEncoder(Model):
             ids = self.encode(text, "text")  # type: ignore[arg-type]
             types = [0] * len(ids)
         check_length(len(ids), self.config.context_length, "the text")
+        if isinstance(text, PromptedText):
+            ids = [-1 - id for id in ids[: text.skipped]] + ids[text.skipped :]
         return ids, types
 
     @staticmethod

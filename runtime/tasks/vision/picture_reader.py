@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from edgeformer.config import VisionConfig
 from edgeformer.errors import RequestError
-from edgeformer.manifest.pictures import FixedSizeProcessor
+from edgeformer.manifest.pictures.fixed_size import FixedSizeProcessor
 from edgeformer.runtime.media.pictures.picture_files import Picture, is_picture
-from edgeformer.runtime.media.pictures.processor import FixedSize
+from edgeformer.runtime.media.pictures.processors.fixed_size import FixedSize
 from edgeformer.runtime.request_values import count, is_list, shown
 from edgeformer.runtime.tasks.model import Model, output_names
 

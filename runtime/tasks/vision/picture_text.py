@@ -11,14 +11,12 @@ import numpy as np
 from edgeformer.config import PictureTextConfig
 from edgeformer.errors import PromptLengthError, RequestError
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.placeholders import NamedTilesPlaceholder, Placeholder
-from edgeformer.runtime.media.pictures.grid_patches import GridPatches
-from edgeformer.runtime.media.pictures.kinds import new_processor
-from edgeformer.runtime.media.pictures.patch_tiles import PatchTiles
+from edgeformer.manifest.placeholders.placeholder import Placeholder
 from edgeformer.runtime.media.pictures.picture_files import LowDetail, Picture, is_picture, picture_size
 from edgeformer.runtime.media.pictures.placeholders import check_count, expand
 from edgeformer.runtime.media.pictures.positions import picture_spans
-from edgeformer.runtime.media.pictures.processor import Processor
+from edgeformer.runtime.media.pictures.processors import new_processor
+from edgeformer.runtime.media.pictures.processors.processor import Processor
 from edgeformer.runtime.media.pictures.resample import Pixels
 from edgeformer.runtime.request_values import is_list, shown
 from edgeformer.runtime.sessions.session import SessionSettings
@@ -133,8 +131,7 @@ class PictureTextLM(CausalLM):
         Raises RequestError unless there is a placeholder for each picture, and as `picture_features`, and
         PromptLengthError for a prompt that is too long.
         """
-        bare = isinstance(self.placeholder, NamedTilesPlaceholder) and not self.placeholder.special_tokens
-        if isinstance(prompt, str) and images and bare:
+        if isinstance(prompt, str) and images and self.placeholder.bare:
             prompt = self.require_tokenizer().encode(
                 prompt, add_special_tokens=False, most_tokens=self.manifest.context_length
             )
@@ -200,15 +197,13 @@ class PictureTextLM(CausalLM):
 
     def _runs(self, pixels: Pixels, processor: Processor, name: str) -> list[Run]:
         """Return what the tower reads of a picture, `TILES` tiles in a run."""
-        values, vision = processor.values(pixels, name), self.config.grid_vision
-        if vision is not None:
-            assert isinstance(processor, GridPatches | PatchTiles), "the export has checked it"
-            grids = processor.patch_grid(*pixels.shape[:2])
-            parts = np.split(values, np.cumsum(grids.prod(1))[:-1])
-            return [
-                {"pixel_values": part, vision.grid_input: grid[None]} for part, grid in zip(parts, grids, strict=True)
-            ]
-        return [{"pixel_values": values[start : start + TILES]} for start in range(0, len(values), TILES)]
+        values, grids = processor.values(pixels, name), processor.patch_grid(*pixels.shape[:2])
+        if grids is None:
+            return [{"pixel_values": values[start : start + TILES]} for start in range(0, len(values), TILES)]
+        grid_input = self.config.vision.grid_input
+        assert grid_input is not None, "the export has checked it"
+        parts = np.split(values, np.cumsum(grids.prod(1))[:-1])
+        return [{"pixel_values": part, grid_input: grid[None]} for part, grid in zip(parts, grids, strict=True)]
 
     def _run_tower(self, run: Run) -> Features:
         """Return the states of a run of the tower, float32 [n, E]."""

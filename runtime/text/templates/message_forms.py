@@ -77,7 +77,7 @@ def is_text_parts(content: Any) -> TypeGuard[list[Mapping[str, Any]]]:
 
 
 def probe(render: Render) -> MessageForms:
-    """Return the forms that a template reads. What it refuses in every form stays as it is."""
+    """Return the forms that a template reads. A role that it refuses in every form has that of users."""
     text_only, parts_only = set(), set()
     said: dict[str, Any] = {"user": "Hi", "assistant": "Yes."}
     for role in ROLES:
@@ -85,7 +85,8 @@ def probe(render: Render) -> MessageForms:
             _writes(render, _conversation(role, content, said))
             for content in (PROBE, [{"type": "text", "text": PROBE}])
         )
-        if reads_text and not reads_parts:
+        as_users = not reads_text and "user" in text_only  # the template wants calls with arguments, say
+        if (reads_text or as_users) and not reads_parts:
             text_only.add(role)
         if reads_parts and not reads_text:
             parts_only.add(role)

@@ -9,7 +9,7 @@ import pytest
 from edgeformer.errors import PromptLengthError, RequestError
 from edgeformer.runtime import Engine, EngineBusyError, LowDetail, OfflineEngine, load
 from edgeformer.runtime.generation.scheduling import waiting
-from edgeformer.runtime.media.pictures.tiles import Tiles
+from edgeformer.runtime.media.pictures.processors.tiles import Tiles
 from edgeformer.runtime.steps.runner import StepRunner
 from edgeformer.runtime.tasks.vision.picture_text import TILES, PictureTextLM
 

@@ -107,3 +107,25 @@ response = client.responses.create(model=model, tools=flat, input=input_list)
 say("responses tool answer", response.output_text)
 say("responses structured", client.responses.parse(
     model=model, input="What is 345 + 278?", text_format=Verdict).output_parsed.model_dump())  # fmt: skip
+
+city = {"type": "grammar", "syntax": "regex", "definition": "(Paris|Rome), day [1-9]"}
+custom = [{"type": "custom", "name": "forecast", "description": "Reads a city and a day.", "format": city}]
+asked = {"model": model, "tools": custom, "tool_choice": "required"}
+response = client.responses.create(input=[{"role": "user", "content": "Hello"}], **asked)
+say("responses custom tool", [item.input for item in response.output if item.type == "custom_tool_call"])
+conversation = [{"role": "user", "content": "Hello"}, *response.output]
+conversation += [
+    {"type": "custom_tool_call_output", "call_id": item.call_id, "output": "Sunny."} for item in response.output
+]
+after = client.responses.create(model=model, tools=custom, input=conversation)
+say("responses custom tool usage", after.usage.input_tokens)
+with client.responses.stream(input="Hello", **asked) as events:
+    inputs = [event.delta for event in events if event.type == "response.custom_tool_call_input.delta"]
+    final = events.get_final_response()
+say("responses custom tool pieces", inputs if "".join(inputs) == final.output[0].input else [])
+
+response = client.responses.create(
+    model=model, input="What is 345 + 278?", include=["message.output_text.logprobs"], top_logprobs=2
+)
+part = response.output[0].content[0]
+say("responses logprobs", "".join(entry.token for entry in part.logprobs) if part.logprobs[0].top_logprobs else "")

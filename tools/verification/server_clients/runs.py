@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from verification.server_clients.scripted_server import ANSWER, ARGUMENTS
 
 HERE = Path(__file__).parent
 SUM = "345 + 278 = 623"
+CITY_AND_DAY = "(Paris|Rome), day [1-9]"
 TIMEOUT = 300
 """Seconds that a program may take."""
 
@@ -176,6 +178,9 @@ CHECKS: dict[str, Callable[[Any], bool]] = {
     "responses": lambda value: value == SUM,
     "stream": _are_pieces,
     "tool call": lambda value: value == [ARGUMENTS],
+    "custom tool": lambda value: len(value) == 1 and re.fullmatch(CITY_AND_DAY, value[0]) is not None,
+    "custom tool pieces": lambda value: re.fullmatch(CITY_AND_DAY, "".join(value)) is not None,
+    "logprobs": lambda value: value == SUM,
     "stream helper": lambda value: value == [ARGUMENTS],
     "pieces of arguments": lambda value: value > 1,
     "partial": lambda value: value > 1,

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from edgeformer.config import PictureTextConfig
 from edgeformer.export.graph.tensors import to_numpy
-from edgeformer.export.importers.pictures.compared_inputs import picture_sizes
 from edgeformer.export.parity.figures import worst_of
 from edgeformer.export.parity.report import Check
 from edgeformer.export.parity.samples import random_tokens
@@ -165,21 +164,19 @@ class PictureTextTrial(Trial):
     def _picture(self, salt: int) -> Picture:
         """Return a picture of noise, as large as normalized pixels are, as the tower reads it."""
         random, vision = np.random.default_rng(salt), self._config.vision
-        if vision.kind == "grid_vision":
-            sizes = picture_sizes(vision)
-            rows, columns = (side * vision.square for side in sizes[salt % len(sizes)])
-            values = random.standard_normal((rows * columns, vision.patches.inputs), np.float32)
-            return {"pixel_values": values, vision.grid_input: np.array([[1, rows, columns]])}
-        patches = vision.patches
-        pixels = random.standard_normal((1, patches.channels, patches.height, patches.width), np.float32)
-        return {"pixel_values": pixels[None] if self._config.tiled else pixels}
+        grid = vision.sample_grids[salt % len(vision.sample_grids)]
+        values = random.standard_normal(vision.values_shape(grid), np.float32)
+        if vision.grid_input is None:
+            return {"pixel_values": values[None, None] if self._config.tiled else values[None]}
+        side = self._config.projector.side  # of a square, in patches
+        return {"pixel_values": values, vision.grid_input: np.array([[1, grid.rows * side, grid.columns * side]])}
 
     def _squares(self, picture: Picture) -> tuple[int, int]:
         """Return the rows and columns of the states of a picture of any size."""
-        vision = self._config.grid_vision
-        assert vision is not None
-        _, rows, columns = picture[vision.grid_input][0]
-        return int(rows) // vision.square, int(columns) // vision.square
+        name, side = self._config.vision.grid_input, self._config.projector.side
+        assert name is not None
+        _, rows, columns = picture[name][0]
+        return int(rows) // side, int(columns) // side
 
     def _tokens_of(self, picture: Picture) -> int:
         """Return the number of states of a picture."""

@@ -1,0 +1,1 @@
+"""Families whose towers read pictures of any size: a file per `model_type`."""

@@ -1,0 +1,1 @@
+"""Families whose pictures have one size: a file per `model_type`."""

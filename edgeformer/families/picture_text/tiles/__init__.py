@@ -1,0 +1,1 @@
+"""Families whose pictures are cut into tiles of one size: a file per `model_type`."""

@@ -1,0 +1,1 @@
+"""Modules of models of pictures: towers, projectors, and what reads their states."""

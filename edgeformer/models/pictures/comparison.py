@@ -1,0 +1,141 @@
+"""The comparison of models of pictures and text with those of transformers: what both read, and their outputs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from edgeformer.config import PictureTextConfig
+
+PLACEHOLDER = -1
+"""The id in the place of each state of a picture, in the texts that are compared."""
+ANSWER = 8
+"""Tokens at the end of such a text that follow a prompt whose tokens attend both ways."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packed:
+    """How the states of tiles are put together: which of them are added, int64 [T, n], and their factors [T, n]."""
+
+    rows: Tensor
+    weights: Tensor
+
+    def of(self, states: Tensor) -> Tensor:
+        """Return the states of a picture [T, E], of those of all tiles [N, E], as runtimes compute them."""
+        return (states[self.rows] * self.weights.unsqueeze(-1)).sum(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeyondLimit:
+    """States of the tiles of a picture [N, P, E], its height and width [2], and how they become fewer."""
+
+    states: Tensor
+    size: Tensor
+    packed: Packed
+
+
+@dataclass(frozen=True, kw_only=True)
+class PicturesInText:
+    """A text with pictures, as both modules read it.
+
+    Attributes:
+        text: int64 [1, N], with `PLACEHOLDER` in the place of each state.
+        pictures: what `PictureText.see` reads: of one run for all pictures, or of one for each.
+        theirs: what transformers' module reads of all pictures, by its names.
+        positions: int64 [3, 1, N], where positions have axes.
+        packed: how states of tiles are put together, where they are.
+        beyond: a picture of more states than are kept, where there is a limit.
+    """
+
+    text: Tensor
+    pictures: Sequence[Sequence[Tensor]]
+    theirs: Mapping[str, Tensor]
+    positions: Tensor | None = None
+    packed: Packed | None = None
+    beyond: BeyondLimit | None = None
+
+
+def pictures_by_ours(
+    module: Any, config: PictureTextConfig, inputs: PicturesInText, caches: Sequence[Any]
+) -> list[Tensor]:
+    """Return what edgeformer's module computes: states of pictures, logits, and states beyond a limit."""
+    text, seen = inputs.text, inputs.text == PLACEHOLDER
+    features = torch.cat([module.see(*picture).flatten(0, 1) for picture in inputs.pictures])
+    if inputs.packed is not None:
+        features = inputs.packed.of(features)
+    embeddings = module.embed_wide(text.masked_fill(seen, 0))
+    embeddings = embeddings.masked_scatter(seen.unsqueeze(-1), features.to(embeddings.dtype))
+    if config.bidirectional is None:
+        positions = [] if inputs.positions is None else [inputs.positions]
+        logits = module.read_embeddings(embeddings, torch.ones_like(text), caches, *positions)[0]
+    else:
+        count = config.picture_tokens or 0
+        numbers = _prompt(text) - 1 if config.bidirectional == "prompt" else _pictures(seen, count)
+        logits = module.read_blocks(embeddings, numbers[0].tolist(), caches)[0]
+    beyond = [] if inputs.beyond is None else [inputs.beyond.packed.of(inputs.beyond.states.flatten(0, 1))]
+    return [features[:, : config.hidden_size], logits, *beyond]
+
+
+def _pictures(seen: Tensor, count: int) -> Tensor:
+    """Return the number of the picture that each token [1, S] is a state of, which have `count`; −1 for text."""
+    return torch.where(seen, (seen.cumsum(1) - 1) // count, -1)
+
+
+def _prompt(text: Tensor) -> Tensor:
+    """Return 1 for the tokens [1, S] of a prompt, and 0 for those of the answer behind it."""
+    return (torch.arange(text.shape[1]) < text.shape[1] - ANSWER).to(torch.int64).unsqueeze(0)
+
+
+def pictures_by_theirs(model: Any, config: PictureTextConfig, inputs: PicturesInText) -> list[Tensor]:
+    """Return what transformers' module computes: states of pictures, logits, and states beyond a limit."""
+    text, seen, types = inputs.text, inputs.text == PLACEHOLDER, {}
+    if inputs.positions is not None:
+        types = {"mm_token_type_ids": seen.int()}
+    if config.bidirectional is not None:
+        of_kind = {"pictures": seen.to(torch.int64), "prompt": 1 - _prompt(text)}
+        types = {"token_type_ids": of_kind[config.bidirectional]}
+    text = text.masked_fill(seen, model.config.image_token_id)
+    cpu = torch.device("cpu")  # Idefics3 moves states to where its parameters are, which are on the meta device
+    devices = (patch.object(kind, "device", cpu) for kind in {type(model), type(model.model)})
+    with ExitStack() as patches, positions_in_float32(model):
+        for each in devices:
+            patches.enter_context(each)
+        features = model.get_image_features(**inputs.theirs, return_dict=True).pooler_output
+        logits = model(input_ids=text, return_dict=True, use_cache=False, **types, **inputs.theirs).logits
+    beyond = []
+    if inputs.beyond is not None:
+        states, size = inputs.beyond.states, [inputs.beyond.size.tolist()]
+        extra = {"image_newline": states[0, -1], "vision_aspect_ratio": model.config.vision_aspect_ratio}
+        beyond, _ = model.model.pack_image_features([states[:, :-1]], size, **extra)
+    return [torch.cat([each.flatten(0, -2) for each in features]), logits, *beyond]
+
+
+@contextmanager
+def positions_in_float32(model: Any) -> Iterator[None]:
+    """Let towers that find positions by parts of height and width compute these in float32, as they always do.
+
+    Where everything else is computed in float64, rounding would make other positions of them.
+    """
+    before, entered = torch.get_default_dtype(), ExitStack()
+
+    def enter(*_: Any) -> None:
+        entered.enter_context(torch._C.DisableTorchFunction())  # of a mode that computes in float64
+        torch.set_default_dtype(torch.float32)
+
+    def leave(*_: Any) -> None:
+        torch.set_default_dtype(before)
+        entered.close()
+
+    hooks = []
+    for module in model.modules():
+        if hasattr(module, "num_patches_per_side"):
+            hooks += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -1,0 +1,127 @@
+"""A causal language model that reads pictures: a decoder, a tower, and what makes states of one of the other's."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from edgeformer.config import PictureTextConfig, RotaryConfig
+from edgeformer.layers import LayerCache
+from edgeformer.layers.position import TokenAngles, angles_by_axes
+from edgeformer.models.decoder import Decoder
+from edgeformer.models.pictures.grid_vision import GridVisionEncoder
+from edgeformer.models.pictures.projectors import PROJECTORS
+from edgeformer.models.pictures.vision import VisionEncoder
+
+TOWERS: dict[str, Callable[[Any, torch.dtype], Any]] = {"grid_vision": GridVisionEncoder, "vision": VisionEncoder}
+"""The modules of towers, by the kind of their config."""
+
+
+class PictureText(Decoder):
+    """The decoder of `PictureTextConfig`, which is the text model by itself, beside its tower and its projector."""
+
+    def __init__(self, config: PictureTextConfig, dtype: torch.dtype = torch.float32):
+        super().__init__(config, dtype)
+        self.seeing = config
+        self.vision = TOWERS[config.vision.kind](config.vision, dtype)
+        projector = PROJECTORS[config.projector.kind]
+        self.projector = projector(config.projector, config, dtype)
+        if config.deepstack:
+            mergers = (projector(config.projector, config, dtype, together=True) for _ in config.deepstack)
+            self.deepstack = nn.ModuleList(mergers)
+        if config.newline:
+            self.newline = Newline(config.hidden_size, dtype)
+
+    def embed_wide(self, input_ids: Tensor) -> Tensor:
+        """Return scaled embeddings of tokens, int64 [B, S], as `read_embeddings` takes them: [B, S, E · (1 + D)]."""
+        x = self.embed_tokens(input_ids)
+        more = self.seeing.wide_size - self.config.hidden_size
+        return F.pad(x, (0, more)) if more else x
+
+    def see(self, pixel_values: Tensor, *grid: Tensor) -> Tensor:
+        """Return what stands in the place of embeddings for pictures: states [N, tokens, E] of each.
+
+        pixel_values: [N, channels, height, width], or [B, pictures, channels, height, width] where the graph has such
+        an axis (`PictureTextConfig.tiled`); in any float type. Where pictures have any size, it is the patches of one,
+        [P, numbers], and grid its rows and columns, [[1, rows, columns]]; the states are [1, tokens, E · (1 + D)], with
+        those that are added behind the first D blocks.
+        """
+        config = self.seeing
+        if config.tiled:
+            pixel_values = pixel_values.flatten(0, 1)
+        states = self.vision.states_after(
+            pixel_values, *grid, layers=(*config.feature_layers, *(config.deepstack or ()))
+        )
+        if not config.keeps_prefix:
+            states = [self.vision.without_prefix(each) for each in states]
+        read = states[: len(config.feature_layers)]
+        features: Tensor = self.projector(torch.cat(read, -1) if len(read) > 1 else read[0])
+        if config.newline:
+            features = self.newline(features)
+        mergers = self.deepstack if config.deepstack else ()
+        more = [merge(each) for merge, each in zip(mergers, states[len(read) :], strict=True)]
+        return torch.cat((features, *more), -1) if more else features
+
+    def read_embeddings(
+        self,
+        inputs_embeds: Tensor,
+        attention_mask: Tensor,
+        caches: Sequence[LayerCache],
+        position_ids: Tensor | None = None,
+    ) -> tuple[Tensor, list[LayerCache]]:
+        """Return what `forward` returns, of scaled embeddings [B, S, E], or what stands in their place.
+
+        They are [B, S, E · (1 + D)] where D states more are added behind the first blocks, zeros for tokens.
+        position_ids: int64 [3, B, S], where positions have axes (`PictureTextConfig.axes`). Where the config has blocks
+        that attend both ways, all of S is one.
+        """
+        added: Sequence[Tensor] = ()
+        if self.seeing.deepstack:
+            inputs_embeds, *added = inputs_embeds.split(self.config.hidden_size, -1)
+        x, run = self.begin(inputs_embeds, inputs_embeds, attention_mask)
+        axes, angles = self.seeing.axes, dict[RotaryConfig, TokenAngles]()
+        if axes is not None:
+            assert position_ids is not None
+            angles = {
+                each: angles_by_axes(self.rotary_table(each), position_ids, axes) for each in self.shared.rotaries
+            }
+        run = replace(run, bidirectional=self.seeing.bidirectional, angles=angles)
+        return self.run_blocks(x, run, caches, added=added)
+
+    def read_blocks(
+        self, inputs_embeds: Tensor, blocks: Sequence[int], caches: Sequence[LayerCache]
+    ) -> tuple[Tensor, list[LayerCache]]:
+        """Return what `read_embeddings` returns of a text without padding, piece by piece.
+
+        blocks: the number of the block that each of S is in; a negative one for what is in none. Neighbours of one
+        number are one block.
+        """
+        blocks, start, logits = list(blocks), 0, []
+        while start < len(blocks):
+            end = start + 1
+            while end < len(blocks) and blocks[end] == blocks[start]:
+                end += 1
+            piece = inputs_embeds[:, start:end]
+            mask = torch.ones(len(piece), end, dtype=torch.int64, device=piece.device)
+            if blocks[start] < 0:
+                found, caches = self.run_blocks(*self.begin(piece, piece, mask), caches)
+            else:
+                found, caches = self.read_embeddings(piece, mask, caches)
+            logits.append(found)
+            start = end
+        return torch.cat(logits, 1), list(caches)
+
+
+class Newline(nn.Module):
+    """A learned state behind those of each picture."""
+
+    def __init__(self, hidden_size: int, dtype: torch.dtype):
+        super().__init__()
+        self.state = nn.Parameter(torch.zeros(hidden_size, dtype=dtype))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the states of pictures [N, P, E] and, behind them, the learned one: [N, P + 1, E]."""
+        return torch.cat((features, self.state.expand(features.shape[0], 1, -1)), 1)

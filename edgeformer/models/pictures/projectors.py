@@ -1,0 +1,154 @@
+"""Projectors: the modules that make states of a text model of those of a tower of pictures.
+
+Each is made of its config, and of that of the model, which has the sizes. Shapes: N pictures, P patches, E' the size of
+a tower's states, E that of the text model's.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from edgeformer.config import PictureTextConfig
+from edgeformer.config.projectors import (
+    AveragePoolProjector,
+    LinearProjector,
+    MergedPatchesProjector,
+    MergerProjector,
+    MlpProjector,
+    PixelShuffleProjector,
+)
+from edgeformer.layers import make_norm
+from edgeformer.ops.activation import activate
+
+
+class ShuffledPatches(nn.Module):
+    """The projector that `PixelShuffleProjector` describes."""
+
+    def __init__(self, config: PixelShuffleProjector, seeing: PictureTextConfig, dtype: torch.dtype):
+        super().__init__()
+        self.factor = config.factor
+        self.output = nn.Linear(seeing.feature_size, seeing.hidden_size, bias=config.bias, dtype=dtype)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return [N, P / factor², E] of the states of patches [N, P, E']."""
+        features: Tensor = self.output(squares(states, self.factor))
+        return features
+
+
+def squares(states: Tensor, factor: int) -> Tensor:
+    """Return the states of patches [N, P, E] of a square side by side, row by row: [N, P / factor², factor² · E]."""
+    count, patches, hidden = states.shape
+    rows = round(patches**0.5) // factor
+    x = states.view(count, rows, factor, rows, factor, hidden)
+    return x.transpose(2, 3).reshape(count, rows * rows, factor**2 * hidden)
+
+
+class DenseLayers(nn.Module):
+    """The projector that `MlpProjector` describes."""
+
+    def __init__(self, config: MlpProjector, seeing: PictureTextConfig, dtype: torch.dtype):
+        super().__init__()
+        # The patches of a square come one after the other where pictures have any size.
+        self.config, self.in_squares = config, seeing.vision.grid_input is not None
+        inputs, outputs = seeing.feature_size, seeing.hidden_size
+        size = config.size or outputs
+        self.norm = make_norm(config.norm, inputs, dtype=dtype)
+        self.input = nn.Linear(inputs, size, bias=config.bias, dtype=dtype)
+        self.output = nn.Linear(size, outputs, bias=config.bias, dtype=dtype)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return [N, P / factor², E] of the states of patches [N, P, E']."""
+        if self.in_squares:  # of one picture
+            return self._projected(states.squeeze(0).view(-1, self.input.in_features)).unsqueeze(0)
+        return self._projected(states if self.config.factor is None else squares(states, self.config.factor))
+
+    def _projected(self, x: Tensor) -> Tensor:
+        features: Tensor = self.output(activate(self.config.activation, self.input(self.norm(x)), self.config.beta))
+        return features
+
+
+class PooledPatches(nn.Module):
+    """The projector that `AveragePoolProjector` describes."""
+
+    def __init__(self, config: AveragePoolProjector, seeing: PictureTextConfig, dtype: torch.dtype):
+        super().__init__()
+        self.factor, self.grid = config.factor, seeing.patch_grid
+        self.norm = make_norm(config.norm, seeing.feature_size, dtype=dtype)
+        self.output = nn.Linear(seeing.feature_size, seeing.hidden_size, bias=config.bias, dtype=dtype)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return [N, squares, E] of the states of patches [N, P, E']."""
+        rows, columns = self.grid.rows // self.factor, self.grid.columns // self.factor  # of squares
+        x = states.unflatten(1, (self.grid.rows, self.grid.columns))
+        x = x[:, : rows * self.factor, : columns * self.factor]
+        x = x.reshape(-1, rows, self.factor, columns, self.factor, x.shape[-1]).mean((2, 4))
+        features: Tensor = self.output(self.norm(x.flatten(1, 2)))
+        return features
+
+
+class DenseLayer(nn.Module):
+    """The projector that `LinearProjector` describes."""
+
+    def __init__(self, config: LinearProjector, seeing: PictureTextConfig, dtype: torch.dtype):
+        super().__init__()
+        self.output = nn.Linear(seeing.feature_size, seeing.hidden_size, bias=config.bias, dtype=dtype)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return [N, P, E] of states [N, P, E']."""
+        features: Tensor = self.output(states)
+        return features
+
+
+class PatchMerger(nn.Module):
+    """The projector that `MergerProjector` describes. together: whether the states of a square have one norm."""
+
+    def __init__(
+        self, config: MergerProjector, seeing: PictureTextConfig, dtype: torch.dtype, *, together: bool = False
+    ):
+        super().__init__()
+        self.config, self.together = config, together
+        inputs, outputs = seeing.feature_size, seeing.hidden_size
+        self.norm = make_norm(config.norm, inputs if together else inputs // config.joined, dtype=dtype)
+        self.input = nn.Linear(inputs, inputs, dtype=dtype)
+        self.output = nn.Linear(inputs, outputs, dtype=dtype)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return [1, P / factor², E] of the states of patches [1, P, E'], those of a square one after the other."""
+        width, x = self.input.in_features, states.squeeze(0)
+        x = self.norm(x.view(-1, width)) if self.together else self.norm(x).view(-1, width)
+        features: Tensor = self.output(activate(self.config.activation, self.input(x)))
+        return features.unsqueeze(0)
+
+
+class MergedPatches(nn.Module):
+    """The projector that `MergedPatchesProjector` describes."""
+
+    def __init__(self, config: MergedPatchesProjector, seeing: PictureTextConfig, dtype: torch.dtype):
+        super().__init__()
+        self.config = config
+        inputs, outputs, width = seeing.feature_size, seeing.hidden_size, seeing.feature_size // config.joined
+        self.norm = make_norm(config.norm, width, dtype=dtype)
+        self.merge = nn.Linear(inputs, width, bias=False, dtype=dtype)
+        self.input = nn.Linear(width, outputs, bias=config.bias, dtype=dtype)
+        self.output = nn.Linear(outputs, outputs, bias=config.bias, dtype=dtype)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return [1, P / factor², E] of the states of patches [1, P, E'], those of a square one after the other."""
+        joined, width = self.config.joined, self.merge.out_features
+        x = self.norm(states.squeeze(0)).view(-1, joined, width).transpose(1, 2)
+        x = x.contiguous().view(-1, joined * width)  # number by number
+        x = activate(self.config.activation, self.input(self.merge(x)), self.config.beta)
+        features: Tensor = self.output(x)
+        return features.unsqueeze(0)
+
+
+PROJECTORS: dict[str, Callable[..., nn.Module]] = {
+    "average_pool": PooledPatches,
+    "linear": DenseLayer,
+    "merged_patches": MergedPatches,
+    "merger": PatchMerger,
+    "mlp": DenseLayers,
+    "pixel_shuffle": ShuffledPatches,
+}
+"""The modules of projectors, by the kind of their config."""
