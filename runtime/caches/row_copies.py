@@ -94,6 +94,8 @@ class RowCopies:
                 own = self._buffers[place].host()[row]
                 (own[:, : array.shape[1]] if self._kinds[place].per_token else own)[...] = array
             return
+        if not given:
+            return
         session = self._session(write_row_graph, [self._kinds[place] for place, _ in given])
         binding, kept = session.io_binding(), []
         for index, (place, array) in enumerate(given):

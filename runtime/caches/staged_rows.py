@@ -48,7 +48,7 @@ class StagedRows(RowCopies):
 
     def write(self, row: int, arrays: Sequence[Array | None]) -> None:
         """Replace a row of each buffer, or its first slots, by an array; None leaves it as it is."""
-        if row == 0:
+        if row == 0 or all(each is None for each in arrays):
             super().write(row, arrays)
             return
         self._load(row)

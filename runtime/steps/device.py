@@ -29,6 +29,8 @@ from edgeformer.manifest.providers import CPU, Provider
 from edgeformer.runtime.caches.static_cache import StaticCache
 from edgeformer.runtime.sessions.buffer import Buffer
 from edgeformer.runtime.sessions.pinned_memory import HostMemory
+from edgeformer.runtime.sessions.providers import sessions_of
+from edgeformer.runtime.sessions.session import onnxruntime
 from edgeformer.runtime.steps.decode_graph import DecodeGraph, Logits, Tokens, bind_input
 from edgeformer.runtime.steps.device_logits import MOST_CANDIDATES, device_logits
 from edgeformer.runtime.steps.memory import Candidates, Mask, StepMemory
@@ -97,10 +99,24 @@ class DeviceSteps(StepMemory):
         self._reader = device_logits(graph.logits_dtype, provider)
         self._steps: dict[tuple[range, int], _Step] = {}
         self.host = HostMemory(graph.session, provider)
+        self.most_tokens = sessions_of(provider).most_tokens(onnxruntime())
         self.prefill_chunk = DEVICE_CHUNK
         if not graph.has_start:
             bytes_per_token = graph.manifest.vocab_size * graph.logits_dtype.itemsize
             self.prefill_chunk = max(1, min(DEVICE_CHUNK, CHUNK_BYTES // bytes_per_token))
+
+    def run_batch(self, ids: NDArray[np.int64], new: Mask, lengths: NDArray[np.int64]) -> Logits:
+        """Append padded prompts to all rows; those of more tokens than a run may have go row by row, in pieces."""
+        most = self.most_tokens
+        if most is None or ids.shape[1] <= most:
+            return super().run_batch(ids, new, lengths)
+        logits = self.graph.new_logits(*ids.shape)
+        logits[:] = 0
+        for row, length in enumerate(lengths.tolist()):
+            for start in range(0, length, most):
+                piece = ids[row, start : min(start + most, length)]
+                logits[row, start : start + len(piece)] = self.run_all(row, piece, start + len(piece))
+        return logits
 
     def begin(self) -> None:
         """Make the memory ready for its next borrower, whose caller may still have logits of the last one."""

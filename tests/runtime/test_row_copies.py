@@ -63,6 +63,15 @@ def test_a_row_is_written_as_far_as_there_are_tokens(copies, tokens):
         np.testing.assert_array_equal(array, expected)
 
 
+def test_nothing_is_written_where_nothing_is_given(copies):
+    made, arrays = copies
+    before = [array.copy() for array in arrays]
+    for row in (0, 2):
+        made.write(row, [None] * len(arrays))
+    for array, old in zip(arrays, before, strict=True):
+        np.testing.assert_array_equal(array, old)
+
+
 @pytest.mark.parametrize("copies", ["device", "staged"], indirect=True)
 @pytest.mark.parametrize("group_bytes", [1, 2**28])
 def test_rows_take_the_places_of_others(copies, group_bytes, monkeypatch):

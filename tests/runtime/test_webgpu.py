@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
@@ -23,6 +24,14 @@ TEXTS = {
     kind: f'<ir_version: 8, opset_import: ["" : 14]> add ({name}[n] a) => ({name}[n] b) {{ b = Add (a, a) }}'
     for kind, name in (("float32", "float"), ("float16", "float16"))
 }
+
+
+ATTEND = """
+<ir_version: 8, opset_import: ["" : 14, "com.microsoft" : 1]>
+attend (float[1, 32, 8] q, float[1, 32, 8] k, float[1, 32, 8] v) => (float[1, 32, 8] o)
+<int32[1] last = {31}, int32 total = {32}>
+{ o, nk, nv = com.microsoft.GroupQueryAttention <num_heads = 1, kv_num_heads = 1> (q, k, v, , , last, total) }
+"""
 
 
 def device(kind="GPU", name=WEBGPU.execution_provider):
@@ -61,6 +70,16 @@ def test_the_graph_that_is_tried_is_what_its_comment_says(kind):
     model = onnx.load_from_string(base64.b64decode(probed.GRAPHS[kind]))
     assert model == onnx.parser.parse_model(TEXTS[kind])
     assert TEXTS[kind] in Path(probed.__file__).read_text(encoding="utf-8")
+
+
+def test_the_attention_that_is_tried_is_what_its_comment_says():
+    assert onnx.load_from_string(base64.b64decode(probed.ATTENTION)) == onnx.parser.parse_model(ATTEND)
+    text = Path(probed.__file__).read_text(encoding="utf-8")
+    assert all(f"#   {line}" in text for line in ATTEND.strip().splitlines())
+    session = ort.InferenceSession(base64.b64decode(probed.ATTENTION), providers=[CPU.execution_provider])
+    value = np.repeat(np.arange(32, dtype=np.float32)[None, :, None], 8, axis=2)
+    (found,) = session.run(["o"], {"q": value * 0, "k": value * 0, "v": value})
+    np.testing.assert_allclose(found[0, :, 0], np.arange(32) / 2, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,10 @@ class ProviderSessions:
         """Return what a report of verification says about the device, by name."""
         return {}
 
+    def most_tokens(self, ort: Any) -> int | None:
+        """Return the most tokens of a row that a run computes rightly; None for any number."""
+        return None
+
     def nodes_on_host(self, session: Any) -> list[str] | None:
         """Return the names of the nodes that an open session runs on the CPU; None where the provider does not tell."""
         return None

@@ -8,6 +8,8 @@ from edgeformer.manifest.providers import WEBGPU
 from edgeformer.runtime.sessions.providers.provider_options import ProviderOptions
 from edgeformer.runtime.sessions.providers.provider_sessions import ProviderSessions, WhyNot
 from edgeformer.runtime.sessions.providers.webgpu_machine import (
+    MOST_QUERIES,
+    attends_wrongly,
     lacks_float16,
     plugin_version,
     webgpu_devices,
@@ -75,6 +77,10 @@ class WebGpuSessions(ProviderSessions):
     def environment(self, ort: Any) -> dict[str, str]:
         """Return what a report of verification says about the device."""
         return {"device": str(webgpu_machine(ort, WebGpuOptions()))}
+
+    def most_tokens(self, ort: Any) -> int | None:
+        """Return the most tokens of a row in one run: on some adapters, attention of more is wrong."""
+        return MOST_QUERIES if attends_wrongly(ort, WebGpuOptions()) else None
 
     def nodes_on_host(self, session: Any) -> list[str] | None:
         """Return the names of the nodes that an open session runs on the CPU."""

@@ -33,6 +33,24 @@ GRAPHS = {
     "float16": "CAg6OwoQCgFhCgFhEgFiIgNBZGQ6ABIDYWRkWhAKAWESCwoJCAoSBQoDEgFuYhAKAWISCwoJCAoSBQoDEgFuQgQKABAO",
 }
 
+QUERIES, SIZE = 32, 8
+"""Tokens of the attention that is tried, and numbers of its head."""
+
+MOST_QUERIES = QUERIES - 1
+"""The most tokens that the kernel of a few queries takes, which is right on every adapter that was tried."""
+
+# This text, serialized; a test parses it:
+#   <ir_version: 8, opset_import: ["" : 14, "com.microsoft" : 1]>
+#   attend (float[1, 32, 8] q, float[1, 32, 8] k, float[1, 32, 8] v) => (float[1, 32, 8] o)
+#   <int32[1] last = {31}, int32 total = {32}>
+#   { o, nk, nv = com.microsoft.GroupQueryAttention <num_heads = 1, kv_num_heads = 1> (q, k, v, , , last, total) }
+ATTENTION = (
+    "CAg6+wEKcAoBcQoBawoBdgoACgAKBGxhc3QKBXRvdGFsEgFvEgJuaxICbnYiE0dyb3VwUXVlcnlBdHRlbnRpb24qEAoJbnVtX2hlYWRzGAGgAQIq"
+    "EwoMa3ZfbnVtX2hlYWRzGAGgAQI6DWNvbS5taWNyb3NvZnQSBmF0dGVuZCoNCAEQBioBH0IEbGFzdCoMEAYqASBCBXRvdGFsWhcKAXESEgoQCAES"
+    "DAoCCAEKAgggCgIICFoXCgFrEhIKEAgBEgwKAggBCgIIIAoCCAhaFwoBdhISChAIARIMCgIIAQoCCCAKAggIYhcKAW8SEgoQCAESDAoCCAEKAggg"
+    "CgIICEIECgAQDkIRCg1jb20ubWljcm9zb2Z0EAE="
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class WebGpuMachine:
@@ -122,6 +140,27 @@ def webgpu_machine(ort: Any, options: WebGpuOptions) -> WebGpuMachine:
     if said is not None:
         problem = f"{said}. Install a driver for {'Vulkan' if sys.platform.startswith('linux') else 'the GPU'}"
     return WebGpuMachine(onnxruntime=ort.__version__, plugin=plugin, device=device, software=software, problem=problem)
+
+
+@cache
+def attends_wrongly(ort: Any, options: WebGpuOptions) -> bool:
+    """Return whether the adapter computes attention of many tokens wrongly, by one whose result is known.
+
+    onnxruntime's kernel for QUERIES tokens and more reads as many keys at a time as a subgroup has lanes, and counts 8
+    where it has 4, as in SwiftShader (plugin 0.4.0, flash_attention.wgsl.template). Queries of zeros see all keys alike,
+    so that the output is the mean of the values so far.
+    """
+    import numpy as np
+
+    tokens = np.arange(QUERIES, dtype=np.float32)
+    value = np.repeat(tokens[None, :, None], SIZE, axis=2)
+    zeros = np.zeros_like(value)
+    settings = ort.SessionOptions()
+    settings.log_severity_level = 4
+    settings.add_provider_for_devices(webgpu_devices(ort, options), options.for_onnxruntime())
+    session = ort.InferenceSession(base64.b64decode(ATTENTION), settings)
+    (found,) = session.run(["o"], {"q": zeros, "k": zeros, "v": value})
+    return not np.allclose(found[0, :, 0], tokens / 2, atol=1e-3)
 
 
 @cache
