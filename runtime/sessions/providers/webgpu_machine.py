@@ -147,8 +147,8 @@ def attends_wrongly(ort: Any, options: WebGpuOptions) -> bool:
     """Return whether the adapter computes attention of many tokens wrongly, by one whose result is known.
 
     onnxruntime's kernel for QUERIES tokens and more reads as many keys at a time as a subgroup has lanes, and counts 8
-    where it has 4, as in SwiftShader (plugin 0.4.0, flash_attention.wgsl.template). Queries of zeros see all keys alike,
-    so that the output is the mean of the values so far.
+    where it has 4, as in SwiftShader (plugin 0.4.0, flash_attention.wgsl.template). Queries of zeros see all keys
+    alike, so that the output is the mean of the values so far.
     """
     import numpy as np
 
