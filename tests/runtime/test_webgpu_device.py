@@ -142,8 +142,12 @@ def test_attention_to_a_source_takes_no_mask(tmp_path):
         outputs_on(WEBGPU, model, feeds, tmp_path)
 
 
-def test_float16_is_refused_where_the_adapter_has_none(bundle, adapter):
+def test_swiftshader_has_no_float16_and_small_subgroups(bundle, adapter):
+    """What is tried of an adapter finds both."""
+    if os.environ.get("VK_ICD_FILENAMES") != str(SWIFTSHADER):
+        pytest.skip("2026-11-28: another driver than SwiftShader may have either")
     manifest = Manifest.read(bundle)
     half = replace(manifest, plan=replace(manifest.plan, precision="fp16", arithmetic="fp16"))
-    lacks = sessions_of(WEBGPU).lacks_machine(ort, half)
-    assert lacks == (webgpu_machine(ort, adapter).software and SWIFTSHADER.is_file())
+    assert webgpu_machine(ort, adapter).software
+    assert sessions_of(WEBGPU).lacks_machine(ort, half) and not sessions_of(WEBGPU).lacks_machine(ort, manifest)
+    assert sessions_of(WEBGPU).most_tokens(ort) == 31
