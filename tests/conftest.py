@@ -7,7 +7,9 @@ import importlib.util
 import itertools
 import json
 import logging
+import operator
 import os
+import random
 import signal
 import sys
 import threading
@@ -19,6 +21,7 @@ from typing import Any
 import artifact_cache
 import cached_traces
 import pytest
+from cached_bundles import copy_of_preset
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import Marker
 
@@ -177,6 +180,15 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         artifact_cache.prune()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let what a test and its fixtures draw not depend on what ran before in this process."""
+    random.seed(0)
+    for module, seed in (("numpy", "random.seed"), ("torch", "manual_seed")):
+        if module in sys.modules:
+            operator.attrgetter(seed)(sys.modules[module])(0)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def entries_of_the_cache_stay_as_they_are():
     """Fail a file whose tests change what the cache gave them."""
@@ -291,10 +303,27 @@ def llama_bundle(llama_folder: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="session")
 def tiny_llama_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The preset tiny-llama, with its tokenizer, as an fp32 bundle. Read-only."""
-    from edgeformer.export import export_model
+    """The preset tiny-llama, with its tokenizer, as a verified fp32 bundle. Read-only."""
+    return copy_of_preset("tiny-llama", tmp_path_factory.mktemp("bundles") / "tiny-llama")
 
-    return export_model("tiny-llama", tmp_path_factory.mktemp("bundles") / "tiny-llama").path
+
+@pytest.fixture(scope="session")
+def tiny_translate_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The preset tiny-translate, with its tokenizer, as an fp32 bundle. Read-only."""
+    return copy_of_preset("tiny-translate", tmp_path_factory.mktemp("bundles") / "tiny-translate", verify=None)
+
+
+@pytest.fixture(scope="session")
+def tiny_embed_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The preset tiny-embed, with its tokenizer, as an fp32 bundle. Read-only."""
+    return copy_of_preset("tiny-embed", tmp_path_factory.mktemp("bundles") / "tiny-embed", verify=None)
+
+
+@pytest.fixture(scope="session")
+def int4_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The preset tiny-llama in int4. Read-only."""
+    folder = tmp_path_factory.mktemp("bundles") / "int4"
+    return copy_of_preset("tiny-llama", folder, precision="int4", verify=None)
 
 
 @pytest.fixture(scope="session")

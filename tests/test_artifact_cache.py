@@ -9,7 +9,9 @@ import pytest
 import torch
 from artifact_cache import cached, check_untouched, hash_of, prune
 from cached_traces import read, write
+from slow_rows import slow_unless
 
+from edgeformer.checkpoints.found_model import preset_names
 from edgeformer.checkpoints.source import open_source
 from edgeformer.export import export_model
 from edgeformer.export.capture import trace
@@ -77,8 +79,11 @@ def test_parts_of_a_key_are_told_apart():
     assert len({hash_of(["ab", "c"]), hash_of(["a", "bc"]), hash_of(["abc"])}) == 3
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("preset", ["tiny-llama", "tiny-translate", "tiny-embed"])
+TRACED = [(preset, dtype) for preset in preset_names() for dtype in (torch.float32, torch.float16)]
+FAST = [("tiny-llama", torch.float16), ("tiny-embed", torch.float32)]
+
+
+@pytest.mark.parametrize(("preset", "dtype"), slow_unless(FAST, TRACED))
 def test_a_trace_comes_back_as_it_was(tmp_path, preset, dtype):
     model_spec = model_spec_of(open_source(preset).config)
     for spec in model_spec.graphs:

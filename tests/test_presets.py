@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from slow_rows import slow_unless
 
 from edgeformer.checkpoints.found_model import PRESETS, preset_names
 from edgeformer.export import export_model
@@ -35,7 +36,7 @@ def rows(preset):
     return re.findall(r"^\| ([^|]+) \| (\d+) \| (\d+) \| ([\d.]+) % \|$", page, re.M)
 
 
-@pytest.mark.parametrize("preset", preset_names())
+@pytest.mark.parametrize("preset", slow_unless(["tiny-embed"], preset_names()))
 def test_held_out_problems_are_solved_as_often_as_the_card_says(preset, model, tmp_path):
     solver = model if preset == "tiny-llama" else load(export_model(preset, tmp_path / preset, verify=None).path)
     asked = held_out(preset)

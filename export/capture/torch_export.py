@@ -1,4 +1,7 @@
-"""A shim around torch.onnx.export: build its tables once, and skip stages where they would change nothing.
+"""A shim around torch.export and torch.onnx.export: build tables once, and skip what would change nothing.
+
+torch.export notes for every node where in the sources it was called, for which it walks the stack and reads lines.
+Nothing shows that here; `without_stacks` leaves it out.
 
 torch.onnx.export builds its registry of operators and its table of decompositions anew in every call, for 0.30 s and
 0.06 s of processor time. `tables_built_once` keeps them for the process.
@@ -26,6 +29,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+import torch.fx.config
 from torch import Tensor
 from torch.export import ExportedProgram
 
@@ -66,6 +70,16 @@ SIZE = aten.sym_size.int
 
 _LOCK = threading.Lock()
 """Held while functions of torch are replaced."""
+
+
+@contextmanager
+def without_stacks(version: str = torch.__version__) -> Iterator[None]:
+    """Let torch.export note no stack for the nodes that it makes. version: of torch."""
+    if not _is_checked(version):
+        yield
+        return
+    with _LOCK, patch.object(torch.fx.config, "do_not_emit_stack_traces", True):
+        yield
 
 
 @contextmanager

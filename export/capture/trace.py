@@ -24,7 +24,7 @@ from torch.export import Dim
 from edgeformer.checkpoints.expert_weights import FirstOf
 from edgeformer.contract.tensors import TensorSpec
 from edgeformer.errors import ExportError
-from edgeformer.export.capture.torch_export import skip_needless_stages, tables_built_once
+from edgeformer.export.capture.torch_export import skip_needless_stages, tables_built_once, without_stacks
 from edgeformer.export.graph.canonical import translation_table
 from edgeformer.export.graph.provenance import record_capture
 from edgeformer.export.graph.tensors import StreamedTensor, TensorSource
@@ -114,7 +114,8 @@ def _export(
     )
     axes = [{axis: dims[dim] for axis, dim in _symbolic(tensor).items()} for tensor in inputs]
     with _quiet(), torch.no_grad():
-        exported = torch.export.export(module, arguments, dynamic_shapes=_by_signature(module, axes), strict=False)
+        with without_stacks():
+            exported = torch.export.export(module, arguments, dynamic_shapes=_by_signature(module, axes), strict=False)
         with tables_built_once():
             program = torch.onnx.export(
                 skip_needless_stages(exported),

@@ -1,20 +1,18 @@
-"""Bundles of the trained presets, exported once a session."""
+"""Bundles of the trained presets."""
 
 import pytest
 
-from edgeformer.export import export_model
+
+@pytest.fixture(scope="session")
+def translate(tiny_translate_bundle):
+    return tiny_translate_bundle
 
 
 @pytest.fixture(scope="session")
-def translate(tmp_path_factory):
-    return export_model("tiny-translate", tmp_path_factory.mktemp("bundles") / "tiny-translate", verify=None).path
+def embed(tiny_embed_bundle):
+    return tiny_embed_bundle
 
 
 @pytest.fixture(scope="session")
-def embed(tmp_path_factory):
-    return export_model("tiny-embed", tmp_path_factory.mktemp("bundles") / "tiny-embed", verify=None).path
-
-
-@pytest.fixture(scope="session")
-def llama(tmp_path_factory):
-    return export_model("tiny-llama", tmp_path_factory.mktemp("bundles") / "tiny-llama", verify=None).path
+def llama(tiny_llama_bundle):
+    return tiny_llama_bundle

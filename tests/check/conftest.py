@@ -64,9 +64,9 @@ def bundles(make_model, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def talker(tmp_path_factory):
+def talker(tiny_llama_bundle):
     """The preset with its tokenizer. Read-only."""
-    return export_model("tiny-llama", tmp_path_factory.mktemp("talker") / "tiny-llama", verify=None).path
+    return tiny_llama_bundle
 
 
 @pytest.fixture(scope="session")

@@ -32,12 +32,14 @@ def page(site, name):
     return (site / name / "index.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_every_page_is_there(site):
     written = {path.parent.relative_to(site).as_posix() for path in site.rglob("index.html")}
     sources = {path.relative_to(ROOT / "docs").with_suffix("") for path in (ROOT / "docs").rglob("*.md")}
     assert {(path.parent if path.name == "index" else path).as_posix() for path in sources} <= written
 
 
+@pytest.mark.slow
 def test_nothing_is_fetched_from_another_server(site):
     """Readers without a network see the pages as they are; links are for readers to follow."""
     for file in site.rglob("*.html"):
@@ -46,6 +48,7 @@ def test_nothing_is_fetched_from_another_server(site):
         assert not re.findall(r'<link[^>]+rel="(?:stylesheet|preconnect)"[^>]+href="https?://', text), file
 
 
+@pytest.mark.slow
 def test_the_command_line_reference_has_every_option(site):
     text = page(site, "reference/cli")
     for name in (
@@ -69,6 +72,7 @@ def test_the_command_line_reference_has_every_option(site):
 
 
 @pytest.mark.parametrize("package", docs_site.FACADES)
+@pytest.mark.slow
 def test_the_python_reference_has_every_public_name(site, package):
     facade = importlib.import_module(package)
     name = f"reference/api-{package.split('.')[1]}"
@@ -77,6 +81,7 @@ def test_the_python_reference_has_every_public_name(site, package):
         assert re.search(rf'id="{package.rpartition(".")[0]}[\w.]*\.{public}"', text), f"{name} lacks {public}"
 
 
+@pytest.mark.slow
 def test_families_are_listed(site):
     from edgeformer.families import family_names
 
@@ -84,11 +89,13 @@ def test_families_are_listed(site):
     assert [name for name in family_names() if f"<code>{name}</code>" not in text] == []
 
 
+@pytest.mark.slow
 def test_options_of_generation_are_listed(site):
     text = page(site, "reference/generation-options")
     assert [name for name in OPTIONS if f"<code>{name}</code>" not in text] == []
 
 
+@pytest.mark.slow
 def test_options_of_export_are_listed(site):
     text = page(site, "reference/export-options")
     assert [name for name in EXPORT_OPTIONS if f"<code>{name}</code>" not in text] == []

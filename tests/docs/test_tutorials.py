@@ -19,14 +19,8 @@ NOT_RUN = {
 }
 
 
-FAST = {"first-export"}
-"""The page that everybody reads; the others are slow."""
-
-
-@pytest.mark.parametrize(
-    "page",
-    [pytest.param(page, id=page.stem, marks=() if page.stem in FAST else pytest.mark.slow) for page in TUTORIALS],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
 def test_a_tutorial_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run_page(page, tmp_path)

@@ -5,6 +5,7 @@ import json
 import onnx
 import pytest
 from onnx import numpy_helper
+from slow_rows import slow_unless
 from speech_model import GENERATION, SIZES, TOKENS
 
 from edgeformer.errors import ExportError
@@ -41,12 +42,10 @@ def export(checkpoint, folder, heads=HEADS, **options):
 
 OPTIONS = {
     "ort": {},
-    "standard": {"ops": "standard"},
     "portable": {"ops": "portable"},
     "int8": {"precision": "int8"},
     "fp16": {"precision": "fp16"},
-}
-MORE = {
+    "standard": {"ops": "standard"},
     "standard, static": {"ops": "standard", "cache": "static"},
     "int4": {"precision": "int4"},
     "bf16": {"precision": "bf16"},
@@ -54,14 +53,11 @@ MORE = {
     "web": {"deployment": "web"},
     "cuda": {"provider": "cuda"},
 }
-CASES = [
-    *((64, options) for options in OPTIONS.values()),
-    *((32, OPTIONS[name]) for name in ("ort", "int8")),
-    *(pytest.param(width, options, marks=pytest.mark.slow) for options in MORE.values() for width in (32, 64)),
-]
+CASES = [(width, options) for options in OPTIONS.values() for width in (64, 32)]
+FAST = [(64, OPTIONS["ort"]), (64, OPTIONS["portable"]), (32, OPTIONS["int8"])]
 
 
-@pytest.mark.parametrize(("width", "options"), CASES, ids=str)
+@pytest.mark.parametrize(("width", "options"), slow_unless(FAST, CASES), ids=str)
 def test_it_is_verified_and_adds_no_weights(checkpoints, tmp_path, width, options):
     checkpoint = checkpoints[width]
     found = export(checkpoint, tmp_path, verify="quick", **options)

@@ -21,7 +21,7 @@ from edgeformer.manifest.manifest import FILE_NAME
 from edgeformer.manifest.parts import sha256
 from edgeformer.runtime import load
 
-KILLS = 12
+KILLS = 6
 
 IMPORTED_BY_AN_EXPORT = [
     "edgeformer.export.pipeline", "torch._dynamo", "torch._functorch.aot_autograd", "torch._inductor.decomposition",

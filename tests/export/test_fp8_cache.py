@@ -11,6 +11,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from onnx import TensorProto, numpy_helper
+from slow_rows import slow_after, slow_unless
 
 from edgeformer.check import check
 from edgeformer.checkpoints.source import open_source
@@ -111,7 +112,7 @@ def test_every_fp8_layer_runs_on_the_gpu(bundle, tmp_path):
     assert "there is no kernel" in str(check(broken, "cuda").audit.findings[0])
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", slow_unless(("gemma2", "gpt_oss"), FAMILIES))
 def test_its_twin_is_at_parity_over_every_kind_of_attention(make_model, tmp_path, family):
     result = export_model(make_model(family, 3, **FAMILIES[family]), tmp_path / "bundle", **FP8)
     names = {check.name for check in result.report.checks}
@@ -120,7 +121,9 @@ def test_its_twin_is_at_parity_over_every_kind_of_attention(make_model, tmp_path
 
 
 @pytest.mark.parametrize(
-    "options", [{"precision": "bf16"}, {"precision": "int4", "arithmetic": "bf16"}, {"precision": "int8"}], ids=str
+    "options",
+    slow_after(2, [{"precision": "bf16"}, {"precision": "int4", "arithmetic": "bf16"}, {"precision": "int8"}]),
+    ids=str,
 )
 def test_it_stands_beside_every_precision_for_cuda(llama_folder, tmp_path, options):
     result = export_model(llama_folder, tmp_path / "bundle", **FP8 | options)

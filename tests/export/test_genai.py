@@ -5,6 +5,7 @@ import json
 import numpy as np
 import onnxruntime_genai as og
 import pytest
+from slow_rows import slow_after, slow_unless
 
 from edgeformer.export import export_model
 from edgeformer.runtime import load
@@ -41,10 +42,11 @@ def ours_greedy(bundle, prompts, steps):
     return chosen
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-@pytest.mark.parametrize(
-    "options", [{}, {"tie_word_embeddings": True, "attention_bias": True}, {"head_dim": 32, "num_key_value_heads": 1}]
-)
+LLAMAS = [{}, {"tie_word_embeddings": True, "attention_bias": True}, {"head_dim": 32, "num_key_value_heads": 1}]
+TYPED = [(options, precision) for options in LLAMAS for precision in ("fp32", "fp16")]
+
+
+@pytest.mark.parametrize(("options", "precision"), slow_unless([TYPED[2], TYPED[5]], TYPED))
 def test_genai_finds_the_same_tokens(make_llama, tmp_path, options, precision):
     folder = make_llama(seed=3, eos_token_id=130, **options)
     bundle = export_model(folder, tmp_path / "bundle", precision=precision, verify=None).path
@@ -62,10 +64,10 @@ LFM2 = {
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {}, {"precision": "fp16"}, {"precision": "int4"}, {"ops": "standard", "cache": "static"},
-        {"ops": "portable", "cache": "dynamic"},
-    ],
+    slow_after(2, [
+        {"precision": "int4"}, {"ops": "portable", "cache": "dynamic"}, {}, {"precision": "fp16"},
+        {"ops": "standard", "cache": "static"},
+    ]),
 )  # fmt: skip
 def test_genai_keeps_the_states_of_convolutions(make_model, tmp_path, options):
     bundle = export_model(make_model("lfm2", 3, **LFM2), tmp_path / "bundle", verify=None, **options).path
@@ -83,7 +85,7 @@ MAMBA2 = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("options", [{}, {"ops": "portable", "cache": "dynamic"}])
+@pytest.mark.parametrize("options", slow_after(1, [{}, {"ops": "portable", "cache": "dynamic"}]))
 def test_genai_runs_a_model_without_attention(make_model, tmp_path, options):
     folder = make_model("mamba2", 3, **MAMBA2)
     bundle = export_model(folder, tmp_path / "bundle", context_length=128, verify=None, **options).path
@@ -94,8 +96,10 @@ def test_genai_runs_a_model_without_attention(make_model, tmp_path, options):
     assert genai_greedy(bundle, prompts, STEPS) == expected
 
 
-@pytest.mark.parametrize("cache", ["dynamic", "static"])
-@pytest.mark.parametrize("ops", ["standard", "portable"])
+GROWN = [(ops, cache) for ops in ("standard", "portable") for cache in ("dynamic", "static")]
+
+
+@pytest.mark.parametrize(("ops", "cache"), slow_unless(GROWN[1:3], GROWN))
 def test_genai_finds_the_same_tokens_over_every_form_of_cache(tiny_llama_bundle, tmp_path, ops, cache):
     bundle = export_model("tiny-llama", tmp_path / "bundle", ops=ops, cache=cache, verify=None).path
     config = json.loads((bundle / "genai_config.json").read_text())

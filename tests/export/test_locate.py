@@ -19,6 +19,7 @@ import pytest
 import torch
 from build_graph import build_graph
 from faults import BELOW_FP16, FAULTS, mutable_config, plant, setting
+from slow_rows import slow_unless
 
 from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.config import DecoderConfig
@@ -163,7 +164,10 @@ CLEAN = {
 }
 
 
-@pytest.mark.parametrize("name", CLEAN)
+FAST = ("attention decomposed, float16", "a context of one", "standard, static, float16", "functions")
+
+
+@pytest.mark.parametrize("name", slow_unless(FAST, CLEAN))
 def test_clean_graphs_of_other_shapes_have_no_suspect(tmp_path, name):
     options, precision, target = CLEAN[name]
     manifest = write_bundle(tmp_path, mutable_config(num_hidden_layers=2, **options), precision, target)

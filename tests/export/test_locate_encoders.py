@@ -16,6 +16,7 @@ import onnx_ir as ir
 import pytest
 import torch
 from faults import constant, output, reading, setting, store
+from slow_rows import slow_after, slow_unless
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
@@ -134,10 +135,10 @@ def make_clean(tmp_path_factory):
     return make
 
 
-RIGHT = [pytest.param(name, marks=() if name in ("t5", "bert", "whisper") else pytest.mark.slow) for name in CONFIGS]
+RIGHT = slow_unless(("t5", "bert", "whisper"), CONFIGS)
 
 
-@pytest.mark.parametrize("precision", ["fp32", pytest.param("fp16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("precision", slow_after(1, ["fp32", "fp16"]))
 @pytest.mark.parametrize("name", RIGHT)
 def test_right_graphs_have_no_suspect(make_clean, name, precision):
     folder, manifest, _, locator = make_clean(name, precision)
@@ -150,7 +151,7 @@ def test_right_graphs_have_no_suspect(make_clean, name, precision):
         assert not [block for block in graph.blocks if block.startswith("_")]  # what torch calls places that are none
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
+@pytest.mark.parametrize("seed", slow_after(1, range(3)))
 @pytest.mark.parametrize("draw", [random_encoder, random_seq2seq], ids=lambda draw: draw.__name__)
 def test_right_graphs_of_any_blocks_have_no_suspect(draw, seed, tmp_path):
     config = draw(random.Random(seed))

@@ -15,6 +15,7 @@ import onnxruntime_genai as og
 import pytest
 import torch
 from click.testing import CliRunner
+from slow_rows import slow_after
 from torch import nn
 
 from edgeformer import ops
@@ -112,11 +113,14 @@ def test_a_module_is_at_parity_in_both_precisions(exported, precision):
 
 @pytest.mark.parametrize(
     ("target", "precision", "files"),
-    [
-        ("desktop", "int4", {"onnx/model.onnx"}),
-        ("web", "int8", {"onnx/model.onnx"}),
-        ("mobile", "int4", {"onnx/model.ort"}),
-    ],
+    slow_after(
+        1,
+        [
+            ("mobile", "int4", {"onnx/model.ort"}),
+            ("desktop", "int4", {"onnx/model.onnx"}),
+            ("web", "int8", {"onnx/model.onnx"}),
+        ],
+    ),
 )
 def test_a_module_is_exported_for_a_target(module, tmp_path, target, precision, files):
     result = export_module(module, tmp_path / "bundle", deployment=target, **SIZES)

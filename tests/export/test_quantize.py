@@ -94,7 +94,7 @@ def squared_error(blocks, form):
     return (round_blocks(blocks, form).weights().double() - blocks.double()).square().sum(-1)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(some_blocks())
 def test_nearest_errs_by_at_most_half_a_step_within_the_range(drawn_blocks):
     """There it has one integer less, so what is as far out as the largest weight of the other sign is off by a step."""
@@ -121,7 +121,7 @@ def test_half_a_step_is_not_met_where_a_symmetric_range_ends():
     assert (rounded.weights() - drawn("two values", (1, 1, 16), 0)).abs().max() == rounded.scales.abs().max()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(some_blocks())
 def test_mse_never_errs_more_than_nearest_in_any_block(drawn_blocks):
     blocks, form = drawn_blocks
@@ -138,7 +138,7 @@ def test_mse_errs_less_on_what_weights_look_like():
         assert squared_error(blocks, with_rounding(form, "mse")).sum() < gain * squared_error(blocks, form).sum()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(some_blocks(), st.sampled_from(("nearest", "mse")))
 def test_magnitudes_do_not_matter(drawn_blocks, name):
     """A power of two more or less gives the same integers, as far as float32 reaches."""
@@ -191,7 +191,7 @@ def test_the_size_of_the_pieces_that_are_rounded_changes_nothing(form, monkeypat
             assert torch.equal(getattr(pieces, part), getattr(whole, part))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(some_blocks(), st.sampled_from(("nearest", "mse")))
 def test_the_check_of_block_errors_lets_every_right_block_pass(drawn_blocks, name):
     blocks, form = drawn_blocks

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from slow_rows import slow_after, slow_unless
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
@@ -28,15 +29,7 @@ ENCODERS, PAIRS = (20, 313, 252, 223, 246, 332), (68, 86, 84, 126)
 """Seeds that have nearly every block between them."""
 
 
-def few(cases, count):
-    """Return test cases of which all but the first few are slow."""
-    return [
-        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=() if index < count else pytest.mark.slow)
-        for index, case in enumerate(cases)
-    ]
-
-
-@pytest.mark.parametrize("seed", few(SEEDS, 3))
+@pytest.mark.parametrize("seed", slow_unless((0, 2), SEEDS))
 def test_a_random_model_is_at_parity(seed):
     config = random_model(random.Random(seed))
     report = verify_one(config, ("fp32", "fp32", "fp16")[seed % 3], seed)
@@ -45,14 +38,17 @@ def test_a_random_model_is_at_parity(seed):
 
 @pytest.mark.parametrize(
     ("draw", "seed"),
-    few([(random_encoder, seed) for seed in ENCODERS], 1) + few([(random_seq2seq, seed) for seed in PAIRS], 1),
+    slow_unless(
+        [(random_encoder, ENCODERS[0]), (random_seq2seq, PAIRS[0])],
+        [*((random_encoder, seed) for seed in ENCODERS), *((random_seq2seq, seed) for seed in PAIRS)],
+    ),
 )
 def test_a_random_encoder_or_pair_is_at_parity(draw, seed):
     report = verify_one(draw(random.Random(seed)), ("fp32", "fp16")[seed % 2], seed)
     assert report.passed, report.describe()
 
 
-@pytest.mark.parametrize("seed", few([12, 16, 20], 1))
+@pytest.mark.parametrize("seed", slow_after(1, [12, 16, 20]))
 def test_no_node_of_a_right_graph_is_a_suspect(seed, tmp_path):
     """`verify --locate` knows every op that the blocks are made of: T5's buckets, patterns, gathered relations…"""
     config = random_model(random.Random(seed))

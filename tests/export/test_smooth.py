@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from slow_rows import slow_unless
 from test_calibration import BERT, LLAMA, TEXTS, opened, seeded
 from test_verify_quantized import SIZES_OF_CACHE, failures, own_module  # noqa: F401 - a fixture
 
@@ -85,7 +86,7 @@ def said(model_spec, weights, dtype=torch.float32):
         return model_spec.read(reference.module, ids, torch.ones_like(ids), reference.empty_caches(len(ids)))
 
 
-@pytest.mark.parametrize("name", NORMS)
+@pytest.mark.parametrize("name", slow_unless(("bert", "gemma", "t5"), NORMS))
 def test_smoothed_weights_say_the_same_to_the_last_bit(name):
     data, norms = NORMS[name]
     model_spec, weights = opened(data)

@@ -20,6 +20,7 @@ import torch
 import transformers
 from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
+from slow_rows import slow_unless
 from torch import Tensor, nn
 from transformers.masking_utils import AttentionMaskInterface
 from transformers.modeling_utils import AttentionInterface
@@ -70,9 +71,9 @@ MODELS = {
     "xlm-roberta": "positions that start behind the padding token",
     "gpt_oss": "sinks; experts with biases, clamped, transposed, the rows of gate and up in turn",
 }
-FAST = {"olmo3", "youtu", "blenderbot", "gpt_oss"}
-"""Windows, latent attention, learned positions, sinks and experts; the others are slow."""
-CASES = [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in MODELS]
+FAST = {"olmo3", "youtu", "blenderbot"}
+"""Windows, latent attention and learned positions; experts are in test_transformers_experts.py, the others are slow."""
+CASES = slow_unless(FAST, MODELS)
 NORMS = {
     "olmo3": 4,
     "glm4": 4,

@@ -12,6 +12,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from slow_rows import slow_unless
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
@@ -151,8 +152,10 @@ def test_a_stored_buffer_that_we_compute_must_be_equal(make_model, tmp_path):
 ROUTED = ("gpt_oss", "deepseek_v3")
 
 
-@pytest.mark.parametrize("model_type", ROUTED)
-@pytest.mark.parametrize(("precision", "kernel"), [("fp32", "MoE"), ("int4", "QMoE")])
+KERNELS = [(model_type, *kind) for model_type in ROUTED for kind in (("fp32", "MoE"), ("int4", "QMoE"))]
+
+
+@pytest.mark.parametrize(("model_type", "precision", "kernel"), slow_unless([KERNELS[0], KERNELS[-1]], KERNELS))
 def test_experts_become_the_kernel_of_onnxruntime(make_model, tmp_path, model_type, precision, kernel):
     folder = make_model(**sizes(model_type) | {"first_k_dense_replace": 0})
     bundle = export_model(folder, tmp_path / "bundle", backend="transformers", precision=precision).path

@@ -10,6 +10,7 @@ import onnxruntime as ort
 import pytest
 import torch
 from onnx import helper
+from slow_rows import slow_unless
 from test_genai import genai_greedy, ours_greedy
 from torch import nn
 
@@ -76,6 +77,8 @@ FORMATS = {
     "marian": [("int4", ASYMMETRIC)],
 }
 CASES = [(name, *form) for name, forms in FORMATS.items() for form in forms]
+FAST = [case for case in CASES if case[0] in ("llama", "gemma2", "bert", "t5")]
+"""All formats, windows, encoders and pairs; the other models are slow."""
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +113,7 @@ def ratios(report):
     ]
 
 
-@pytest.mark.parametrize(("name", "precision", "symmetric"), CASES)
+@pytest.mark.parametrize(("name", "precision", "symmetric"), slow_unless(FAST, CASES))
 def test_a_right_graph_passes(bundle, name, precision, symmetric):
     place, checkpoint = bundle(name, precision, symmetric)
     report = verify(place, checkpoint, mode="quick")

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from slow_rows import slow_unless
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
@@ -78,7 +79,7 @@ def export(monkeypatch, tmp_path):
     return exported
 
 
-@pytest.mark.parametrize(("ops", "cache"), FORMS)
+@pytest.mark.parametrize(("ops", "cache"), slow_unless([FORMS[0], ("portable", "dynamic")], FORMS))
 def test_recurrent_layers_are_at_parity(export, ops, cache):
     bundle = export(ops=ops, cache=cache)
     report = verify_graph(bundle.path, bundle.manifest, SPEC, WEIGHTS, mode="quick")
@@ -86,6 +87,7 @@ def test_recurrent_layers_are_at_parity(export, ops, cache):
     assert locate(bundle.path, bundle.manifest, SPEC, WEIGHTS).suspects == ()
 
 
+@pytest.mark.slow
 def test_float16_is_at_parity(export):
     bundle = export(precision="fp16")
     report = verify_graph(bundle.path, bundle.manifest, SPEC, WEIGHTS, mode="quick")
@@ -125,7 +127,7 @@ FAST = {"a convolution off by one", "no skip", "norm before the gate", "lengths 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in (*WRONG_WEIGHTS, *WRONG_CONFIGS)],
+    slow_unless(FAST, (*WRONG_WEIGHTS, *WRONG_CONFIGS)),
 )
 def test_wrong_recurrent_layers_are_not(export, name):
     weights = Changed(*WRONG_WEIGHTS[name]) if name in WRONG_WEIGHTS else WEIGHTS

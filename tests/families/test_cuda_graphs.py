@@ -12,6 +12,7 @@ import torch
 from op_set_kinds import KINDS
 from op_set_models import ENCODERS, FAMILIES, PAIRS, family_config
 from rows import WITH_ALL_OPS
+from slow_rows import slow_after, slow_unless
 
 from edgeformer.check.cuda.audit import audit_graph
 from edgeformer.check.cuda.kernel_table import kernel_table
@@ -37,7 +38,7 @@ FAST = {"llama", "bert", "t5-bias", "chunk", "experts of gpt-oss", "experts in g
 NAMES = [*FAMILIES, *PAIRS, *ENCODERS, *KINDS]
 DIFFERENT = [name for name in NAMES if name in WITH_ALL_OPS or name in KINDS]
 """The families whose graphs differ, and every kind of block: variants have the same ops."""
-MODELS = [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in DIFFERENT]
+MODELS = slow_unless(FAST, DIFFERENT)
 
 
 @functools.lru_cache(maxsize=1)
@@ -95,7 +96,7 @@ BFLOAT16 = {"llama", "experts in groups"}
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(each, marks=() if each in BFLOAT16 else pytest.mark.slow) for each in DIFFERENT],
+    slow_unless(BFLOAT16, DIFFERENT),
 )
 def test_no_node_of_a_layer_lacks_a_bfloat16_kernel(name):
     titles = ("ort", "ort, int4", "ort, int8", "standard static")
@@ -105,11 +106,7 @@ def test_no_node_of_a_layer_lacks_a_bfloat16_kernel(name):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "gemma2",
-        "experts of gpt-oss",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("t5-bias", "chunk", "qwen3_next")),
-    ],
+    slow_after(2, ["gemma2", "experts of gpt-oss", "t5-bias", "chunk", "qwen3_next"]),
 )
 def test_a_trace_in_bfloat16_has_another_type_alone(name):
     def said(graph):

@@ -1,10 +1,13 @@
 """Decoders that classify texts or tokens, instead of writing: plain onnxruntime beside transformers."""
 
+from itertools import product
+
 import numpy as np
 import onnxruntime as ort
 import pytest
 import torch
 import transformers
+from slow_rows import slow_unless
 
 from edgeformer.checkpoints.source import open_source
 from edgeformer.errors import WeightsError
@@ -21,10 +24,10 @@ MODELS = {
     "gpt2": {"n_embd": 48, "n_layer": 2, "n_head": 4, "n_positions": 64},
 }
 FIELDS = {"vocab_size": 97, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "num_labels": 3}
-FAST = {"qwen3", "gpt2"}
-"""With and without rotation; the others are slow."""
 LENGTHS = (20, 7, 1)
-OP_SETS = ["ort", *(pytest.param(ops, marks=pytest.mark.slow) for ops in ("standard", "portable"))]
+CASES = list(product(MODELS, ("Sequence", "Token"), ("ort", "standard", "portable")))
+FAST = [("gemma2", "Sequence", "ort"), ("gpt2", "Token", "ort")]
+"""Rotation and a window, and learned positions; the others are slow."""
 
 
 @pytest.fixture
@@ -35,13 +38,7 @@ def tokens():
     return ids * mask, mask
 
 
-@pytest.mark.parametrize("head", ["Sequence", "Token"])
-@pytest.mark.parametrize(
-    "model_type", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in MODELS]
-)
-@pytest.mark.parametrize(
-    "ops", ["ort", *(pytest.param(ops, marks=pytest.mark.slow) for ops in ("standard", "portable"))]
-)
+@pytest.mark.parametrize(("model_type", "head", "ops"), slow_unless(FAST, CASES))
 def test_logits_are_those_of_transformers(make_model, tokens, tmp_path, model_type, head, ops):
     kind = f"AutoModelFor{head}Classification"
     folder = make_model(model_type, 5, auto=kind, **FIELDS | MODELS[model_type])
@@ -56,18 +53,11 @@ def test_logits_are_those_of_transformers(make_model, tokens, tmp_path, model_ty
         expected = model(torch.from_numpy(ids), attention_mask=torch.from_numpy(mask)).logits.numpy()
     valid = mask.astype(bool) if head == "Token" else slice(None)
     np.testing.assert_allclose(found[valid], expected[valid], atol=2e-5)
+    assert_padding_on_the_left_changes_nothing(session, head, ids * mask, mask)
 
 
-@pytest.mark.parametrize("ops", OP_SETS)
-@pytest.mark.parametrize("model_type", ["gemma2", "gpt2"])
-@pytest.mark.parametrize("head", ["Sequence", "Token"])
-def test_texts_may_be_padded_on_the_left(make_model, tokens, tmp_path, model_type, head, ops):
+def assert_padding_on_the_left_changes_nothing(session, head, ids, mask):
     """Tokenizers of decoders pad in front of texts: other clients than ours give such batches."""
-    kind = f"AutoModelFor{head}Classification"
-    folder = make_model(model_type, 5, auto=kind, **FIELDS | MODELS[model_type])
-    assert export_model(folder, tmp_path / "bundle", ops=ops).report.passed
-    session = ort.InferenceSession(tmp_path / "bundle/onnx/model.onnx")
-    ids, mask = tokens
     left, left_mask = np.zeros_like(ids), np.zeros_like(mask)
     for row, length in enumerate(LENGTHS):
         left[row, -length:] = ids[row, :length]

@@ -9,6 +9,7 @@ import torch
 import transformers
 from encoder_rows import ENCODERS
 from huggingface_hub.errors import StrictDataclassFieldValidationError
+from slow_rows import slow_unless
 
 from edgeformer.checkpoints.found_model import FoundModel
 from edgeformer.checkpoints.source import lacks_family
@@ -420,9 +421,7 @@ def test_what_transformers_5_makes_of_it_means_the_same(name):
 FAST = {"bert", "modernbert", "deberta-v2"}
 
 
-@pytest.mark.parametrize(
-    "family", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in ENCODERS]
-)
+@pytest.mark.parametrize("family", slow_unless(FAST, ENCODERS))
 def test_an_absent_or_null_field_means_what_it_does_in_hf(family):
     """Leave out, or set to null, each field of the family's models: it is refused, or read as transformers does."""
     compared = set()

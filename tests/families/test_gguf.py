@@ -12,6 +12,7 @@ import pytest
 import torch
 from onnx import numpy_helper
 from rows import FAMILIES, SIZES, fields_of
+from slow_rows import slow_unless
 
 from edgeformer.checkpoints.gguf import architectures, tensors
 from edgeformer.checkpoints.gguf.gguf_file import TYPES
@@ -108,10 +109,6 @@ def difference(path, model):
         with reference.loaded():
             (ours,) = comparison.ours(reference.module, source.config, [tokens], reference.empty_caches(1))
     return float((ours - expected).abs().max() / expected.abs().max())
-
-
-def slow_unless(fast, names):
-    return [pytest.param(name, marks=() if name in fast else pytest.mark.slow) for name in names]
 
 
 @pytest.mark.parametrize("name", slow_unless(FAST, MODELS))

@@ -16,6 +16,7 @@ import torch
 import transformers
 from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
+from slow_rows import slow_unless
 from test_parity import GREEDY, LENGTHS, PROMPT, STEPS, relative_error
 from wrapper_rows import MODELS, VOCABULARY
 
@@ -112,7 +113,7 @@ def test_the_comparison_sees_another_rotary_base(make_wrapper, tmp_path):
     assert relative_error(other, logits_of_whole(folder, tokens)) > 100 * LIMIT
 
 
-@pytest.mark.parametrize(("kind", "name"), EXPORTED)
+@pytest.mark.parametrize(("kind", "name"), slow_unless([("gemma3", "tied"), ("qwen2_vl", "mrope")], EXPORTED))
 def test_plain_onnxruntime_matches_the_whole_model(make_wrapper, run_plain, tmp_path, kind, name):
     folder = make_wrapper(kind, name)
     tokens = some_tokens(rows=len(LENGTHS), length=PROMPT + STEPS)

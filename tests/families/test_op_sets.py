@@ -27,7 +27,6 @@ from op_set_models import (
     TARGETS,
     WAYS,
     captured,
-    comparable,
     computed,
     errors,
     family_config,
@@ -36,6 +35,7 @@ from op_set_models import (
 )
 from op_set_rules import OPSETS, assert_domains, check, foreign_ops
 from rows import DISTINCT, WITH_ALL_OPS
+from slow_rows import slow_after, slow_unless
 from vision_rows import TOWERS
 
 from edgeformer.check.cuda.audit import audit_graph
@@ -50,20 +50,23 @@ LIMITS = {torch.float32: 1e-5, torch.float16: 5e-3}
 NAMES = [*FAMILIES, *PAIRS, *ENCODERS, *KINDS]
 FAST = {*KINDS, "llama", "t5", "bert"}
 """The models that are made of few blocks, and a few of whole families; the others are slow."""
-MODELS = [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in NAMES]
 DIFFERENT = WITH_ALL_OPS | KINDS.keys() | {"mobilebert", "xlm-roberta"}
 """The models that have every op, also those of embeddings and heads, between them."""
 CUDA_FAST = {"llama", "gemma2", "gpt_oss", "qwen3_next", "t5", "bert", "chunk", "t5-bias", "experts of gpt-oss"}
 CUDA_FAST |= {"experts in groups", "experts of Gemma 4"}
-CUDA_MODELS = [
-    pytest.param(name, marks=() if name in CUDA_FAST else pytest.mark.slow) for name in NAMES if name in DIFFERENT
-]
+CUDA_MODELS = slow_unless(CUDA_FAST, [name for name in NAMES if name in DIFFERENT])
 AUDITED = [case for case in CUDA_MODELS if case.values[0] in DISTINCT | KINDS.keys()]
 
 
-def targets_of(name):
-    """Return the op sets in which a model is computed."""
-    return [*TARGETS] if name in DIFFERENT else ["ort", "portable"]
+IN_ALL = {"llama", "t5", "bert", "chunk", "sinks", "t5-bias"}
+"""Models that are computed in every op set by default; the others in one of each, with a dynamic cache."""
+COMPUTED = [(name, target) for name in NAMES for target in (TARGETS if name in DIFFERENT else ["portable"])]
+"""Variants in one other op set than that of onnxruntime, in which test_parity.py and its like verify every family."""
+COMPUTED_FAST = [
+    (name, target)
+    for name, target in COMPUTED
+    if name in FAST and (name in IN_ALL or target in ("ort", "standard", "portable"))
+]
 
 
 @functools.cache
@@ -91,25 +94,13 @@ def assert_valid(graph, target):
     assert bool(graph.functions) == (target == "portable functions")
 
 
-@pytest.mark.parametrize(
-    ("name", "target"),
-    [pytest.param(*each.values, target, marks=each.marks) for each in MODELS for target in targets_of(*each.values)],
-)
+@pytest.mark.parametrize(("name", "target"), slow_unless(COMPUTED_FAST, COMPUTED))
 def test_every_op_set_computes_what_our_module_computes(name, target):
     """The graphs are valid ONNX of their version: `outcome` checks them."""
     found = errors(model(name), outcome(name, target))
+    assert len(found) >= (3 if "tokens" in model(name).texts else 2)
     assert max(found.values()) <= LIMITS[torch.float32], found
     assert not np.isnan(list(found.values())).any(), found
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_op_sets_agree(name):
-    parts = set.intersection(*(set(outcome(name, target)) for target in targets_of(name)))
-    assert len(parts) >= (3 if "tokens" in model(name).texts else 2)
-    for part in parts:
-        pairs = [comparable(model(name), part, outcome(name, target)[part]) for target in targets_of(name)]
-        spread = np.ptp([actual for actual, _ in pairs], axis=0).max() / np.abs(pairs[0][1]).max()
-        assert spread <= LIMITS[torch.float32], part
 
 
 def kinds_of_nodes(name):
@@ -153,7 +144,7 @@ def test_no_node_of_a_float32_layer_for_cuda_runs_on_the_cpu(name, cuda_targets)
             assert audit_graph(target, ir.serde.serialize_model(graph), kernel_table()).findings == ()
 
 
-@pytest.mark.parametrize("name", ["chunk", "experts of gpt-oss", pytest.param("t5", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", slow_after(2, ["chunk", "experts of gpt-oss", "t5"]))
 def test_a_twin_has_the_nodes_of_its_graph(name, cuda_targets):
     """Casts between types of numbers are none between equal types."""
     half = [graph.clone() for graph in model(name, torch.float16).graphs]
@@ -167,7 +158,7 @@ def test_a_twin_has_the_nodes_of_its_graph(name, cuda_targets):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", ["bert", *(pytest.param(each, marks=pytest.mark.slow) for each in ("gemma2", "bart"))])
+@pytest.mark.parametrize("name", slow_after(1, ["bert", "gemma2", "bart"]))
 def test_half_precision(name, target):
     found = errors(model(name, torch.float16), outcome(name, target, torch.float16))
     assert max(found.values()) <= LIMITS[torch.float16], found

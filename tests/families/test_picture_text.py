@@ -17,6 +17,7 @@ import pytest
 import torch
 from picture_text_rows import IMAGE, MARKS, MODELS, save
 from safetensors.torch import load_file, save_file
+from slow_rows import slow_unless
 
 from edgeformer import ops
 from edgeformer.check import check
@@ -59,13 +60,13 @@ from edgeformer.runtime.steps.picture_rows import PictureRows, picture_numbers
 LIMIT = 1e-5
 GEMMA3, PALIGEMMA = ("gemma3", "a window in a block"), ("paligemma", "two with windows")
 CASES = [(family, name) for family, models in MODELS.items() for name in models]
+FIRST = [(family, next(iter(models))) for family, models in MODELS.items()]
+"""One model of each family, read by default; the others are slow."""
 EXPORTED_ALWAYS = (
     ("smolvlm", "tiles"), ("internvl", "norms"), ("llava", "layers"), ("llava_onevision", "shrunk"), GEMMA3, PALIGEMMA,
     ("lfm2_vl", "tiles"), ("mistral3", "squares"), ("qwen2_vl", "squares"), ("qwen3_vl", "deepstack"),
 )  # fmt: skip
-EXPORTED = [
-    case if case in EXPORTED_ALWAYS else pytest.param(*case, marks=pytest.mark.slow) for case in CASES
-]  # fmt: skip
+EXPORTED = slow_unless(EXPORTED_ALWAYS, CASES)
 PROMPT = "{0}{0} What is left of {0}"
 PICTURES = [np.random.default_rng(index).integers(0, 256, (30 + 30 * index, 50, 3), np.uint8) for index in range(3)]
 
@@ -137,7 +138,7 @@ def test_published_configs_are_read_whole(name):
     assert (account(config).parameters, config.picture_tokens, config.feature_layers) == REAL[name]
 
 
-@pytest.mark.parametrize(("family", "name"), CASES)
+@pytest.mark.parametrize(("family", "name"), slow_unless({*FIRST, *EXPORTED_ALWAYS}, CASES))
 def test_module_pixels_and_ids_are_those_of_transformers(models, family, name):
     source = open_source(models(family, name).folder)
     compared = compare_modules(source, source.weights())
@@ -280,7 +281,7 @@ def test_other_models_say_that_they_read_none(tiny_llama_bundle):
         load(tiny_llama_bundle, "cpu", 1).generate("a", images=[PICTURES[0]])
 
 
-@pytest.mark.parametrize(("family", "name"), CASES)
+@pytest.mark.parametrize(("family", "name"), slow_unless(FIRST, CASES))
 def test_low_detail_takes_the_fewest_tokens(models, family, name):
     source = open_source(models(family, name).folder)
     placeholder = placeholders.read_placeholder(source, source.config, source.folder)

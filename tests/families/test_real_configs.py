@@ -17,6 +17,7 @@ import pytest
 import transformers
 from huggingface_hub.errors import StrictDataclassError
 from rows import FAMILIES
+from slow_rows import slow_unless
 
 from edgeformer.checkpoints.weights import parameter_shapes
 from edgeformer.errors import ConfigError
@@ -296,9 +297,7 @@ def test_what_transformers_5_makes_of_it_means_the_same(name):
 FAST = {"bert", "gemma2", "gpt2", "llama", "qwen3_next", "t5", "whisper"}
 
 
-@pytest.mark.parametrize(
-    "family", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in FAMILIES]
-)
+@pytest.mark.parametrize("family", slow_unless(FAST, FAMILIES))
 def test_an_absent_or_null_field_means_what_it_does_in_hf(family):
     """A field that is left out or null is refused, or read as transformers does."""
     compared = set()

@@ -10,6 +10,7 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
+from slow_rows import slow_after, slow_unless
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from edgeformer.checkpoints.found_model import PRESETS
@@ -57,10 +58,6 @@ EXPORTED = ("all", "two-layers")
 """These run as graphs in every run of the tests; the others but pairs of poolings in the slow ones."""
 
 
-def slow_unless(fast, names=tuple(MODULES)):
-    return [pytest.param(name, marks=() if name in fast else pytest.mark.slow) for name in names]
-
-
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """Return a function that saves a folder by the library, and what the library computes from it."""
@@ -93,7 +90,9 @@ def eager(folder):
         return model(tokens["input_ids"], tokens["attention_mask"])[1].numpy()
 
 
-@pytest.mark.parametrize("name", slow_unless([name for name in MODULES if "+" not in name and "-norm" not in name]))
+@pytest.mark.parametrize(
+    "name", slow_unless([name for name in MODULES if "+" not in name and "-norm" not in name], MODULES)
+)
 def test_vectors_are_those_of_the_library(folders, name):
     model = folders(name)
     found = eager(model.folder)
@@ -151,7 +150,7 @@ def decoders(tmp_path_factory):
 @pytest.mark.parametrize("model_type", slow_unless(["qwen3"], list(DECODERS)))
 @pytest.mark.parametrize(
     "options",
-    [{}, *(pytest.param({"ops": ops}, marks=pytest.mark.slow) for ops in ("standard", "portable"))],
+    slow_after(1, [{}, {"ops": "standard"}, {"ops": "portable"}]),
     ids=["ort", "standard", "portable"],
 )
 def test_states_of_causal_models_are_pooled(decoders, tmp_path, model_type, options):
@@ -256,7 +255,7 @@ def embedding_gemma(tmp_path_factory):
     return SimpleNamespace(folder=root / "whole", expected=library.encode(LONG))
 
 
-@pytest.mark.parametrize("precision", ["fp32", pytest.param("int8", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("precision", slow_after(1, ["fp32", "int8"]))
 def test_a_gemma_whose_tokens_see_both_ways_is_pooled(embedding_gemma, tmp_path, precision):
     result = export_model(embedding_gemma.folder, tmp_path / "bundle", precision=precision)
     assert result.report.comparison.difference < 1e-6, "of the states, from those of transformers"

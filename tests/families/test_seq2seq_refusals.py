@@ -11,6 +11,7 @@ import pytest
 import transformers
 from huggingface_hub.errors import StrictDataclassFieldValidationError
 from seq2seq_rows import FAMILIES, T5GEMMA_SIZES
+from slow_rows import slow_unless
 
 from edgeformer.checkpoints.weights import parameter_shapes
 from edgeformer.errors import ConfigError
@@ -265,7 +266,7 @@ FAST = {"bart", "t5", "whisper"}
 
 @pytest.mark.parametrize(
     "family",
-    [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in FAMILIES if name != "transformer"],
+    slow_unless(FAST, [name for name in FAMILIES if name != "transformer"]),
 )
 def test_an_absent_or_null_field_means_what_it_does_in_hf(family):
     """A field that is left out or null is refused, or read as transformers does."""

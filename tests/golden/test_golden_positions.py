@@ -198,6 +198,7 @@ print(float(np.abs(angles.sin().numpy() - np.sin(angles.numpy())).max()))
 """
 
 
+@pytest.mark.slow
 def test_the_first_table_of_a_process_has_all_digits():
     """MKL's first call from two threads lost half of them in one of five processes; `edgeformer.ops` calls first."""
     for _ in range(4):

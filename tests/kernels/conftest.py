@@ -4,7 +4,7 @@ import json
 import subprocess
 
 import pytest
-from build_kernels import build, compiler, install_into, what_is_missing
+from build_kernels import PROGRAMS, build, compiler, install_into, what_is_missing
 
 from edgeformer.runtime.sessions import kernels
 
@@ -20,7 +20,7 @@ def can_build():
 @pytest.fixture(scope="session")
 def built(can_build):
     """Return the folder with the library and the C++ tests, built from kernels/."""
-    return build()
+    return build(targets=("edgeformer_kernels", *PROGRAMS))
 
 
 @pytest.fixture(scope="session")

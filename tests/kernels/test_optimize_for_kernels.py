@@ -22,16 +22,9 @@ TOKENS = list(range(5, 45))
 PAGE = 4096
 
 
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("int4") / "bundle"
-    export_model("tiny-llama", folder, precision="int4", verify=None)
-    return folder
-
-
 @pytest.fixture
-def bundle(exported, tmp_path):
-    return shutil.copytree(exported, tmp_path / "bundle")
+def bundle(int4_bundle, tmp_path):
+    return shutil.copytree(int4_bundle, tmp_path / "bundle")
 
 
 @pytest.fixture
@@ -51,14 +44,14 @@ def logits(bundle, **options):
     return load(bundle, "cpu", **options).forward(TOKENS)
 
 
-def test_it_stores_the_weights_of_kernels(bundle, exported, installed, library, opened):
+def test_it_stores_the_weights_of_kernels(bundle, int4_bundle, installed, library, opened):
     installed(library)
     folder = prepack.optimize(bundle).folder
     del opened[:]
-    np.testing.assert_array_equal(logits(bundle), logits(exported))
-    assert opened == [folder / "model.onnx", exported / "onnx" / "model.onnx"]
+    np.testing.assert_array_equal(logits(bundle), logits(int4_bundle))
+    assert opened == [folder / "model.onnx", int4_bundle / "onnx" / "model.onnx"]
     report = load(bundle, "cpu").kernels
-    assert report.kernels == load(exported, "cpu").kernels.kernels and not report.bodies
+    assert report.kernels == load(int4_bundle, "cpu").kernels.kernels and not report.bodies
     assert verify(bundle, mode="quick").passed
 
     graph = onnx.load(folder / "model.onnx", load_external_data=False).graph
@@ -77,12 +70,12 @@ def test_it_stores_the_weights_of_kernels(bundle, exported, installed, library, 
     assert set(tensors) <= read
 
 
-def test_a_model_answers_by_steps_with_stored_weights(bundle, exported, installed, library):
+def test_a_model_answers_by_steps_with_stored_weights(bundle, int4_bundle, installed, library):
     installed(library)
     prepack.optimize(bundle)
     texts = [
         model.generate(TOKENS[:9], max_new_tokens=12, temperature=0).token_ids
-        for model in (load(bundle, "cpu"), load(exported, "cpu"))
+        for model in (load(bundle, "cpu"), load(int4_bundle, "cpu"))
     ]
     assert texts[0] == texts[1]
 

@@ -14,7 +14,6 @@ from click.testing import CliRunner
 
 from edgeformer.cli.main import cli
 from edgeformer.errors import BundleError, RequestError
-from edgeformer.export import export_model
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime import benchmark, load
 from edgeformer.runtime.sessions import kernels, session
@@ -25,11 +24,9 @@ from edgeformer.runtime.sessions.session import open_session
 TOKENS = list(range(5, 45))
 
 
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("int4") / "bundle"
-    export_model("tiny-llama", folder, precision="int4", verify=None)
-    return folder
+@pytest.fixture
+def bundle(int4_bundle):
+    return int4_bundle
 
 
 def logits(bundle, **options):

@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from picture_samples import encoded, image
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -111,6 +112,15 @@ def _byte_fallback_model():
 def _save(backend, folder):
     backend.save(str(folder / "tokenizer.json"))
     return Tokenizer(folder)
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory):
+    """Three pictures as files."""
+    folder = tmp_path_factory.mktemp("pictures")
+    for name, mode in (("a", "RGB"), ("b", "RGBA"), ("c", "L")):
+        (folder / f"{name}.png").write_bytes(encoded(image(40, 50, mode, seed=ord(name))))
+    return [folder / f"{name}.png" for name in "abc"]
 
 
 @pytest.fixture(scope="session")

@@ -1,12 +1,13 @@
 """Beam search finds what transformers' `generate` finds: the same tokens, the same scores, the same order."""
 
-from itertools import chain
+from itertools import chain, product
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import transformers
+from slow_rows import slow_unless
 
 from edgeformer.errors import RequestError
 from edgeformer.runtime import GenerationConfig
@@ -180,10 +181,11 @@ def _lengths(hypotheses):
     return {len(hypothesis.token_ids) for hypothesis in hypotheses}
 
 
+ENDS = list(product([2, 4], [True, False, "never"], [0.0, 0.6, 1.0, 2.0, -1.0]))
+
+
 @OF_ONE
-@pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0, 2.0, -1.0])
-@pytest.mark.parametrize("early_stopping", [True, False, "never"])
-@pytest.mark.parametrize("num_beams", [2, 4])
+@pytest.mark.parametrize(("num_beams", "early_stopping", "length_penalty"), slow_unless(ENDS[::2], ENDS))
 def test_the_best_hypotheses_are_those_of_transformers(model, sources, num_beams, early_stopping, length_penalty):
     found = []
     for bias in (3.0, 8.0):
@@ -231,7 +233,7 @@ CONSTRAINED = [
 
 
 @OF_ONE
-@pytest.mark.parametrize("num_beams", [1, 4])
+@pytest.mark.parametrize("num_beams", slow_unless([4], [1, 4]))
 @pytest.mark.parametrize("options", CONSTRAINED, ids=str)
 def test_rules_ends_and_limits_are_those_of_transformers(model, sources, num_beams, options):
     without = {name: options[name] for name in options if name in ("prompt", "max_new_tokens")}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from slow_rows import slow_unless
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "families"))
 
@@ -33,7 +34,7 @@ BEST = 3
 OPTIONS = {"max_new_tokens": 10, "no_repeat_ngram_size": 2}
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=slow_unless(("t5", "bart"), FAMILIES))
 def pair(request, make_model, tmp_path_factory):
     """A random model, as our bundle and in transformers."""
     family = request.param

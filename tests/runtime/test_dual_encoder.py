@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from picture_samples import encoded, image
 
 from edgeformer.cli.main import cli
 from edgeformer.errors import BundleError, ParityError, RequestError
@@ -33,15 +32,6 @@ def bundles(checkpoints, tmp_path_factory):
     for family, checkpoint in checkpoints.items():
         export_model(checkpoint, folder / family, precision="fp32", verify=None)
     return folder
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    """Three pictures as files."""
-    folder = tmp_path_factory.mktemp("pictures")
-    for name, mode in (("a", "RGB"), ("b", "RGBA"), ("c", "L")):
-        (folder / f"{name}.png").write_bytes(encoded(image(40, 50, mode, seed=ord(name))))
-    return [folder / f"{name}.png" for name in "abc"]
 
 
 def run(*arguments):

@@ -6,6 +6,7 @@ other one must end in an EdgeformerError that names the argument.
 
 import numpy as np
 import pytest
+from cached_bundles import copy_of_preset
 
 import edgeformer.runtime as runtime
 from edgeformer.errors import EdgeformerError
@@ -49,11 +50,9 @@ MESSAGE = [{"role": "user", "content": "hi"}]
 @pytest.fixture(scope="module")
 def have(tmp_path_factory):
     """One model of each kind, an engine of each kind, and the folders."""
-    from edgeformer.export import export_model
-
     folder = tmp_path_factory.mktemp("called")
     names = {"lm": "tiny-llama", "encoder": "tiny-embed", "seq2seq": "tiny-translate"}
-    models = {kind: load(export_model(name, folder / name, verify=None).path) for kind, name in names.items()}
+    models = {kind: load(copy_of_preset(name, folder / name, verify=None)) for kind, name in names.items()}
     with Engine(models["lm"], max_rows=2) as engine, Engine(models["encoder"]) as texts:
         yield {**models, "engine": engine, "texts": texts, "folder": folder, "tokenizer": models["lm"].tokenizer}
 

@@ -5,6 +5,7 @@ import threading
 import time
 
 import pytest
+from slow_rows import slow_unless
 
 from edgeformer.checkpoints.found_model import PRESETS
 from edgeformer.errors import PromptLengthError
@@ -74,9 +75,18 @@ def test_what_is_not_refused_has_the_tokens_that_it_had(tokenizer, text):
         assert len(whole) > CONTEXT
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("texts", [("dog " * 40,), (words(4000),), (words(4000), "cat"), ("cat", words(4000)),
-                                   (words(700), words(900)), (" " * 9000 + "dog", "cat")])  # fmt: skip
+CUT = [
+    (side, texts)
+    for texts in (
+        ("dog " * 40,), (words(4000),), (words(4000), "cat"), ("cat", words(4000)), (words(700), words(900)),
+        (" " * 9000 + "dog", "cat"),
+    )
+    for side in ("left", "right")
+]  # fmt: skip
+"""Every text from either side; by default each from one."""
+
+
+@pytest.mark.parametrize(("side", "texts"), slow_unless([*CUT[::3], CUT[4], CUT[11]], CUT))
 def test_texts_are_cut_to_the_same_tokens(tokenizer, monkeypatch, side, texts):
     monkeypatch.setitem(tokenizer.config, "truncation_side", side)
     tokenizer._truncating = None

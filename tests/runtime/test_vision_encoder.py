@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers
 from click.testing import CliRunner
-from picture_samples import encoded, image, pixels
+from picture_samples import pixels
 
 from edgeformer.cli.main import cli
 from edgeformer.documents import schema
@@ -48,15 +48,6 @@ def bundles(checkpoints, tmp_path_factory):
     export_model(checkpoints / "labels", folder / "labels", precision="int8", verify="quick")
     export_model(checkpoints / "vectors", folder / "vectors", precision="fp32", verify=None)
     return folder
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    """Three pictures as files."""
-    folder = tmp_path_factory.mktemp("pictures")
-    for name, mode in (("a", "RGB"), ("b", "RGBA"), ("c", "L")):
-        (folder / f"{name}.png").write_bytes(encoded(image(40, 50, mode, seed=ord(name))))
-    return [folder / f"{name}.png" for name in "abc"]
 
 
 def run(*arguments):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tokenizers
 import torch
+from slow_rows import slow_unless
 from speech_model import END, SAMPLE_OPTIONS, START, VOCABULARY, speech_model
 from speech_model import tones as sound
 from transformers import WhisperFeatureExtractor
@@ -59,8 +60,10 @@ def ours(whisper, samples, options=None, **speech):
     return whisper.ours.transcript(samples, "en", speech=speech, **SAMPLE_OPTIONS | (options or {}))
 
 
-@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"max_new_tokens": 6}], ids=str)
-@pytest.mark.parametrize("name", RECORDINGS)
+TIMED = [(name, options) for name in RECORDINGS for options in ({}, {"num_beams": 3}, {"max_new_tokens": 6})]
+
+
+@pytest.mark.parametrize(("name", "options"), slow_unless(TIMED[::2], TIMED), ids=str)
 def test_times_of_tokens_are_those_of_transformers(whisper, name, options):
     expected = of_transformers(whisper, RECORDINGS[name], **options)
     segments = ours(whisper, RECORDINGS[name], options).segments
@@ -72,7 +75,7 @@ def test_times_of_tokens_are_those_of_transformers(whisper, name, options):
 OTHERS = [{"ops": "standard"}, {"ops": "standard", "cache": "static"}, {"ops": "portable"}]
 
 
-@pytest.mark.parametrize("options", OTHERS, ids=str)
+@pytest.mark.parametrize("options", slow_unless(OTHERS[-1:], OTHERS), ids=str)
 def test_times_are_the_same_in_every_op_set(whisper, tmp_path, options):
     path = export_model(whisper.checkpoint, tmp_path / "bundle", verify=None, **options).path
     other = SimpleNamespace(ours=load(path, "cpu", 1))

@@ -27,13 +27,11 @@ def program(tmp_path_factory):
     return Path(shutil.copy(EXAMPLES / "node" / "openai.mjs", folder))
 
 
-def test_the_node_client_chats_streams_and_calls_tools(program, tiny_llama_bundle, tmp_path):
-    from edgeformer.export import export_model
+def test_the_node_client_chats_streams_and_calls_tools(program, tiny_llama_bundle, tiny_embed_bundle, tmp_path):
     from edgeformer.runtime import load
 
     tools = with_tools(tiny_llama_bundle, tmp_path / "tools")
-    embed = export_model("tiny-embed", tmp_path / "tiny-embed", verify=None).path
-    with running([tiny_llama_bundle, tools, embed]) as server:
+    with running([tiny_llama_bundle, tools, tiny_embed_bundle]) as server:
         command = ["node", str(program), f"{server.url}/v1", "tiny-llama", "tools", "tiny-embed"]
         found = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert found.returncode == 0, found.stderr
@@ -43,5 +41,5 @@ def test_the_node_client_chats_streams_and_calls_tools(program, tiny_llama_bundl
     assert len(said["stream"]) > 1
     assert set(said["schema"]) == {"sum", "even"} and isinstance(said["schema"]["sum"], int)
     assert said["tool"]["name"] == "weather" and said["tool"]["arguments"]["city"] in ("Paris", "Rome")
-    alone = load(embed, "cpu", 1).embed(["A dog barks.", "A cat sleeps on the old sofa."])
+    alone = load(tiny_embed_bundle, "cpu", 1).embed(["A dog barks.", "A cat sleeps on the old sofa."])
     np.testing.assert_allclose(said["embeddings"], alone[:, :4], atol=1e-6)

@@ -12,13 +12,9 @@ STORY = "Once upon a time, there was a little girl"
 
 
 @pytest.fixture(scope="module")
-def presets(tiny_llama_bundle, tmp_path_factory):
-    """Bundles of the presets; that the last two compute the right thing is tested elsewhere."""
-    from edgeformer.export import export_model
-
-    folder = tmp_path_factory.mktemp("presets")
-    others = {name: export_model(name, folder / name, verify=None).path for name in ("tiny-embed", "tiny-translate")}
-    return {"tiny-llama": tiny_llama_bundle} | others
+def presets(tiny_llama_bundle, tiny_embed_bundle, tiny_translate_bundle):
+    """Bundles of the presets."""
+    return {path.name: path for path in (tiny_llama_bundle, tiny_embed_bundle, tiny_translate_bundle)}
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ def run(*arguments):
     return CliRunner().invoke(bench_export.main, [str(argument) for argument in arguments])
 
 
+@pytest.mark.slow
 def test_the_report_tells_private_memory_from_mapped_files(tiny_checkpoint, tmp_path):
     work, file = tmp_path / "work", tmp_path / "report.json"
     work.mkdir()

@@ -62,7 +62,8 @@ def ctranslate2(tmp_path, monkeypatch):
     return ["--ctranslate2-python", sys.executable]
 
 
-@pytest.mark.parametrize("beams", [pytest.param(1, marks=pytest.mark.slow), 4])
+@pytest.mark.slow
+@pytest.mark.parametrize("beams", [1, 4])
 def test_the_report_holds_speeds_and_ratios_of_all_three_systems(ctranslate2, tmp_path, beams):
     file = tmp_path / "report.json"
     result = run(*OPTIONS, "--batch", "2", "--beams", beams, "--json", file, *ctranslate2)

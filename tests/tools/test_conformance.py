@@ -21,6 +21,7 @@ import pytest
 import torch
 import transformers
 from click.testing import CliRunner
+from slow_rows import slow_after, slow_unless
 from verification import conformance
 from verification.client_programs.browser import STATUS, TEXT, open_page, write
 from verification.client_programs.client import EXAMPLES, ClientError, Places
@@ -59,6 +60,8 @@ MODELS = {
         "tie_word_embeddings": False,
     },
 }  # fmt: skip
+FAST = ("llama", "falcon_h1")
+"""Attention alone, and with states beside it; the others are slow."""
 START = {
     "vocab_size": 131, "d_model": 64, "decoder_start_token_id": 0, "pad_token_id": 0, "bos_token_id": 1,
     "eos_token_id": 130,
@@ -104,16 +107,15 @@ def require(name, places):
 
 @pytest.fixture(scope="module")
 def checkpoints(make_model):
-    return {family: make_model(family, SEEDS[family], **sizes) for family, sizes in MODELS.items()}
+    """Return a function that returns a family's checkpoint, which is made once."""
+    return functools.cache(lambda family: make_model(family, SEEDS[family], **MODELS[family]))
 
 
 @pytest.fixture(scope="module")
 def bundles(checkpoints, tmp_path_factory):
+    """Return a function that returns a family's bundle, which is made once."""
     folder = tmp_path_factory.mktemp("bundles")
-    return {
-        family: export_model(checkpoint, folder / family, verify=None).path
-        for family, checkpoint in checkpoints.items()
-    }
+    return functools.cache(lambda family: export_model(checkpoints(family), folder / family, verify=None).path)
 
 
 PROMPTS = np.random.default_rng(3).integers(3, 130, (1, 11)).tolist()
@@ -132,34 +134,34 @@ def of_torch(checkpoint):
 # The same tokens
 
 
-@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("family", slow_unless(FAST, MODELS))
 def test_clients_in_python_find_the_tokens_of_transformers(family, bundles, checkpoints, places):
     clients = {name: CLIENTS[name] for name in IN_PYTHON}
-    results = conformance.compare(clients, bundles[family], PROMPTS, STEPS, places)
+    results = conformance.compare(clients, bundles(family), PROMPTS, STEPS, places)
     assert {name: result["note"] for name, result in results.items()} == dict.fromkeys(results, "")
     assert all(result["versions"] for result in results.values())
     tokens = results["edgeformer"]["tokens"]
-    assert tokens == [conformance.until_end(row, [130]) for row in of_torch(checkpoints[family])]
+    assert tokens == [conformance.until_end(row, [130]) for row in of_torch(checkpoints(family))]
     assert len(set(tokens[0])) > 5, "a model that says few words would hide much"
 
 
-@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("family", slow_unless(FAST, MODELS))
 def test_transformers_js_in_node_finds_the_same(family, bundles, places):
-    results = conformance.compare({NODE: require(NODE, places)}, bundles[family], PROMPTS, STEPS, places)
+    results = conformance.compare({NODE: require(NODE, places)}, bundles(family), PROMPTS, STEPS, places)
     assert results[NODE]["note"] == ""
     assert results[NODE]["status"] == "same"
 
 
 @pytest.mark.parametrize("options", [{"ops": "standard", "cache": "static"}, {"ops": "portable", "precision": "fp16"}])
 def test_every_form_of_cache_runs_in_plain_onnxruntime(options, checkpoints, tmp_path, places):
-    bundle = export_model(checkpoints["llama"], tmp_path / "bundle", verify=None, **options).path
+    bundle = export_model(checkpoints("llama"), tmp_path / "bundle", verify=None, **options).path
     results = conformance.compare({"onnxruntime": CLIENTS["onnxruntime"]}, bundle, PROMPTS, STEPS, places)
     assert results["onnxruntime"]["note"] == ""
 
 
-@pytest.mark.parametrize("family", ["llama", "lfm2", "falcon_h1"])
+@pytest.mark.parametrize("family", slow_after(1, ["falcon_h1", "llama", "lfm2"]))
 def test_the_cpp_example_compiles_and_finds_the_same(family, bundles, places):
-    results = conformance.compare({CPP: require(CPP, places)}, bundles[family], PROMPTS, STEPS, places)
+    results = conformance.compare({CPP: require(CPP, places)}, bundles(family), PROMPTS, STEPS, places)
     assert results[CPP]["note"] == ""
     assert results[CPP]["status"] == "same"
 
@@ -182,7 +184,7 @@ def pair(make_model, tmp_path_factory):
     return of_family
 
 
-@pytest.mark.parametrize("family", ["t5", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bart", "marian"))])
+@pytest.mark.parametrize("family", slow_after(1, ["t5", "bart", "marian"]))
 def test_our_runtime_writes_of_a_source_what_transformers_writes(family, pair):
     bundle, checkpoint = pair(family)
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
@@ -196,14 +198,7 @@ def test_our_runtime_writes_of_a_source_what_transformers_writes(family, pair):
 
 
 @pytest.mark.parametrize(
-    ("family", "precision"),
-    [
-        ("t5", "fp32"),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in (("bart", "fp32"), ("marian", "fp32"), ("t5", "int8"))
-        ),
-    ],
+    ("family", "precision"), slow_after(1, [("t5", "fp32"), ("bart", "fp32"), ("marian", "fp32"), ("t5", "int8")])
 )
 @pytest.mark.parametrize("name", [NODE, OPTIMUM])
 def test_other_clients_write_the_same_of_a_source(name, family, precision, pair, places):
@@ -213,24 +208,20 @@ def test_other_clients_write_the_same_of_a_source(name, family, precision, pair,
     assert results[name]["status"] == "same"
 
 
-@pytest.fixture(scope="module")
-def translator(tmp_path_factory):
-    """A trained model with its tokenizer."""
-    return export_model("tiny-translate", tmp_path_factory.mktemp("translator") / "tiny-translate", verify=None).path
-
-
-def test_a_text_is_translated_in_node_as_by_us(translator, places):
+def test_a_text_is_translated_in_node_as_by_us(tiny_translate_bundle, places):
     require(NODE, places)
     text = "translate English to German: The old man does not draw the young cat."
     with with_modules(EXAMPLES / "node", places) as folder:
-        done = subprocess.run(["node", "translate.mjs", translator, text], cwd=folder, capture_output=True, text=True)
-    assert done.stdout == load(translator).generate(text, num_beams=1).text + "\n", done.stderr
+        done = subprocess.run(
+            ["node", "translate.mjs", tiny_translate_bundle, text], cwd=folder, capture_output=True, text=True
+        )
+    assert done.stdout == load(tiny_translate_bundle).generate(text, num_beams=1).text + "\n", done.stderr
     assert done.stdout == "Der alte Mann zeichnet die junge Katze nicht.\n"
 
 
-def test_the_javascript_of_a_seq2seq_card_writes_what_ours_does(translator, run_card):
-    expected = load(translator).generate("A text to translate or to shorten.", num_beams=1).text
-    assert run_card(translator) == f"{expected}\n"
+def test_the_javascript_of_a_seq2seq_card_writes_what_ours_does(tiny_translate_bundle, run_card):
+    expected = load(tiny_translate_bundle).generate("A text to translate or to shorten.", num_beams=1).text
+    assert run_card(tiny_translate_bundle) == f"{expected}\n"
 
 
 def test_only_clients_that_know_seq2seq_are_asked_about_it(pair, tmp_path, monkeypatch):
@@ -247,12 +238,6 @@ def test_only_clients_that_know_seq2seq_are_asked_about_it(pair, tmp_path, monke
 # Texts
 
 
-@pytest.fixture(scope="module")
-def talker(tmp_path_factory):
-    """A trained model with its tokenizer."""
-    return export_model("tiny-llama", tmp_path_factory.mktemp("talker") / "tiny-llama", verify=None).path
-
-
 def program(name, places):
     """Return the command that runs an example, and its working directory."""
     if name == NODE:
@@ -262,18 +247,18 @@ def program(name, places):
 
 
 @pytest.mark.parametrize("name", [*IN_PYTHON, NODE])
-def test_an_example_writes_the_runtimes_text_and_stops(name, talker, places):
+def test_an_example_writes_the_runtimes_text_and_stops(name, tiny_llama_bundle, places):
     line, folder = program(name, places)
     with folder as place:
         for prompt in ("470 + 119 =", "Once upon a time"):
-            expected = prompt + load(talker).generate(prompt, max_new_tokens=64).text
-            done = subprocess.run([*line, talker, prompt], cwd=place, capture_output=True, text=True)
+            expected = prompt + load(tiny_llama_bundle).generate(prompt, max_new_tokens=64).text
+            done = subprocess.run([*line, tiny_llama_bundle, prompt], cwd=place, capture_output=True, text=True)
             assert done.stdout == expected + "\n", done.stderr
 
 
-def test_the_page_streams_the_text_of_our_runtime(talker, places):
+def test_the_page_streams_the_text_of_our_runtime(tiny_llama_bundle, places):
     require(BROWSER, places)
-    with open_page(talker, places) as page:
+    with open_page(tiny_llama_bundle, places) as page:
         assert page.value(f"{STATUS}.textContent") == "Ready, on wasm."
         page.value(
             f"window.states = []; new MutationObserver(() => states.push({TEXT}.textContent))"
@@ -282,16 +267,16 @@ def test_the_page_streams_the_text_of_our_runtime(talker, places):
         ids = [int(word) for word in write(page, "Once upon a time").split()]
         states, text = page.value("states"), page.value(f"{TEXT}.textContent")
         assert page.screenshot().startswith(b"\x89PNG")
-    expected = load(talker).generate("Once upon a time", max_new_tokens=64)
+    expected = load(tiny_llama_bundle).generate("Once upon a time", max_new_tokens=64)
     assert ids == expected.token_ids
     assert text == states[-1] == "Once upon a time" + expected.text
     assert len(set(states)) > 20
     assert all(after.startswith(before) for before, after in itertools.pairwise(states))
 
 
-@pytest.mark.parametrize("family", ["qwen3", "gemma2"])
+@pytest.mark.parametrize("family", slow_after(1, ["qwen3", "gemma2"]))
 def test_a_browser_finds_the_same(family, bundles, places):
-    results = conformance.compare({BROWSER: require(BROWSER, places)}, bundles[family], PROMPTS, STEPS, places)
+    results = conformance.compare({BROWSER: require(BROWSER, places)}, bundles(family), PROMPTS, STEPS, places)
     assert results[BROWSER]["note"] == ""
     assert results[BROWSER]["status"] == "same"
 
@@ -313,9 +298,9 @@ def run_card(places, tmp_path):
     return run
 
 
-def test_the_javascript_of_a_card_writes_what_ours_writes(talker, run_card):
-    expected = load(talker).generate("Once upon a time", max_new_tokens=64).text
-    assert run_card(talker) == f"Once upon a time{expected}\n"
+def test_the_javascript_of_a_card_writes_what_ours_writes(tiny_llama_bundle, run_card):
+    expected = load(tiny_llama_bundle).generate("Once upon a time", max_new_tokens=64).text
+    assert run_card(tiny_llama_bundle) == f"Once upon a time{expected}\n"
 
 
 # Encoders
@@ -383,19 +368,19 @@ def test_a_masked_word_is_filled_in_node_as_by_us(encoders, places):
 
 
 def test_a_damaged_weight_gives_other_tokens(bundles, tmp_path, places):
-    damaged = shutil.copytree(bundles["llama"], tmp_path / "damaged")
+    damaged = shutil.copytree(bundles("llama"), tmp_path / "damaged")
     data = damaged / "onnx" / "model.onnx_data"
     values = np.fromfile(data, np.float32)
     values[len(values) // 2 :] *= -1
     values.tofile(data)
-    expected = conformance.ours(bundles["llama"], PROMPTS, STEPS)
+    expected = conformance.ours(bundles("llama"), PROMPTS, STEPS)
     found = CLIENTS["onnxruntime"].generate(damaged, PROMPTS, STEPS, places)
     assert "tokens agree, then" in conformance.difference(expected, found)
 
 
-def test_a_client_with_a_wrong_config_does_not_find_the_graph(talker, tmp_path, places):
+def test_a_client_with_a_wrong_config_does_not_find_the_graph(tiny_llama_bundle, tmp_path, places):
     client = require(BROWSER, places)
-    bundle = shutil.copytree(talker, tmp_path / "bundle")
+    bundle = shutil.copytree(tiny_llama_bundle, tmp_path / "bundle")
     config = json.loads((bundle / "config.json").read_text())
     config["transformers.js_config"]["dtype"] = "q8"
     (bundle / "config.json").write_text(json.dumps(config))

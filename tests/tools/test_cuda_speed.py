@@ -25,6 +25,7 @@ def short(monkeypatch):
     monkeypatch.setattr(cuda_speed, "transformers_loop", not_compiled)
 
 
+@pytest.mark.slow
 def test_runtimes_continue_the_same_prompt_alike(tiny_checkpoint, tmp_path, short):
     found = cuda_speed.measure(tiny_checkpoint, tmp_path / "models", "fp16", "cpu")["runtimes"]
     assert found["edgeformer"]["decode_tokens_per_second"] > 0

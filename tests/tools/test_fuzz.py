@@ -34,7 +34,7 @@ def bundles(tmp_path_factory):
 def test_wrong_files_end_in_one_sentence(bundles, name):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        result = fuzzing.fuzz(TARGETS[name], bundles, range(34 if name != "cli" else 24), Limits(seconds=120))
+        result = fuzzing.fuzz(TARGETS[name], bundles, range(16), Limits(seconds=120))
     assert not result["faults"]
     assert result["counts"].keys() <= {"ok", "error"}
     assert result["counts"]["error"] > 0, "the files were wrong"

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 from reliability import one_model
+from slow_rows import slow_after
 
 from edgeformer.runtime import CausalLM
 from edgeformer.runtime.text.tokenizer import Tokenizer
@@ -35,7 +36,7 @@ FORKS = [("decoder", 1), ("decoder", 2), ("engine", 2), ("encoder", 1), ("encode
 
 @pytest.mark.parametrize(
     ("kind", "threads"),
-    [pytest.param(*case, marks=() if index < 3 else pytest.mark.slow) for index, case in enumerate(FORKS)],
+    slow_after(3, FORKS),
 )
 def test_a_fork_after_a_load_works_or_says_why_not(bundles, kind, threads):
     ending = one_model.ending_of_fork(kind, bundles, threads)

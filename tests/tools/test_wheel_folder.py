@@ -146,6 +146,7 @@ def get_build_info(): return "the build of the wheel"
 """
 
 
+@pytest.mark.slow
 def test_the_check_runs_with_the_packages_of_the_wheels(tmp_path, capfd):
     folder, output = tmp_path / "wheels", tmp_path / "results" / "cuda.json"
     folder.mkdir()

@@ -167,10 +167,10 @@ class GridVisionEncoder(Stack):
         axes = []
         for index, count in ((places.rows, grid[0, 1]), (places.columns, grid[0, 2])):
             # Integers say exactly between which rows of the table a patch is, and in which part of their distance.
-            places, steps = index * (side - 1), (count - 1).clamp(min=1)
+            where, steps = index * (side - 1), (count - 1).clamp(min=1)
             if self.config.bordered:
-                places, steps = ((2 * index + 1) * side - count).clamp(min=0), 2 * count
-            first, rest = _divided(places, steps)
+                where, steps = ((2 * index + 1) * side - count).clamp(min=0), 2 * count
+            first, rest = _divided(where, steps)
             part = (rest.to(wide) / steps.to(wide)).unsqueeze(1)
             last = (first + 1).clamp(max=side - 1)
             axes.append(((first, 1 - part), (last, part)))
