@@ -15,6 +15,7 @@ from edgeformer.errors import BundleError
 from edgeformer.export.bundle.stored_weights import StoredWeights
 from edgeformer.export.importers.opened_bundle import Subject
 from edgeformer.export.parity.float_products import open_with_float_products
+from edgeformer.export.parity.placement import judge_placement
 from edgeformer.export.parity.report import KERNELS, REPORT_VERSION, Check, Report
 from edgeformer.export.parity.trials.graph_forms import FORM_TRIALS, FormSetup
 from edgeformer.export.parity.trials.kinds import TRIALS
@@ -27,9 +28,11 @@ from edgeformer.export.progress import Progress
 from edgeformer.export.reference.reference import CastWeights
 from edgeformer.manifest.graph_forms import FORMS
 from edgeformer.manifest.parts import sha256
+from edgeformer.manifest.providers import Provider
 from edgeformer.options.export import VerifyMode
 from edgeformer.runtime.sessions.kernel_report import KernelReport, report_files
 from edgeformer.runtime.sessions.kernels import KernelChoice, choose_kernels
+from edgeformer.runtime.sessions.providers import sessions_of
 from edgeformer.runtime.sessions.session import (
     choose_provider,
     onnxruntime,
@@ -38,6 +41,8 @@ from edgeformer.runtime.sessions.session import (
     usable_cores,
 )
 
+PLACEMENT = "placement"
+"""The stage that checks which nodes the provider runs."""
 PLAIN = "plain"
 """The level of kernels without SIMD."""
 
@@ -99,7 +104,8 @@ class Verification:
 
     def run(self) -> Report:
         """Run all stages; a graph that onnxruntime refuses to run gives a failed check."""
-        stored = self._run_trial("", lambda: self._setup, self._open_stored)
+        self._keeps(PLACEMENT, settled=True)
+        stored = self._run_trial("", lambda: self._setup, self._open_judged)
         self._judge_smoothing()
         used = self._judge_quantized() or (None if self.subject.manifest.cache_scales is None else stored)
         self._judge_quantized_cache(stored)
@@ -107,6 +113,13 @@ class Verification:
         report = self._report(stored, used)
         del stored, used  # onnxruntime's copies of the weights, and soon those of the kernels
         return self._judge_kernels(report)
+
+    def _open_judged(self) -> list[Any]:
+        """Open the graphs as they are stored, and check where their nodes run."""
+        sessions = self._open_stored()
+        if PLACEMENT not in self.stages:
+            self._keep(PLACEMENT, judge_placement(self._graphs, sessions, self._setup.provider))
+        return sessions
 
     def _open_stored(self) -> list[Any]:
         """Open the graphs without the rounding of activations, so that their products read what the integers mean."""
@@ -266,7 +279,7 @@ class Verification:
             mode=mode,
             reference=f"float64 PyTorch, {self.subject.reference}",
             precision=manifest.plan.precision,
-            environment=_environment(self._setup.provider.name),
+            environment=_environment(self._setup.provider),
             hashes=manifest.graph_hashes() or {manifest.graph: sha256(self.subject.folder / manifest.graph)},
             seconds=self._seconds(),
             checks=tuple(self.checks),
@@ -292,11 +305,12 @@ def _trial(setup: Setup, sessions: Sequence[Any]) -> Trial:
     return TRIALS[setup.model_spec.task](setup, sessions)
 
 
-def _environment(provider: str) -> dict[str, str]:
+def _environment(provider: Provider) -> dict[str, str]:
     return {
         "edgeformer": __version__,
         "onnxruntime": onnxruntime().__version__,
-        "provider": provider,
+        "provider": provider.name,
+        **sessions_of(provider).environment(onnxruntime()),
         "TF32": "off",
         "torch": torch.__version__,
         "python": platform.python_version(),

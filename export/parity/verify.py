@@ -102,7 +102,7 @@ def _verify(subject: Subject, mode: VerifyMode, progress: Progress) -> Report:
     """Verify a subject; check borderline failures again beside eager PyTorch in several summation orders.
 
     Limits grow with eager PyTorch's own errors, which may be small by chance at the few positions that amplify rounding
-    most (`reference/summation_orders.py`). Without a GPU, graphs for CUDA are verified by their twins (`twin.py`).
+    most (`reference/summation_orders.py`). Without a device, graphs for it are verified by their twins (`twin.py`).
     """
     if lacks_gpu(subject.manifest):
         return verify_twin(subject, progress, lambda twin: _verify(twin, mode, progress))

@@ -23,7 +23,7 @@ def summary(report: Report) -> dict[str, Any]:
 
 def paragraph(report: Report) -> str:
     """Return two to five Markdown sentences for the README of a bundle."""
-    worst, failures, twins = worst_check(report), len(report.failures()), report.environment.get("cuda")
+    worst, failures, twins = worst_check(report), len(report.failures()), report.unproved
     checks = f"{count(len(report.checks), 'check')} of the {_markdown(report.mode)} verification"
     certified = "Its parity is certified" if twins is None else "The parity of its float32 twins is certified"
     verdict = (
@@ -37,7 +37,7 @@ def paragraph(report: Report) -> str:
         f"{figures(worst)}.",
     ]
     if twins is not None:
-        sentences.append(f"{_markdown(twins)}.")
+        sentences.append(f"{_markdown(twins[1])}.")
     if report.comparison is not None:
         sentences.append(_markdown(report.comparison.describe()))
     for name, digest in report.pickled_weights.items():
