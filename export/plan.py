@@ -160,6 +160,10 @@ def _check_cache_precision(plan: ExportPlan, config: ModelConfig | None) -> None
     if plan.ops != "ort":
         raise ExportError(f"{cache} needs onnxruntime's attention op: --ops ort. Leave cache_precision out.")
     if plan.cache_precision not in plan.runs_on.cache_precisions:
+        if not plan.runs_on.cache_precisions:
+            raise ExportError(
+                f"onnxruntime's attention op has no quantized cache on {plan.runs_on.title}. Leave cache_precision out."
+            )
         raise ExportError(
             "onnxruntime's attention op has an fp8 cache on CUDA alone. Choose cache_precision int8, which the CPU has "
             "too, or --provider cuda."
@@ -177,7 +181,8 @@ def _check_arithmetic(plan: ExportPlan, config: ModelConfig | None) -> None:
     if plan.arithmetic != default and not chosen:
         raise ExportError(
             f"{plan.precision} weights for {plan.runs_on.title} are computed with in {default}. A graph for CUDA "
-            "with int4 or int8 weights may compute in fp16 or bf16; leave arithmetic out of every other."
+            "with int4 or int8 weights may compute in fp16 or bf16, one for WebGPU in fp16; leave arithmetic out of "
+            "every other."
         )
     if plan.arithmetic == "bf16" and plan.cache_form == "dynamic" and (config is None or config.form != "encoder"):
         raise ExportError(

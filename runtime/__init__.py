@@ -26,6 +26,7 @@ from edgeformer.runtime.generation.speculation import SpeculationStatistics
 from edgeformer.runtime.media.pictures.picture_files import LowDetail
 from edgeformer.runtime.sessions.kernel_report import KernelReport
 from edgeformer.runtime.sessions.providers.cuda_options import CudaOptions
+from edgeformer.runtime.sessions.providers.webgpu_options import WebGpuOptions
 from edgeformer.runtime.tasks.causal_lm import CausalLM
 from edgeformer.runtime.tasks.encoders.cross_encoder import Ranked
 from edgeformer.runtime.tasks.encoders.embeddings.forms import Embedding, SparseVector
@@ -94,6 +95,7 @@ __all__ = [
     "TokenLogprobs",
     "Transcript",
     "VisionEncoder",
+    "WebGpuOptions",
     "Word",
     "benchmark",
     "load",

@@ -1,5 +1,6 @@
 """A provider is an object: its tables have all of them, and a name that none has is one clear error."""
 
+import re
 from pathlib import Path
 from typing import get_args
 
@@ -31,7 +32,7 @@ def test_few_files_name_a_provider():
         path.relative_to(ROOT).as_posix()
         for folder in ("edgeformer", "export", "runtime")
         for path in (ROOT / folder).rglob("*.py")
-        if '"cuda"' in path.read_text(encoding="utf-8")
+        if re.search('"(cuda|webgpu)"', path.read_text(encoding="utf-8"))
     }
     # Reports of verification have a field of this name, and the audit of CUDA's kernels names it.
     elsewhere = ("export/parity/", "edgeformer/check/cuda/", "edgeformer/cli/prove/verify.py")
@@ -52,18 +53,18 @@ def test_names_and_tables_have_every_provider():
 
 
 def test_a_twin_runs_on_the_host():
-    assert {name: each.twin for name, each in PROVIDERS.items()} == {"cpu": None, "cuda": "cpu"}
+    assert {name: each.twin for name, each in PROVIDERS.items()} == {"cpu": None, "cuda": "cpu", "webgpu": "cpu"}
     assert not any(PROVIDERS[each.twin].on_device for each in PROVIDERS.values() if each.twin is not None)
 
 
 @pytest.mark.parametrize("name", ["tpu", "", None, 7, ["cpu"], "auto"])
 def test_an_unknown_name_is_one_clear_error(name, tiny_llama_bundle):
-    with pytest.raises(ConfigError, match="^provider is .*; it must be one of cpu, cuda"):
+    with pytest.raises(ConfigError, match="^provider is .*; it must be one of cpu, cuda, webgpu"):
         find_provider(name, ConfigError)
-    with pytest.raises(RequestError, match="^provider is .*; it must be one of cpu, cuda"):
+    with pytest.raises(RequestError, match="^provider is .*; it must be one of cpu, cuda, webgpu"):
         check(tiny_llama_bundle, name)
-    with pytest.raises(ExportError, match="^provider is .*; it must be one of cpu, cuda"):
+    with pytest.raises(ExportError, match="^provider is .*; it must be one of cpu, cuda, webgpu"):
         ExportOptions(provider=name)
     if name != "auto":
-        with pytest.raises(RequestError, match="^provider is .*; it must be auto, cpu or cuda"):
+        with pytest.raises(RequestError, match="^provider is .*; it must be auto, cpu, cuda or webgpu"):
             load(tiny_llama_bundle, name)

@@ -89,10 +89,15 @@ def check(folder: str | Path, provider: ProviderName = "cpu") -> CheckReport:
 
     provider: cuda to also compare every node with the kernels of onnxruntime's CUDA provider; it takes no GPU.
 
-    Raises BundleError if there is no folder with a graph, RequestError for an unknown provider, and
+    Raises BundleError if there is no folder with a graph, RequestError for a provider without a table of kernels, and
     MissingDependencyError if onnx is not installed.
     """
-    find_provider(provider, RequestError)
+    runs_on = find_provider(provider, RequestError)
+    if runs_on.on_device and provider not in AUDITS:
+        raise RequestError(
+            f"there is no table of the kernels of {runs_on.title}. To see what runs there, verify the bundle on a "
+            "machine that has it: edgeformer verify"
+        )
     facts = read_folder(Path(folder))
     return CheckReport(
         folder=facts.path,

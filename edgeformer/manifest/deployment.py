@@ -106,7 +106,7 @@ class Deployment:
 _PLAIN = Proposal(precision="fp32")
 _PER_TOKEN = Proposal(precision="int8", activations="per_token")
 
-ANYWHERE = Deployment(name=None, steps=_PLAIN, texts=_PLAIN, on_devices={"cuda": "fp32"})
+ANYWHERE = Deployment(name=None, steps=_PLAIN, texts=_PLAIN, on_devices={"cuda": "fp32", "webgpu": "fp32"})
 """No particular deployment: nothing is quantized that nobody asked to have quantized."""
 
 # A server has plenty of memory, and requests come in batches: int8 has a fortieth of int4's loss, and products of many

@@ -11,8 +11,8 @@ from typing import Literal
 from edgeformer.errors import EdgeformerError, shown
 from edgeformer.manifest.parts import Arithmetic, CachePrecision, Precision
 
-ProviderName = Literal["cpu", "cuda"]
-ProviderChoice = Literal["auto", "cpu", "cuda"]
+ProviderName = Literal["cpu", "cuda", "webgpu"]
+ProviderChoice = Literal["auto", "cpu", "cuda", "webgpu"]
 """A provider, or the best one of a machine."""
 
 
@@ -25,6 +25,8 @@ class Provider:
         title: its name in sentences.
         execution_provider: onnxruntime's name of it.
         on_device: whether it has memory and threads of its own, apart from those of the host.
+        addresses_rows: whether graphs can be bound to any rows of a buffer; else to its first rows alone.
+        integers_on_device: whether it computes with token ids and masks, which are int64; else the host does.
         arithmetic: what a graph computes in where nobody chose it, by the precision of its weights.
         quantized_arithmetic: what else graphs of quantized weights may compute in.
         cache_precisions: the precisions that a quantized cache can have.
@@ -42,6 +44,8 @@ class Provider:
     title: str
     execution_provider: str
     on_device: bool
+    addresses_rows: bool = True
+    integers_on_device: bool = True
     arithmetic: Mapping[Precision, Arithmetic]
     quantized_arithmetic: frozenset[Arithmetic] = frozenset()
     cache_precisions: tuple[CachePrecision, ...] = ("int8",)
@@ -84,7 +88,20 @@ CUDA = Provider(
     twin="cpu",
 )
 
-PROVIDERS: dict[ProviderName, Provider] = {each.name: each for each in (CPU, CUDA)}
+WEBGPU = Provider(
+    name="webgpu",
+    title="WebGPU",
+    execution_provider="WebGpuExecutionProvider",
+    on_device=True,
+    addresses_rows=False,
+    integers_on_device=False,
+    arithmetic={"fp32": "fp32", "fp16": "fp16", "bf16": "fp32", "int8": "fp32", "int4": "fp32"},
+    quantized_arithmetic=frozenset({"fp16"}),
+    cache_precisions=(),
+    twin="cpu",
+)
+
+PROVIDERS: dict[ProviderName, Provider] = {each.name: each for each in (CPU, CUDA, WEBGPU)}
 """The providers by name."""
 
 

@@ -3,7 +3,7 @@
     MatMul(x [B, S, E], Transpose(W [V, E]))     becomes     FusedMatMul(x, W, transB=1)                   in `ort`
                                                              Reshape → Gemm(x, W, transB=1) → Reshape      elsewhere
 
-Gemm takes x with two axes only.
+Gemm takes x with two axes only. It is that for WebGPU, too, which has no FusedMatMul.
 """
 
 import onnx_ir as ir
@@ -18,7 +18,7 @@ from edgeformer.export.lower.options import LoweringOptions
 def lower_tied_head(model: ir.Model, lowering: LoweringOptions) -> PassReport:
     """Lower every product with a weight that is stored untransposed."""
     tied = [node for node in model.graph if _weight(node) is not None]
-    product = _fused if lowering.ops == "ort" else _gemm
+    product = _fused if lowering.ops == "ort" and lowering.rules.transposes_in_products else _gemm
     return replace_each("tied_head", tied, f"emitted by lower/{lowering.ops}", product)
 
 

@@ -77,4 +77,5 @@ def _window(node: onnx.NodeProto, context_length: int, provider: ProviderName) -
         return None
     window = next(each.i for each in node.attribute if each.name == "local_window_size")
     biased = node.domain == ATTENTION.domain and ATTENTION.named(node.input).get("attention_bias", "") != ""
-    return window if 0 < window < context_length and (RULES[provider].evicts_with_bias or not biased) else None
+    evicts = RULES[provider].evicts and (RULES[provider].evicts_with_bias or not biased)
+    return window if 0 < window < context_length and evicts else None

@@ -7,6 +7,7 @@ from typing import Any
 
 from edgeformer.documents import schema
 from edgeformer.export.importers.opened_model import Comparison
+from edgeformer.manifest.providers import PROVIDERS
 
 REPORT_VERSION = 2
 
@@ -112,13 +113,14 @@ class Rounding:
     """How much storing the weights in the graph's precision changes the model; reported, without a limit.
 
     Both sides run in float64 PyTorch, with the stored and with the original weights: KL divergences in nats, fraction
-    of positions with the same top-1 token, and normalised mean squared error of the logits.
+    of positions with the same top-1 token, and normalised mean squared error of the logits. texts: what both read.
     """
 
     mean_kl: float
     max_kl: float
     top1_agreement: float
     nmse: float
+    texts: str = "random tokens"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,9 +203,17 @@ class Report:
             lines.append(f"  {self.greedy.describe()}")
         if self.kernel_checks():
             lines.append(f"  kernels: {self.environment['kernels']}")
-        if "cuda" in self.environment:
-            lines.append(f"  CUDA: {self.environment['cuda']}")
+        if self.unproved is not None:
+            lines.append(f"  {self.unproved[0]}: {self.unproved[1]}")
         return "\n".join(lines)
+
+    @property
+    def unproved(self) -> tuple[str, str] | None:
+        """Return the title of the provider whose kernels did not run, and a sentence about it; None where they ran."""
+        found = (
+            (each.title, self.environment[each.name]) for each in PROVIDERS.values() if each.name in self.environment
+        )
+        return next(found, None)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain data, with `passed` for the report and for every check."""

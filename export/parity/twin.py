@@ -1,4 +1,4 @@
-"""Verification of graphs for CUDA without a GPU: their float32 twins run on the CPU.
+"""Verification of graphs for a device without one: their float32 twins run on the CPU.
 
 The twin of a graph is lowered from the same model by the same rules, for the same kernels, in float32: it has the same
 nodes over other types, and the CPU has kernels for all of them. What it computes is compared with PyTorch as any graph
@@ -15,8 +15,8 @@ from tempfile import TemporaryDirectory
 import onnx
 import torch
 
-from edgeformer.check.cuda import audit_cuda
 from edgeformer.check.folder import read_folder
+from edgeformer.check.report import AUDITS
 from edgeformer.export.adapter_graph import write_widened_adapters
 from edgeformer.export.bundle.writer import GraphWriter, file_entries
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS
@@ -34,12 +34,12 @@ from edgeformer.manifest.quantization import Quantization
 from edgeformer.runtime.sessions.providers import sessions_of
 from edgeformer.runtime.sessions.session import onnxruntime
 
-PROVIDER = "cpu, float32 twins of the graphs for CUDA"
+PROVIDER = "cpu, float32 twins of the graphs for {}"
 UNPROVED = (
-    "Float32 twins with the nodes of these graphs are at parity on the CPU. Kernels of CUDA and the rounding of half "
+    "Float32 twins with the nodes of these graphs are at parity on the CPU. Kernels of {} and the rounding of half "
     "precision were not run: verify the bundle again on a machine with a GPU"
 )
-"""The field `cuda` of a report's environment."""
+"""The field of a report's environment with the name of the provider, such as `cuda`."""
 
 Step = tuple[str, str, tuple[tuple[str, object], ...], tuple[object, ...]]
 
@@ -56,26 +56,30 @@ COMPARED = onnx.AttributeProto.INT, onnx.AttributeProto.FLOAT, onnx.AttributePro
 def lacks_gpu(manifest: Manifest) -> bool:
     """Return whether graphs of a bundle are verified by their twins: the onnxruntime here or the machine has no GPU."""
     runs_on = manifest.plan.runs_on
-    return runs_on.twin is not None and sessions_of(runs_on).lacks_machine(onnxruntime())
+    return runs_on.twin is not None and sessions_of(runs_on).lacks_machine(onnxruntime(), manifest)
 
 
 def verify_twin(subject: Subject, progress: Progress, verify: Callable[[Subject], Report]) -> Report:
     """Verify the twin of a subject, compare their structures, and audit the subject's own kernels."""
     with TemporaryDirectory(prefix="edgeformer-twin.") as place:
         twin = write_twin(subject, Path(place), progress)
-        checks = [_same_nodes(subject, twin), _kernels(subject)]
+        checks = [_same_nodes(subject, twin)]
+        if subject.manifest.plan.provider in AUDITS:
+            checks.append(_kernels(subject))
         scales = subject.manifest.cache_scales
         if scales is not None and scales.precision == "fp8":
             found = judge_scales(subject.folder, subject.manifest)
             checks += [replace(check, name=f"fp8 cache, {check.name}") for check in found]
             twin = replace_fp8_attention(twin)
         report = verify(twin)
+    runs_on = subject.manifest.plan.runs_on
     return replace(
         report,
         precision=subject.manifest.plan.precision,
         hashes=subject.manifest.graph_hashes(),
         checks=(*report.checks, *checks),
-        environment=report.environment | {"provider": PROVIDER, "cuda": UNPROVED},
+        environment=report.environment
+        | {"provider": PROVIDER.format(runs_on.title), runs_on.name: UNPROVED.format(runs_on.title)},
     )
 
 
@@ -129,6 +133,7 @@ def _without_calibration(quantization: Quantization | None) -> Quantization | No
 
 
 def _same_nodes(subject: Subject, twin: Subject) -> Check:
+    title = subject.manifest.plan.runs_on.title
     different = 0
     for name in twin.manifest.graph_files:
         steps, others = (structure(onnx.load(each.folder / name, load_external_data=False)) for each in (subject, twin))
@@ -137,7 +142,7 @@ def _same_nodes(subject: Subject, twin: Subject) -> Check:
         )
     return Check(
         name="twin: other nodes",
-        what="nodes of the graphs for CUDA that differ from those of their float32 twins, apart from casts",
+        what=f"nodes of the graphs for {title} that differ from those of their float32 twins, apart from casts",
         value=float(different),
         limit=0.0,
         eager=None,
@@ -146,12 +151,13 @@ def _same_nodes(subject: Subject, twin: Subject) -> Check:
 
 
 def _kernels(subject: Subject) -> Check:
-    audit = audit_cuda(read_folder(subject.folder))
+    provider = subject.manifest.plan.runs_on
+    audit = AUDITS[provider.name](read_folder(subject.folder))
     findings = [str(each) for each in audit.findings if each.severity != "warning"]
     return Check(
-        name="twin: no CUDA kernel",
+        name=f"twin: no {provider.title} kernel",
         what="; ".join(findings)
-        or f"nodes in layers without a kernel in onnxruntime {audit.onnxruntime}'s CUDA provider",
+        or f"nodes in layers without a kernel in onnxruntime {audit.onnxruntime}'s {provider.title} provider",
         value=float(len(findings)),
         limit=0.0,
         eager=None,

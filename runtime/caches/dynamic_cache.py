@@ -38,7 +38,7 @@ class _Block:
 
 
 class DynamicCache:
-    """Cache of `batch_size` rows of up to `capacity` tokens, on the CPU or a CUDA device.
+    """Cache of `batch_size` rows of up to `capacity` tokens, on the CPU or a device.
 
     prefix: the beginning of the tensors' names in a graph with several caches (`decoder.`). bytes: size of a full
     cache; a run needs twice that, for past and present.

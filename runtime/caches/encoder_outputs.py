@@ -55,6 +55,7 @@ class EncoderOutputs:
         """Run an encoder on B sources. inputs, mask: the encoder's."""
         batch, length = mask.shape
         tensors, dtype = _geometry(manifest).tensors("encoder."), CACHE_DTYPES[manifest.plan.arithmetic]
+        provider = provider if provider.addresses_rows else CPU  # graphs are bound to each row of them
         outputs = cls(
             manifest, mask.copy(), [Buffer(each.shape(batch, length), dtype, provider) for each in tensors], provider
         )

@@ -4,6 +4,7 @@ On a device one run of a small graph copies a row of all buffers, and no number 
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.manifest.providers import CPU, Provider
-from edgeformer.runtime.sessions.buffer import Buffer
+from edgeformer.runtime.sessions.buffer import Buffer, Rows
 from edgeformer.runtime.sessions.narrow_floats import FLOAT8, element_type
 from edgeformer.runtime.sessions.session import onnxruntime
 from edgeformer.runtime.sessions.small_graphs import Node, Value, open_small_graph, write_graph
@@ -54,6 +55,14 @@ class RowCopies:
         self._provider = provider
         self.on_device = provider.on_device
 
+    def bound(self, rows: Rows) -> tuple[Sequence[Buffer], Rows]:
+        """Return the buffers to bind for some rows, and the rows of these."""
+        return self._buffers, rows
+
+    def around(self, row: int | None) -> AbstractContextManager[None]:
+        """Return what a run of one row is to be in; None for all rows."""
+        return nullcontext()
+
     def read(self, row: int, tokens: int) -> list[Array]:
         """Return the content of a row of each buffer, of the first `tokens` slots where it has slots.
 
@@ -84,6 +93,8 @@ class RowCopies:
             for place, array in given:
                 own = self._buffers[place].host()[row]
                 (own[:, : array.shape[1]] if self._kinds[place].per_token else own)[...] = array
+            return
+        if not given:
             return
         session = self._session(write_row_graph, [self._kinds[place] for place, _ in given])
         binding, kept = session.io_binding(), []

@@ -13,8 +13,8 @@ attention op evicts tokens that left the window, and keeps the last min(length, 
 """
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from edgeformer.contract.tensors import CacheGeometry, StateTensor
 from edgeformer.errors import RequestError
 from edgeformer.manifest.providers import CPU, Provider
 from edgeformer.runtime.caches.row_copies import RowCopies
+from edgeformer.runtime.caches.staged_rows import StagedRows
 from edgeformer.runtime.sessions.buffer import Buffer, Rows
 from edgeformer.runtime.sessions.narrow_floats import numbers_of, stored
 from edgeformer.runtime.sessions.providers.cpu import available_memory
@@ -32,7 +33,7 @@ Array = NDArray[Any]
 
 
 class StaticCache:
-    """Buffers for `batch_size` rows of up to `capacity` tokens, on the CPU or a CUDA device.
+    """Buffers for `batch_size` rows of up to `capacity` tokens, on the CPU or a device.
 
     windows: of each layer, in tokens; None where it keeps all.
     prefix: the beginning of the tensors' names in a graph with several caches (`decoder.`). reserved: whether rows take
@@ -68,7 +69,8 @@ class StaticCache:
         for tensor in self._tensors:
             shape, kind = tensor.shape(batch_size, self._windows[tensor.layer] or capacity), dtype_of(tensor, dtype)
             self._buffers.append(Buffer.reserved(shape, kind) if reserved else Buffer(shape, kind, provider))
-        self._copies = RowCopies(self._buffers, [tensor.per_token for tensor in self._tensors], provider)
+        copies = RowCopies if provider.addresses_rows else StagedRows
+        self._copies = copies(self._buffers, [tensor.per_token for tensor in self._tensors], provider)
         self.clear_states()
 
     @property
@@ -80,16 +82,19 @@ class StaticCache:
 
     def bind(self, binding: Any, rows: Rows = None) -> None:
         """Bind past and present of every layer to the whole cache, or to rows of it."""
-        for tensor, buffer in zip(self._tensors, self._buffers, strict=True):
+        buffers, rows = self._copies.bound(rows)
+        for tensor, buffer in zip(self._tensors, buffers, strict=True):
             buffer.bind_input(binding, tensor.past, rows)
             buffer.bind_output(binding, tensor.present, rows)
 
+    @contextmanager
     def over(
         self, binding: Any, new: NDArray[np.bool_], lengths: NDArray[np.int64], row: int | None = None
-    ) -> AbstractContextManager[NDArray[np.int64]]:
+    ) -> Iterator[NDArray[np.int64]]:
         """Yield a mask [R, T] of the first `lengths` slots of each row; later tokens overwrite the padding behind."""
         total = max(int(lengths.max()), new.shape[1])
-        return nullcontext((np.arange(total) < lengths[:, None]).astype(np.int64))
+        with self._copies.around(row):
+            yield (np.arange(total) < lengths[:, None]).astype(np.int64)
 
     def clear_states(self) -> None:
         """Make all states of fixed size those before the first token; slots of tokens need no clearing."""

@@ -23,8 +23,8 @@ from edgeformer.runtime.sessions.kernels import BODIES, KernelChoice
 from edgeformer.runtime.sessions.narrow_floats import BFLOAT16, FLOAT8
 from edgeformer.runtime.sessions.optional_input import with_optional_input
 from edgeformer.runtime.sessions.providers import DEVICES, sessions_of
-from edgeformer.runtime.sessions.providers.cuda_options import CudaOptions
 from edgeformer.runtime.sessions.providers.int8_saturation import products_saturate
+from edgeformer.runtime.sessions.providers.provider_options import ProviderOptions
 
 CACHE_DTYPES: dict[Arithmetic, type[np.generic]] = {"fp32": np.float32, "fp16": np.float16, "bf16": BFLOAT16}
 """Element type of a cache that is not quantized, by the arithmetic of the bundle; see `narrow_floats`."""
@@ -53,7 +53,7 @@ class SessionSettings(NamedTuple):
     provider: ProviderChoice = "auto"
     threads: int | None = None
     kernels: bool = True
-    cuda: CudaOptions | None = None
+    options: ProviderOptions | None = None
 
 
 def cache_dtype(manifest: Manifest) -> type[np.generic]:
@@ -153,7 +153,7 @@ def choose_threads(threads: int | None) -> int:
     return threads
 
 
-def choose_provider(choice: ProviderChoice, manifest: Manifest) -> Provider:
+def choose_provider(choice: ProviderChoice, manifest: Manifest, options: ProviderOptions | None = None) -> Provider:
     """Resolve `auto`, and refuse a provider that does not work here instead of falling back to a slower one.
 
     `auto` is the CPU where onnxruntime has no device, where there is none at all, and for a bundle that does not run on
@@ -165,14 +165,14 @@ def choose_provider(choice: ProviderChoice, manifest: Manifest) -> Provider:
         raise RequestError(f"provider is {choice!r}; it must be {', '.join(others)} or {last}.")
     ort = onnxruntime()
     if choice == "auto":
-        reasons = [(each.provider, each.why_not(ort, manifest)) for each in DEVICES]
+        reasons = [(each.provider, each.why_not(ort, manifest, options)) for each in DEVICES]
         chosen = next((provider for provider, why_not in reasons if why_not is None), CPU)
         for _, why_not in reasons:
             if chosen is CPU and why_not is not None and why_not.surprises:
                 warnings.warn(f"provider auto is the CPU: {why_not.reason}. {why_not.advice}.", stacklevel=4)
     else:
         chosen = PROVIDERS[choice]
-    sessions_of(chosen).check(ort, manifest)
+    sessions_of(chosen).check(ort, manifest, options)
     return chosen
 
 
@@ -291,37 +291,36 @@ def open_session(
     *,
     prepack: bool = True,
     kernels: KernelChoice = BODIES,
-    cuda: CudaOptions | None = None,
+    options: ProviderOptions | None = None,
 ) -> Any:
     """Open an `onnxruntime.InferenceSession`, whose runs raise BundleError where onnxruntime cannot run the graph.
 
     threads: None for all usable cores. prepack: rearrange weights for speed, which takes a copy of them in memory;
-    without it they stay mapped to their file. kernels: edgeformer's own, for functions of the graph. cuda: options of
-    the CUDA provider; None for the defaults, by which verification runs: no TF32. Raises BundleError for a graph that
-    onnxruntime cannot load, and RequestError for a number of threads that `choose_threads` refuses, or if CUDA cannot
-    start.
+    without it they stay mapped to their file. kernels: edgeformer's own, for functions of the graph. options: of the
+    provider; None for the defaults, by which verification runs: no TF32. Raises BundleError for a graph that
+    onnxruntime cannot load, and RequestError for a number of threads that `choose_threads` refuses, or if the provider
+    cannot start.
     """
     ort, chosen = onnxruntime(), choose_threads(threads)
-    options = session_options(chosen)
+    settings = session_options(chosen)
     if not prepack:
-        options.add_session_config_entry("session.disable_prepacking", "1")
+        settings.add_session_config_entry("session.disable_prepacking", "1")
     profiling = _PROFILED.get()
     if profiling is not None:
-        options.enable_profiling = True
-        options.profile_file_prefix = str(profiling[0] / f"session-{len(profiling[1])}")
-    chosen_cuda = cuda or CudaOptions()
+        settings.enable_profiling = True
+        settings.profile_file_prefix = str(profiling[0] / f"session-{len(profiling[1])}")
     sessions = sessions_of(provider)
-    uncaptured = graph_run(NO_GRAPH) if sessions.captures(chosen_cuda) else None
-    providers = sessions.execution_providers(chosen_cuda)
+    uncaptured = graph_run(NO_GRAPH) if sessions.captures(options) else None
+    providers = sessions.choose(ort, settings, options)
     try:
         # onnxruntime prints libraries that it cannot load to stdout, which is for our results.
         with redirect_stdout(sys.stderr), _without_tiled_attention():
-            kernels.register(options, Path(graph))
+            kernels.register(settings, Path(graph))
             sessions.prepare(ort)
             kind = _graph_session(ort.InferenceSession)
             has_threads = chosen > 1 or provider.on_device  # of onnxruntime, or of our kernels
-            model = with_optional_input(Path(graph), options)
-            session = kind(str(graph), has_threads, uncaptured, model, options, providers)
+            model = with_optional_input(Path(graph), settings)
+            session = kind(str(graph), has_threads, uncaptured, model, settings, providers)
     except onnxruntime_errors() as error:
         if uncaptured is not None and "graph capture" in str(error):
             raise RequestError(

@@ -25,10 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.errors import RequestError
-from edgeformer.manifest.providers import Provider
+from edgeformer.manifest.providers import CPU, Provider
 from edgeformer.runtime.caches.static_cache import StaticCache
 from edgeformer.runtime.sessions.buffer import Buffer
 from edgeformer.runtime.sessions.pinned_memory import HostMemory
+from edgeformer.runtime.sessions.providers import sessions_of
+from edgeformer.runtime.sessions.session import onnxruntime
 from edgeformer.runtime.steps.decode_graph import DecodeGraph, Logits, Tokens, bind_input
 from edgeformer.runtime.steps.device_logits import MOST_CANDIDATES, device_logits
 from edgeformer.runtime.steps.memory import Candidates, Mask, StepMemory
@@ -97,10 +99,24 @@ class DeviceSteps(StepMemory):
         self._reader = device_logits(graph.logits_dtype, provider)
         self._steps: dict[tuple[range, int], _Step] = {}
         self.host = HostMemory(graph.session, provider)
+        self.most_tokens = sessions_of(provider).most_tokens(onnxruntime())
         self.prefill_chunk = DEVICE_CHUNK
         if not graph.has_start:
             bytes_per_token = graph.manifest.vocab_size * graph.logits_dtype.itemsize
             self.prefill_chunk = max(1, min(DEVICE_CHUNK, CHUNK_BYTES // bytes_per_token))
+
+    def run_batch(self, ids: NDArray[np.int64], new: Mask, lengths: NDArray[np.int64]) -> Logits:
+        """Append padded prompts to all rows; those of more tokens than a run may have go row by row, in pieces."""
+        most = self.most_tokens
+        if most is None or ids.shape[1] <= most:
+            return super().run_batch(ids, new, lengths)
+        logits = self.graph.new_logits(*ids.shape)
+        logits[:] = 0
+        for row, length in enumerate(lengths.tolist()):
+            for start in range(0, length, most):
+                piece = ids[row, start : min(start + most, length)]
+                logits[row, start : start + len(piece)] = self.run_all(row, piece, start + len(piece))
+        return logits
 
     def begin(self) -> None:
         """Make the memory ready for its next borrower, whose caller may still have logits of the last one."""
@@ -126,12 +142,25 @@ class DeviceSteps(StepMemory):
         """Append one token to each of some rows; copy so many candidates of each from the device, or all logits."""
         rows = range(first, first + len(tokens))
         self._run_step(rows, tokens, lengths)
+        read = rows if self._provider.addresses_rows else range(rows.stop)
         if candidates is not None and candidates <= MOST_CANDIDATES and candidates < self.graph.manifest.vocab_size:
-            return self._reader.candidates(self._logits, rows, candidates, self.host)
-        return self._reader.all(self._logits, rows, self.host)
+            return self._reader.candidates(self._logits, read, candidates, self.host)[-len(rows) :]
+        return self._reader.all(self._logits, read, self.host)[-len(rows) :]
 
     def _run_step(self, rows: range, tokens: Tokens, lengths: NDArray[np.int64]) -> None:
-        bound = range(min(next_power_of_two(rows.stop), self.cache.batch_size)) if self._captures else rows
+        bound = rows if self._provider.addresses_rows else range(rows.stop)
+        if self._captures:
+            bound = range(min(next_power_of_two(rows.stop), self.cache.batch_size))
+        elif bound != rows and not self.cache.trimmable:
+            kept = {row: self.cache.snapshot(row) for row in range(rows.start)}
+            self._run_bound(bound, rows, tokens, lengths)
+            for row, states in kept.items():
+                self.cache.restore(states, row)
+            return
+        self._run_bound(bound, rows, tokens, lengths)
+
+    def _run_bound(self, bound: range, rows: range, tokens: Tokens, lengths: NDArray[np.int64]) -> None:
+        """Run a step of the rows `bound`, of which `rows` get tokens and the others a dummy one."""
         lengths = lengths[bound.start : bound.stop]
         step = self._step_of(bound, int(lengths.max()) + 1)
         ids = self.host.array("tokens", step.tokens.shape, np.int64)
@@ -141,6 +170,8 @@ class DeviceSteps(StepMemory):
         mask = self.host.array("mask", step.mask.shape, np.int64)
         np.less_equal(self._slots[: mask.shape[1]], lengths[:, None], out=mask, casting="unsafe")
         step.mask.put(mask)
+        if not self._provider.integers_on_device:  # what the device needs of them is copied as they are bound
+            self._bind(step)
         session = self.graph.session
         if step.captured:
             session.run_with_iobinding(step.binding, step.run)
@@ -167,18 +198,23 @@ class DeviceSteps(StepMemory):
         return self._steps[key]
 
     def _new_step(self, rows: range, columns: int) -> _Step:
-        tokens = Buffer((len(rows), 1), np.int64, self._provider)
-        mask = Buffer((len(rows), columns), np.int64, self._provider)
+        provider = self._provider if self._provider.integers_on_device else CPU
+        tokens, mask = Buffer((len(rows), 1), np.int64, provider), Buffer((len(rows), columns), np.int64, provider)
         session = self.graph.session
         binding = self.graph.new_binding(session, np.zeros((len(rows), 1), np.int64), None, rows)
-        tokens.bind_input(binding, "input_ids")
-        mask.bind_input(binding, self.graph.mask_name)
         self.cache.bind(binding, rows)
         self._logits.bind_output(binding, "logits", rows)
         # Without captures, steps of other rows and lengths come and go, so that only the last one is kept.
         if not self._captures:
             self._steps.clear()
-        return _Step(binding, tokens, mask, session.new_graph_run() if self._captures else None)
+        step = _Step(binding, tokens, mask, session.new_graph_run() if self._captures else None)
+        self._bind(step)
+        return step
+
+    def _bind(self, step: _Step) -> None:
+        """Bind the token ids and the mask of a step."""
+        step.tokens.bind_input(step.binding, "input_ids")
+        step.mask.bind_input(step.binding, self.graph.mask_name)
 
 
 class CapturedSteps:

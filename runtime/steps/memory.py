@@ -53,9 +53,11 @@ class StepMemory(ABC):
     - chooses_candidates: whether `step` may return candidates.
     - runs_fewer_rows: whether a step of fewer rows is faster.
     - prefill_chunk: tokens of a prompt in one run.
+    - most_tokens: of a row in any run; None for any number.
     """
 
     chooses_candidates = False
+    most_tokens: int | None = None
     runs_fewer_rows = False
 
     def __init__(self, graph: DecodeGraph, cache: Cache):

@@ -70,7 +70,7 @@ class StepRunner:
 
     def _pieces(self, tokens: Tokens, chunk: int) -> Iterator[Tokens]:
         """Yield the pieces of a prompt that are run one after the other."""
-        start = 0
+        chunk, start = min(chunk, self.memory.most_tokens or chunk), 0
         while start < len(tokens):
             end = self.graph.piece_end(tokens, start, chunk)
             yield tokens[start:end]
@@ -81,6 +81,8 @@ class StepRunner:
 
         The next run of several tokens overwrites them.
         """
+        if self.memory.most_tokens is not None and len(tokens) > self.memory.most_tokens:
+            return self.prefill_all(row, tokens)
         logits = self.memory.run_tokens(row, tokens, self._length_behind(row, tokens))
         self.lengths[row] += len(tokens)
         return logits

@@ -9,7 +9,7 @@ from edgeformer.errors import BundleError, RequestError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.providers import ProviderChoice
 from edgeformer.runtime import request_values
-from edgeformer.runtime.sessions.providers.cuda_options import CudaOptions
+from edgeformer.runtime.sessions.providers.provider_options import ProviderOptions
 from edgeformer.runtime.sessions.session import SessionSettings
 from edgeformer.runtime.tasks.causal_lm import CausalLM
 from edgeformer.runtime.tasks.encoders.encoder import Encoder
@@ -48,17 +48,19 @@ def load(
     threads: int | None = None,
     *,
     kernels: bool = True,
-    cuda: CudaOptions | None = None,
+    provider_options: ProviderOptions | None = None,
     draft: str | Path | None = None,
 ) -> CausalLM | Seq2SeqLM | Encoder | VisionEncoder | DualEncoder:
     """Open the bundle in a folder; its task decides about the class.
 
     Args:
-        provider: `auto` takes CUDA where onnxruntime has it, the bundle runs on it and there is a GPU, else the CPU; it
-            warns where it leaves a GPU, or finds none for a CUDA build.
+        provider: `auto` takes CUDA where onnxruntime has it, the bundle runs on it and there is a GPU; else WebGPU
+            where its plugin is installed, the bundle was exported for it and there is a GPU; else the CPU. It warns
+            where it leaves a GPU, or finds none for a CUDA build.
         threads: None for all usable cores.
         kernels: run edgeformer's own kernels on the CPU, where the package edgeformer-kernels is installed.
-        cuda: options of the CUDA provider, such as a limit of its memory; None for their defaults.
+        provider_options: a CudaOptions or a WebGpuOptions, which has no effect on another provider; None for their
+            defaults.
         draft: bundle of a smaller decoder-only model with the same tokenizer, which drafts tokens for a decoder-only
             model.
 
@@ -66,7 +68,7 @@ def load(
     for a provider that is not available, and for a draft model that does not fit.
     """
     manifest, folder = _open(path, None), request_values.path("path", path)
-    kind, settings = KINDS[manifest.task].model, SessionSettings(provider, threads, kernels, cuda)
+    kind, settings = KINDS[manifest.task].model, SessionSettings(provider, threads, kernels, provider_options)
     if draft is not None and not issubclass(kind, CausalLM):
         raise RequestError(f"a draft model is for a decoder-only model; {folder} holds one for {manifest.task}.")
     model = kind(folder, manifest, settings)
@@ -81,11 +83,11 @@ def load_causal_lm(
     threads: int | None = None,
     *,
     kernels: bool = True,
-    cuda: CudaOptions | None = None,
+    provider_options: ProviderOptions | None = None,
     draft: str | Path | None = None,
 ) -> CausalLM:
     """Open the bundle of a decoder-only model, as `load` does. Raises BundleError for a bundle of another task."""
-    settings = SessionSettings(provider, threads, kernels, cuda)
+    settings = SessionSettings(provider, threads, kernels, provider_options)
     model = _load(path, "causal-lm", CausalLM, settings)
     if draft is not None:
         model.use_draft(_load(draft, "causal-lm", CausalLM, settings, "draft"))
@@ -98,10 +100,12 @@ def load_picture_text(
     threads: int | None = None,
     *,
     kernels: bool = True,
-    cuda: CudaOptions | None = None,
+    provider_options: ProviderOptions | None = None,
 ) -> PictureTextLM:
     """Open the bundle of a model that reads pictures and text, as `load` does. Raises BundleError for another task."""
-    return _load(path, "image-text-to-text", PictureTextLM, SessionSettings(provider, threads, kernels, cuda))
+    return _load(
+        path, "image-text-to-text", PictureTextLM, SessionSettings(provider, threads, kernels, provider_options)
+    )
 
 
 def load_seq2seq(
@@ -110,10 +114,10 @@ def load_seq2seq(
     threads: int | None = None,
     *,
     kernels: bool = True,
-    cuda: CudaOptions | None = None,
+    provider_options: ProviderOptions | None = None,
 ) -> Seq2SeqLM:
     """Open the bundle of an encoder-decoder, as `load` does. Raises BundleError for a bundle of another task."""
-    return _load(path, "seq2seq-lm", Seq2SeqLM, SessionSettings(provider, threads, kernels, cuda))
+    return _load(path, "seq2seq-lm", Seq2SeqLM, SessionSettings(provider, threads, kernels, provider_options))
 
 
 def load_encoder(
@@ -122,10 +126,10 @@ def load_encoder(
     threads: int | None = None,
     *,
     kernels: bool = True,
-    cuda: CudaOptions | None = None,
+    provider_options: ProviderOptions | None = None,
 ) -> Encoder:
     """Open the bundle of an encoder, as `load` does. Raises BundleError for a bundle of another task."""
-    return _load(path, "encoder", Encoder, SessionSettings(provider, threads, kernels, cuda))
+    return _load(path, "encoder", Encoder, SessionSettings(provider, threads, kernels, provider_options))
 
 
 def load_vision_encoder(
@@ -134,10 +138,10 @@ def load_vision_encoder(
     threads: int | None = None,
     *,
     kernels: bool = True,
-    cuda: CudaOptions | None = None,
+    provider_options: ProviderOptions | None = None,
 ) -> VisionEncoder:
     """Open the bundle of a tower of pictures, as `load` does. Raises BundleError for a bundle of another task."""
-    return _load(path, "vision-encoder", VisionEncoder, SessionSettings(provider, threads, kernels, cuda))
+    return _load(path, "vision-encoder", VisionEncoder, SessionSettings(provider, threads, kernels, provider_options))
 
 
 def load_dual_encoder(
@@ -146,10 +150,10 @@ def load_dual_encoder(
     threads: int | None = None,
     *,
     kernels: bool = True,
-    cuda: CudaOptions | None = None,
+    provider_options: ProviderOptions | None = None,
 ) -> DualEncoder:
     """Open the bundle of a dual encoder, as `load` does. Raises BundleError for a bundle of another task."""
-    return _load(path, "dual-encoder", DualEncoder, SessionSettings(provider, threads, kernels, cuda))
+    return _load(path, "dual-encoder", DualEncoder, SessionSettings(provider, threads, kernels, provider_options))
 
 
 def _load(path: str | Path, task: Task, model: type[M], settings: SessionSettings, name: str = "path") -> M:

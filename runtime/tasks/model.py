@@ -12,7 +12,7 @@ from edgeformer.runtime.sessions.kernel_report import KernelReport, report_kerne
 from edgeformer.runtime.sessions.kernels import choose_kernels
 from edgeformer.runtime.sessions.prepacked.prepacked_graphs import open_graph
 from edgeformer.runtime.sessions.providers import sessions_of
-from edgeformer.runtime.sessions.providers.cuda_options import checked, without_graphs
+from edgeformer.runtime.sessions.providers.provider_options import checked
 from edgeformer.runtime.sessions.session import SessionSettings, check_tensors, choose_provider
 from edgeformer.runtime.text.tokenizer import Tokenizer
 
@@ -33,10 +33,11 @@ class Model:
     def __init__(self, folder: Path, manifest: Manifest, settings: SessionSettings):
         self.folder = folder
         self.manifest = manifest
-        self.provider = choose_provider(settings.provider, manifest)
+        self._options = checked(settings.options)
+        self.provider = choose_provider(settings.provider, manifest, self._options)
         self._kernel_choice = choose_kernels(self.provider, flag("kernels", settings.kernels))
-        self._threads, self._cuda = settings.threads, checked(settings.cuda)
-        self.captures = sessions_of(self.provider).captures(self._cuda)
+        self._threads = settings.threads
+        self.captures = sessions_of(self.provider).captures(self._options)
         if self.captures and (manifest.form != "decoder" or manifest.plan.cache_form == "dynamic"):
             has = "a dynamic cache" if manifest.form == "decoder" else f"a model for {manifest.task}"
             raise RequestError(
@@ -56,8 +57,10 @@ class Model:
 
     def _open_graph(self, graph: str, captures: bool = False) -> Any:
         """Open a session of a graph of the bundle, named by its path within the folder; captures: as CUDA graphs."""
-        cuda = self._cuda if captures else without_graphs(self._cuda)
-        return open_graph(self.folder, self.manifest, graph, self.provider, self._threads, self._kernel_choice, cuda)
+        options = self._options
+        if options is not None and not captures:
+            options = options.without_graphs()
+        return open_graph(self.folder, self.manifest, graph, self.provider, self._threads, self._kernel_choice, options)
 
     @cached_property
     def kernels(self) -> KernelReport:

@@ -172,7 +172,7 @@ def counted(simulated, bundle, captures, program):
     printed = simulated.python(
         f"PLACES = {PLACES}\n{COUNTING}\n"
         "from edgeformer.runtime import CudaOptions, Engine, load\n"
-        f"model = load({str(bundle)!r}, 'cuda', cuda=CudaOptions(enable_cuda_graph={captures}))\n{program}"
+        f"model = load({str(bundle)!r}, 'cuda', provider_options=CudaOptions(enable_cuda_graph={captures}))\n{program}"
     )
     return [ast.literal_eval(line) for line in printed.splitlines()]
 

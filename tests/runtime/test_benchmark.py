@@ -22,7 +22,7 @@ from edgeformer.errors import BundleError, RequestError
 from edgeformer.export import export_model
 from edgeformer.manifest.accounting import account
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.providers import CUDA
+from edgeformer.manifest.providers import CPU, CUDA
 from edgeformer.runtime import load
 from edgeformer.runtime.measure.benchmarking import benchmark, machine, measure, startup, workloads
 from edgeformer.runtime.measure.benchmarking import profile as profile_module
@@ -198,7 +198,7 @@ def test_layers_see_no_further_than_their_windows(manifest):
 def test_what_a_foreign_module_costs_is_not_known(manifest):
     foreign = replace(manifest, model=None)
     assert Costs(foreign).prefill(8, 1) is Costs(foreign).decode(8, 1, 4) is None
-    assert "a module of yours" in next(measure._notes(foreign, True, True))
+    assert "a module of yours" in next(measure._notes(foreign, CPU, True, True))
 
 
 # Where the time goes

@@ -78,7 +78,7 @@ def opened(monkeypatch):
 def test_every_graph_of_a_model_is_opened_with_cuda_options(tmp_path, opened, name, graphs):
     bundle = export_model(name, tmp_path / name, precision="fp16", provider="cuda", verify=None).path
     opened.clear()
-    assert load(bundle, "cuda", cuda=CudaOptions(use_tf32=True, gpu_mem_limit=2**30)).provider is CUDA
+    assert load(bundle, "cuda", provider_options=CudaOptions(use_tf32=True, gpu_mem_limit=2**30)).provider is CUDA
     expected = {"use_tf32": "1", "arena_extend_strategy": "kNextPowerOfTwo", "gpu_mem_limit": str(2**30)}
     assert opened == ["preload", ("CUDAExecutionProvider", expected)] * graphs
 
@@ -86,14 +86,14 @@ def test_every_graph_of_a_model_is_opened_with_cuda_options(tmp_path, opened, na
 def test_a_draft_model_has_those_of_its_model(tmp_path, opened):
     bundle = export_model("tiny-llama", tmp_path / "lm", precision="fp16", provider="cuda", verify=None).path
     opened.clear()
-    load(bundle, "cuda", draft=bundle, cuda=CudaOptions(use_tf32=True))
+    load(bundle, "cuda", draft=bundle, provider_options=CudaOptions(use_tf32=True))
     assert [call[1]["use_tf32"] for call in opened if call != "preload"] == ["1", "1"]
 
 
 def test_only_runs_that_name_a_cuda_graph_are_captured(tmp_path, opened):
     bundle = export_model("tiny-llama", tmp_path / "lm", precision="fp16", provider="cuda", verify=None).path
     opened.clear()
-    model = load(bundle, "cuda", cuda=CudaOptions(enable_cuda_graph=True))
+    model = load(bundle, "cuda", provider_options=CudaOptions(enable_cuda_graph=True))
     assert [call[1]["enable_cuda_graph"] for call in opened if call != "preload"] == ["1"]
     assert model.session._uncaptured.get_run_config_entry("gpu_graph_id") == "-1"
     assert load(bundle, "cuda").session._uncaptured is None
@@ -103,14 +103,14 @@ def test_only_runs_that_name_a_cuda_graph_are_captured(tmp_path, opened):
 def test_models_without_steps_at_fixed_addresses_are_refused(tmp_path, opened, name):
     bundle = export_model(name, tmp_path / "b", precision="fp16", provider="cuda", verify=None).path
     with pytest.raises(RequestError, match=r"^enable_cuda_graph is for decoder-only models with a static cache"):
-        load(bundle, "cuda", cuda=CudaOptions(enable_cuda_graph=True))
+        load(bundle, "cuda", provider_options=CudaOptions(enable_cuda_graph=True))
 
 
 def test_a_dynamic_cache_is_refused(tmp_path, opened):
     bundle = export_model("tiny-llama", tmp_path / "b", ops="portable", verify=None).path
     with pytest.raises(RequestError, match="has a dynamic cache.$"):
-        load(bundle, "cuda", cuda=CudaOptions(enable_cuda_graph=True))
-    assert load(bundle, "cpu", cuda=CudaOptions(enable_cuda_graph=True)).provider is CPU
+        load(bundle, "cuda", provider_options=CudaOptions(enable_cuda_graph=True))
+    assert load(bundle, "cpu", provider_options=CudaOptions(enable_cuda_graph=True)).provider is CPU
 
 
 def test_a_session_of_verification_has_no_tf32(tmp_path, opened):

@@ -179,7 +179,9 @@ CALLS = {
     ),
     "load_session": (lambda h, v: h["lm"].load_session(v), "path|session", set()),
     "use_draft": (lambda h, v: h["lm"].use_draft(v), "draft", {"None"}),
-    "load(cuda)": (lambda h, v: load(h["folder"] / "tiny-embed", cuda=v), "cuda", {"None"}),
+    "load(provider_options)": (
+        lambda h, v: load(h["folder"] / "tiny-embed", provider_options=v), "provider_options", {"None"},
+    ),
     "CudaOptions(use_tf32)": (lambda h, v: CudaOptions(use_tf32=v), "use_tf32", {"True"}),
     "CudaOptions(gpu_mem_limit)": (lambda h, v: CudaOptions(gpu_mem_limit=v), "gpu_mem_limit", {"None", "5"}),
     "CudaOptions(arena_extend_strategy)": (

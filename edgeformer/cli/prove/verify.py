@@ -86,8 +86,8 @@ def _print(report: "Report", where: str | None, against: str | None, found: str 
     print_table(rows, "check", "graph", "eager", "limit", "")
     if report.greedy.steps:  # encoders write nothing
         click.echo(report.greedy.describe())
-    if "cuda" in report.environment:
-        click.echo(f"CUDA: {report.environment['cuda']}.")
+    if report.unproved is not None:
+        click.echo(f"{report.unproved[0]}: {report.unproved[1]}.")
     if "kernels" in report.environment:
         click.echo(f"kernels: {report.environment['kernels']}")
     for level, checks in levels.items():

@@ -13,7 +13,9 @@ class ProviderRules:
         float32_alone: whether attention to a source and linear attention have float32 kernels alone.
         scales_queries: whether attention is faster where the scale is folded into the projection of its query.
         fuses_products: whether quantized products that read the same input are faster as one.
+        transposes_in_products: whether there is a FusedMatMul, which reads a weight as the embedding stores it.
         widens_bfloat16: whether some ops lack bfloat16, and take casts around them.
+        evicts: whether attention writes into a cache that is shorter than the text, and evicts what left its window.
         evicts_with_bias: whether attention with a bias of scores can evict tokens from its cache.
         routes_by_logits: whether quantized experts are routed by logits, as others are, and not by choice and weights.
         smallest_ratio: lower bound of a weight of an expert over the sum of its token's, whose logarithm is taken; None
@@ -23,7 +25,9 @@ class ProviderRules:
     float32_alone = False
     scales_queries = False
     fuses_products = False
+    transposes_in_products = True
     widens_bfloat16 = False
+    evicts = True
     evicts_with_bias = True
     routes_by_logits = False
     smallest_ratio: float | None = None

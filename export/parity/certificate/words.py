@@ -23,7 +23,7 @@ def summary(report: Report) -> dict[str, Any]:
 
 def paragraph(report: Report) -> str:
     """Return two to five Markdown sentences for the README of a bundle."""
-    worst, failures, twins = worst_check(report), len(report.failures()), report.environment.get("cuda")
+    worst, failures, twins = worst_check(report), len(report.failures()), report.unproved
     checks = f"{count(len(report.checks), 'check')} of the {_markdown(report.mode)} verification"
     certified = "Its parity is certified" if twins is None else "The parity of its float32 twins is certified"
     verdict = (
@@ -37,7 +37,7 @@ def paragraph(report: Report) -> str:
         f"{figures(worst)}.",
     ]
     if twins is not None:
-        sentences.append(f"{_markdown(twins)}.")
+        sentences.append(f"{_markdown(twins[1])}.")
     if report.comparison is not None:
         sentences.append(_markdown(report.comparison.describe()))
     for name, digest in report.pickled_weights.items():
@@ -48,7 +48,7 @@ def paragraph(report: Report) -> str:
         loss = report.quantization
         sentences.append(
             f"Quantization causes a mean KL divergence of {figure(loss.mean_kl)} nats from the original model, and "
-            f"changes the top-1 token at {figure(100 - 100 * loss.top1_agreement)} % of positions (on random tokens)."
+            f"changes the top-1 token at {figure(100 - 100 * loss.top1_agreement)} % of positions (on {loss.texts})."
         )
     return " ".join(sentences)
 
@@ -126,7 +126,7 @@ def _loss_words(rounding: Rounding) -> str:
     return (
         f"KL divergence {figure(rounding.mean_kl)} nats in the mean and {figure(rounding.max_kl)} at most, the same "
         f"top-1 token at {figure(100 * rounding.top1_agreement, 100)} % of positions, normalised mean squared error "
-        f"{figure(rounding.nmse)}"
+        f"{figure(rounding.nmse)} on {rounding.texts}"
     )
 
 

@@ -17,7 +17,6 @@ from onnx.helper import make_tensor_value_info, np_dtype_to_tensor_dtype
 from edgeformer.export.parity.locate.node_feeds import Array
 from edgeformer.manifest.providers import CPU, Provider
 from edgeformer.runtime.sessions.providers import sessions_of
-from edgeformer.runtime.sessions.providers.cuda_options import CudaOptions
 from edgeformer.runtime.sessions.session import onnxruntime, onnxruntime_errors, usable_cores
 
 COMPUTED = "/computed"
@@ -150,7 +149,7 @@ def open_model(
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", data)
     sessions = sessions_of(provider)
     sessions.prepare(ort)
-    providers = sessions.execution_providers(CudaOptions())
+    providers = sessions.choose(ort, options)
     return ort.InferenceSession(model.SerializeToString(), options, providers=providers, enable_fallback=0)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from edgeformer.config import ModelConfig
 from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.providers import ProviderChoice, ProviderName
+from edgeformer.manifest.providers import Provider, ProviderChoice, ProviderName
 from edgeformer.runtime import request_values
 from edgeformer.runtime.measure.benchmarking.costs import Costs
 from edgeformer.runtime.measure.benchmarking.machine import Machine
@@ -65,7 +65,7 @@ def benchmark(
         profile: also measure the time per op, on the CPU only.
         progress: called at every step.
 
-    Raises RequestError for a workload that the model cannot run, for a profile of CUDA or of more events than
+    Raises RequestError for a workload that the model cannot run, for a profile of a device or of more events than
     onnxruntime keeps; and BundleError as `load` does.
     """
     folder = request_values.path("bundle", bundle)
@@ -107,7 +107,7 @@ def benchmark(
             _workload(request, timings[_name(request)], profiles.get(_name(request)), costs, roofs)
             for request in requests
         ),
-        notes=tuple(_notes(manifest, memory is not None, roofs is not None)),
+        notes=tuple(_notes(manifest, chosen, memory is not None, roofs is not None)),
         versions=_versions(),
     )
 
@@ -210,14 +210,14 @@ def _largest_product(config: ModelConfig | None) -> tuple[int, int]:
     return stack.hidden_size, max(widths, default=stack.hidden_size)
 
 
-def _notes(manifest: Manifest, has_memory: bool, has_roofs: bool) -> Iterator[str]:
+def _notes(manifest: Manifest, provider: Provider, has_memory: bool, has_roofs: bool) -> Iterator[str]:
     """Yield the reasons for missing figures."""
     if manifest.model is None:
         yield "the bundle holds a module of yours: FLOPs and bytes per token are not known"
     if not has_memory:
         yield "this system does not tell the memory of a process"
     if not has_roofs:
-        yield "the model ran on CUDA, and peak rates are measured of CPUs only"
+        yield f"the model ran on {provider.title}, and peak rates are measured of CPUs only"
 
 
 def _versions() -> dict[str, str]:

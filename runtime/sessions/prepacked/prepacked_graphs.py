@@ -23,7 +23,7 @@ from edgeformer.manifest.providers import Provider
 from edgeformer.runtime.sessions.graph_functions import function_calls
 from edgeformer.runtime.sessions.kernels import CONTRACT, KernelChoice
 from edgeformer.runtime.sessions.prepacked.prepacked_record import is_remembered
-from edgeformer.runtime.sessions.providers.cuda_options import CudaOptions
+from edgeformer.runtime.sessions.providers.provider_options import ProviderOptions
 from edgeformer.runtime.sessions.session import onnxruntime, open_session
 
 FOLDER = "prepacked"
@@ -37,16 +37,16 @@ def open_graph(
     provider: Provider,
     threads: int | None,
     kernels: KernelChoice,
-    cuda: CudaOptions,
+    options: ProviderOptions | None,
 ) -> Any:
     """Open a session of a graph of a bundle, or of its prepacked copy if there is one for this machine.
 
     graph: path within the folder. threads: None for all usable cores. kernels: edgeformer's own, for functions of the
-    graph. cuda: options of the CUDA provider. Raises BundleError if it cannot be loaded.
+    graph. options: of the provider. Raises BundleError if it cannot be loaded.
     """
     file = graph_file(folder, manifest, graph, kernels) if provider.prepacked else folder / graph
     try:
-        return open_session(file, provider, threads, kernels=kernels, cuda=cuda)
+        return open_session(file, provider, threads, kernels=kernels, options=options)
     except BundleError as error:
         if file == folder / graph:
             raise

@@ -6,6 +6,7 @@ from typing import Any
 from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.providers import CPU
+from edgeformer.runtime.sessions.providers.provider_options import ProviderOptions
 from edgeformer.runtime.sessions.providers.provider_sessions import ProviderSessions
 
 
@@ -14,7 +15,7 @@ class CpuSessions(ProviderSessions):
 
     provider = CPU
 
-    def check(self, ort: Any, manifest: Manifest) -> None:
+    def check(self, ort: Any, manifest: Manifest, given: ProviderOptions | None = None) -> None:
         """Raise RequestError for a bundle whose arithmetic or cache the CPU has no kernels for."""
         if manifest.plan.arithmetic == "bf16":
             raise RequestError(

@@ -7,6 +7,7 @@ from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.providers import CPU, CUDA
 from edgeformer.runtime.sessions.providers.cuda_machine import cuda_machine, driver, free_gpu_memory, has_gpu_files
 from edgeformer.runtime.sessions.providers.cuda_options import CudaOptions
+from edgeformer.runtime.sessions.providers.provider_options import ProviderOptions
 from edgeformer.runtime.sessions.providers.provider_sessions import ProviderSessions, WhyNot
 
 ON_THE_CPU = "To run without a GPU, use provider cpu."
@@ -19,8 +20,9 @@ class CudaSessions(ProviderSessions):
     """The sessions of CUDA."""
 
     provider = CUDA
+    options = CudaOptions
 
-    def why_not(self, ort: Any, manifest: Manifest) -> WhyNot | None:
+    def why_not(self, ort: Any, manifest: Manifest, given: ProviderOptions | None = None) -> WhyNot | None:
         """Return why `auto` is not CUDA; None where it is, also where CUDA cannot start on the GPU of the machine."""
         if CUDA.execution_provider not in ort.get_available_providers():
             advice = "To use the GPU of this machine: pip uninstall onnxruntime, then pip install 'edgeformer[gpu]'"
@@ -32,7 +34,7 @@ class CudaSessions(ProviderSessions):
             return WhyNot(driver().problem or "", "To run without this warning, use provider cpu", True)
         return None
 
-    def check(self, ort: Any, manifest: Manifest) -> None:
+    def check(self, ort: Any, manifest: Manifest, given: ProviderOptions | None = None) -> None:
         """Raise RequestError if onnxruntime has no CUDA, CUDA cannot start, or it has no kernels for the bundle."""
         available = ort.get_available_providers()
         if CUDA.execution_provider not in available:
@@ -50,13 +52,13 @@ class CudaSessions(ProviderSessions):
             problem = f"{machine.problem[:1].upper()}{machine.problem[1:]}"
             raise RequestError(f"provider cuda cannot start: {machine}. {problem}. {ON_THE_CPU}")
 
-    def execution_providers(self, cuda: CudaOptions) -> list[Any]:
+    def execution_providers(self, given: ProviderOptions | None = None) -> list[Any]:
         """Return the `providers` of an `onnxruntime.InferenceSession`, the first one first."""
-        return [(CUDA.execution_provider, cuda.for_onnxruntime()), CPU.execution_provider]
+        return [(CUDA.execution_provider, self.own(given).for_onnxruntime()), CPU.execution_provider]
 
-    def captures(self, cuda: CudaOptions) -> bool:
+    def captures(self, given: ProviderOptions | None) -> bool:
         """Return whether CUDA graphs can replay runs of a session."""
-        return cuda.enable_cuda_graph
+        return bool(self.own(given).enable_cuda_graph)
 
     def prepare(self, ort: Any) -> None:
         """Load the libraries of CUDA that pip installed."""
@@ -74,9 +76,9 @@ class CudaSessions(ProviderSessions):
                 f"{self.on_this_machine(ort)} {ON_THE_CPU}"
             )
 
-    def lacks_machine(self, ort: Any) -> bool:
+    def lacks_machine(self, ort: Any, manifest: Manifest) -> bool:
         """Return whether onnxruntime has no CUDA, or the machine no GPU."""
-        return super().lacks_machine(ort) or driver().absent
+        return super().lacks_machine(ort, manifest) or driver().absent
 
     def pinned_memory(self, state: Any) -> Any:
         """Return the device of the host's memory that CUDA copies from and to at once."""

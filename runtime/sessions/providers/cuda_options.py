@@ -1,17 +1,18 @@
 """Options of onnxruntime's CUDA provider that users choose."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Literal, Self, get_args
 
 from edgeformer.errors import RequestError
 from edgeformer.runtime.request_values import count, flag, shown
+from edgeformer.runtime.sessions.providers.provider_options import ProviderOptions
 
 ArenaStrategy = Literal["kNextPowerOfTwo", "kSameAsRequested"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CudaOptions:
-    """Options of the CUDA provider, under onnxruntime's names; they have no effect on the CPU.
+class CudaOptions(ProviderOptions):
+    """Options of the CUDA provider, under onnxruntime's names; they have no effect on others.
 
     use_tf32: multiply float32 by TF32, which rounds factors to 10 bits of mantissa. It is off here (onnxruntime's own
         default is on), and always in verification. Graphs in fp16 and bf16 do not change.
@@ -50,16 +51,6 @@ class CudaOptions:
             options["enable_cuda_graph"] = "1"
         return options
 
-
-def checked(cuda: Any) -> CudaOptions:
-    """Return the options, or the defaults for None. Raises RequestError for anything else."""
-    if cuda is None:
-        return CudaOptions()
-    if not isinstance(cuda, CudaOptions):
-        raise RequestError(f"cuda is {shown(cuda)}; it must be a CudaOptions, or None for its defaults.")
-    return cuda
-
-
-def without_graphs(cuda: CudaOptions) -> CudaOptions:
-    """Return the options of a session whose runs are not captured."""
-    return replace(cuda, enable_cuda_graph=False)
+    def without_graphs(self) -> Self:
+        """Return the options of a session whose runs are not captured."""
+        return replace(self, enable_cuda_graph=False)

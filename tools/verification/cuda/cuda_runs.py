@@ -64,7 +64,7 @@ def cuda_graphs(bundle: Path) -> dict[str, Any]:
     """
     options = CudaOptions(enable_cuda_graph=True)
     try:
-        launched, replayed = load_causal_lm(bundle, "cuda"), load_causal_lm(bundle, "cuda", cuda=options)
+        launched, replayed = load_causal_lm(bundle, "cuda"), load_causal_lm(bundle, "cuda", provider_options=options)
     except RequestError as error:
         return {"refused": str(error)}
     same = all(
@@ -91,7 +91,7 @@ def engine(bundle: Path, *, graphs: bool) -> dict[str, Any]:
 
     Sums of a batch are of another order than those of a row alone, so in float16 some of them may differ.
     """
-    model = load_causal_lm(bundle, "cuda", cuda=CudaOptions(enable_cuda_graph=graphs))
+    model = load_causal_lm(bundle, "cuda", provider_options=CudaOptions(enable_cuda_graph=graphs))
     prompts, seconds = texts(model.manifest.vocab_size, REQUESTS), {}
     model.generate(prompts[0], max_new_tokens=ANSWER, ignore_eos=True)
     started = time.perf_counter()
@@ -118,7 +118,7 @@ def texts(vocab_size: int, count: int) -> list[list[int]]:
 
 def speeds(bundle: Path, provider: ProviderName, cuda: CudaOptions | None = None) -> dict[str, Any]:
     """Return prefill and decode throughput in tokens/s for each prompt length: medians, after one untimed run."""
-    model = load(bundle, provider=provider, cuda=cuda)
+    model = load(bundle, provider=provider, provider_options=cuda)
     run = edgeformer_loop(model)
     measured: dict[str, Any] = {"providers_of_the_session": model.session.get_providers()}
     for length in PROMPTS:

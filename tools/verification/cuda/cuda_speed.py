@@ -77,7 +77,7 @@ def _wait(device: Device) -> None:
 
 def edgeformer(bundle: Path, provider: ProviderName, *, graphs: bool) -> Generate:
     """Return the loop of `edgeformer run`, with CUDA graphs or without."""
-    loop = edgeformer_loop(load_causal_lm(bundle, provider, cuda=CudaOptions(enable_cuda_graph=graphs)))
+    loop = edgeformer_loop(load_causal_lm(bundle, provider, provider_options=CudaOptions(enable_cuda_graph=graphs)))
 
     def run(prompt: list[int], new: int) -> Generation:
         found = loop(prompt, new)
