@@ -1,6 +1,7 @@
 #include "team.h"
 
 #include <chrono>
+#include <ctime>
 #include <map>
 
 #if defined(__x86_64__) || defined(_M_X64)
@@ -15,11 +16,20 @@ using Clock = std::chrono::steady_clock;
 // How long a member waits for the next job before it sleeps. It bridges the Python code between two decode steps.
 constexpr auto kSpin = std::chrono::milliseconds(1);
 
+// The same while other programs take the processor from a member: what it spins then, it lacks for its chunks.
+constexpr auto kCrowdedSpin = std::chrono::microseconds(50);
+
+// How long it is taken for granted that others still do.
+constexpr auto kCrowdedFor = std::chrono::milliseconds(100);
+
+// Time that a thread lacks if others had its processor: more than interrupts take.
+constexpr auto kTaken = std::chrono::microseconds(300);
+
+// How long the caller waits for the others' last chunks before it sleeps, while other programs take processors.
+constexpr auto kCallerSpin = std::chrono::microseconds(100);
+
 // How often the clock is read while spinning.
 constexpr int kSpinsPerLook = 256;
-
-// How often the caller looks for the others' last chunks, some 0.1 ms, before it offers its core to them.
-constexpr int kSpinsBeforeYield = 4096;
 
 void pause() {
 #if defined(__x86_64__) || defined(_M_X64)
@@ -28,6 +38,51 @@ void pause() {
   asm volatile("yield");
 #endif
 }
+
+// How long this thread has had a processor; nothing where the system does not say.
+Clock::duration thread_time() {
+#if defined(__linux__) || defined(__APPLE__)
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+#else
+  return Clock::now().time_since_epoch();  // as if it always had
+#endif
+}
+
+// Spins until is_over() or for this long; returns whether it is over.
+template <class Condition>
+bool spin(Clock::duration longest, const Condition& is_over) {
+  const auto since = Clock::now();
+  for (;;) {
+    for (int turn = 0; turn < kSpinsPerLook; ++turn, pause()) {
+      if (is_over()) return true;
+    }
+    if (Clock::now() - since > longest) return false;
+  }
+}
+
+// What a thread got of the time that passes: less than all where other programs want its processor.
+class Presence {
+ public:
+  // Time counts from now on: the thread was asleep before.
+  void woke() { since_ = Clock::now(), used_ = thread_time(); }
+
+  // Whether its processor was taken from it since the last look.
+  bool was_taken() {
+    const Clock::time_point since = since_;
+    const Clock::duration used = used_;
+    woke();
+    const Clock::duration passed = since_ - since, taken = passed - (used_ - used);
+    return taken > kTaken && taken > passed / 32;
+  }
+
+ private:
+  Clock::time_point since_ = Clock::now();
+  Clock::duration used_ = thread_time();
+};
+
+Clock::rep now() { return Clock::now().time_since_epoch().count(); }
 
 }  // namespace
 
@@ -38,7 +93,7 @@ Team::Team(int threads) : threads_(threads), shares_(std::make_unique<Share[]>(t
 Team::~Team() {
   quit_ = true;
   ++jobs_;
-  jobs_.notify_all();
+  wake_all(jobs_);
   for (std::thread& other : others_) other.join();
 }
 
@@ -56,17 +111,25 @@ void Team::run(std::size_t chunks, Task task) {
   if (!lock || threads_ == 1 || chunks < 2) return Serial().run(chunks, task);
   // A chunk that is taken holds its job open, so whoever takes one reads this job's task and adds to its count.
   task_.store(&task, std::memory_order_relaxed);
+  chunks_.store(static_cast<std::uint32_t>(chunks), std::memory_order_relaxed);
   done_.store(0, std::memory_order_relaxed);
   for (int member = 0; member < threads_; ++member) {
     const std::uint64_t first = chunks * member / threads_, end = chunks * (member + 1) / threads_;
     shares_[member].chunks.store(end << 32 | first, std::memory_order_release);
   }
   ++jobs_;
-  if (sleepers_ > 0) jobs_.notify_all();
+  if (sleepers_ > 0) wake_all(jobs_);
   work(0);
-  for (int spins = 0; done_.load(std::memory_order_acquire) != chunks; ++spins) {
-    spins < kSpinsBeforeYield ? pause() : std::this_thread::yield();
-  }
+  wait_for_others();
+}
+
+void Team::wait_for_others() {
+  const std::uint32_t chunks = chunks_.load(std::memory_order_relaxed);
+  const auto are_done = [&] { return done_.load(std::memory_order_acquire) == chunks; };
+  if (spin(kCallerSpin, are_done) || (!is_crowded() && spin(kSpin - kCallerSpin, are_done))) return;
+  caller_sleeps_ = true;  // before the count is read: whoever counts the last chunk afterwards sees it
+  for (std::uint32_t done; (done = done_) != chunks;) sleep_while(done_, done);
+  caller_sleeps_ = false;
 }
 
 void Team::work(int member) {
@@ -74,11 +137,14 @@ void Team::work(int member) {
   for (int turn = 0; turn < threads_; ++turn) {
     Share& share = shares_[(member + turn) % threads_];
     while (take(share, turn == 0, chunk)) {
+      const std::uint32_t chunks = chunks_.load(std::memory_order_relaxed);
       (*task_.load(std::memory_order_relaxed))(chunk);
-      done_.fetch_add(1, std::memory_order_release);
+      if (++done_ == chunks && caller_sleeps_) wake_all(done_);
     }
   }
 }
+
+bool Team::is_crowded() const { return now() < crowded_until_.load(std::memory_order_relaxed); }
 
 bool Team::take(Share& from, bool front, std::uint32_t& chunk) {
   std::uint64_t chunks = from.chunks.load(std::memory_order_acquire);
@@ -94,16 +160,20 @@ bool Team::take(Share& from, bool front, std::uint32_t& chunk) {
 }
 
 void Team::live(int member) {
-  for (int seen = 0; !quit_;) {
+  Presence presence;
+  for (std::uint32_t seen = 0; !quit_;) {
     work(member);
-    const auto idle_since = Clock::now();
-    while (jobs_.load(std::memory_order_acquire) == seen) {
-      for (int spin = 0; spin < kSpinsPerLook && jobs_.load(std::memory_order_acquire) == seen; ++spin) pause();
-      if (Clock::now() - idle_since > kSpin) {
-        ++sleepers_;
-        jobs_.wait(seen);
-        --sleepers_;
-      }
+    const auto is_called = [&] { return jobs_.load(std::memory_order_acquire) != seen; };
+    bool called = spin(kCrowdedSpin, is_called);
+    if (!called) {
+      if (presence.was_taken()) crowded_until_ = now() + Clock::duration(kCrowdedFor).count();
+      called = !is_crowded() && spin(kSpin - kCrowdedSpin, is_called);
+    }
+    if (!called) {
+      ++sleepers_;
+      while (jobs_ == seen) sleep_while(jobs_, seen);
+      --sleepers_;
+      presence.woke();
     }
     seen = jobs_;
   }

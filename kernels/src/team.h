@@ -3,7 +3,8 @@
 // Each member is given an equal share of neighbouring chunks, which it takes from the front, so that it reads memory in
 // order. A member without chunks left takes them from the end of another's share: a thread that sleeps or was
 // descheduled costs no more than the chunk it holds. After a job, members spin for a while, which makes the next start
-// cheap, and then sleep.
+// cheap, and then sleep. So does the caller while it waits for the others' last chunks: a core where it sleeps is free
+// for a member that the system took from another core for another program.
 #pragma once
 
 #include <atomic>
@@ -15,6 +16,7 @@
 
 #include "aligned.h"
 #include "parallel.h"
+#include "sleep.h"
 
 namespace edgeformer {
 
@@ -40,15 +42,20 @@ class Team final : public Parallel {
 
   void work(int member);
   void live(int member);
+  void wait_for_others();
+  bool is_crowded() const;
   bool take(Share& from, bool front, std::uint32_t& chunk);
 
   const int threads_;
   std::mutex one_job_;
   std::unique_ptr<Share[]> shares_;
   std::atomic<const Task*> task_{nullptr};
-  alignas(kCacheLine) std::atomic<std::uint32_t> done_{0};
-  alignas(kCacheLine) std::atomic<int> jobs_{0};
+  std::atomic<std::uint32_t> chunks_{0};
+  alignas(kCacheLine) Signal done_{0};
+  std::atomic<bool> caller_sleeps_{false};
+  alignas(kCacheLine) Signal jobs_{0};
   std::atomic<int> sleepers_{0};
+  std::atomic<std::int64_t> crowded_until_{0};  // by the clock: other programs took a member's processor
   std::atomic<bool> quit_{false};
   std::vector<std::thread> others_;
 };
