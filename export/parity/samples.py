@@ -1,5 +1,6 @@
 """The texts that a verification feeds: natural ones in several languages, and random tokens."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +27,8 @@ def random_tokens(length: int, vocab_size: int, salt: int = 0) -> NDArray[np.int
     return np.random.default_rng((SEED, salt)).integers(0, vocab_size, length)
 
 
-def text_samples(tokenizer_folder: Path, length: int) -> list[NDArray[np.int64]]:
-    """Return the token ids of every text, each cut or repeated to `length`, so that they can be computed together."""
+def text_samples(tokenizer_folder: Path, length: int, names: Iterable[str] = TEXTS) -> list[NDArray[np.int64]]:
+    """Return the token ids of the named texts, each cut or repeated to `length`, so that they are computed together."""
     tokenizer = Tokenizer(tokenizer_folder)
-    tokens = [np.array(tokenizer.encode(text), np.int64) for text in TEXTS.values()]
+    tokens = [np.array(tokenizer.encode(TEXTS[name]), np.int64) for name in names]
     return [np.resize(ids, length) for ids in tokens if len(ids)]

@@ -270,8 +270,7 @@ def test_a_bundle_by_itself_passes_too(bundle):
 
 
 def test_with_their_rounding_the_exact_runs_would_fail(bundle, monkeypatch):
-    # The package has a function of the same name.
-    module = importlib.import_module("edgeformer.export.parity.verify")
+    module = importlib.import_module("edgeformer.export.parity.verification")
     monkeypatch.setattr(module, "open_with_float_products", open_session)
     failed = {check.name for check in verify(*bundle("bert"), mode="quick").failures()}
     assert {"text, logits: median ratio", "text, last_hidden_state: median ratio"} <= failed

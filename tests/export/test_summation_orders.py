@@ -1,5 +1,7 @@
 """Eager PyTorch in several summation orders, which show how much a model amplifies rounding."""
 
+import json
+import shutil
 from dataclasses import replace
 from importlib import import_module
 
@@ -7,8 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+from edgeformer.checkpoints.found_model import PRESETS
+from edgeformer.export import export_model
 from edgeformer.export.bundle.stored_weights import StoredWeights
 from edgeformer.export.parity.report import Check
+from edgeformer.export.parity.trials.decoder import DecoderTrial
 from edgeformer.export.reference.reference import Reference
 from edgeformer.export.reference.summation_orders import run_in_summation_orders
 from edgeformer.manifest.manifest import Manifest
@@ -122,3 +127,48 @@ def test_a_graph_that_is_a_little_wrong_fails_in_any_order(llama_bundle):
     report = parity.verify_graph(llama_bundle, manifest, model_spec, weights)
     assert report.orders == parity.RECHECK_ORDERS and not report.passed
     assert any("median ratio" in check.name for check in report.failures())
+
+
+@pytest.fixture(scope="module")
+def quantized(make_llama, tmp_path_factory):
+    """An int8 bundle with a tokenizer, and its checkpoint."""
+    checkpoint = make_llama(vocab_size=2048, num_hidden_layers=1)
+    shutil.copy(PRESETS / "tiny-llama" / "tokenizer.json", checkpoint)
+    place = tmp_path_factory.mktemp("quantized") / "bundle"
+    return export_model(checkpoint, place, precision="int8", verify=None).path, checkpoint
+
+
+def test_only_stages_that_failed_are_run_again(quantized, monkeypatch):
+    monkeypatch.setenv("EDGEFORMER_KERNELS", "0")
+    bundle, checkpoint = quantized
+    plain = parity.verify(bundle, checkpoint, mode="quick")
+    assert plain.passed and plain.orders == 1
+    runs, real = [], DecoderTrial.run
+
+    def run(trial):
+        real(trial)
+        runs.append((trial.setup.activations is not None, trial.setup.summation_orders))
+        if runs[-1] == (True, 1):
+            check = trial.judge.checks[0]
+            trial.judge.checks[0] = replace(check, value=3 * check.limit)
+
+    monkeypatch.setattr(DecoderTrial, "run", run)
+    report = parity.verify(bundle, checkpoint, mode="quick")
+    assert runs == [(False, 1), (True, 1), (True, parity.RECHECK_ORDERS)]
+    assert report.passed and report.orders == parity.RECHECK_ORDERS
+    assert [check.name for check in report.checks] == [check.name for check in plain.checks]
+    assert (report.rounding, report.quantization) == (plain.rounding, plain.quantization)
+    assert (report.greedy, report.states) == (plain.greedy, plain.states)
+
+
+def test_the_loss_is_measured_on_natural_texts(quantized, tmp_path):
+    bundle, checkpoint = quantized
+    report = parity.verify(bundle, checkpoint, mode="quick")
+    assert (report.rounding.texts, report.quantization.texts) == ("natural texts", "natural texts")
+    shutil.copytree(bundle, tmp_path / "other")
+    (tmp_path / "other" / "tokenizer.json").unlink()
+    manifest = json.loads((tmp_path / "other" / "edgeformer.json").read_text())
+    del manifest["files"]["tokenizer.json"]
+    (tmp_path / "other" / "edgeformer.json").write_text(json.dumps(manifest))
+    other = parity.verify(tmp_path / "other", checkpoint, mode="quick")
+    assert other.rounding.texts == "random tokens" and other.rounding.mean_kl != report.rounding.mean_kl

@@ -27,6 +27,7 @@ from edgeformer.export.importers.tokenizer_files import TokenizerFiles
 from edgeformer.manifest.quantization import QuantizationOverrides
 from edgeformer.runtime import load
 from edgeformer.runtime.text.tokenizer import Tokenizer
+from edgeformer.transformers_backend.tensors.gguf_metadata import quick_headers
 
 TEXTS = (
     "Hello, world! It's 1234567 o'clock.", " two  spaces,\ta tab\n\nand lines \n", "naïve café, 漢字, 🙂", "", "   ",
@@ -291,3 +292,16 @@ def test_ways_to_cut_texts_are_named_once():
     assert len(WORDS) == len(set(WORDS))
     assert "smollm" in WORDS
     assert "default" not in WORDS, "what llama.cpp takes for an unknown one is no model's own"
+
+
+def test_a_quick_reading_of_a_header_is_that_of_the_package(small):
+    def read():
+        reader = gguf.GGUFReader(small)
+        fields = {name: (each.types, [part.tolist() for part in each.parts]) for name, each in reader.fields.items()}
+        return fields, {each.name: (each.tensor_type, each.data.tobytes()) for each in reader.tensors}
+
+    plain, cut = read(), gguf.GGUFReader._get
+    with quick_headers():
+        assert gguf.GGUFReader._get is not cut
+        assert read() == plain
+    assert gguf.GGUFReader._get is cut and len(plain[0]["tokenizer.ggml.tokens"][1]) > 4000

@@ -146,6 +146,17 @@ def test_a_call_that_comes_by_itself_is_read(create, says):
     assert create(messages=back, tools=TOOLS).choices[0].finish_reason == "tool_calls"
 
 
+def test_what_a_tool_returned_may_be_parts_of_text(create):
+    """The template refuses calls without a city, so that its form of a tool's turn is not found by trying one."""
+    call = {"id": "a", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
+    turns = [*ASK, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    plain, parts = (
+        create(messages=[*turns, {"role": "tool", "tool_call_id": "a", "content": content}], max_tokens=2).usage
+        for content in ("Sunny.", [{"type": "text", "text": "Sunny."}])
+    )
+    assert plain.prompt_tokens == parts.prompt_tokens
+
+
 def test_tools_are_in_the_prompt_as_text(create, server):
     tokens = create(tools=TOOLS, max_tokens=1).usage.prompt_tokens
     without = create(max_tokens=1).usage.prompt_tokens

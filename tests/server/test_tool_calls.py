@@ -400,6 +400,17 @@ SHAPES = {
     "a pointer in allOf": (of(a={"allOf": [{"$ref": "#/$defs/E"}], "default": "x"}) | {"$defs": KIND}, "y", "z"),
     "options that name values": (of(a={"anyOf": [{"enum": ["x"]}, {"const": "y"}]}), "y", "z"),
     "a map": (of(a={"type": "object", "additionalProperties": {"type": "integer"}}), {"k": 1}, {"k": "x"}),
+    "a map, as Zod writes it": (of(a={"type": "object", "propertyNames": {"type": "string"},
+        "additionalProperties": {"type": "integer"}}), {"k": 1}, {"k": "x"}),
+    "a map whose names are listed": (of(a={"type": "object", "propertyNames": {"enum": ["k", "l"]}, "properties": {},
+        "additionalProperties": {"type": "integer"}}), {"l": 1}, {"m": 1}),
+    "options told apart by a tag with a default": (of(a={"oneOf": [{"$ref": "#/$defs/C"}, {"$ref": "#/$defs/D"}]}) | {
+        "$defs": {
+            "C": {"type": "object", "properties": {"kind": {"const": "c", "default": "c"}, "n": {"type": "integer"}}},
+            "D": {"type": "object", "properties": {"kind": {"const": "d", "default": "d"}, "n": {"type": "integer"}}}}},
+        {"kind": "d", "n": 1}, {"n": 1}),
+    "items that may be the same": (of(a={"type": "array", "items": {"type": "integer"}, "uniqueItems": False}), [1, 1],
+        ["x"]),
     "a map of patterns": (of(a={"type": "object", "patternProperties": {"^k": {"type": "integer"}}}), {"k": 1}, 5),
     "a tuple": (of(a={"type": "array", "prefixItems": [{"type": "integer"}, {"type": "boolean"}], "items": False}),
         [1, True], [True, 1]),

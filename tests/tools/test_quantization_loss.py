@@ -147,6 +147,19 @@ def test_a_peer_that_computes_another_model_is_an_error(stand_in, monkeypatch):
     assert "stand-in computes another model in float32: its mean KL to ours is" in result.stderr
 
 
+def test_blocks_of_a_gguf_file_lose_what_their_bits_lose(tmp_path, monkeypatch):
+    monkeypatch.setattr(quantization_loss, "PROBLEMS", 10)
+    file = tmp_path / "loss.json"
+    result = measure("tiny-llama", "--only", "none", "--gguf", "Q4_0", "--gguf", "Q8_0", "--json", file)
+    assert result.exit_code == 0, result.output
+    data = json.loads(file.read_text())
+    four, eight = (data["losses"][f"GGUF {kind}"] for kind in ("Q4_0", "Q8_0"))
+    assert 0 < 5 * eight["kl"] < four["kl"] < 1 and four["bytes"] < eight["bytes"]
+    assert data["perplexity"] > 1 and [row[0] for row in data["tables"][0]["rows"]] == ["GGUF Q4_0", "GGUF Q8_0"]
+    result = measure("tiny-llama", "--only", "none", "--gguf", "Q4_K")
+    assert result.exit_code == 1 and "the package gguf does not write Q4_K." in result.stderr
+
+
 @pytest.mark.parametrize(
     ("read", "error"),
     [

@@ -3,6 +3,7 @@
     python tools/benchmarks/quantization_loss.py tiny-llama
     python tools/benchmarks/quantization_loss.py MODEL --text held_out.txt --calibrate text.txt
     python tools/benchmarks/quantization_loss.py tiny-llama --peer llama.cpp=/opt/peers/llama_cpp/bin/python
+    python tools/benchmarks/quantization_loss.py MODEL --text held_out.txt --calibrate text.txt --gguf Q4_0 --gguf Q8_0
 
 Each config is exported and run in onnxruntime on the CPU, where a float32 twin stands for one with an fp8 cache. After
 every token, its distribution of the next token is compared with that of the float32 export. Prints,
@@ -18,9 +19,15 @@ which every token counts.
 --peer also measures what another runtime makes of the same checkpoint with its own tool and defaults (compare_peers.py
 tells how to install them), on the same tokens and against the same float32 export. The peer's float32 file is measured
 first: if it does not agree with edgeformer's, the peer's losses would mean nothing, and that is an error.
+
+--gguf measures what the blocks of a GGUF file lose: the package `gguf` rounds the matrices of the checkpoint and what
+they mean is exported in float32, so that nothing else is rounded. Embeddings are Q8_0 where they share the head, as
+llama.cpp stores them.
 """
 
 import json
+import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,6 +38,7 @@ from typing import Any
 
 import click
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
@@ -62,7 +70,7 @@ from benchmarks.environment import environment
 from benchmarks.peers.process import convert, read_texts
 from benchmarks.peers.registry import OURS, PEERS
 
-LENGTH, PIECES = 256, 48
+LENGTH, PIECES = 512, 40
 """Tokens per piece of a text file, and the number of pieces."""
 PROBLEMS, DOCUMENTS = 500, 600
 """Problems of a preset to measure on, and documents to calibrate with."""
@@ -168,6 +176,54 @@ def logits_of(bundle: Path, texts: list[Text]) -> Iterator[NDArray[np.float32]]:
     return (model.forward(text.tokens) for text in texts)
 
 
+def keep_logits(bundle: Path, texts: list[Text], folder: Path) -> list[NDArray[np.float32]]:
+    """Return the logits after each token of each text, mapped from files that are written into a folder."""
+    kept = []
+    for number, logits in enumerate(logits_of(bundle, texts)):
+        np.save(folder / f"{number}.npy", logits)
+        kept.append(np.load(folder / f"{number}.npy", mmap_mode="r"))
+    return kept
+
+
+def perplexity_of(logits: Iterable[NDArray[np.float32]], texts: list[Text]) -> float:
+    """Return the perplexity of the answers."""
+    nats = []
+    for text, each in zip(texts, logits, strict=True):
+        predicted = np.take_along_axis(log_softmax(each)[:-1], np.array(text.tokens[1:])[:, None], -1)[:, 0]
+        nats.append(-predicted[max(text.asked - 1, 0) :])
+    return float(np.exp(np.concatenate(nats).mean()))
+
+
+def write_rounded(source: ModelSource, kind: str, folder: Path) -> Path:
+    """Write the checkpoint whose matrices mean what blocks of a GGUF file mean; return a file as large as these.
+
+    Raises ClickException where the package `gguf` does not write such blocks.
+    """
+    import gguf
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(source.folder, folder)
+    kinds, size = gguf.GGMLQuantizationType, 0
+    for file in folder.glob("*.safetensors"):
+        tensors = load_file(file)
+        for name, tensor in tensors.items():
+            used = kinds["Q8_0"] if "embed" in name else kinds[kind]
+            size += 4 * tensor.numel()
+            if tensor.dim() != 2 or tensor.shape[1] % gguf.GGML_QUANT_SIZES[used][0]:
+                continue
+            try:
+                raw = gguf.quantize(tensor.float().numpy(), used)
+            except NotImplementedError:
+                raise click.ClickException(f"the package gguf does not write {kind}.") from None
+            size += raw.nbytes - 4 * tensor.numel()
+            tensors[name] = torch.from_numpy(gguf.dequantize(raw, used).reshape(tensor.shape))
+        save_file(tensors, file, metadata={"format": "pt"})
+    blocks = folder / "blocks"
+    blocks.touch()
+    os.truncate(blocks, size)
+    return blocks
+
+
 def twin_of(bundle: Path, model: str, folder: Path) -> Path:
     """Write the float32 twin of a bundle for CUDA into a folder, as a bundle that the CPU runs; return it."""
     folder.mkdir()
@@ -215,7 +271,13 @@ def row(name: str, precision: str) -> str:
 
 
 def peer_losses(
-    name: str, facts: dict[str, Any], source: ModelSource, work: Path, texts: list[Text], only: Sequence[str]
+    name: str,
+    facts: dict[str, Any],
+    source: ModelSource,
+    work: Path,
+    texts: list[Text],
+    exact: list[NDArray[np.float32]],
+    only: Sequence[str],
 ) -> Iterator[tuple[str, Loss]]:
     """Yield a row name and its loss for each requested precision of a peer, after its float32 file.
 
@@ -232,7 +294,7 @@ def peer_losses(
         runs = (checkpoint, folder, precision, usable_cores(), tokens, source.config.vocab_size)
         logits = read_texts(name, peer, facts["python"], *runs)
         files = (folder if peer.converts else checkpoint).glob(peer.weights)
-        loss = compare(files, logits, logits_of(work / "whole", texts), texts)
+        loss = compare(files, logits, exact, texts)
         if precision == "fp32" and not loss.kl_anywhere < SAME_KL:
             raise click.ClickException(
                 f"{name} computes another model in float32: its mean KL to ours is {loss.kl_anywhere:.1e}. What its "
@@ -255,15 +317,23 @@ def measured_texts(model: Any, file: Path | None, preset: Path) -> list[Text]:
     return [Text(tokens[start : start + LENGTH]) for start in range(0, len(tokens), LENGTH)[:PIECES]]
 
 
+COLUMNS = ("weights and embeddings", "MB", "mean KL", "on all tokens", "same top-1", "perplexity")
+
+
+def cells(name: str, loss: Loss) -> list[str]:
+    """Return a row of the table."""
+    change = f"{100 * (loss.perplexity - 1):+.2f} %"
+    kl, anywhere, top1 = f"{loss.kl:.1e}", f"{loss.kl_anywhere:.1e}", f"{100 * loss.top1:.2f} %"
+    return [name, f"{loss.bytes / 1e6:.2f}", kl, anywhere, top1, change]
+
+
 def print_losses(losses: dict[str, Loss], title: str) -> None:
     """Print the table."""
     table = Table(title=title, title_justify="left")
-    for column in ("weights and embeddings", "MB", "mean KL", "on all tokens", "same top-1", "perplexity"):
+    for column in COLUMNS:
         table.add_column(column, justify="left" if column.startswith("weights") else "right")
     for name, loss in losses.items():
-        change = f"{100 * (loss.perplexity - 1):+.2f} %"
-        kl, anywhere, top1 = f"{loss.kl:.1e}", f"{loss.kl_anywhere:.1e}", f"{100 * loss.top1:.2f} %"
-        table.add_row(name, f"{loss.bytes / 1e6:.2f}", kl, anywhere, top1, change)
+        table.add_row(*cells(name, loss))
     Console(highlight=False, width=100).print(table)
 
 
@@ -275,6 +345,7 @@ def print_losses(losses: dict[str, Loss], title: str) -> None:
 )
 @click.option("--only", multiple=True, help="Rows whose names contain this; repeatable.")
 @click.option("--peer", "given", multiple=True, metavar="NAME=PYTHON", help="Also measure this peer; repeatable.")
+@click.option("--gguf", multiple=True, metavar="TYPE", help="Also measure blocks of a GGUF file; repeatable.")
 @click.option(
     "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the figures to this file."
 )
@@ -284,6 +355,7 @@ def main(
     calibrate: Path | None,
     only: tuple[str, ...],
     given: tuple[str, ...],
+    gguf: tuple[str, ...],
     json_file: Path | None,
 ) -> None:
     """Measure all selected rows."""
@@ -292,7 +364,7 @@ def main(
         raise click.UsageError(f"{OURS} is always measured; it cannot be a --peer.")
     configs = [name for name in CONFIGS if asked_for(name, only)]
     rows = [row(name, precision) for name in python_of for precision in PEERS[name].precisions]
-    if not configs and not any(asked_for(name, only) for name in rows):
+    if not configs and not gguf and not any(asked_for(name, only) for name in rows):
         raise click.ClickException(f"no row matches --only; the rows are: {'; '.join([*CONFIGS, *rows])}")
     peers, _ = choose(list(python_of), python_of)
     source = open_source(model)
@@ -310,10 +382,31 @@ def main(
         whole = load(folder / "whole", provider="cpu")
         calibration = calibrate or [whole.encode(each) for each in drawn()]
         texts = measured_texts(whole, text, source.folder)
+        exact = keep_logits(folder / "whole", texts, folder)
+        perplexity = perplexity_of(exact, texts)
+        read = sum(len(each.tokens) for each in texts)
+        written = read - sum(each.asked for each in texts)
+        title = f"{Path(model).name}, {read:,} tokens"
+        if written < read:
+            title += f", of which {written:,} are answers"
+        title += f"; in float32 the perplexity is {perplexity:.2f}"
+
+        def keep(losses: dict[str, Loss], name: str, loss: Loss) -> None:
+            """Keep a row, and write what there is, since the next rows take minutes."""
+            losses[name] = loss
+            click.echo(f"{name}: {loss.kl:.2e}", err=True)
+            if json_file:
+                versions = {name: facts["versions"] for name, facts in peers.items()}
+                rows = ours | theirs
+                data = {"tool": "quantization_loss", "title": title, "environment": environment(), "model": model}
+                data |= {"tokens": read, "written": written, "peers": versions, "perplexity": perplexity}
+                data |= {"losses": {name: asdict(each) for name, each in rows.items()}}
+                data |= {"tables": [{"columns": COLUMNS, "rows": [cells(*each) for each in rows.items()]}]}
+                json_file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
         for name, facts in peers.items():  # first, because a peer can fail
-            for called, loss in peer_losses(name, facts, source, folder, texts, only):
-                theirs[called] = loss
-                click.echo(f"{called}: {loss.kl:.2e}", err=True)
+            for called, loss in peer_losses(name, facts, source, folder, texts, exact, only):
+                keep(theirs, called, loss)
         for name in configs:
             options = dict(CONFIGS[name]())
             if calibrated(name):
@@ -321,18 +414,12 @@ def main(
             bundle = export_model(model, folder / "bundle", verify=None, overwrite=True, **options).path
             if options.get("cache_precision") == "fp8":
                 bundle = twin_of(bundle, model, Path(tempfile.mkdtemp(dir=folder)) / "twin")
-            logits, exact = (logits_of(each, texts) for each in (bundle, folder / "whole"))
-            ours[name] = compare((bundle / "onnx").iterdir(), logits, exact, texts)
-            click.echo(f"{name}: {ours[name].kl:.2e}", err=True)
-    losses = ours | theirs
-    read = sum(len(text.tokens) for text in texts)
-    written = read - sum(text.asked for text in texts)
-    print_losses(losses, f"{model}: {written:,} answer tokens of {read:,} tokens, against float32")
-    if json_file:
-        versions = {name: facts["versions"] for name, facts in peers.items()}
-        data = {"model": model, "tokens": read, "written": written, "peers": versions, "environment": environment()}
-        data |= {"losses": {name: asdict(loss) for name, loss in losses.items()}}
-        json_file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+            keep(ours, name, compare((bundle / "onnx").iterdir(), logits_of(bundle, texts), exact, texts))
+        for kind in gguf:
+            blocks = write_rounded(source, kind, folder / kind)
+            bundle = export_model(folder / kind, folder / "bundle", verify=None, overwrite=True).path
+            keep(theirs, f"GGUF {kind}", compare([blocks], logits_of(bundle, texts), exact, texts))
+    print_losses(ours | theirs, title)
 
 
 if __name__ == "__main__":

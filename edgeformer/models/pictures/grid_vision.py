@@ -167,9 +167,10 @@ class GridVisionEncoder(Stack):
         axes = []
         for index, count in ((places.rows, grid[0, 1]), (places.columns, grid[0, 2])):
             # Integers say exactly between which rows of the table a patch is, and in which part of their distance.
-            where, steps = index * (side - 1), (count - 1).clamp(min=1)
             if self.config.bordered:
-                where, steps = ((2 * index + 1) * side - count).clamp(min=0), 2 * count
+                steps, where = 2 * count, ((2 * index + 1) * side - count).clamp(min=0)
+            else:
+                steps, where = (count - 1).clamp(min=1), index * (side - 1)
             first, rest = _divided(where, steps)
             part = (rest.to(wide) / steps.to(wide)).unsqueeze(1)
             last = (first + 1).clamp(max=side - 1)

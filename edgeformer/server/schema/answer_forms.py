@@ -7,7 +7,7 @@ from typing import Any
 from edgeformer.errors import RequestError
 from edgeformer.server.schema.api_errors import ApiError
 from edgeformer.server.schema.bodies import GenerationBody
-from edgeformer.server.tool_calls.lark import followed_schema, is_unread, resolved
+from edgeformer.server.tool_calls.lark import followed_schema, is_unread, names_are_followed, resolved, says_nothing
 
 UNFOLLOWED = (
     "contains", "dependentRequired", "dependentSchemas", "else", "if", "maxContains", "minContains", "not",
@@ -81,7 +81,7 @@ def _unfollowed(schema: Any) -> Iterator[str]:
             yield from _unfollowed(each)
     elif isinstance(schema, Mapping):
         for key, value in schema.items():
-            if value is None:
+            if value is None or says_nothing(key, value) or (key == "propertyNames" and names_are_followed(value)):
                 continue
             if key in UNFOLLOWED:
                 yield key

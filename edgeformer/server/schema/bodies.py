@@ -409,7 +409,7 @@ class ChatBody(ThinkingFields, GenerationBody):
         messages = fields.get("messages")
         last = messages[-1] if isinstance(messages, list) and messages else None
         if isinstance(last, dict) and last.get("role") == "assistant" and last.get("prefix") is True:
-            fields["messages"] = [*messages[:-1], last | {"prefix": None}]
+            fields["messages"] = [*fields["messages"][:-1], last | {"prefix": None}]
             fields.setdefault("continue_final_message", True)
         return fields
 

@@ -6,7 +6,7 @@ came with, and never to one that it was put into.
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,11 +146,23 @@ def followed_schema(schema: Mapping[str, Any], *, strict: bool) -> dict[str, Any
 
     strict: whether keywords that cannot be followed are refused, or else left out.
     """
-    closed: dict[str, Any] = _closed(schema, strict)
+    closed: dict[str, Any] = _closed(schema, strict, frozenset(_tags(schema, schema)))
     if closed.get("type") == "object" and "properties" in closed:
         closed.setdefault("additionalProperties", False)
     options = {"whitespace_pattern": WHITESPACE, "coerce_one_of": True, "lenient": not strict}
     return {"x-guidance": options} | closed
+
+
+SAYS_NOTHING: dict[str, tuple[Any, ...]] = {
+    "dependentRequired": ({},), "dependentSchemas": ({},), "propertyNames": (True, {}, {"type": "string"}),
+    "unevaluatedItems": (True, {}), "unevaluatedProperties": (True, {}), "uniqueItems": (False,),
+}  # fmt: skip
+"""Values of keywords that no grammar follows, at which there is nothing to follow. Zod writes one of every record."""
+
+
+def says_nothing(key: str, value: object) -> bool:
+    """Return whether a keyword allows everything."""
+    return any(value == each and type(value) is type(each) for each in SAYS_NOTHING.get(key, ()))
 
 
 def is_unread(pattern: object) -> bool:
@@ -158,29 +170,77 @@ def is_unread(pattern: object) -> bool:
     return isinstance(pattern, str) and UNREAD.search(pattern) is not None
 
 
-def _closed(schema: Any, strict: bool, inside_all_of: bool = False) -> Any:
+def _tags(schema: Any, root: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the names of properties by which options of a schema are told apart: constants that all of them have."""
+    if isinstance(schema, list):
+        for each in schema:
+            yield from _tags(each, root)
+    elif isinstance(schema, Mapping):
+        for key in ("anyOf", "oneOf"):
+            listed = _list(schema.get(key))
+            found = [resolved(option, root).get("properties") for option in listed]
+            options = [each for each in found if isinstance(each, Mapping)]
+            if len(listed) == len(options) > 1:
+                yield from (name for name in options[0] if all(_is_constant(each.get(name)) for each in options))
+        for key, value in schema.items():
+            if key not in DATA:
+                yield from _tags(list(value.values()) if key in NAMED and isinstance(value, Mapping) else value, root)
+
+
+def names_are_followed(names: object) -> bool:
+    """Return whether a `propertyNames` lists names or has a pattern, which other keywords can say."""
+    if not isinstance(names, Mapping):
+        return False
+    listed = names.get("enum", [names.get("const")])
+    texts = isinstance(listed, list) and bool(listed) and all(isinstance(each, str) for each in listed)
+    pattern = isinstance(names.get("pattern"), str) and not is_unread(names["pattern"])
+    return texts or (pattern and names.keys() <= {"pattern", "type"})
+
+
+def _by_name(closed: dict[str, Any]) -> dict[str, Any]:
+    """Return an object's schema with its names in `properties` or `patternProperties`, not in `propertyNames`."""
+    names, value = closed["propertyNames"], closed.get("additionalProperties", {})
+    rest = {key: each for key, each in closed.items() if key != "propertyNames"} | {"additionalProperties": False}
+    if "enum" in names or "const" in names:
+        return rest | {"properties": dict.fromkeys(names.get("enum", [names.get("const")]), value)}
+    return rest | {"patternProperties": {names["pattern"]: value}}
+
+
+def _closed(schema: Any, strict: bool, tags: frozenset[str], inside_all_of: bool = False) -> Any:
     if not isinstance(schema, Mapping):
         return schema
     closed: dict[str, Any] = {}
     for key, value in schema.items():
         if key in DATA:
             closed[key] = value
+        elif says_nothing(key, value):
+            continue
         elif key == "pattern" and is_unread(value) and (not strict or isinstance(schema.get("format"), str)):
             continue  # of an e-mail address, say, which its format describes as well
         elif value is None:  # as servers of tools in Go write what they have not
             closed |= {"properties": {}} if key == "properties" else {}
         elif key in NAMED and isinstance(value, Mapping):
-            closed[key] = {name: _closed(each, strict) for name, each in value.items()}
+            closed[key] = {name: _closed(each, strict, tags) for name, each in value.items()}
         elif isinstance(value, list):
-            closed[key] = [_closed(each, strict, inside_all_of or key == "allOf") for each in value]
+            closed[key] = [_closed(each, strict, tags, inside_all_of or key == "allOf") for each in value]
         else:
-            closed[key] = _closed(value, strict)
+            closed[key] = _closed(value, strict, tags)
+    if names_are_followed(closed.get("propertyNames")) and not (
+        closed.get("properties") or "patternProperties" in closed
+    ):
+        return _by_name(closed)
     properties = closed.get("properties")
     combined = inside_all_of or {"allOf", "anyOf", "oneOf", "$ref", "patternProperties"} & closed.keys()
     if isinstance(properties, dict) and not combined and "additionalProperties" not in closed:
         missing = [name for name in _list(closed.get("required")) if isinstance(name, str) and name not in properties]
         closed |= {"properties": properties | {name: {} for name in missing}, "additionalProperties": False}
+    if isinstance(properties, dict) and (told := [name for name in tags if _is_constant(properties.get(name))]):
+        closed["required"] = list(dict.fromkeys([*_list(closed.get("required")), *told]))
     return closed
+
+
+def _is_constant(schema: Any) -> bool:
+    return isinstance(schema, Mapping) and ("const" in schema or len(_list(schema.get("enum"))) == 1)
 
 
 def part_of(schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:

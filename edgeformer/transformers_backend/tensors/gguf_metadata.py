@@ -1,8 +1,14 @@
 """The config of a GGUF file as transformers itself reads it, for the comparison before an export."""
 
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from edgeformer.errors import require
 from edgeformer.transformers_backend.transformers_shim import transformers
 
 PLAIN = (bool, int, float, str)
@@ -15,9 +21,36 @@ def read_gguf_config(folder: Path, file: Path) -> dict[str, Any]:
     folder: with a link to the file.
     """
     link = next(path.name for path in sorted(folder.iterdir()) if path.suffix == file.suffix)
-    found, _ = transformers.PreTrainedConfig.get_config_dict(folder, gguf_file=link, local_files_only=True)
+    with quick_headers():
+        found, _ = transformers.PreTrainedConfig.get_config_dict(folder, gguf_file=link, local_files_only=True)
     return {
         name: value
         for name, value in found.items()
         if isinstance(value, PLAIN) and not name.startswith("_") and not name.endswith("_token_id")
     }
+
+
+@contextmanager
+def quick_headers() -> Iterator[None]:
+    """Let the package `gguf` read headers without an object of `numpy.memmap` for each number and text.
+
+    It makes several for every token of a vocabulary and every merge, and transformers reads a header two times, and
+    builds the table of names once for every module. The values are the same.
+    """
+    package: Any = require("gguf", "gguf")
+    reader: Any = require("gguf.gguf_reader", "gguf").GGUFReader
+    plain, name_map = getattr(reader, "_get", None), package.get_tensor_name_map
+    if plain is None:  # another version of the package
+        yield
+        return
+
+    def cut(self: Any, offset: int, dtype: Any, count: int = 1, override_order: str | None = None) -> Any:
+        if not count or (override_order or self.byte_order) == "S":
+            return plain(self, offset, dtype, count, override_order)
+        return np.frombuffer(self.data, dtype, int(count), int(offset))
+
+    reader._get, package.get_tensor_name_map = cut, functools.cache(name_map)
+    try:
+        yield
+    finally:
+        reader._get, package.get_tensor_name_map = plain, name_map

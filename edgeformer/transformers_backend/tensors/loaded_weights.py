@@ -8,7 +8,7 @@ that they stay mapped to the files and take no memory by themselves, but for tho
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from edgeformer.checkpoints.expert_weights import LazyWeights
 from edgeformer.checkpoints.weight_map import find_weight_files
+from edgeformer.transformers_backend.tensors.gguf_metadata import quick_headers
 from edgeformer.transformers_backend.transformers_shim import transformers
 
 ADAPTER = "adapter_config.json"
@@ -79,7 +80,8 @@ def load_weights(model: Any, folder: Path, allow_pickle: bool = False) -> Loaded
     dtype = _widest(folder)
     if dtype.itemsize < 4 and _computes_positions(model):
         dtype = torch.float32  # half precision would round the tables that the module computes
-    with _without_adapter(folder) as plain, _no_progress_bar():
+    reading = quick_headers() if files.gguf else nullcontext()
+    with _without_adapter(folder) as plain, _no_progress_bar(), reading:
         loaded, report = type(model).from_pretrained(
             plain, config=model.config, dtype=dtype, **kind,
             attn_implementation="eager", local_files_only=True, trust_remote_code=False, output_loading_info=True,

@@ -48,7 +48,7 @@ def paragraph(report: Report) -> str:
         loss = report.quantization
         sentences.append(
             f"Quantization causes a mean KL divergence of {figure(loss.mean_kl)} nats from the original model, and "
-            f"changes the top-1 token at {figure(100 - 100 * loss.top1_agreement)} % of positions (on random tokens)."
+            f"changes the top-1 token at {figure(100 - 100 * loss.top1_agreement)} % of positions (on {loss.texts})."
         )
     return " ".join(sentences)
 
@@ -126,7 +126,7 @@ def _loss_words(rounding: Rounding) -> str:
     return (
         f"KL divergence {figure(rounding.mean_kl)} nats in the mean and {figure(rounding.max_kl)} at most, the same "
         f"top-1 token at {figure(100 * rounding.top1_agreement, 100)} % of positions, normalised mean squared error "
-        f"{figure(rounding.nmse)}"
+        f"{figure(rounding.nmse)} on {rounding.texts}"
     )
 
 

@@ -2,7 +2,6 @@
 
 import itertools
 from collections import defaultdict
-from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -17,11 +16,13 @@ from edgeformer.export.parity.report import Rounding
 from edgeformer.export.parity.samples import random_tokens, text_samples
 from edgeformer.export.parity.tolerances import UNIT_ROUNDOFF
 from edgeformer.export.parity.trials.protocol import Array, Outputs, Row, TextTrial
+from edgeformer.export.parity.trials.references import Original
 from edgeformer.export.reference.quantized_caches import fake_quantize_cache
-from edgeformer.export.reference.reference import Reference
 
 FAR_CACHE_BYTES = 400_000_000
 """Size limit of a synthetic past, in bytes of float32; where the context holds more, the past is as long as fits."""
+LOSS_TEXTS = ("English", "French and German", "code", "chat")
+"""The texts on which the loss of rounding is measured."""
 WINDOW_TOKENS, WINDOW_CHUNK = 6, 3
 """Tokens that are fed behind a past longer than every window, and how many of them form the first chunk."""
 
@@ -163,17 +164,26 @@ class DecoderTrial(TextTrial):
         logits = (feeding.after_past(graph, tokens, length, arrays, chunk) for graph in graphs)
         self.judge.logits(run, what, (row.piece(each) for each in logits), behind=length)
 
-    def rounding(self, original: Mapping[str, Tensor], *, by_graph: bool = False) -> Rounding | None:
-        """Compare stored with original weights on random tokens; None where nothing changed or all logits are 0."""
+    def rounding(self, original: Original, *, by_graph: bool = False) -> Rounding | None:
+        """Compare stored with original weights; None where nothing changed or all logits are 0.
+
+        The texts are natural ones where there is a tokenizer. On random tokens a trained model is at a loss, and
+        rounding changes its guesses by many times as much as what it knows.
+        """
         manifest, arithmetic = self.setup.manifest, self.setup.manifest.plan.arithmetic
         stored = torch.bfloat16 if manifest.plan.precision == "bf16" else TORCH_PRECISIONS[arithmetic]
-        given = next(iter(original.values())).dtype
+        given = next(iter(original.weights.values())).dtype
         if not (by_graph or manifest.plan.quantization) and torch.promote_types(given, stored) == stored:
             return None
-        tokens = random_tokens(self.extent.main, manifest.vocab_size)
-        ids = torch.from_numpy(tokens)[None]
-        expected = Reference(self.setup.model_spec, original).run(ids)[0][0].numpy()
-        logits = feeding.prefill(self.graphs[0], tokens)[0] if by_graph else self.float64.run(ids)[0][0].numpy()
+        length = self.extent.main
+        natural = (self.setup.folder / "tokenizer.json").is_file()
+        samples = text_samples(self.setup.folder, length, LOSS_TEXTS) if natural else []
+        texts = np.stack(samples or [random_tokens(length, manifest.vocab_size)])
+        expected = original.logits(texts)
+        if by_graph:
+            logits = np.concatenate([feeding.prefill(self.graphs[0], tokens)[0] for tokens in texts])
+        else:
+            logits = self.float64.run(torch.from_numpy(texts))[0].flatten(0, 1).numpy()
         errors = Errors(UNIT_ROUNDOFF[arithmetic])
         errors.add(logits, logits, expected)
         if not errors.has_scale:
@@ -184,4 +194,5 @@ class DecoderTrial(TextTrial):
             max_kl=figures["max KL"][0],
             top1_agreement=float(np.mean(logits.argmax(-1) == expected.argmax(-1))),
             nmse=figures["nmse"][0],
+            texts="natural texts" if samples else "random tokens",
         )

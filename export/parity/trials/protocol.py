@@ -23,7 +23,7 @@ from edgeformer.export.parity import feeding
 from edgeformer.export.parity.feeding import Graph, Side
 from edgeformer.export.parity.judge import Caches, Judge, Piece, compare_greedy
 from edgeformer.export.parity.report import Greedy, Rounding, StateError
-from edgeformer.export.parity.trials.references import References
+from edgeformer.export.parity.trials.references import Original, References
 from edgeformer.export.progress import Progress
 from edgeformer.export.reference.reference import Reference
 from edgeformer.layers import LayerCache
@@ -127,12 +127,12 @@ class Setup:
     kernels: KernelChoice = BODIES
     references: References | None = None
 
-    def make_references(self, *, remember: bool = False) -> References:
-        """Return the references for trials of this setup."""
+    def make_references(self, *, remember: bool = False, earlier: References | None = None) -> References:
+        """Return the references for trials of this setup. earlier: those of one that differs in its orders alone."""
         manifest = self.manifest
         return References(
             self.model_spec, self.weights, TORCH_PRECISIONS[manifest.plan.arithmetic], self.activations,
-            manifest.cache_scales, self.summation_orders, remember=remember,
+            manifest.cache_scales, self.summation_orders, remember=remember, earlier=earlier,
         )  # fmt: skip
 
 
@@ -192,8 +192,8 @@ class Trial(ABC):
     def run(self) -> None:
         """Run everything and fill `judge` and `greedy`. Raises onnxruntime's errors where it cannot run a graph."""
 
-    def rounding(self, original: Mapping[str, Tensor], *, by_graph: bool = False) -> Rounding | None:
-        """Measure what storing `original` weights as the graph does changes; None where that is not measured.
+    def rounding(self, original: Original, *, by_graph: bool = False) -> Rounding | None:
+        """Measure what storing the original weights as the graph does changes; None where that is not measured.
 
         by_graph: compare what the graph computes, with all its own rounding, instead of float64 over stored weights.
         """

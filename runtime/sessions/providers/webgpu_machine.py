@@ -136,10 +136,9 @@ def webgpu_machine(ort: Any, options: WebGpuOptions) -> WebGpuMachine:
     hardware = devices[0].device
     software = "GPU" not in str(hardware.type)
     device = "a driver in software" if software else f"a GPU of {hardware.vendor or f'vendor {hardware.vendor_id:#x}'}"
-    said, problem = _failure(ort, options, "float32"), None
-    if said is not None:
-        problem = f"{said}. Install a driver for {'Vulkan' if sys.platform.startswith('linux') else 'the GPU'}"
-    return WebGpuMachine(onnxruntime=ort.__version__, plugin=plugin, device=device, software=software, problem=problem)
+    said, api = _failure(ort, options, "float32"), "Vulkan" if sys.platform.startswith("linux") else "the GPU"
+    wrong = None if said is None else f"{said}. Install a driver for {api}"
+    return WebGpuMachine(onnxruntime=ort.__version__, plugin=plugin, device=device, software=software, problem=wrong)
 
 
 @cache

@@ -1,0 +1,319 @@
+"""One verification of a subject: its stages, their checks, and the report that they make."""
+
+import platform
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+
+from edgeformer import __version__
+from edgeformer.errors import BundleError
+from edgeformer.export.bundle.stored_weights import StoredWeights
+from edgeformer.export.importers.opened_bundle import Subject
+from edgeformer.export.parity.float_products import open_with_float_products
+from edgeformer.export.parity.placement import judge_placement
+from edgeformer.export.parity.report import KERNELS, REPORT_VERSION, Check, Report
+from edgeformer.export.parity.trials.graph_forms import FORM_TRIALS, FormSetup
+from edgeformer.export.parity.trials.kinds import TRIALS
+from edgeformer.export.parity.trials.protocol import Setup, Trial
+from edgeformer.export.parity.trials.quantized_cache import judge_quantized_cache, judge_scales
+from edgeformer.export.parity.trials.quantized_weights import judge_weights
+from edgeformer.export.parity.trials.references import Original, References
+from edgeformer.export.parity.trials.smoothing import judge_smoothing, smoothed_as_stored
+from edgeformer.export.progress import Progress
+from edgeformer.export.reference.reference import CastWeights
+from edgeformer.manifest.graph_forms import FORMS
+from edgeformer.manifest.parts import sha256
+from edgeformer.manifest.providers import Provider
+from edgeformer.options.export import VerifyMode
+from edgeformer.runtime.sessions.kernel_report import KernelReport, report_files
+from edgeformer.runtime.sessions.kernels import KernelChoice, choose_kernels
+from edgeformer.runtime.sessions.providers import sessions_of
+from edgeformer.runtime.sessions.session import (
+    choose_provider,
+    onnxruntime,
+    onnxruntime_errors,
+    open_session,
+    usable_cores,
+)
+
+PLACEMENT = "placement"
+"""The stage that checks which nodes the provider runs."""
+PLAIN = "plain"
+"""The level of kernels without SIMD."""
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """The outcome of a verification whose failures are checked again.
+
+    stages: the checks of each stage, by the beginning of their names. references: those of graphs as clients use them,
+    where they were remembered.
+    """
+
+    report: Report
+    stages: Mapping[str, Sequence[Check]]
+    references: References | None
+
+
+class Verification:
+    """One comparison of the graphs of a subject with its model; `run` makes the report.
+
+    earlier: a verification of the same subject. Only its stages that failed are run again.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        mode: VerifyMode,
+        progress: Progress,
+        summation_orders: int = 1,
+        earlier: Earlier | None = None,
+    ):
+        folder, manifest, model_spec = subject.folder, subject.manifest, subject.model_spec
+        self.subject = subject
+        self.summation_orders = summation_orders
+        self.checks: list[Check] = []
+        self.stages: dict[str, Sequence[Check]] = {}
+        self._earlier = earlier
+        self._start = time.perf_counter()
+        self._ran = True
+        self._weights = smoothed_as_stored(folder, manifest, model_spec, subject.weights)
+        # The dequantized integers of a quantized bundle; the graph and the reference both read them.
+        self._quantized = (
+            StoredWeights(folder, manifest, model_spec) if manifest.plan.quantization is not None else None
+        )
+        stored = self._weights if self._quantized is None else self._quantized
+        self._setup = Setup(
+            folder=folder,
+            manifest=manifest,
+            provider=choose_provider(manifest.plan.provider, manifest),
+            model_spec=model_spec,
+            weights=CastWeights(self._weights, torch.bfloat16) if manifest.plan.precision == "bf16" else stored,
+            mode=mode,
+            progress=progress,
+            summation_orders=summation_orders,
+        )
+        self._kernel_choice = choose_kernels(self._setup.provider)
+        tried = [name for name in manifest.graphs if FORMS[name].steps or FORMS[name].beside]
+        self._graphs = [folder / manifest.graphs[name].file for name in tried]
+
+    def run(self) -> Report:
+        """Run all stages; a graph that onnxruntime refuses to run gives a failed check."""
+        self._keeps(PLACEMENT, settled=True)
+        stored = self._run_trial("", lambda: self._setup, self._open_judged)
+        self._judge_smoothing()
+        used = self._judge_quantized() or (None if self.subject.manifest.cache_scales is None else stored)
+        self._judge_quantized_cache(stored)
+        self._judge_other_graphs()
+        report = self._report(stored, used)
+        del stored, used  # onnxruntime's copies of the weights, and soon those of the kernels
+        return self._judge_kernels(report)
+
+    def _open_judged(self) -> list[Any]:
+        """Open the graphs as they are stored, and check where their nodes run."""
+        sessions = self._open_stored()
+        if PLACEMENT not in self.stages:
+            self._keep(PLACEMENT, judge_placement(self._graphs, sessions, self._setup.provider))
+        return sessions
+
+    def _open_stored(self) -> list[Any]:
+        """Open the graphs without the rounding of activations, so that their products read what the integers mean."""
+        formats = {} if self._quantized is None else self._quantized.formats
+        if any(form.block is None for form in formats.values()):  # per-token activations
+            return [open_with_float_products(path, self._setup.provider) for path in self._graphs]
+        # Prepacking would copy every weight, and let onnxruntime multiply quantized weights with rounded activations.
+        return [open_session(path, self._setup.provider, prepack=False) for path in self._graphs]
+
+    def _judge_smoothing(self) -> None:
+        """Check that smoothing leaves the model what it is."""
+        if self._weights is not self.subject.weights and not self._keeps("smoothing", settled=True):
+            check = judge_smoothing(self.subject.model_spec, self.subject.weights, self._weights)
+            self._keep("smoothing", [check])
+
+    def _judge_quantized(self) -> Trial | None:
+        """Check quantized weights; run the graphs as clients do, against eager PyTorch that rounds activations, too."""
+        if self._quantized is None:
+            return None
+        if not self._keeps("weights", settled=True):
+            self._keep("weights", judge_weights(self._weights, self._quantized))
+        return self._run_trial("int8 activations, ", lambda: self._as_used, self._open_used)
+
+    def _open_used(self) -> list[Any]:
+        """Open the graphs as clients do."""
+        return [open_session(path, self._setup.provider) for path in self._graphs]
+
+    @cached_property
+    def _as_used(self) -> Setup:
+        """The setup of graphs as clients use them, with all of their rounding."""
+        setup = replace(self._setup, mode="quick")
+        if self._quantized is not None:
+            setup = replace(setup, weights=self._quantized, activations=self._quantized.formats)
+        earlier = None if self._earlier is None else self._earlier.references
+        return replace(setup, references=setup.make_references(remember=bool(self._kernels.kernels), earlier=earlier))
+
+    @property
+    def references(self) -> References | None:
+        """The references of graphs as clients use them, where there are any yet."""
+        return self._as_used.references if "_as_used" in vars(self) else None
+
+    @cached_property
+    def _kernels(self) -> KernelReport:
+        """The report of what runs the graphs' functions where edgeformer's own kernels are used."""
+        return report_files(self._graphs, self._kernel_choice)
+
+    def _judge_kernels(self, report: Report) -> Report:
+        """Run the graphs with edgeformer's own kernels, at each SIMD level of this machine, with the same limits.
+
+        Returns the report with these checks, and with a sentence about the kernels if the graphs have functions.
+        """
+        found, library = self._kernels, self._kernel_choice.library
+        if library is None or not found.kernels:
+            said = {"kernels": f"none were run: {found.reason}"} if found.bodies else {}
+            return replace(report, environment=report.environment | said)
+        # Plain C++ is slow, and nothing that has SIMD runs it; a full verification does.
+        simd = tuple(level for level in library.levels if level != PLAIN)
+        levels = library.levels if self._setup.mode == "full" or not simd else simd
+        for done, level in enumerate(levels):
+            self._setup.progress(f"running kernels, {level}", 0.96 + 0.03 * done / len(levels))
+            kernels = replace(self._kernel_choice, level=level)
+            checks: list[Check] = []
+            if not self._keeps(f"{KERNELS}{level}, "):
+                self._stage(partial(self._run_with, kernels, checks), checks, f"{KERNELS}{level}, ")
+        return replace(
+            report,
+            checks=tuple(self.checks),
+            seconds=self._seconds(),
+            environment=report.environment | {"kernels": f"{found.describe()}; run at {', '.join(levels)}"},
+        )
+
+    def _run_with(self, kernels: KernelChoice, checks: list[Check]) -> None:
+        """Run all graphs with kernels, and fill `checks`. Raises BundleError where a kernel refuses a graph."""
+        provider = self._setup.provider
+        trial = _trial(self._as_used, [open_session(path, provider, kernels=kernels) for path in self._graphs])
+        trial.run()
+        checks += trial.judge.checks
+
+    def _judge_quantized_cache(self, stored: Trial | None) -> None:
+        """Check a quantized cache over the numbers that the graph stored, which leaves nothing to round."""
+        scales = self.subject.manifest.cache_scales
+        if scales is None or self._keeps(f"{scales.precision} cache, ", settled=True):
+            return
+        assert stored is not None, "a first verification runs every trial"
+        graph = stored.graphs[0]
+        setup, checks = self._setup, judge_scales(self.subject.folder, self.subject.manifest)
+        setup.progress(f"running the {scales.precision} cache", 0.93)
+        stage = partial(judge_quantized_cache, graph, setup.model_spec, setup.weights, setup.provider.on_device)
+        self._stage(lambda: checks.extend(stage()), checks, f"{scales.precision} cache, ")
+
+    def _judge_other_graphs(self) -> None:
+        """Check the graphs that have trials of their own."""
+        given = FormSetup(
+            setup=self._setup, adapters=self.subject.adapters,
+            formats={} if self._quantized is None else self._quantized.formats, kernels=self._kernel_choice,
+        )  # fmt: skip
+        for form in (form for form in self.subject.manifest.graphs if form in FORM_TRIALS):
+            for name, judge in FORM_TRIALS[form](given):
+                self._setup.progress(f"running {name.partition(',')[0]}", 0.95)
+                checks: list[Check] = []
+                if not self._keeps(name):
+                    self._stage(partial(_extend, checks, judge), checks, name)
+
+    def _run_trial(self, prefix: str, setup: Callable[[], Setup], open_graphs: Callable[[], list[Any]]) -> Trial | None:
+        """Run a trial, and keep its checks under `prefix`; return None where those of an earlier one are kept."""
+        if self._keeps(prefix):
+            return None
+        trial = _trial(setup(), open_graphs())
+        self._stage(trial.run, trial.judge.checks, prefix)
+        return trial
+
+    def _keeps(self, stage: str, *, settled: bool = False) -> bool:
+        """Keep the checks of an earlier verification, if there was one and they passed; return whether they are kept.
+
+        settled: checks in which no run of eager PyTorch takes part are kept if they failed, too.
+        """
+        if self._earlier is None:
+            return False
+        checks = self._earlier.stages.get(stage, ())
+        if not settled and not all(check.passed for check in checks):
+            return False
+        self._keep(stage, checks)
+        return True
+
+    def _keep(self, stage: str, checks: Sequence[Check]) -> None:
+        self.stages[stage] = checks
+        self.checks += checks
+
+    def _stage(self, run: Callable[[], None], checks: list[Check], prefix: str) -> None:
+        """Run a stage that fills `checks`, and keep them under `prefix`."""
+        kinds: tuple[type[Exception], ...] = (*onnxruntime_errors(), BundleError)
+        try:
+            run()
+        except kinds as error:  # a kernel that refuses its inputs
+            reason, nan = "a graph that onnxruntime cannot run computes nothing", float("nan")
+            checks.append(Check(name="run", what=str(error), value=nan, limit=0.0, eager=None, reason=reason))
+            self._ran = False
+        self._keep(prefix, [replace(check, name=prefix + check.name) for check in checks])
+
+    def _report(self, stored: Trial | None, used: Trial | None) -> Report:
+        """Make the report. used: the trial with all of the graph's rounding, where there is another than `stored`."""
+        if self._earlier is not None:
+            report = self._earlier.report
+            if stored is not None:
+                states, curves = tuple(stored.judge.states), tuple(stored.judge.curves)
+                report = replace(report, greedy=stored.greedy, states=states, curves=curves)
+            checks = tuple(self.checks)
+            return replace(report, checks=checks, seconds=self._seconds(), orders=self.summation_orders)
+        assert stored is not None, "a first verification runs every trial"
+        manifest, mode = self.subject.manifest, self._setup.mode
+        # Where the original weights are not known, what storing them changed cannot be measured.
+        known = self._ran and not isinstance(self._weights, StoredWeights)
+        measured = known and (self._quantized is not None or mode == "full")
+        original = Original(self.subject.model_spec, self._weights)
+        return Report(
+            version=REPORT_VERSION,
+            mode=mode,
+            reference=f"float64 PyTorch, {self.subject.reference}",
+            precision=manifest.plan.precision,
+            environment=_environment(self._setup.provider),
+            hashes=manifest.graph_hashes() or {manifest.graph: sha256(self.subject.folder / manifest.graph)},
+            seconds=self._seconds(),
+            checks=tuple(self.checks),
+            greedy=stored.greedy,
+            states=tuple(stored.judge.states),
+            curves=tuple(stored.judge.curves),
+            rounding=stored.rounding(original) if measured else None,
+            quantization=used.rounding(original, by_graph=True) if known and used is not None else None,
+            orders=self.summation_orders,
+        )
+
+    def _seconds(self) -> float:
+        """Return the seconds since the start."""
+        return round(time.perf_counter() - self._start, 2)
+
+
+def _extend(checks: list[Check], judge: Callable[[], list[Check]]) -> None:
+    checks += judge()
+
+
+def _trial(setup: Setup, sessions: Sequence[Any]) -> Trial:
+    """Return the trial of a kind of model over open graphs."""
+    return TRIALS[setup.model_spec.task](setup, sessions)
+
+
+def _environment(provider: Provider) -> dict[str, str]:
+    return {
+        "edgeformer": __version__,
+        "onnxruntime": onnxruntime().__version__,
+        "provider": provider.name,
+        **sessions_of(provider).environment(onnxruntime()),
+        "TF32": "off",
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()}, {sys.platform}",
+        "threads": str(usable_cores()),
+    }
