@@ -27,8 +27,13 @@ def random_tokens(length: int, vocab_size: int, salt: int = 0) -> NDArray[np.int
     return np.random.default_rng((SEED, salt)).integers(0, vocab_size, length)
 
 
-def text_samples(tokenizer_folder: Path, length: int, names: Iterable[str] = TEXTS) -> list[NDArray[np.int64]]:
-    """Return the token ids of the named texts, each cut or repeated to `length`, so that they are computed together."""
+def text_samples(
+    tokenizer_folder: Path, length: int, vocab_size: int, names: Iterable[str] = TEXTS
+) -> list[NDArray[np.int64]]:
+    """Return the token ids of the named texts, each cut or repeated to `length`, so that they are computed together.
+
+    A text with tokens beyond the model's vocabulary, which a tokenizer may have, is left out.
+    """
     tokenizer = Tokenizer(tokenizer_folder)
     tokens = [np.array(tokenizer.encode(TEXTS[name]), np.int64) for name in names]
-    return [np.resize(ids, length) for ids in tokens if len(ids)]
+    return [np.resize(ids, length) for ids in tokens if len(ids) and ids.max() < vocab_size]

@@ -25,7 +25,7 @@ WRONG = {
     "quantization": ({"block": 64}, "a Quantization or a QuantizationOverrides, or None"),
     "precision": ("int5", "one of fp32, fp16, bf16, int8, int4, or None"),
     "ops": (None, "one of ort, standard, portable"),
-    "provider": (["cpu"], "one of cpu, cuda"),
+    "provider": (["cpu"], "one of cpu, cuda, webgpu"),
     "overwrite": ("yes", "True or False"),
     "normalize": (1, "True or False, or None"),
     "context_length": ("128", "at least 1, or None"),

@@ -171,7 +171,7 @@ def test_cuda_where_there_is_none_is_an_error(tiny_llama_bundle):
 
 
 def test_an_unknown_provider_is_an_error(tiny_llama_bundle):
-    with pytest.raises(RequestError, match="provider is 'tpu'; it must be auto, cpu or cuda"):
+    with pytest.raises(RequestError, match="provider is 'tpu'; it must be auto, cpu, cuda or webgpu"):
         load(tiny_llama_bundle, provider="tpu")
 
 

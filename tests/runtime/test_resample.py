@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from edgeformer.runtime.media.pictures import processor, resample
+from edgeformer.runtime.media.pictures import resample
+from edgeformer.runtime.media.pictures.processors import processor
 
 SIZES = [
     ((1, 1), (7, 5)), ((1, 9), (4, 4)), ((9, 1), (1, 30)), ((33, 47), (16, 16)), ((16, 16), (33, 47)),

@@ -70,7 +70,7 @@ class DecoderTrial(TextTrial):
         texts = [random_tokens(extent.main, vocab_size)]
         texts.append(np.repeat(random_tokens(1, vocab_size, salt=2), extent.other))
         if extent.texts and (self.setup.folder / "tokenizer.json").is_file():
-            texts += text_samples(self.setup.folder, extent.other)
+            texts += text_samples(self.setup.folder, extent.other, vocab_size)
         missing = max(extent.batches) - len(texts)
         return texts + [random_tokens(extent.other, vocab_size, salt=3 + index) for index in range(missing)]
 
@@ -182,7 +182,7 @@ class DecoderTrial(TextTrial):
             return None
         length = self.extent.main
         natural = (self.setup.folder / "tokenizer.json").is_file()
-        samples = text_samples(self.setup.folder, length, LOSS_TEXTS) if natural else []
+        samples = text_samples(self.setup.folder, length, manifest.vocab_size, LOSS_TEXTS) if natural else []
         texts = np.stack(samples or [random_tokens(length, manifest.vocab_size)])
         expected = original.logits(texts)
         if by_graph:
