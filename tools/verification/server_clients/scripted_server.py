@@ -9,6 +9,7 @@ import contextlib
 import json
 import shutil
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,9 @@ from edgeformer.server.service.served import ServedModel
 ANSWER = "It is 22 degrees and sunny in Paris."
 ARGUMENTS = {"city": "Paris"}
 CALL = f'<tool_call>\n{{"name": "weather", "arguments": {json.dumps(ARGUMENTS)}}}\n</tool_call>'
+TOKEN_SECONDS = 0.005
+"""Seconds that a token takes at least. A stream gives what has come since its client last listened, so that the few
+tokens of tiny-llama would come in one piece where the machine is busy."""
 TURN, END = "<|im_start|>", "<|im_end|>"
 
 TEMPLATE = """\
@@ -64,6 +68,12 @@ def script_of(prompt: str) -> str | None:
     return CALL if asked.startswith("user\n") and "weather" in asked else None
 
 
+def slowed(ids: Any, logits: Any) -> Any:
+    """Return logits as they are, after `TOKEN_SECONDS`."""
+    time.sleep(TOKEN_SECONDS)
+    return logits
+
+
 def follow_script(served: ServedModel) -> None:
     """Let a model say what the script says. A grammar of the answer has to allow it."""
     submit, tokenizer = served.engine.submit, served.tokenizer
@@ -71,13 +81,13 @@ def follow_script(served: ServedModel) -> None:
     def scripted(prompt: Sequence[int], **options: Any) -> Any:
         said = script_of(tokenizer.decode(prompt, skip_special_tokens=False))
         if said is None:
-            return submit(prompt, **options)
+            return submit(prompt, logits_processors=[slowed], **options)
         tokens = [*tokenizer.encode(said, add_special_tokens=False), served.model.manifest.tokens.eos[0]]
 
         def forced(ids: Any, logits: Any) -> Any:
             kept = np.full_like(logits, -np.inf)
             kept[tokens[min(len(ids) - len(prompt), len(tokens) - 1)]] = 0
-            return kept
+            return slowed(ids, kept)
 
         return submit(prompt, logits_processors=[forced], **options)
 
