@@ -28,7 +28,8 @@ TRAINED_MASKS = 0.15 * 0.8
 def read_config(fields: Fields, context_length: int | None) -> EncoderConfig:
     """Read an ESM config.json."""
     fields.ignore("attention_probs_dropout_prob", "classifier_dropout", "hidden_dropout_prob", "tie_word_embeddings")
-    fields.ignore("esmfold_config", "hidden_act", "vocab_list")  # of a model that folds; its own GELU is always taken
+    fields.ignore("esmfold_config", "vocab_list")  # of a model that folds
+    fields.choice("hidden_act", {"gelu": None}, "gelu")  # transformers takes its own GELU, whatever is written
     for name in ("add_cross_attention", "is_decoder", "is_folding_model"):
         fields.choice(name, {False: None, None: None}, False)
     norm = read_norm(fields)
@@ -39,7 +40,7 @@ def read_config(fields: Fields, context_length: int | None) -> EncoderConfig:
     is_rotary = fields.choice("position_embedding_type", {"absolute": False, "rotary": True}, "absolute")
     base, first = fields.take("rope_theta", DEFAULT_BASE), 0 if is_rotary else (padding or 0) + 1
     if not is_rotary and padding is None:
-        raise ConfigError("config.json has no pad_token_id, behind whose row the table of positions begins.")
+        raise ConfigError("config.json has no pad_token_id; the table of positions begins behind its row.")
     context_length = read_context_length(fields, context_length, unused=first)
     attention = multi_head(hidden_size, fields.take("num_attention_heads"), bias=True, causal=False)
     rotary = RotaryConfig(rotary_dim=attention.head_dim, base=base, interleaved=False, scaling=None)
@@ -70,7 +71,7 @@ def _read_token_dropout(fields: Fields) -> TokenDropout | None:
     if not fields.take("token_dropout", False):
         return None
     if mask is None:
-        raise ConfigError("config.json has token_dropout = True and no mask_token_id, whose embedding is dropped.")
+        raise ConfigError("config.json has no mask_token_id; token_dropout = True drops its embedding.")
     return TokenDropout(mask_token=mask, trained=TRAINED_MASKS)
 
 

@@ -17,6 +17,7 @@ INCOMPLETE = {
     "clip": {"architectures": ["CLIPVisionModelWithProjection"]},
     "deepseek_v2": {"num_experts_per_tok": 2},
     "dots1": {"n_shared_experts": 1, "num_experts_per_tok": 6},
+    "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
     "glm4_moe": {"head_dim": 128},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 16},
     "siglip": {"architectures": ["SiglipVisionModel"]},
