@@ -21,7 +21,7 @@ import click
 ROOT = Path(__file__).parents[2]
 RUNS = ROOT / "docs/reference/benchmarks"
 PAGES = (ROOT / "docs/reference/benchmarks.md", ROOT / "README.md")
-README_MODELS = ("TinyLlama-1.1B", "SmolLM2-135M")
+README_MODELS, README_PROMPTS = ("TinyLlama-1.1B", "SmolLM2-135M"), (128, 512)
 MARKED = re.compile(r"(<!-- benchmarks: (?P<name>[^\n]+?) -->\n).*?(<!-- end -->\n)", re.S)
 
 Run = Mapping[str, Any]
@@ -125,14 +125,14 @@ def readme(runs: Sequence[Run]) -> str:
             for run in runs
             if run["tool"] == "compare_peers"
             and model.lower() in run["checkpoint"].lower()
-            and any(result["precision"] == "int4" for result in run["results"])
+            and {r["prompt_tokens"] for r in run["results"] if r["precision"] == "int4"}.issuperset(README_PROMPTS)
         )
         for model in README_MODELS
     ]
     peers = list(newest[0]["peers"])
     rows = []
     for model, run in zip(README_MODELS, newest, strict=True):
-        results = [r for r in run["results"] if r["precision"] == "int4" and r["prompt_tokens"] in (128, 512)]
+        results = [r for r in run["results"] if r["precision"] == "int4" and r["prompt_tokens"] in README_PROMPTS]
         for figure in ("prefill", "decode"):
             cells = [
                 ", ".join(spread(result["edgeformer_over"].get(peer, {}).get(figure), 2) for result in results)
