@@ -60,7 +60,7 @@ def machine(monkeypatch):
 
 @pytest.fixture(scope="module")
 def manifest(tiny_llama_bundle):
-    """Of a bundle for WebGPU."""
+    """The manifest of a bundle for WebGPU."""
     manifest = Manifest.read(tiny_llama_bundle)
     return replace(manifest, plan=replace(manifest.plan, provider="webgpu"))
 

@@ -143,7 +143,7 @@ def test_attention_to_a_source_takes_no_mask(tmp_path):
 
 
 def test_swiftshader_has_no_float16_and_small_subgroups(bundle, adapter):
-    """What is tried of an adapter finds both."""
+    """A trial of the adapter finds both."""
     if os.environ.get("VK_ICD_FILENAMES") != str(SWIFTSHADER):
         pytest.skip("2026-11-28: another driver than SwiftShader may have either")
     manifest = Manifest.read(bundle)

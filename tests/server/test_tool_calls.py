@@ -12,7 +12,7 @@ from edgeformer.runtime.text.tokenizer import Tokenizer
 from edgeformer.server.tool_calls.gemma import Gemma
 from edgeformer.server.tool_calls.harmony import CALL, Harmony
 from edgeformer.server.tool_calls.json_objects import JsonObjects
-from edgeformer.server.tool_calls.lark import arguments_schema
+from edgeformer.server.tool_calls.lark import MAX_FORMS, arguments_schema, objects_of, values_of
 from edgeformer.server.tool_calls.named_json import DeepSeek, Mistral, NameAndJson
 from edgeformer.server.tool_calls.pythonic import Pythonic
 from edgeformer.server.tool_calls.reader import ToolCallReader
@@ -467,3 +467,13 @@ def test_marks_that_are_special_tokens_are_tokens_in_a_grammar():
     functions = [{"name": "weather", "parameters": arguments_schema(STRICT)}]
     grammar = FORMATS["hermes"].grammar(functions, {"<tool_call>": 7, "</tool_call>": 8}, forced=True)
     assert "<[7]>" in grammar and "<[8]>" in grammar and "tool_call" not in grammar
+
+
+@pytest.mark.parametrize("keyword", ["anyOf", "oneOf"])
+def test_schemas_that_lead_back_to_themselves_are_read_in_bounded_steps(keyword):
+    """A body of a few hundred bytes may name options that double at each look; without a bound this takes hours."""
+    schema = {"$defs": {"a": {keyword: [{"$ref": "#/$defs/a"}] * 40}}, "$ref": "#/$defs/a"}
+    assert values_of(schema, schema) is None
+    assert len(objects_of(schema, schema)) <= MAX_FORMS
+    told_apart = {"anyOf": [{"properties": {name: {}}, "required": [name]} for name in "abc"]}
+    assert [form.needed for form in objects_of(told_apart, told_apart)] == [["a"], ["b"], ["c"]]

@@ -262,7 +262,7 @@ def recording(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def heard(recording):
-    """What the pipeline of transformers hears: text, and words with their times."""
+    """The answer of transformers' pipeline: text, and words with their times."""
     folder = checkpoint("whisper-tiny-en")
     model = transformers.WhisperForConditionalGeneration.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager"

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 WHITESPACE = r" |\n[ \t]{0,20}"
@@ -315,15 +316,23 @@ def types_of(schema: Any, root: Mapping[str, Any]) -> set[str]:
     return types
 
 
-def values_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> list[Any] | None:
-    """Return the values that a schema names, also by several options; None where it names none."""
+def values_of(
+    schema: Any, root: Mapping[str, Any], depth: int = 0, visits: Iterator[int] | None = None
+) -> list[Any] | None:
+    """Return the values that a schema names, also by several options; None where it names none.
+
+    visits: the schemas that may still be looked at, for options may lead back to each other.
+    """
+    visits = iter(range(MAX_OPTIONS)) if visits is None else visits
+    if next(visits, None) is None:
+        return None
     found = resolved(schema, root)
     if "const" in found:
         return [found["const"]]
     if isinstance(found.get("enum"), list):
         return list(found["enum"]) or None
     options = _list(found.get("anyOf", found.get("oneOf")))
-    parts = [values_of(option, root, depth + 1) for option in options] if depth < MAX_NESTED else []
+    parts = [values_of(option, root, depth + 1, visits) for option in options] if depth < MAX_NESTED else []
     return None if not parts or None in parts else [value for part in parts for value in part or ()]
 
 
@@ -349,11 +358,14 @@ class ObjectForm:
         return ObjectForm({**self.properties, **other.properties}, list(needed), self.extra or other.extra)
 
 
-def objects_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> list[ObjectForm]:
+def objects_of(
+    schema: Any, root: Mapping[str, Any], depth: int = 0, visits: Iterator[int] | None = None
+) -> list[ObjectForm]:
     """Return the forms that an object may have: one for each option of `anyOf` and `oneOf`; parts of `allOf` are one.
 
-    root: the schema that pointers lead into.
+    root: the schema that pointers lead into. visits: as in `values_of`.
     """
+    visits = iter(range(MAX_OPTIONS)) if visits is None else visits
     found = resolved(schema, root)
     properties = found.get("properties")
     properties = dict(properties) if isinstance(properties, Mapping) else {}
@@ -362,12 +374,15 @@ def objects_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> list[Obj
     named = list(patterns.values()) if isinstance(patterns, Mapping) else []
     extra = {"anyOf": named} if len(named) > 1 else named[0] if named else found.get("additionalProperties", False)
     forms = [ObjectForm(properties, needed, extra)]
-    if depth >= MAX_NESTED:
+    if depth >= MAX_NESTED or next(visits, None) is None:
         return forms
     for part in _list(found.get("allOf")):
-        forms = [form & each for form in forms for each in objects_of(part, root, depth + 1)][:MAX_FORMS]
+        forms = [form & each for form in forms for each in objects_of(part, root, depth + 1, visits)]
+        del forms[MAX_FORMS:]
     for key in ("anyOf", "oneOf"):
-        options = [each for option in _list(found.get(key)) for each in objects_of(option, root, depth + 1)]
+        listed = _list(found.get(key))
+        found_in = (each for option in listed for each in objects_of(option, root, depth + 1, visits))
+        options = list(islice(found_in, MAX_FORMS))
         forms = [form & each for form in forms for each in options][:MAX_FORMS] or forms
     return forms
 
