@@ -470,7 +470,7 @@ def test_marks_that_are_special_tokens_are_tokens_in_a_grammar():
 
 
 @pytest.mark.parametrize("keyword", ["anyOf", "oneOf"])
-def test_schemas_that_lead_back_to_themselves_are_read_in_bounded_steps(keyword):
+def test_options_that_lead_back_to_themselves_take_bounded_steps(keyword):
     """A body of a few hundred bytes may name options that double at each look; without a bound this takes hours."""
     schema = {"$defs": {"a": {keyword: [{"$ref": "#/$defs/a"}] * 40}}, "$ref": "#/$defs/a"}
     assert values_of(schema, schema) is None
