@@ -248,6 +248,8 @@ def _sizes(manifest: Manifest) -> dict[str, object]:
     if manifest.pictures is not None and model is not None:
         tokens = model.picture_tokens if isinstance(model, PictureTextConfig) else model.input_stack.context_length
         rows["pictures"] = manifest.pictures.described(tokens)
+    if manifest.provenance.left_out is not None:
+        rows["left out"] = "; ".join(map(str, manifest.provenance.left_out))
     if cache.num_layers:
         kind = "" if manifest.cache_scales is None else f", {manifest.cache_scales.precision}"
         rows["cache"] = f"{cache.elements_per_token * cache_element_bytes(manifest):,} bytes a token{kind}"
