@@ -107,8 +107,10 @@ class Decoder(Stack):
         layer_inputs = None
         if self.config.per_layer_embedding is not None:
             embedding = self.per_layer_embedding
-            read = layer_rows is None
-            layer_inputs = embedding(input_ids, x) if read else embedding.added(embedding.projected(x), layer_rows)
+            if layer_rows is None:
+                layer_inputs = embedding(input_ids, x)
+            else:
+                layer_inputs = embedding.added(embedding.projected(x), layer_rows)
         run = Run(attention_mask, positions, key_positions, biases, source_mask, token_mask, layer_inputs=layer_inputs)
         return (x if self.config.blocks[0].altup is None else self.streams(x)), run
 

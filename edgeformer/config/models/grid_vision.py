@@ -78,8 +78,8 @@ class GridVisionConfig(StackConfig):
         check(plain, self, "blocks", "with self-attention and nothing that reads other inputs")
         for attention in self.attentions:
             axes = 1 if self.alternating else 2
-            halves = attention.rotary is not None and bool(attention.rotary.halves)
-            whole = not halves or (attention.head_dim == 2 * attention.rotary.rotary_dim and not self.alternating)
+            rotary = attention.rotary
+            whole = rotary is None or not rotary.halves or attention.head_dim == 2 * rotary.rotary_dim
             check(whole, self, "blocks", "with rotary embeddings for all of a half of a head, where halves turn")
             turns = attention.rotary is None or axes * attention.rotary.rotary_dim <= attention.head_dim
             check(turns and not attention.causal, self, "blocks", "not causal, with rotary embeddings for half a head")

@@ -204,10 +204,11 @@ class Attention(nn.Module):
         if context.rotary is not None and rotary is not None:
             tables = context.rotary.cos, context.rotary.sin
             rows = context.rotary.rows if isinstance(context.rotary, TokenAngles) else context.positions
-            if rotary.halves:  # each is a head of a token of its own
-                shape, rows = projected.shape, rows.unsqueeze(2).expand(-1, -1, num_heads, -1).reshape(1, -1)
-                halves = projected.view(1, -1, self.config.head_dim // 2)
-                projected = ops.rotary_embedding(halves, rows, *tables, 1, rotary.interleaved).view(shape)
+            if rotary.halves:  # the halves of all heads of a token are two tokens
+                half, shape = self.config.head_dim // 2, projected.shape
+                halves = projected.view(-1, num_heads, 2, half).transpose(1, 2).reshape(1, -1, num_heads * half)
+                turned = ops.rotary_embedding(halves, rows, *tables, num_heads, rotary.interleaved)
+                projected = turned.view(-1, 2, num_heads, half).transpose(1, 2).reshape(shape)
             else:
                 projected = ops.rotary_embedding(projected, rows, *tables, num_heads, rotary.interleaved)
         if qk_norm is not None and qk_norm.after_rotary:

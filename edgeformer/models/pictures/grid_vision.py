@@ -138,8 +138,8 @@ class GridVisionEncoder(Stack):
         for rotary in self.shared.rotaries:
             table = self.rotary_table(rotary)
             if rotary.halves:
-                rows = torch.stack((places.columns, places.rows), -1).unsqueeze(0)
-                found[rotary] = TokenAngles(table.cos, table.sin, rows)
+                turns = torch.stack((places.columns, places.rows), 1).view(1, -1)  # [1, 2·P]
+                found[rotary] = TokenAngles.of(table.cos[turns], table.sin[turns])
                 continue
             axes = [(each, each) for each in (table.cos, table.sin)]
             if self.config.alternating:

@@ -10,6 +10,7 @@ from typing import Any
 
 from edgeformer.config import (
     AttentionConfig,
+    Bidirectional,
     BlockConfig,
     DecoderConfig,
     FeedForwardConfig,
@@ -122,8 +123,13 @@ def completed(seeing: Seeing, text: DecoderConfig, data: Mapping[str, Any]) -> S
         layer_input = PictureLayerInput(
             placeholder=data.get("image_token_id", 258880), token=0 if padding is None else padding
         )
-    both_ways = {None: None, "vision": "windows"}[given.get("use_bidirectional_attention")]
-    return replace(seeing, layer_input=layer_input, bidirectional=both_ways)
+    return replace(seeing, layer_input=layer_input, bidirectional=read_both_ways(data))
+
+
+def read_both_ways(data: Mapping[str, Any], default: str | None = None) -> Bidirectional | None:
+    """Return what attends both ways. default: of a config.json that does not say so."""
+    given = (data.get("text_config") or {}).get("use_bidirectional_attention", default)
+    return "windows" if given == "vision" else None  # its text model has refused others
 
 
 TOWER, LAYER = "vision_tower", "vision_tower.encoder.layers.*"
