@@ -17,6 +17,7 @@ from picture_text_rows import tokenizer
 from PIL import Image
 from slow_rows import slow_unless
 
+from edgeformer.batch.verbs import choose_verb
 from edgeformer.checkpoints.source import open_source
 from edgeformer.cli.main import cli
 from edgeformer.config import LearnedPositions
@@ -27,6 +28,8 @@ from edgeformer.export.importers.pictures.picture_comparison import compare_pict
 from edgeformer.export.reference.reference import CastWeights
 from edgeformer.families import read_model_config
 from edgeformer.runtime import load
+from edgeformer.server.schema.api_errors import ApiError
+from edgeformer.server.service.served import ServedModel
 from edgeformer.transformers_backend.float64 import computing_in_float64
 
 TOWER = {
@@ -248,3 +251,12 @@ def test_other_halves_are_refused(models, half, fields, message):
     data = json.loads((models("vit").folder / "config.json").read_text())
     with pytest.raises(ConfigError, match=message):
         read_model_config(data | {half: data[half] | fields})
+
+
+def test_texts_are_no_paths_of_pictures_elsewhere(bundles):
+    """Neither the server nor a job gives it a text, which it would read as the path of a file."""
+    model = load(bundles("vit"), "cpu", 1)
+    with pytest.raises(ApiError, match="writes the text of a picture, which no route of this server is for"):
+        ServedModel("trocr", model, engine=None).require(type(model))
+    with pytest.raises(RequestError, match="a job reads texts or recordings"):
+        choose_verb(model.manifest, None)
