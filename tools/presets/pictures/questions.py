@@ -48,6 +48,16 @@ def describe(random: Random, shown: Scene) -> Asked:
     return asked, ", ".join(map(indefinite, shown.things))
 
 
+def about(random: Random, shown: Scene) -> Asked:
+    """Ask for all that there is to say of one thing, which teaches more than a short answer."""
+    found = reference(random, shown)
+    if found is None:
+        return None
+    words, thing = found
+    beside = [f"{direction} it {indefinite(shown.beside(thing, direction))}" for direction in DIRECTIONS]
+    return f"Tell me about {words}.", ", ".join((thing.colour, IN_PLACES[thing.cell], *beside))
+
+
 def colour(random: Random, shown: Scene) -> Asked:
     """Ask for the colour of a thing."""
     found = reference(random, shown, coloured=False)
@@ -157,7 +167,8 @@ def digit(random: Random, shown: Scene) -> Asked:
 
 SKILLS: dict[str, tuple[Callable[[Random, Scene], Asked], int]] = {
     "describe": (describe, 2),
-    "colour": (colour, 3),
+    "about": (about, 6),
+    "colour": (colour, 4),
     "kind": (kind, 2),
     "place": (place, 4),
     "relation": (relation, 8),
