@@ -16,13 +16,16 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from picture_text_rows import IMAGE, MARKS, MODELS, save
+from PIL import Image
 from safetensors.torch import load_file, save_file
 from slow_rows import slow_unless
 
 from edgeformer import ops
 from edgeformer.check import check
 from edgeformer.checkpoints.source import open_source
+from edgeformer.cli.main import cli
 from edgeformer.client_files.model_card import model_card
 from edgeformer.config import PatchWindows
 from edgeformer.errors import ConfigError, ExportError, ParityError, RequestError
@@ -48,6 +51,8 @@ from edgeformer.models.pictures.grid_vision import GridVisionEncoder, PatchPlace
 from edgeformer.models.pictures.picture_text import PictureText
 from edgeformer.models.pictures.projectors import MergedPatches, PooledPatches
 from edgeformer.runtime import Engine, load
+from edgeformer.runtime.measure.evaluation.exact_match import evaluate
+from edgeformer.runtime.measure.evaluation.questions import read_questions
 from edgeformer.runtime.media.pictures.positions import positions_of
 from edgeformer.runtime.media.pictures.processors import new_processor
 from edgeformer.runtime.media.pictures.processors.any_resolution import AnyResolution
@@ -245,6 +250,43 @@ def test_a_chat_has_pictures_where_its_parts_say(smolvlm):
     assert (first.token_ids, first.cached_tokens) == (again.token_ids, 0)
     assert again.cached_tokens == first.prompt_tokens - 1  # and not those of another picture:
     assert other.cached_tokens < 8 and other.token_ids != first.token_ids
+
+
+def test_a_prompt_without_a_placeholder_is_a_message(bundles, tmp_path):
+    Image.fromarray(PICTURES[0]).save(tmp_path / "a.png")
+    line = ["run", str(bundles(*EXPORTED_ALWAYS[0])), "--image", str(tmp_path / "a.png"), "--max-new-tokens", "4"]
+
+    def run(*more):
+        result = CliRunner().invoke(cli, [*line, "--json", *more])
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+    asked = run("Is it red?")
+    assert asked["prompt_tokens"] == run("--chat", "Is it red?")["prompt_tokens"]
+    assert asked["prompt_tokens"] > run("<image>Is it red?")["prompt_tokens"]  # which is continued as it stands
+
+
+def test_questions_about_pictures_are_scored(smolvlm, tiny_llama_bundle, tmp_path):
+    Image.fromarray(PICTURES[0]).save(tmp_path / "a.png")
+    data = {"skill": "a", "prompt": "<image> left of", "answer": " red"}
+    (tmp_path / "questions.jsonl").write_text(
+        "\n".join(json.dumps(data | more) for more in ({"image": "a.png"}, {"prompt": "left of"}))
+    )
+    asked = read_questions(tmp_path / "questions.jsonl")
+    asked.append(replace(asked[0], image=PICTURES[1]))
+    found = evaluate(smolvlm, asked).answers
+    tokens = [smolvlm.tokenizer.encode(each.prompt + each.answer) for each in asked]
+    for answer, ids, images in zip(found, tokens, (PICTURES[:1], [], PICTURES[1:2]), strict=True):
+        logits = smolvlm.forward(ids, images)[-answer.tokens :].astype(np.float64)
+        wanted = [*ids[1 - answer.tokens :], *smolvlm.manifest.tokens.eos]
+        chances = [row[token] - np.logaddexp.reduce(row) for row, token in zip(logits, wanted, strict=True)]
+        assert answer.nats == pytest.approx(-sum(chances), abs=1e-3)
+    assert found[0].nats != pytest.approx(found[2].nats, abs=1e-3)  # another picture
+    with pytest.raises(RequestError, match="some questions have a picture, and this model reads none"):
+        evaluate(load(tiny_llama_bundle, "cpu", 1), asked)
+    (tmp_path / "questions.jsonl").write_text(json.dumps(data | {"image": 3}))
+    with pytest.raises(RequestError, match="line 1: image is 3; it must be the path of a file"):
+        read_questions(tmp_path / "questions.jsonl")
 
 
 def test_a_picture_is_read_once(smolvlm):

@@ -11,10 +11,11 @@ from datetime import date
 from random import Random
 
 import jinja2
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from presets import differentiable, packing, scoring, tiny_llama, tiny_translate, train_preset, training
+from presets import differentiable, packing, scoring, tiny_llama, tiny_translate, tiny_vision, train_preset, training
 from presets.corpora import (
     bilingual_numbers,
     bilingual_sentences,
@@ -28,6 +29,8 @@ from presets.corpora import (
 from presets.corpora.dialogue import CHAT_TEMPLATE, END, START, STOP, prompt, turn
 from presets.corpora.mixture import DRILLS, SKILLS, document, interview
 from presets.corpora.problem import Problem, draw, draw_held_out, is_held_out
+from presets.pictures import questions as about_pictures
+from presets.pictures import scenes as pictures
 from tokenizers import Tokenizer
 from torch import nn
 
@@ -302,6 +305,93 @@ def test_no_held_out_meaning_is_trained_on(drawn):
     assert not trained & {problem.key for problem in draw_held_out(drawn, Random(8), 100)}
 
 
+# Pictures
+
+
+def scenes(count=300, seed=9, things=None):
+    source = Random(seed)
+    return [pictures.scene(source, things) for _ in range(count)]
+
+
+def test_painted_pictures_are_drawn_ones_resized():
+    drawn = scenes(60, things=1)
+    painted, owners = pictures.Painter().paint(drawn)
+    for shown, found, owner in zip(drawn, painted, owners, strict=True):
+        expected = 127.5 * (tiny_vision.pixel_values(pictures.draw(shown)).numpy() + 1)
+        assert np.abs(found - expected).max() < 5  # Pillow's resize has other weights at the edge of a picture
+        [thing] = shown.things
+        middle = np.argwhere(owner.reshape(8, 8) == 0).mean(0) * 32 + 16
+        assert np.abs(middle - (thing.y + thing.size / 2, thing.x + thing.size / 2)).max() < 24
+    turned = np.abs(painted - painted.transpose(0, 1, 3, 2)).max((1, 2, 3))
+    assert (turned > 50).mean() > 0.8  # negative control
+
+
+def test_answers_are_those_of_where_things_are_drawn():
+    source, seen = Random(10), dict.fromkeys(about_pictures.SKILLS, 0)
+    for shown in scenes():
+        for skill in about_pictures.SKILLS:
+            found = about_pictures.ask(source, shown, skill)
+            if found is not None:
+                seen[skill] += 1
+                check = {"relation": is_beside, "count": is_counted}.get(skill)
+                assert check is None or check(shown, found.question, found.answer), found
+    assert min(seen.values()) > 50
+
+
+def is_beside(shown, question, answer):
+    """Return whether a thing of the answer is nearest to the one that the question means, in pixels."""
+    [meant] = (one for one in shown.things if question.endswith((f"the {one.name}?", f"the {one.kind}?")))
+    across = "left" in question or "right" in question
+    sign = 1 if any(word in question for word in ("right", "below", "under")) else -1
+    near: list[tuple[int, str]] = []
+    for one in shown.things:
+        ahead, aside = (one.x - meant.x, one.y - meant.y) if across else (one.y - meant.y, one.x - meant.x)
+        if abs(aside) < 42 < sign * ahead:
+            near.append((sign * ahead, f"a {one.name}"))
+    return answer == (min(near)[1] if near else "nothing")
+
+
+def is_counted(shown, question, answer):
+    words = question.removeprefix("How many ").removesuffix(" are there?")
+    names = [
+        {"things", f"{one.kind}s", f"{one.kind}es", f"{one.colour} things", "digits" if one.kind.isdigit() else ""}
+        for one in shown.things
+    ]
+    return about_pictures.NUMBERS[sum(words in each for each in names)] == answer
+
+
+def test_neighbours_of_held_out_pictures_are_new():
+    def neighbours(shown):
+        return {
+            (thing.name, direction, other.name)
+            for thing in shown.things
+            for direction in ("right of", "below")
+            if (other := shown.beside(thing, direction))
+        }
+
+    source = Random(11)
+    trained = set().union(*(neighbours(pictures.draw_scene(source, held_out=False)) for _ in range(2000)))
+    held_out = [neighbours(pictures.draw_scene(source, held_out=True)) for _ in range(50)]
+    assert all(pairs - trained for pairs in held_out if pairs) and any(held_out) and trained
+
+
+def test_questions_about_a_picture_do_not_see_others():
+    recipe = train_preset.RECIPES["tiny-vision"]
+    _, config = recipe.model()
+    module = training.evaluation_module(training.initial_module(config, 0), config)
+    tokens, pixels = recipe.make_tokenizer(0), torch.from_numpy(pictures.Painter().paint(scenes(1))[0] / 127.5 - 1)
+
+    def logits(*turns):
+        with differentiable.differentiable_ops(), torch.no_grad():
+            return tiny_vision.read(module, pixels, tiny_vision.encode_rows(tokens, [turns]))[1]
+
+    one, two, further = ("What is red?", "a star"), ("Where is the 7?", "top left"), ("What do you see?", "a red 7")
+    together = logits((*one, False), (*two, False), (*further, True))
+    torch.testing.assert_close(together, torch.cat((logits((*one, False)), logits((*two, False), (*further, True)))))
+    apart = logits((*one, False), (*two, False), (*further, False))
+    assert not torch.allclose(together, apart, atol=1e-3)
+
+
 # Tokens
 
 
@@ -490,6 +580,15 @@ SMALLER = {
         "decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32,
     },
     "tiny-embed": {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2},
+    "tiny-vision": {
+        "vision_config": tiny_vision.CONFIG["vision_config"] | {
+            "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+        },
+        "text_config": tiny_vision.CONFIG["text_config"] | {
+            "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+            "num_key_value_heads": 1, "head_dim": 16,
+        },
+    },
 }  # fmt: skip
 
 
@@ -536,6 +635,12 @@ def test_a_preset_is_a_model_folder_with_a_card(tmp_path):
         ("tiny-llama", "LlamaForCausalLM", "blocks.0.feed_forward.up", "model.layers.0.mlp.up_proj"),
         ("tiny-translate", "MarianMTModel", "encoder.embedding", "model.decoder.embed_tokens"),
         ("tiny-embed", "BertModel", "blocks.0.attention.key", "encoder.layer.0.attention.self.key"),
+        (
+            "tiny-vision",
+            "LlavaForConditionalGeneration",
+            "vision.blocks.0.attention.key",
+            "model.vision_tower.encoder.layers.0.self_attn.k_proj",
+        ),
     ],
 )
 def test_transformers_reads_the_folder(tmp_path, preset, auto, ours, theirs):
@@ -545,7 +650,8 @@ def test_transformers_reads_the_folder(tmp_path, preset, auto, ours, theirs):
     folder = tmp_path / preset
     module, found = getattr(transformers, auto).from_pretrained(folder, output_loading_info=True)
 
-    assert {name for names in found.values() for name in names} <= {"pooler.dense.bias", "pooler.dense.weight"}
+    unread = ("pooler.dense", "model.vision_tower.post_layernorm")
+    assert {name.rpartition(".")[0] for names in found.values() for name in names} <= {*unread}
     assert torch.equal(module.get_submodule(theirs).weight, open_source(folder).weights()[f"{ours}.weight"])
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     assert tokenizer("345")["input_ids"] == Tokenizer.from_file(str(folder / "tokenizer.json")).encode("345").ids

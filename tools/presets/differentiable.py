@@ -97,8 +97,8 @@ class _Attention:
     def _mask(self, documents: Tensor, causal: bool, dtype: torch.dtype) -> Tensor:
         """Return a mask [B, 1, S, S], −inf where a query may not attend. Padding attends to padding."""
         if documents is not self._documents or causal != self._causal or self._hidden.dtype != dtype:
-            other = documents.unsqueeze(-1) != documents.unsqueeze(1)
-            if causal:
+            other = ~documents if documents.dim() == 3 else documents.unsqueeze(-1) != documents.unsqueeze(1)
+            if causal and documents.dim() < 3:
                 other = other | torch.ones(other.shape[1:], dtype=torch.bool, device=other.device).triu(1)
             hidden = torch.zeros(other.shape, dtype=dtype, device=other.device).masked_fill(other, float("-inf"))
             self._documents, self._causal, self._hidden = documents, causal, hidden.unsqueeze(1)

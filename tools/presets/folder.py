@@ -5,10 +5,11 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
@@ -16,6 +17,9 @@ from torch import Tensor, nn
 from edgeformer.families import Family
 from edgeformer.families._bart import LOGITS_BIAS
 from presets.recipe import Question, Recipe
+
+SEEING = ("vision.", "projector.")
+"""Beginnings of the names of parameters that are not those of a text model."""
 
 CARD = """\
 # {name}
@@ -71,13 +75,12 @@ def write_folder(
     partial.mkdir(parents=True)
     tokenizer.save(str(partial / "tokenizer.json"))
     save_file(checkpoint(module, family), partial / "model.safetensors", metadata={"format": "pt"})
-    lines = (json.dumps(asdict(question), ensure_ascii=False) for question in questions)
     size = sum(parameter.numel() for parameter in module.parameters())
     summary = recipe.summary.format(parameters=f"{size / 1e6:.1f} M")
     texts: dict[str, Any] = {
         "config.json": recipe.hf_config,
         "preset.json": {"description": summary},
-        "evaluation.jsonl": "\n".join(lines) + "\n",
+        "evaluation.jsonl": "".join(f"{line}\n" for line in problems(partial, questions)),
         "README.md": card(recipe, summary, questions, right, training),
         **recipe.files,
     }
@@ -90,11 +93,31 @@ def write_folder(
     os.replace(partial, folder)
 
 
+def problems(folder: Path, questions: Sequence[Question]) -> list[str]:
+    """Return the questions as lines of JSON; their pictures are written into the folder, each once."""
+    lines, files = [], dict[int, str]()
+    for question in questions:
+        data = {name: getattr(question, name) for name in ("skill", "prompt", "answer")}
+        if question.image is not None:
+            assert isinstance(question.image, Image.Image)
+            name = files.setdefault(id(question.image), f"pictures/{len(files):03}.png")
+            (folder / name).parent.mkdir(exist_ok=True)
+            question.image.save(folder / name, optimize=True)
+            data["image"] = name
+        lines.append(json.dumps(data, ensure_ascii=False))
+    return lines
+
+
 def checkpoint(module: nn.Module, family: Family) -> dict[str, Tensor]:
     """Return the parameters, each once, under the names of the family's checkpoints."""
     parameters = {name: parameter.detach().contiguous() for name, parameter in module.named_parameters()}
     places = family.places(parameters)
-    tensors = {places[name].tensor: parameter for name, parameter in parameters.items()}
+    tensors = {
+        f"language_model.{place.tensor}" if family.sees and not name.startswith(SEEING) else place.tensor: parameters[
+            name
+        ]
+        for name, place in places.items()
+    }
     if LOGITS_BIAS in tensors:
         tensors[LOGITS_BIAS] = tensors[LOGITS_BIAS][None]  # transformers has [1, V]
     return tensors

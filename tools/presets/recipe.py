@@ -8,8 +8,10 @@ from typing import Any
 from tokenizers import Tokenizer
 from torch import nn
 
-from edgeformer.config import ModelConfig
+from edgeformer.config import DecoderConfig, ModelConfig
 from edgeformer.families import Family, read_model_config
+from edgeformer.families._nested import text_config
+from edgeformer.families.picture_text import with_tower
 from edgeformer.runtime.measure.evaluation.questions import Question
 from presets.training import Loss, Options
 
@@ -53,5 +55,9 @@ class Recipe:
 
     def model(self) -> tuple[Family, ModelConfig]:
         """Return the family of the checkpoint, and its config."""
-        family, config = read_model_config(self.hf_config)
+        text = text_config(self.hf_config, inside=True)
+        family, config = read_model_config(text or self.hf_config)
+        if text is not None:
+            assert isinstance(config, DecoderConfig)
+            family, config = with_tower(self.hf_config, family, config)
         return family, self.adapt(config)

@@ -33,9 +33,10 @@ from presets.recipe import Recipe
 from presets.tiny_embed import RECIPE as TINY_EMBED
 from presets.tiny_llama import RECIPE as TINY_LLAMA
 from presets.tiny_translate import RECIPE as TINY_TRANSLATE
+from presets.tiny_vision import RECIPE as TINY_VISION
 from presets.training import CHECKPOINT_EVERY, Options, Trainer, evaluation_module
 
-RECIPES = {recipe.name: recipe for recipe in (TINY_LLAMA, TINY_TRANSLATE, TINY_EMBED)}
+RECIPES = {recipe.name: recipe for recipe in (TINY_LLAMA, TINY_TRANSLATE, TINY_EMBED, TINY_VISION)}
 
 
 @contextmanager

@@ -95,7 +95,8 @@ CHAT_OPTIONS = ("enable_thinking", "reasoning_effort", "chat_template_kwargs")
 @option(
     "--image", "images", multiple=True, type=click.Path(path_type=Path),
     help="A picture: classify it (models of pictures), write its text (TrOCR), or put it in the place of a placeholder "
-    "of PROMPT (models of pictures and text); with --chat, before PROMPT. Several of these, in their order.",
+    "of PROMPT (models of pictures and text); with --chat, or where PROMPT has none, before it. Several of these, in "
+    "their order.",
 )  # fmt: skip
 @option(
     "--label", "labels", multiple=True, metavar="TEXT",
@@ -154,6 +155,7 @@ def run_command(
             conversation.hold()
         case _:
             options |= {"images": list(images)} if images else {}
+            chat = chat or _is_asked(model, prompt, images)
             stream = (
                 model.chat(opening(system, prompt, len(images)), **options) if chat else model.stream(prompt, **options)
             )
@@ -161,6 +163,16 @@ def run_command(
                 print_json(asdict(stream.finish()))
             else:
                 show(stream, model)
+
+
+def _is_asked(model: "Model", prompt: str, images: tuple[Path, ...]) -> bool:
+    """Return whether pictures have no place in a prompt, so that it is the message of a conversation about them."""
+    from edgeformer.runtime import PictureTextLM
+
+    if not images or not isinstance(model, PictureTextLM):
+        return False
+    tokenizer = model.require_tokenizer()
+    return tokenizer.has_chat_template and model.placeholder.token not in tokenizer.encode(prompt)
 
 
 def _check_options(model: "Model", chat: bool, system: str | None, options: dict[str, Any]) -> None:

@@ -15,11 +15,13 @@ from edgeformer.runtime.generation.row import Generation
 from edgeformer.runtime.measure.evaluation.perplexity import Progress, silent, surprise
 from edgeformer.runtime.measure.evaluation.questions import Question, choose
 from edgeformer.runtime.measure.evaluation.scores import Answer, Evaluation
+from edgeformer.runtime.media.pictures.picture_files import Picture
 from edgeformer.runtime.steps.decode_graph import Logits
 from edgeformer.runtime.tasks.causal_lm import CausalLM
 from edgeformer.runtime.tasks.encoders.encoder import Encoder
 from edgeformer.runtime.tasks.model import Model
 from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
+from edgeformer.runtime.tasks.vision.picture_text import PictureTextLM
 from edgeformer.runtime.text.languages import plan_translation
 
 BATCH = 32
@@ -53,7 +55,11 @@ def evaluate(
     if batch_size < 1:
         raise RequestError(f"batch_size is {batch_size}; it must be at least 1.")
     stop = [stop] if isinstance(stop, str) else list(stop)
+    if any(each.image is not None for each in asked) and not isinstance(model, PictureTextLM):
+        raise RequestError("some questions have a picture, and this model reads none with a text.")
     match model:
+        case PictureTextLM():
+            answers = _PictureAnswers(model, stop).answer(asked, batch_size, progress)
         case CausalLM():
             answers = _CausalAnswers(model, stop).answer(asked, batch_size, progress)
         case Seq2SeqLM():
@@ -75,7 +81,7 @@ class _GeneratedAnswers(ABC):
     def answer(self, questions: Sequence[Question], batch_size: int, progress: Progress) -> list[Answer]:
         """Answer all questions, in batches of similar answer lengths; return the answers in the questions' order."""
         encoded = [self.encode(each) for each in questions]
-        rooms = [self.room(prompt) for prompt, _ in encoded]
+        rooms = [self.room(each, prompt) for each, (prompt, _) in zip(questions, encoded, strict=True)]
         for question, (prompt, answer), room in zip(questions, encoded, rooms, strict=True):
             if len(answer) >= room:  # one more token is needed for the end
                 raise RequestError(
@@ -88,7 +94,8 @@ class _GeneratedAnswers(ABC):
             batch = order[start : start + batch_size]
             longest = max(len(encoded[place][1]) for place in batch)
             room = min(rooms[place] for place in batch)
-            generated = self.generate([encoded[place][0] for place in batch], min(longest + MARGIN, room))
+            prompts = [encoded[place][0] for place in batch]
+            generated = self.generate([questions[place] for place in batch], prompts, min(longest + MARGIN, room))
             for place, result in zip(batch, generated, strict=True):
                 answers[place] = self.judge(questions[place], *encoded[place], result)
             progress(len(answers) / len(order))
@@ -100,7 +107,7 @@ class _GeneratedAnswers(ABC):
         wanted: list[Sequence[int]] = [[token] for token in answer]
         if self.eos and not self.stop:
             wanted.append(self.eos)  # the probability that any of them comes
-        rows = self.logits(prompt, answer)[: len(wanted)]
+        rows = self.logits(question, prompt, answer)[: len(wanted)]
         return Answer(
             question=question,
             text=generated.text,
@@ -114,16 +121,16 @@ class _GeneratedAnswers(ABC):
         """Return the tokens of the prompt, and of the answer without an end token."""
 
     @abstractmethod
-    def room(self, prompt: list[int]) -> int:
-        """Return how many tokens the context leaves after a prompt."""
+    def room(self, question: Question, prompt: list[int]) -> int:
+        """Return how many tokens the context leaves after the prompt of a question."""
 
     @abstractmethod
-    def generate(self, prompts: list[list[int]], max_new_tokens: int) -> list[Generation]:
-        """Generate texts greedily."""
+    def generate(self, questions: list[Question], prompts: list[list[int]], max_new_tokens: int) -> list[Generation]:
+        """Generate texts greedily, of the prompts of questions."""
 
     @abstractmethod
-    def logits(self, prompt: list[int], answer: list[int]) -> Logits:
-        """Return the logits after the prompt and after each token of the answer [1 + S, V]."""
+    def logits(self, question: Question, prompt: list[int], answer: list[int]) -> Logits:
+        """Return the logits after the prompt of a question and after each token of the answer [1 + S, V]."""
 
 
 class _CausalAnswers(_GeneratedAnswers):
@@ -133,22 +140,49 @@ class _CausalAnswers(_GeneratedAnswers):
 
     def encode(self, question: Question) -> tuple[list[int], list[int]]:
         tokenizer = self.model.require_tokenizer()
-        prompt = self.model.encode(question.prompt)
+        prompt = self.prompt(question)
         both = tokenizer.encode(question.prompt + question.answer)
         if both[: len(prompt)] == prompt:
             return prompt, both[len(prompt) :]
         # A token spans prompt and answer, or the tokenizer ends every text: the answer is encoded by itself.
         return prompt, tokenizer.encode(question.answer, add_special_tokens=False)
 
-    def room(self, prompt: list[int]) -> int:
+    def prompt(self, question: Question) -> list[int]:
+        """Return the tokens of a prompt; a placeholder is one of them."""
+        return self.model.encode(question.prompt)
+
+    def room(self, question: Question, prompt: list[int]) -> int:
         return self.model.manifest.context_length - len(prompt)
 
-    def generate(self, prompts: list[list[int]], max_new_tokens: int) -> list[Generation]:
+    def generate(self, questions: list[Question], prompts: list[list[int]], max_new_tokens: int) -> list[Generation]:
         return self.model.generate(prompts, max_new_tokens=max_new_tokens, stop=self.stop)
 
-    def logits(self, prompt: list[int], answer: list[int]) -> Logits:
+    def logits(self, question: Question, prompt: list[int], answer: list[int]) -> Logits:
         decoder = self.model.new_decoder(1, len(prompt) + len(answer))
         return np.concatenate([decoder.prefill(0, prompt)[None], decoder.prefill_all(0, answer)])
+
+
+class _PictureAnswers(_CausalAnswers):
+    """Answers of a model that reads pictures and text, to questions with and without a picture."""
+
+    model: PictureTextLM
+
+    def prompt(self, question: Question) -> list[int]:
+        return self.model.require_tokenizer().encode(question.prompt)
+
+    def room(self, question: Question, prompt: list[int]) -> int:
+        return self.model.manifest.context_length - len(self.model.see(prompt, _pictures(question)).tokens)
+
+    def generate(self, questions: list[Question], prompts: list[list[int]], max_new_tokens: int) -> list[Generation]:
+        images = [_pictures(each) for each in questions]
+        return self.model.generate(prompts, images=images, max_new_tokens=max_new_tokens, stop=self.stop)
+
+    def logits(self, question: Question, prompt: list[int], answer: list[int]) -> Logits:
+        return self.model.forward([*prompt, *answer], _pictures(question))[-1 - len(answer) :]
+
+
+def _pictures(question: Question) -> list[Picture]:
+    return [] if question.image is None else [question.image]
 
 
 class _Seq2SeqAnswers(_GeneratedAnswers):
@@ -171,13 +205,13 @@ class _Seq2SeqAnswers(_GeneratedAnswers):
         answer = tokenizer.encode(question.answer)
         return tokenizer.encode(question.prompt), answer[:-1] if answer[-1] in self.eos else answer
 
-    def room(self, prompt: list[int]) -> int:
+    def room(self, question: Question, prompt: list[int]) -> int:
         return self.model.manifest.context_length - 1  # the start token
 
-    def generate(self, prompts: list[list[int]], max_new_tokens: int) -> list[Generation]:
+    def generate(self, questions: list[Question], prompts: list[list[int]], max_new_tokens: int) -> list[Generation]:
         return self.model.generate(prompts, max_new_tokens=max_new_tokens, stop=self.stop, num_beams=1)
 
-    def logits(self, prompt: list[int], answer: list[int]) -> Logits:
+    def logits(self, question: Question, prompt: list[int], answer: list[int]) -> Logits:
         return self.model.forward(prompt, answer)
 
 

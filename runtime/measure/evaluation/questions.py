@@ -1,18 +1,21 @@
 """Read questions with one right answer each: one JSON object per line, with skill, prompt and answer.
 
+A question about a picture has the path of its file, too, beside that of the questions: `image`.
+
 The presets come with held-out questions next to their weights.
 """
 
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
 from edgeformer.checkpoints.found_model import PRESETS, preset_names
 from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
+from edgeformer.runtime.media.pictures.picture_files import Picture
 
 FILE_NAME = "evaluation.jsonl"
 """File of the held-out questions in the folder of a preset."""
@@ -20,11 +23,15 @@ FILE_NAME = "evaluation.jsonl"
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt as the model takes it, chat markers included, and its one right answer; skill: groups questions."""
+    """A prompt as the model takes it, chat markers included, and its one right answer; skill: groups questions.
+
+    image: the picture of the prompt's placeholder; None for a question without one.
+    """
 
     skill: str
     prompt: str
     answer: str
+    image: Picture | None = field(default=None, compare=False)
 
     def answered_by(self, text: str) -> bool:
         """Return whether a text is the answer, apart from white space around it, in which tokenizers differ."""
@@ -36,7 +43,7 @@ def read_questions(path: str | Path) -> list[Question]:
 
     Raises RequestError, naming the line, for a file that cannot be read.
     """
-    names = [field.name for field in fields(Question)]
+    names = ["skill", "prompt", "answer"]
     questions = []
     for number, line in enumerate(read_text(path).split("\n"), 1):
         if not line.strip():
@@ -50,7 +57,11 @@ def read_questions(path: str | Path) -> list[Question]:
         for name in names:
             if not isinstance(data.get(name), str) or not data[name].strip():
                 raise RequestError(f"{path}, line {number}: {name} is {data.get(name)!r}; it must be a text.")
-        questions.append(Question(**{name: data[name] for name in names}))
+        image = data.get("image")
+        if image is not None and not isinstance(image, str):
+            raise RequestError(f"{path}, line {number}: image is {image!r}; it must be the path of a file.")
+        beside = None if image is None else str(Path(path).parent / image)
+        questions.append(Question(**{name: data[name] for name in names}, image=beside))
     if not questions:
         raise RequestError(f"{path} has no questions; each is a line of JSON with {', '.join(names)}.")
     return questions

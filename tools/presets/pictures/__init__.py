@@ -1,0 +1,1 @@
+"""Pictures that a preset is trained on, and questions about them."""
