@@ -218,6 +218,7 @@ def test_other_clients_read_everything_by_the_long_factors(folders, bundles):
     tokens = np.array([tokens_of(30)])
     feeds = {each.name: np.zeros((1, each.shape[1], 0, each.shape[3]), np.float32) for each in session.get_inputs()[2:]}
     feeds |= {"input_ids": tokens, "attention_mask": np.ones_like(tokens)}
+    assert f"Requests of up to {ABOVE} tokens" in (bundle / "README.md").read_text()
     long = transformers_model(folders("llama"), always_long=True)
     assert error(session.run(["logits"], feeds)[0][0], logits_of(long, tokens[0].tolist())) < 5e-6
 
