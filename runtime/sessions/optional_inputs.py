@@ -41,16 +41,18 @@ ADDED = {written_field(onnx.TENSOR_NAME, name): _added(name, dimension) for name
 """The piece of each input by the name of its initializer, as a file has it."""
 
 
-def with_optional_inputs(graph: Path, options: Any) -> str | bytes:
+def with_optional_inputs(graph: Path, options: Any, content: bytes | None = None) -> str | bytes:
     """Return what to open a graph by: its path, or its content with the inputs of which it has the initializers.
 
-    options: of the session; they are told where the weights are.
+    options: of the session; they are told where the weights are. content: what stands in for that of the file.
     """
-    if graph.suffix != ".onnx" or not graph.is_file() or graph.stat().st_size > LARGEST_GRAPH:
-        return str(graph)
-    content = graph.read_bytes()
+    given = content is not None
+    if content is None:
+        if graph.suffix != ".onnx" or not graph.is_file() or graph.stat().st_size > LARGEST_GRAPH:
+            return str(graph)
+        content = graph.read_bytes()
     added = b"".join(piece for initializer, piece in ADDED.items() if initializer in content)
-    if not added:
+    if not added and not given:
         return str(graph)
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(graph.parent))
     return content + added
