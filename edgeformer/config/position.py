@@ -69,12 +69,31 @@ class YarnScaling:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LongFactors:
+    """The factors of LongRoPE for requests of more than `above` tokens, in the place of the short ones."""
+
+    above: int
+    factors: tuple[float, ...]
+    attention_factor: float
+
+    def __post_init__(self) -> None:
+        check(self.above > 0, self, "above", "positive")
+
+
+@dataclass(frozen=True, kw_only=True)
 class LongRopeScaling:
-    """LongRoPE: one divisor per frequency, found by search. Source: arXiv 2402.13753."""
+    """LongRoPE: one divisor per frequency, found by search. Source: arXiv 2402.13753.
+
+    Attributes:
+        factors: the divisors.
+        attention_factor: of cosines and sines.
+        long: those of longer requests; None where the context has none.
+    """
 
     kind: Literal["longrope"] = "longrope"
     factors: tuple[float, ...]
     attention_factor: float
+    long: LongFactors | None = None
 
 
 RotaryScaling = LinearScaling | ProportionalScaling | Llama3Scaling | YarnScaling | LongRopeScaling
@@ -106,8 +125,17 @@ class RotaryConfig:
     def __post_init__(self) -> None:
         check(self.rotary_dim > 0 and self.rotary_dim % 2 == 0, self, "rotary_dim", "a positive even number")
         check(self.base > 0, self, "base", "positive")
-        if isinstance(self.scaling, LongRopeScaling) and len(self.scaling.factors) != self.rotary_dim // 2:
-            check(False, self, "scaling", f"given {self.rotary_dim // 2} factors, one for each pair")
+        if isinstance(self.scaling, LongRopeScaling):
+            counts = {len(each.factors) for each in (self.scaling, self.long) if each is not None}
+            check(
+                counts == {self.rotary_dim // 2}, self, "scaling",
+                f"given {self.rotary_dim // 2} factors, one for each pair",
+            )  # fmt: skip
+
+    @property
+    def long(self) -> LongFactors | None:
+        """Return the factors of long requests; None where all requests have the same."""
+        return self.scaling.long if isinstance(self.scaling, LongRopeScaling) else None
 
 
 @dataclass(frozen=True, kw_only=True)

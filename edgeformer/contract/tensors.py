@@ -6,9 +6,10 @@ Decoder (causal language model):
     input_ids int64 [batch_size, sequence_length]; attention_mask int64 [batch_size, total_sequence_length];
     for every layer what it keeps: past_key_values.{i}.key|value [batch_size, num_kv_heads, past_sequence_length,
     head_dim] of attention, past_conv.{i} [batch_size, channels, width] of a causal convolution, past_recurrent.{i} or
-    past_ssm.{i} [batch_size, num_heads, key_dim, value_dim] of a recurrent layer; an initializer: logits_start
-    int64 [1], the first token of which there are logits, counted from the end if negative; 0, and an input as well in
-    the graph that the runtime opens
+    past_ssm.{i} [batch_size, num_heads, key_dim, value_dim] of a recurrent layer; initializers, which are inputs, too,
+    in the graph that the runtime opens: logits_start int64 [1], the first token of which there are logits, counted from
+    the end if negative, 0; and request_length int64 [1 or batch_size], where rotary embeddings have other factors for
+    long requests: the most tokens that each row will have, the context length
     → logits float32 [batch_size, logits_length, vocab_size], which is sequence_length for a logits_start of 0;
     present.{i}.key|value: the past with the new tokens in it; present_conv.{i}, present_recurrent.{i}, present_ssm.{i}:
     the states after the new tokens. Layers may have different numbers of heads and head_dims; a layer that reads an
@@ -60,6 +61,9 @@ T = TypeVar("T")
 
 LOGITS_START, LOGITS_LENGTH = "logits_start", "logits_length"
 """An optional input of decoders, and the tokens that logits have then. Graphs of earlier versions do not have it."""
+
+REQUEST_LENGTH = "request_length"
+"""An optional input of decoders whose rotary embeddings depend on the length of a request."""
 
 ENCODER_OUTPUTS = (
     "last_hidden_state", "logits", "start_logits", "end_logits", "sentence_embedding", "sparse_embedding",
@@ -322,11 +326,12 @@ def output_names(geometry: CacheGeometry) -> list[str]:
     return ["logits", *present_names(geometry)]
 
 
-def decoder_inputs(geometry: CacheGeometry) -> list[TensorSpec]:
-    """Return all inputs of a decoder graph, in order."""
+def decoder_inputs(geometry: CacheGeometry, *others: TensorSpec) -> list[TensorSpec]:
+    """Return all inputs of a decoder graph, in order. others: further ones, before the caches."""
     return [
         _tokens("input_ids"),
         _tokens("attention_mask", "total_sequence_length"),
+        *others,
         *_caches(geometry, "past_sequence_length"),
     ]
 

@@ -1,10 +1,9 @@
 """Read the rotary parameters of a Hugging Face config.json, in the layouts of transformers 4 and 5.
 
-Source: transformers/modeling_rope_utils.py. Two kinds of scaling depend on the current length of the text there, which
-a static graph cannot follow. Both are exact up to a length, and longer contexts are refused:
+Source: transformers/modeling_rope_utils.py. Two kinds of scaling depend on the current length of the text there:
 
 - `dynamic` has no effect up to max_position_embeddings, where the context of an export ends;
-- `longrope` uses its short factors up to original_max_position_embeddings.
+- `longrope` uses its short factors up to original_max_position_embeddings, and its long ones for longer requests.
 """
 
 import math
@@ -14,6 +13,7 @@ from typing import Any
 from edgeformer.config import (
     LinearScaling,
     Llama3Scaling,
+    LongFactors,
     LongRopeScaling,
     ProportionalScaling,
     RotaryConfig,
@@ -198,17 +198,16 @@ def _read_scaling(
             truncate=bool(read.pop("truncate", True)),
         )
     if kind in ("longrope", "su"):  # "su" is the first name of it, in Phi-3
-        if context_length > original:
-            raise ContextLengthError(
-                f"RoPE scaling 'longrope' changes its frequencies for texts longer than {original} tokens, "
-                f"which a static graph cannot follow. Export with --context-length {original} or less."
-            )
-        take("long_factor")
         factor = float(read.pop("factor", positions / original))
         attention_factor = read.pop("attention_factor", None)
         if attention_factor is None:
             attention_factor = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
-        return LongRopeScaling(factors=tuple(map(float, take("short_factor"))), attention_factor=attention_factor)
+        short, long = (tuple(map(float, take(name))) for name in ("short_factor", "long_factor"))
+        above = LongFactors(above=original, factors=long, attention_factor=attention_factor)
+        return LongRopeScaling(
+            factors=short, attention_factor=attention_factor,
+            long=above if context_length > original and long != short else None,
+        )  # fmt: skip
     raise ConfigError(
         f"RoPE scaling {kind!r} is not supported; supported: default, linear, dynamic, proportional, llama3, yarn, "
         "longrope."

@@ -24,7 +24,7 @@ def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
 
 
 FAMILY = Family(
-    summary="Phi-3, Phi-3.5, Phi-4; windows, partial rotary, LongRoPE up to the length of pre-training",
+    summary="Phi-3, Phi-3.5, Phi-4; windows, partial rotary, LongRoPE",
     read_config=read_config,
     tensors={
         **TENSORS,

@@ -18,16 +18,24 @@ MODULES = "model.layers.*.block_sparse_moe"
 
 
 def read_positions(fields: Fields, context_length: int | None) -> RotaryConfig:
-    """Read rotary positions; LongRoPE's attention factor is short_mscale up to the length of pre-training."""
+    """Read rotary positions; LongRoPE's attention factors are short_mscale and long_mscale.
+
+    transformers 5.23 reads long texts by the short factors and long_mscale, and warns of nothing. The model's own code
+    (modeling_phimoe.py beside its weights) takes the long factors, as it was trained.
+    """
     head_dim = fields.take("head_dim", fields.take("hidden_size") // fields.take("num_attention_heads"))
     positions = read_context_length(fields, context_length)
     rotary = read_rotary(fields, head_dim, positions, base=1e6, known=("short_mscale", "long_mscale"))
     if rotary.scaling is None:
         return rotary
     given = read_rope_fields(fields)
-    if not isinstance(rotary.scaling, LongRopeScaling) or "short_mscale" not in given:
-        raise ConfigError("config.json's rope parameters are neither plain nor longrope with a short_mscale.")
-    return replace(rotary, scaling=replace(rotary.scaling, attention_factor=float(given["short_mscale"])))
+    if not isinstance(rotary.scaling, LongRopeScaling) or not {"short_mscale", "long_mscale"} <= given.keys():
+        raise ConfigError(
+            "config.json's rope parameters are neither plain nor longrope with a short_mscale and a long_mscale."
+        )
+    short, long = float(given["short_mscale"]), rotary.long
+    long = None if long is None else replace(long, attention_factor=float(given["long_mscale"]))
+    return replace(rotary, scaling=replace(rotary.scaling, attention_factor=short, long=long))
 
 
 def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
@@ -48,7 +56,7 @@ def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
 
 
 FAMILY = Family(
-    summary="Phi-3.5-MoE: experts chosen by a sparse mixer, layer norms, LongRoPE up to the length of pre-training",
+    summary="Phi-3.5-MoE: experts chosen by a sparse mixer, layer norms, LongRoPE",
     read_config=read_config,
     tensors=TENSORS | expert_tensors(MODULES, ("w1", "w3", "w2"), f"{MODULES}.gate|{MODULES}.router"),
     defaults={

@@ -5,7 +5,7 @@ that its tables differ from these by up to 6e-8 · position: the angle times flo
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -25,15 +25,19 @@ from edgeformer.config import (
 
 
 class RotaryTable(nn.Module):
-    """Buffers cos and sin [context_length, rotary_dim / 2], whose values `rotary_table` computes."""
+    """Buffers cos and sin [rows, rotary_dim / 2], whose values `rotary_table` computes.
+
+    There is a row for each position of the context; in front of these, those of short requests, where they have others.
+    """
 
     cos: Tensor
     sin: Tensor
 
     def __init__(self, config: RotaryConfig, context_length: int, dtype: torch.dtype):
         super().__init__()
+        rows = context_length + (0 if config.long is None else config.long.above)
         for name in ("cos", "sin"):
-            table = torch.empty(context_length, config.rotary_dim // 2, dtype=dtype)
+            table = torch.empty(rows, config.rotary_dim // 2, dtype=dtype)
             self.register_buffer(name, table, persistent=False)
 
 
@@ -70,6 +74,15 @@ class ConstantTable(nn.Module):
         return F.embedding(rows, self.table)
 
 
+def angles_by_length(table: RotaryTable, positions: Tensor, request_length: Tensor, above: int) -> TokenAngles:
+    """Return the angles of tokens at positions int64 [B, S] of requests of `request_length` tokens, int64 [B or 1].
+
+    above: the most tokens of short requests, whose rows of the table come first.
+    """
+    first = (request_length > above).to(torch.int64) * above
+    return TokenAngles(table.cos, table.sin, positions + first.unsqueeze(1))
+
+
 def angles_by_axes(table: RotaryTable, positions: Tensor, axes: RotaryAxes) -> TokenAngles:
     """Return the angles of tokens at positions of three axes, int64 [3, B, S]; see `RotaryAxes`."""
     of_pairs = torch.tensor(axes.of_pairs)
@@ -99,8 +112,16 @@ def temperature_table(config: QueryTemperature, rows: int) -> Tensor:
 def rotary_table(config: RotaryConfig, context_length: int) -> tuple[Tensor, Tensor]:
     """Return cosines and sines of position · frequency, times the scaling's attention factor: float64 [C, R/2] each.
 
-    C is context_length, R rotary_dim.
+    C is context_length, R rotary_dim. Where long requests have factors of their own, these C rows are theirs, and those
+    of short requests come before them.
     """
+    if isinstance(config.scaling, LongRopeScaling) and config.long is not None:
+        long = config.long
+        short_scaling = replace(config.scaling, long=None)
+        long_scaling = replace(short_scaling, factors=long.factors, attention_factor=long.attention_factor)
+        short = rotary_table(replace(config, scaling=short_scaling), long.above)
+        cos, sin = rotary_table(replace(config, scaling=long_scaling), context_length)
+        return torch.cat((short[0], cos)), torch.cat((short[1], sin))
     positions = torch.arange(context_length, dtype=torch.float64)
     angles = torch.outer(positions, rotary_frequencies(config))
     scaling = config.scaling

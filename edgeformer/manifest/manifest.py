@@ -202,6 +202,11 @@ class Manifest:
         return None if "encoder" not in self.graphs else self.graphs["encoder"].file
 
     @property
+    def short_context(self) -> int | None:
+        """Return the most tokens of a request with other rotary factors than longer ones; None where all are alike."""
+        return None if self.model is None else self.model.output_stack.short_context
+
+    @property
     def windows(self) -> tuple[int | None, ...]:
         """Return the lengths of the caches of the windowed graph, per layer; () without one."""
         windowed = self._graph("windowed", WindowedGraph)

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from edgeformer import ops
-from edgeformer.config import DecoderConfig
+from edgeformer.config import DecoderConfig, RotaryConfig
 from edgeformer.layers import Cache, LayerCache
 from edgeformer.layers.layer_input import LayerInputs
+from edgeformer.layers.position import TokenAngles, angles_by_length
 from edgeformer.layers.residual import StreamProjections
 from edgeformer.models.stack import Run, Stack
 
@@ -41,6 +42,7 @@ class Decoder(Stack):
         caches: Sequence[LayerCache],
         encoder_caches: Sequence[Cache] = (),
         source_mask: Tensor | None = None,
+        request_length: Tensor | None = None,
     ) -> tuple[Tensor, list[LayerCache]]:
         """Return logits [B, S, V] and, per block, what it keeps, such as key and value, each [B, K, T, D].
 
@@ -51,9 +53,23 @@ class Decoder(Stack):
                 [B, K, P, D], and states of fixed size; () for a block that keeps nothing.
             encoder_caches: for cross-attention, key and value of each block, each [B, H, source, D].
             source_mask: for cross-attention, int64 [B, source] with 0 for padding.
+            request_length: the most tokens that each row will have, int64 [B or 1], where rotary embeddings depend on
+                it; None for T.
         """
         x, run = self.embed(input_ids, attention_mask, source_mask)
+        if self.config.short_context is not None:
+            if request_length is None:
+                request_length = torch.tensor([attention_mask.shape[1]])
+            run.angles.update(self.angles_by_length(run.positions, request_length))
         return self.run_blocks(x, run, caches, encoder_caches)
+
+    def angles_by_length(self, positions: Tensor, request_length: Tensor) -> dict[RotaryConfig, TokenAngles]:
+        """Return the angles of tokens by the rotary embeddings that turn long requests by other factors."""
+        return {
+            rotary: angles_by_length(self.rotary_table(rotary), positions, request_length, rotary.long.above)
+            for rotary in self.shared.rotaries
+            if rotary.long is not None
+        }
 
     def run_blocks(
         self,

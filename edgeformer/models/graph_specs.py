@@ -24,6 +24,7 @@ from edgeformer.config import (
 )
 from edgeformer.config.position import AXES
 from edgeformer.contract.tensors import (
+    REQUEST_LENGTH,
     CacheGeometry,
     TensorSpec,
     audio_inputs,
@@ -80,11 +81,13 @@ class GraphSpec:
 
 def decoder_graph(cache: CacheGeometry, config: DecoderConfig | None = None) -> GraphSpec:
     """Return the graph of a causal language model; `config` is None for modules that are not edgeformer's."""
+    by_length = config is not None and config.short_context is not None
+    request_length = TensorSpec(REQUEST_LENGTH, ("batch_size",), integer=True)
     return GraphSpec(
         file=GRAPH,
-        inputs=tuple(decoder_inputs(cache)),
+        inputs=tuple(decoder_inputs(cache, *([request_length] if by_length else []))),
         outputs=tuple(output_names(cache)),
-        wrap=_DecoderGraph,
+        wrap=_DecoderByLengthGraph if by_length else _DecoderGraph,
         caches=(cache,),
         stack=config,
     )
@@ -214,6 +217,16 @@ class _DecoderGraph(_Graph):
     def forward(self, input_ids: Tensor, attention_mask: Tensor, *caches: Tensor) -> tuple[Tensor, ...]:
         (geometry,) = self.caches
         logits, presents = self.model(input_ids, attention_mask, geometry.by_layer(caches))
+        return logits.float(), *_flat(presents)
+
+
+class _DecoderByLengthGraph(_Graph):
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, request_length: Tensor, *caches: Tensor
+    ) -> tuple[Tensor, ...]:
+        (geometry,) = self.caches
+        layers = geometry.by_layer(caches)
+        logits, presents = self.model(input_ids, attention_mask, layers, request_length=request_length)
         return logits.float(), *_flat(presents)
 
 

@@ -60,6 +60,11 @@ class ModelSpec:
         return "decoder" if self.config is None else self.config.form
 
     @property
+    def short_context(self) -> int | None:
+        """Return the most tokens of a request with other rotary factors than longer ones; None where all are alike."""
+        return None if self.config is None else self.config.output_stack.short_context
+
+    @property
     def graphs(self) -> tuple[GraphSpec, ...]:
         """Return the graphs that the model is exported as, in the order in which they run."""
         return KINDS[self.task].graphs(self.config, self.cache)

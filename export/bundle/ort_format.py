@@ -20,7 +20,7 @@ import onnx
 
 from edgeformer.errors import ExportError
 from edgeformer.manifest.deployment import OPERATORS_FILE
-from edgeformer.runtime.sessions.optional_input import with_optional_input
+from edgeformer.runtime.sessions.optional_inputs import with_optional_inputs
 from edgeformer.runtime.sessions.session import onnxruntime, onnxruntime_errors, session_options
 
 SUFFIX = ".ort"
@@ -89,7 +89,7 @@ def _save(source: Path, destination: Path, form: str, level: str) -> None:
     # Prepacked weights would fit only this kind of processor, and would be in memory twice.
     options.add_session_config_entry("session.disable_prepacking", "1")
     try:
-        model = with_optional_input(source, options)
+        model = with_optional_inputs(source, options)
         ort.InferenceSession(model, options, providers=["CPUExecutionProvider"], disabled_optimizers=FOLDING)
     except onnxruntime_errors() as error:
         raise ExportError(f"onnxruntime cannot write {source.name} as {destination.name}: {error}") from error

@@ -87,7 +87,7 @@ def lower_captured(graph: ir.Model, graph_spec: GraphSpec, lowering: LoweringOpt
     if alone and (report := optional_logits(graph)).changed:
         shortened.append(report)
     lowered = lower(graph, lowering, expected_changes(graph_spec.stack) if graph_spec.stack is not None else None)
-    make_optional(graph)
+    make_optional(graph, 0 if graph_spec.stack is None else graph_spec.stack.context_length)
     for output in [each for each in graph.graph.outputs if each.name == TABLE_ROW]:
         graph.graph.outputs.remove(output)
         common_passes.RemoveUnusedNodesPass()(graph)

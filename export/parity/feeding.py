@@ -40,13 +40,15 @@ Cache = tuple[NDArray[Any], ...]
 class Graph:
     """An open decoder graph and what is needed to feed it.
 
-    encoder_outputs: what the rows of an encoder-decoder read.
+    encoder_outputs: what the rows of an encoder-decoder read. request_lengths: the most tokens that the rows will have,
+    where rotary embeddings depend on it; none for the context length.
     """
 
     session: Any
     manifest: Manifest
     provider: Provider
     encoder_outputs: EncoderOutputs | None = None
+    request_lengths: tuple[int, ...] = ()
 
     @property
     def fillings(self) -> tuple[float, ...]:
@@ -101,6 +103,9 @@ class Graph:
         # onnxruntime refuses a buffer that is longer than the position tables, however few tokens it holds.
         capacity = max(tokens, min(tokens + SPARE, self.manifest.context_length))
         decoder = new_decoder(self.session, self.manifest, rows, capacity, self.provider, self.encoder_outputs)
+        decoder.expect(self.manifest.context_length)
+        for row, length in enumerate(self.request_lengths):
+            decoder.expect(length, row)
         if isinstance(decoder.cache, StaticCache):
             decoder.cache.fill(self.fillings[0] if filling is None else filling)
         return decoder

@@ -18,6 +18,7 @@ import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from edgeformer.contract.ops import INTEGER_PRODUCT, ROUNDING
+from edgeformer.contract.tensors import REQUEST_LENGTH
 from edgeformer.errors import BundleError
 from edgeformer.export.bundle.ort_format import SUFFIX, load_onnx
 from edgeformer.export.graph.outlining import inline_functions
@@ -57,6 +58,9 @@ def open_with_float_products(path: Path, provider: Provider) -> Any:
     """
     model = inline_functions(load_onnx(path))
     replace_integer_products(model.graph)
+    if any(tensor.name == REQUEST_LENGTH for tensor in model.graph.initializer):  # as the runtime opens it
+        rows = onnx.helper.make_tensor_value_info(REQUEST_LENGTH, onnx.TensorProto.INT64, ["batch_size"])
+        model.graph.input.append(rows)
     try:
         return open_model(model, path.parent, provider, optimise=False)
     except onnxruntime_errors() as error:

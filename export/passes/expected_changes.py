@@ -23,12 +23,11 @@ def _with_attention_op(config: StackConfig) -> list[BlockConfig]:
 
 
 def _rotates_last(block: BlockConfig) -> bool:
-    """Whether nothing stands between the rotation of queries and keys and their product."""
-    if block.attention is None:
+    """Whether nothing stands between the rotation of queries and keys, by their positions, and their product."""
+    if block.attention is None or block.attention.rotary is None or block.attention.rotary.long is not None:
         return False
     qk_norm = block.attention.qk_norm
-    rotary = block.attention.rotary
-    return rotary is not None and not rotary.halves and not (qk_norm is not None and qk_norm.after_rotary)
+    return not block.attention.rotary.halves and not (qk_norm is not None and qk_norm.after_rotary)
 
 
 def _norms_of_sums(config: StackConfig) -> int:

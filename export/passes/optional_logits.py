@@ -11,14 +11,14 @@ only the tokens whose logits are read. Requires ops that compute each token by i
 the logits is one of them.
 
 `logits_start` int64 [1] is an initializer: 0, so that the logits are those of all tokens. The runtime makes it an
-input, too, in the graph that it opens (`optional_input`).
+input, too, in the graph that it opens (`optional_inputs`).
 """
 
 import numpy as np
 import onnx_ir as ir
 
 from edgeformer.contract.ops import DOMAIN
-from edgeformer.contract.tensors import LOGITS_LENGTH, LOGITS_START
+from edgeformer.contract.tensors import LOGITS_LENGTH, LOGITS_START, REQUEST_LENGTH
 from edgeformer.export.graph.builder import NodeBuilder
 from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.graph.provenance import origin_of
@@ -54,12 +54,18 @@ def optional_logits(model: ir.Model) -> PassReport:
     return report
 
 
-def make_optional(model: ir.Model) -> None:
-    """Make the input `logits_start`, if there is one, an initializer, 0: the logits are those of all tokens."""
+def make_optional(model: ir.Model, context_length: int) -> None:
+    """Make the inputs that a client need not give initializers.
+
+    `logits_start` is 0: the logits are those of all tokens. `request_length` is the context length: all requests turn
+    by the factors of long ones.
+    """
+    defaults = {LOGITS_START: 0, REQUEST_LENGTH: context_length}
     for value in list(model.graph.inputs):
-        if value.name == LOGITS_START:
+        if value.name in defaults:
             model.graph.inputs.remove(value)
-            value.const_value = ir.tensor(np.zeros(1, np.int64), name=LOGITS_START)
+            value.const_value = ir.tensor(np.array([defaults[value.name]], np.int64), name=value.name)
+            value.shape = ir.Shape([1])
             model.graph.register_initializer(value)
 
 

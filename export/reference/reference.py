@@ -54,13 +54,19 @@ class Reference:
             setattr(self.module.get_submodule(owner), last, value)
 
     def run(
-        self, input_ids: Tensor, past: Callable[[int], LayerCache] | None = None, past_length: int = 0
+        self,
+        input_ids: Tensor,
+        past: Callable[[int], LayerCache] | None = None,
+        past_length: int = 0,
+        request_length: int | None = None,
     ) -> tuple[Tensor, list[LayerCache]]:
         """Run a decoder on texts of equal length, int64 [B, S]; return logits [B, S, V] and each layer's present cache.
 
         past: returns what a layer keeps of the `past_length` tokens that come before the text, such as keys and values
         [B, K, T, D]; by default none. With a past, the returned list of caches is empty. Models are causal, so the
         logits of a prefix of the text are a prefix of the logits.
+        request_length: where rotary embeddings depend on it, the most tokens that the texts will have; None for the
+        context length.
         """
         batch, length = input_ids.shape
         layers = range(self._model_spec.cache.num_layers)
@@ -70,7 +76,10 @@ class Reference:
             tensors = zip(self._model_spec.cache.tensors(), given, strict=True)
             caches = self._model_spec.cache.by_layer([each.to(self._dtype_of(tensor)) for tensor, each in tensors])
         total = length + past_length
-        logits, presents = self.forward(input_ids, torch.ones(batch, total, dtype=torch.int64), caches)
+        mask, others = torch.ones(batch, total, dtype=torch.int64), dict[str, Tensor]()
+        if self._model_spec.short_context is not None:
+            others["request_length"] = torch.tensor([request_length or self._model_spec.context_length])
+        logits, presents = self.forward(input_ids, mask, caches, **others)
         return logits.to(self.dtype), list(presents) if past is None else []
 
     def empty_caches(self, batch: int) -> list[LayerCache]:
@@ -83,12 +92,12 @@ class Reference:
     def _dtype_of(self, tensor: StateTensor) -> torch.dtype:
         return torch.promote_types(self.dtype, torch.float32) if tensor.single else self.dtype
 
-    def forward(self, *inputs: Any) -> Any:
+    def forward(self, *inputs: Any, **others: Tensor) -> Any:
         """Return what the module returns. A user's module may break the contract until `check_contract` has run."""
 
         def run() -> Any:
             with self.loaded(), self._entrance or nullcontext():
-                return self.module(*inputs)
+                return self.module(*inputs, **others)
 
         return self.in_summation_orders(run)
 

@@ -83,12 +83,12 @@ class CausalService(Service):
     def begin(
         self, request: ScheduledRequest, places: Sequence[int], running: Sequence[ScheduledRequest], free_bytes: int
     ) -> None:
-        """Start with the longest beginning of the prompt that a row or the prefix cache has of the adapter."""
+        """Start with the longest beginning of the prompt that a row or the prefix cache has of the same kind."""
         started = time.perf_counter()
-        prompt, adapter = request.row.prompt, request.adapter
-        place, length = self._held.find(self.decoder, places, prompt, adapter, free_bytes)
+        prompt, kind = request.row.prompt, self.kind_of(request)
+        place, length = self._held.find(self.decoder, places, prompt, kind, free_bytes)
         other, shared = self._row_that_begins_like(request, running)
-        kept = self._prefixes.known_length(self.decoder, prompt, adapter or "")
+        kept = self._prefixes.known_length(self.decoder, prompt, kind)
         if length and length >= max(shared, kept):
             self._take_held(request, place, length)
         else:
@@ -100,7 +100,7 @@ class CausalService(Service):
                 restore_prefix(self._prefixes, self.decoder, request)
         request.row.cached_tokens = request.prefilled
         if self._adapters is not None:
-            self._adapters.set(request.place, adapter)
+            self._adapters.set(request.place, request.adapter)
         self._held.release(free_bytes - request.bytes, self._release_held)
         request.row.prefill_seconds += time.perf_counter() - started
 
@@ -111,7 +111,7 @@ class CausalService(Service):
             super().leave(request)
             return
         taken = self.cache_bytes(self.decoder.written(request.place))
-        self._held.hold(request.place, HeldRow(tokens, request.adapter, taken))
+        self._held.hold(request.place, HeldRow(tokens, self.kind_of(request), taken))
 
     def keep(self, request: ScheduledRequest, tokens: Sequence[int], logits: Logits | None = None) -> None:
         """Keep what a row holds for these tokens, and will not hold once more follow, for later requests.
@@ -119,7 +119,7 @@ class CausalService(Service):
         A row that can be cut has it itself, until it is needed for another text.
         """
         if not self._cuttable:
-            self._prefixes.keep(self.decoder, request.place, tokens, logits, request.adapter or "")
+            self._prefixes.keep(self.decoder, request.place, tokens, logits, self.kind_of(request))
 
     @property
     def kept_bytes(self) -> int:
@@ -131,7 +131,7 @@ class CausalService(Service):
 
         At least one token of the prompt is left to run.
         """
-        prompt, last = request.row.prompt, SHORTEST - 1
+        prompt, kind, last = request.row.prompt, self.kind_of(request), SHORTEST - 1
         if not self._cuttable or not self._prefixes.max_bytes or len(prompt) < SHORTEST:
             return -1, 0
         # Texts that begin alike have one token in common that is seen at once.
@@ -139,12 +139,10 @@ class CausalService(Service):
         rows = [
             (each.place, np.array(self.tokens_of(each), np.int64))
             for each in running
-            if each.adapter == request.adapter and each.row.prompt[last : last + 1] == prompt[last : last + 1]
+            if self.kind_of(each) == kind and each.row.prompt[last : last + 1] == prompt[last : last + 1]
         ]
         rows += [
-            (place, row.tokens)
-            for place, row in self._held
-            if row.adapter == request.adapter and row.tokens[last] == tokens[last]
+            (place, row.tokens) for place, row in self._held if row.kind == kind and row.tokens[last] == tokens[last]
         ]
         alike = [(min(common_length(text, tokens), len(tokens) - 1), place) for place, text in rows]
         lengths = [(self.decoder.graph.prefix_end(tokens, length), place) for length, place in alike]
@@ -175,4 +173,4 @@ class CausalService(Service):
     def _keep_text(self, place: int, row: HeldRow) -> None:
         """Keep what a row that was held has, unless it was kept when its request ended."""
         if self._cuttable:
-            self._prefixes.keep(self.decoder, place, row.tokens.tolist(), adapter=row.adapter or "")
+            self._prefixes.keep(self.decoder, place, row.tokens.tolist(), kind=row.kind)

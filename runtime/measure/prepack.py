@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.contract.tensors import LOGITS_START
 from edgeformer.documents.durability import sync_folder
 from edgeformer.errors import BundleError, ParityError, RequestError, require
 from edgeformer.manifest.manifest import MODELS, Manifest
@@ -21,7 +20,7 @@ from edgeformer.runtime.measure.benchmarking.startup import measure_loading, mea
 from edgeformer.runtime.measure.benchmarking.workloads import Request
 from edgeformer.runtime.media.sound.audio import SAMPLE_RATE
 from edgeformer.runtime.sessions.kernels import KernelChoice, choose_kernels
-from edgeformer.runtime.sessions.optional_input import with_optional_input
+from edgeformer.runtime.sessions.optional_inputs import OPTIONAL, with_optional_inputs
 from edgeformer.runtime.sessions.prepacked.prepacked_graphs import FOLDER, opened_graphs, prepacked_folder
 from edgeformer.runtime.sessions.prepacked.prepacked_record import CACHE, record_file, remember
 from edgeformer.runtime.sessions.prepacked.stored_panels import store_panels
@@ -163,7 +162,7 @@ def _write(graph: Path, prepacked: Path, kernels: KernelChoice) -> None:
         options.add_session_config_entry(f"session.{name}", value)
     try:
         # With the input, or onnxruntime takes its default for a constant, which it shares with what is 0 forever.
-        model = with_optional_input(graph, options)
+        model = with_optional_inputs(graph, options)
         onnxruntime().InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except onnxruntime_errors() as error:
         raise BundleError(f"onnxruntime cannot prepack {graph}: {error}") from error
@@ -209,8 +208,8 @@ def _lay_out(graph: Path, kernels: KernelChoice) -> None:
                     parts = [blob.split(";") for blob in blobs]
                     entry.value = "|".join([key, *(";".join([moved(*part[:2]), *part[1:]]) for part in parts)])
         model.graph.initializer.extend(panels)
-        for added in [value for value in model.graph.input if value.name == LOGITS_START]:
-            model.graph.input.remove(added)  # as in the bundle's own graph: it is added when the file is opened
+        for added in [value for value in model.graph.input if value.name in OPTIONAL]:
+            model.graph.input.remove(added)  # as in the bundle's own graph: they are added when the file is opened
         target.truncate(max(target.tell(), 1))
     aligned.replace(data)
     onnx.save(model, graph)

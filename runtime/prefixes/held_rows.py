@@ -22,10 +22,10 @@ from edgeformer.runtime.steps.runner import StepRunner
 
 @dataclass(frozen=True)
 class HeldRow:
-    """Tokens int64 [T] of a row, the LoRA adapter that it had, and the bytes of memory that it takes."""
+    """Tokens int64 [T] of a row, their kind (`DecodeGraph.kind_of`), and the bytes of memory that it takes."""
 
     tokens: NDArray[np.int64]
-    adapter: str | None
+    kind: str
     bytes: int
 
 
@@ -53,7 +53,7 @@ class HeldRows:
         return iter(self._rows.items())
 
     def find(
-        self, decoder: StepRunner, places: Iterable[int], prompt: Sequence[int], adapter: str | None, most_bytes: int
+        self, decoder: StepRunner, places: Iterable[int], prompt: Sequence[int], kind: str, most_bytes: int
     ) -> tuple[int, int]:
         """Return the place among `places` of the row that holds most of a prompt, and how many tokens; (-1, 0) if none.
 
@@ -64,7 +64,7 @@ class HeldRows:
         best = -1, 0
         for place in places:
             row = self._rows.get(place)
-            if row is None or row.adapter != adapter or row.bytes > most_bytes:
+            if row is None or row.kind != kind or row.bytes > most_bytes:
                 continue
             length = decoder.graph.prefix_end(tokens, min(common_length(row.tokens, tokens), len(tokens) - 1))
             used = length >= SHORTEST and len(row.tokens) < 2 * length

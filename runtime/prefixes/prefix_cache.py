@@ -88,7 +88,7 @@ class Kept:
     tokens: NDArray[np.int64]
     tensors: Tensors
     snapshot: EndStates | None
-    adapter: str = ""
+    kind: str = ""
 
 
 class PrefixCache:
@@ -107,14 +107,14 @@ class PrefixCache:
         # In the order of use, each before its parent: the first one is a leaf, and the one to drop.
         self._nodes: OrderedDict[_Node, None] = OrderedDict()
 
-    def restore(self, decoder: StepRunner, row: int, prompt: Sequence[int], adapter: str = "") -> Prefix:
+    def restore(self, decoder: StepRunner, row: int, prompt: Sequence[int], kind: str = "") -> Prefix:
         """Put the longest prefix of a prompt into an empty row.
 
-        At least one token is left to run, unless the logits are known. adapter: what else the keys and values depend
-        on; prefixes of different adapters have nothing in common.
+        At least one token is left to run, unless the logits are known. kind: what else the keys and values depend on
+        (`DecodeGraph.kind_of`); prefixes of different kinds have nothing in common.
         """
         with self._lock:
-            path, length, snapshot, branch_at = self._find(decoder, prompt, adapter)
+            path, length, snapshot, branch_at = self._find(decoder, prompt, kind)
             if length < SHORTEST:
                 return Prefix(branch_at=branch_at)
             self._touch([node for node, _ in path])
@@ -125,17 +125,17 @@ class PrefixCache:
             decoder.load_row(row, length, pieces, snapshot.states if snapshot else [None] * len(pieces[0]))
             return Prefix(length, snapshot.logits if snapshot and length == len(prompt) else None, branch_at)
 
-    def known_length(self, decoder: StepRunner, prompt: Sequence[int], adapter: str = "") -> int:
+    def known_length(self, decoder: StepRunner, prompt: Sequence[int], kind: str = "") -> int:
         """Return how many tokens of a prompt are kept that a row could start with."""
         with self._lock:
-            return self._find(decoder, prompt, adapter)[1]
+            return self._find(decoder, prompt, kind)[1]
 
     def _find(
-        self, decoder: StepRunner, prompt: Sequence[int], adapter: str
+        self, decoder: StepRunner, prompt: Sequence[int], kind: str
     ) -> tuple[list[tuple[_Node, int]], int, EndStates | None, int]:
         """Return the path that a prompt begins with, what of it starts a row, its snapshot, and where they branch."""
         tokens = np.asarray(prompt, np.int64)
-        path = list(self._matches(tokens, adapter))
+        path = list(self._matches(tokens, kind))
         matched = sum(count for _, count in path)
         if decoder.cache.trimmable:
             return path, decoder.graph.prefix_end(tokens, min(matched, len(tokens) - 1)), None, 0
@@ -144,7 +144,7 @@ class PrefixCache:
         return path, length, snapshot, branch_at
 
     def keep(
-        self, decoder: StepRunner, row: int, tokens: Sequence[int], logits: Array | None = None, adapter: str = ""
+        self, decoder: StepRunner, row: int, tokens: Sequence[int], logits: Array | None = None, kind: str = ""
     ) -> None:
         """Copy what a row holds for its first tokens, as far as it is new and there is room.
 
@@ -161,7 +161,7 @@ class PrefixCache:
             cache.bytes_per_token,
             lambda start, stop: cache.read_tokens(row, start, stop),
             snapshot,
-            adapter,
+            kind,
         )
 
     def latest(self) -> Kept | None:
@@ -184,7 +184,7 @@ class PrefixCache:
             per_token,
             lambda start, stop: [None if each is None else each[:, start:stop].copy() for each in kept.tensors],
             kept.snapshot,
-            kept.adapter,
+            kept.kind,
         )
 
     def _insert(
@@ -193,11 +193,11 @@ class PrefixCache:
         per_token: int,
         read: Callable[[int, int], Tensors],
         snapshot: EndStates | None,
-        adapter: str = "",
+        kind: str = "",
     ) -> None:
         """Add a path. per_token: bytes of each token's tensors. read: returns those of a range of the tokens."""
         with self._lock:
-            path = list(self._matches(wanted, adapter))
+            path = list(self._matches(wanted, kind))
             known = sum(count for _, count in path)
             self._touch([node for node, _ in path])
             per_token += wanted.itemsize
@@ -209,7 +209,7 @@ class PrefixCache:
                 wanted = wanted[: known + max(free, 0) // per_token]
             if len(wanted) == known and snapshot is None:
                 return
-            end = self._cut(path) if path else self._root(adapter)
+            end = self._cut(path) if path else self._root(kind)
             if len(wanted) > known:
                 end = self._add(_Node(end, wanted[known:].copy(), read(known, len(wanted))))
             if snapshot and (end.snapshot is None or end.snapshot.logits is None):
@@ -223,12 +223,12 @@ class PrefixCache:
             self._roots, self.bytes = {}, 0
             self._nodes.clear()
 
-    def _root(self, adapter: str) -> _Node:
-        return self._roots.setdefault(adapter, _Node(None, np.empty(0, np.int64), []))
+    def _root(self, kind: str) -> _Node:
+        return self._roots.setdefault(kind, _Node(None, np.empty(0, np.int64), []))
 
-    def _matches(self, tokens: NDArray[np.int64], adapter: str) -> Iterator[tuple[_Node, int]]:
+    def _matches(self, tokens: NDArray[np.int64], kind: str) -> Iterator[tuple[_Node, int]]:
         """Yield the nodes that a text begins with, each with how many of its tokens it has."""
-        node, place = self._roots.get(adapter), 0
+        node, place = self._roots.get(kind), 0
         while node is not None and place < len(tokens):
             node = node.children.get(int(tokens[place]))
             if node is not None:
@@ -292,13 +292,13 @@ def _last_snapshot(path: Sequence[tuple[_Node, int]], tokens: int) -> tuple[int,
     return found
 
 
-def _joined(path: Sequence[_Node], adapter: str) -> Kept:
+def _joined(path: Sequence[_Node], kind: str) -> Kept:
     """Return all that the nodes of a path hold."""
     tensors = []
     for parts in zip(*(node.tensors for node in path), strict=True):
         arrays = [part for part in parts if part is not None]
         tensors.append(np.concatenate(arrays, axis=1) if arrays else None)
-    return Kept(np.concatenate([node.tokens for node in path]), tensors, path[-1].snapshot, adapter)
+    return Kept(np.concatenate([node.tokens for node in path]), tensors, path[-1].snapshot, kind)
 
 
 def _ancestry(node: _Node) -> list[_Node]:

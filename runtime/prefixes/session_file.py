@@ -30,7 +30,7 @@ from edgeformer.runtime.steps.picture_rows import NUMBER_BITS
 from edgeformer.runtime.text.tokenizer import Message
 
 FORMAT = "edgeformer.session"
-VERSION = "1"
+VERSION = "2"
 LARGEST_HEADER = 16 * 2**20
 """Bytes of a header at most: that of a conversation of a million tokens has its messages, 4 MB, and the tensors."""
 
@@ -59,7 +59,7 @@ def write_session(path: Path, manifest: Manifest, kept: Kept, messages: Sequence
         "version": VERSION,
         "bundle": bundle_hash(manifest),
         "precision": manifest.plan.precision,
-        "adapter": kept.adapter,
+        "kind": kept.kind,
         "messages": json.dumps([dict(message) for message in messages]),
     }
     header = _header(metadata, {name: (array.shape, array.dtype) for name, array in arrays.items()})
@@ -94,7 +94,7 @@ def read_session(path: Path, manifest: Manifest, cache: Cache) -> tuple[Kept, li
     limit = manifest.vocab_size + (0 if manifest.placeholder is None else 2**NUMBER_BITS)
     if tokens.min() < 0 or tokens.max() >= limit:
         raise _damaged(path, f"it has token ids outside 0 to {manifest.vocab_size - 1}")
-    return _kept(manifest, cache, arrays, metadata["adapter"]), messages
+    return _kept(manifest, cache, arrays, metadata["kind"]), messages
 
 
 def bundle_hash(manifest: Manifest) -> str:
@@ -104,7 +104,7 @@ def bundle_hash(manifest: Manifest) -> str:
     return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
 
 
-def _kept(manifest: Manifest, cache: Cache, arrays: dict[str, NDArray[Any]], adapter: str) -> Kept:
+def _kept(manifest: Manifest, cache: Cache, arrays: dict[str, NDArray[Any]], kind: str) -> Kept:
     tensors: list[NDArray[Any] | None] = []
     states: list[NDArray[Any] | None] = []
     layout = cache.row_layout(len(arrays["tokens"]))
@@ -112,7 +112,7 @@ def _kept(manifest: Manifest, cache: Cache, arrays: dict[str, NDArray[Any]], ada
         tensors.append(arrays[tensor.past] if of_tokens else None)
         states.append(None if of_tokens else arrays[tensor.past])
     snapshot = None if cache.trimmable else EndStates(states, arrays.get("logits"))
-    return Kept(arrays["tokens"], tensors, snapshot, adapter)
+    return Kept(arrays["tokens"], tensors, snapshot, kind)
 
 
 def _specs(manifest: Manifest, cache: Cache, length: int, logits: bool) -> dict[str, Spec]:
@@ -173,8 +173,8 @@ def _check_metadata(path: Path, metadata: Any, manifest: Manifest) -> list[Messa
             f"{path} is a session of another bundle: its graphs, weights or tokenizer differ. Load it with the bundle "
             "that wrote it; a bundle that was exported again needs new sessions."
         )
-    if not isinstance(metadata.get("adapter"), str):
-        raise _damaged(path, "it does not name its adapter")
+    if not isinstance(metadata.get("kind"), str):
+        raise _damaged(path, "it does not say of which kind its keys and values are")
     try:
         messages = json.loads(metadata["messages"])
     except (KeyError, TypeError, ValueError, RecursionError) as error:

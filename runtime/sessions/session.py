@@ -21,7 +21,7 @@ from edgeformer.manifest.parts import Arithmetic, CachePrecision
 from edgeformer.manifest.providers import CPU, PROVIDERS, Provider, ProviderChoice
 from edgeformer.runtime.sessions.kernels import BODIES, KernelChoice
 from edgeformer.runtime.sessions.narrow_floats import BFLOAT16, FLOAT8
-from edgeformer.runtime.sessions.optional_input import with_optional_input
+from edgeformer.runtime.sessions.optional_inputs import with_optional_inputs
 from edgeformer.runtime.sessions.providers import DEVICES, sessions_of
 from edgeformer.runtime.sessions.providers.int8_saturation import products_saturate
 from edgeformer.runtime.sessions.providers.provider_options import ProviderOptions
@@ -336,7 +336,7 @@ def open_session(
             sessions.prepare(ort)
             kind = _graph_session(ort.InferenceSession)
             has_threads = chosen > 1 or provider.on_device  # of onnxruntime, or of our kernels
-            model = with_optional_input(Path(graph), settings, None if rewritten is None else rewritten.content)
+            model = with_optional_inputs(Path(graph), settings, None if rewritten is None else rewritten.content)
             if rewritten is not None and rewritten.values:
                 settings.add_external_initializers(list(rewritten.values), list(rewritten.values.values()))
             session = kind(str(graph), has_threads, uncaptured, model, settings, providers)

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.contract.tensors import LOGITS_START
+from edgeformer.contract.tensors import LOGITS_START, REQUEST_LENGTH
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime.caches.encoder_outputs import EncoderOutputs
 from edgeformer.runtime.sessions.buffer import Rows
+from edgeformer.runtime.sessions.optional_inputs import has_optional_input
 from edgeformer.runtime.steps import picture_blocks
 from edgeformer.runtime.steps.picture_rows import PictureRows
 from edgeformer.runtime.steps.row_adapters import RowAdapters
@@ -25,9 +26,13 @@ Logits = NDArray[Any]
 """float32 from edgeformer's own graphs; other graphs may return the precision that they compute in."""
 
 
+LONG = "/long"
+"""Behind the name of an adapter, of requests whose positions turn by the factors of long ones. No name has a slash."""
+
+
 def returns_last_logits(session: Any) -> bool:
     """Return whether runs of a session may return the logits of their last token alone: it has the optional input."""
-    return any(each.name == LOGITS_START for each in session.get_overridable_initializers())
+    return has_optional_input(session, LOGITS_START)
 
 
 class DecodeGraph:
@@ -37,6 +42,7 @@ class DecodeGraph:
     - adapters: those of the rows; rows with one run over the adapter graph.
     - pictures: those of the rows' prompts; pieces of prompts with some run over the graph that reads embeddings.
     - has_blocks: whether these have tokens that attend both ways (`picture_blocks`).
+    - request_lengths: int64 [B], the most tokens that each row will have, where the graph reads them; else None.
     """
 
     def __init__(
@@ -57,6 +63,20 @@ class DecodeGraph:
         self.has_start = returns_last_logits(session)
         self.pictures: PictureRows | None = None
         self.has_blocks = picture_blocks.has_blocks(manifest)
+        self.request_lengths: NDArray[np.int64] | None = None
+        if has_optional_input(session, REQUEST_LENGTH):
+            self.request_lengths = np.empty(0, np.int64)
+
+    def begin_rows(self, rows: int, length: int) -> None:
+        """Take account of that many rows, each of up to `length` tokens until `StepRunner.expect` says otherwise."""
+        if self.request_lengths is not None:
+            self.request_lengths = np.full(rows, length)
+
+    def kind_of(self, adapter: str | None, request_length: int) -> str:
+        """Return what the keys and values of a request depend on beside its tokens: adapter and factors of rotation."""
+        short = self.manifest.short_context
+        is_long = self.request_lengths is not None and short is not None and request_length > short
+        return (adapter or "") + (LONG if is_long else "")
 
     def piece_end(self, tokens: Tokens, start: int, chunk: int) -> int:
         """Return where the piece of a prompt ends that begins at `start`: behind `chunk` tokens, or by its blocks."""
@@ -115,9 +135,18 @@ class DecodeGraph:
             bind_output(binding, "logits", logits)
         if self.takes_start(session) and (logits is None or logits.shape[1] < ids.shape[1]):
             bind_input(binding, LOGITS_START, LAST)
+        if self.request_lengths is not None:
+            bind_input(binding, REQUEST_LENGTH, self.request_lengths[of_rows(rows)])
         if self.sources is not None:
             self.sources.bind(binding, rows)
         return binding
+
+
+def of_rows(rows: Rows) -> slice:
+    """Return the slice of an array that has an entry for each row."""
+    if isinstance(rows, int):
+        return slice(rows, rows + 1)
+    return slice(None) if rows is None else slice(rows.start, rows.stop)
 
 
 def bind_input(binding: Any, name: str, array: NDArray[Any]) -> None:

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeformer.contract.tensors import REQUEST_LENGTH
 from edgeformer.errors import RequestError
 from edgeformer.manifest.providers import CPU, Provider
 from edgeformer.runtime.caches.static_cache import StaticCache
@@ -55,6 +56,8 @@ def next_power_of_two(number: int) -> int:
 class _Step:
     """A step of some rows, at fixed addresses. tokens: int64 [n, 1], mask: int64 [n, T].
 
+    request_lengths: int64 [n]; None where the graph does not read them.
+
     run: options of the runs that capture a CUDA graph of it and replay that; None where its kernels are launched one by
     one. of_thread: whether a thread has captured it; onnxruntime keeps the graphs of each thread apart.
     """
@@ -62,6 +65,7 @@ class _Step:
     binding: Any
     tokens: Buffer
     mask: Buffer
+    request_lengths: Buffer | None
     run: Any
     of_thread: local = field(default_factory=local)
 
@@ -170,6 +174,8 @@ class DeviceSteps(StepMemory):
         mask = self.host.array("mask", step.mask.shape, np.int64)
         np.less_equal(self._slots[: mask.shape[1]], lengths[:, None], out=mask, casting="unsafe")
         step.mask.put(mask)
+        if step.request_lengths is not None and self.graph.request_lengths is not None:
+            step.request_lengths.put(self.graph.request_lengths[bound.start : bound.stop])
         if not self._provider.integers_on_device:  # what the device needs of them is copied as they are bound
             self._bind(step)
         session = self.graph.session
@@ -200,6 +206,7 @@ class DeviceSteps(StepMemory):
     def _new_step(self, rows: range, columns: int) -> _Step:
         provider = self._provider if self._provider.integers_on_device else CPU
         tokens, mask = Buffer((len(rows), 1), np.int64, provider), Buffer((len(rows), columns), np.int64, provider)
+        lengths = None if self.graph.request_lengths is None else Buffer((len(rows),), np.int64, provider)
         session = self.graph.session
         binding = self.graph.new_binding(session, np.zeros((len(rows), 1), np.int64), None, rows)
         self.cache.bind(binding, rows)
@@ -207,14 +214,16 @@ class DeviceSteps(StepMemory):
         # Without captures, steps of other rows and lengths come and go, so that only the last one is kept.
         if not self._captures:
             self._steps.clear()
-        step = _Step(binding, tokens, mask, session.new_graph_run() if self._captures else None)
+        step = _Step(binding, tokens, mask, lengths, session.new_graph_run() if self._captures else None)
         self._bind(step)
         return step
 
     def _bind(self, step: _Step) -> None:
-        """Bind the token ids and the mask of a step."""
+        """Bind the token ids and the mask of a step, and how long its requests may become."""
         step.tokens.bind_input(step.binding, "input_ids")
         step.mask.bind_input(step.binding, self.graph.mask_name)
+        if step.request_lengths is not None:
+            step.request_lengths.bind_input(step.binding, REQUEST_LENGTH)
 
 
 class CapturedSteps:

@@ -64,6 +64,7 @@ class StepMemory(ABC):
         self.graph = graph
         self.prefill_chunk = PREFILL_CHUNK
         self._cache = cache
+        graph.begin_rows(cache.batch_size, cache.capacity)
         self._prompts: dict[tuple[Any, int], Any] = {}  # bindings of runs of one row, by session and row
         self._prompt_logits = graph.new_logits(0)
 

@@ -52,6 +52,7 @@ def device_runner(
     graph: DecodeGraph, rows: int, capacity: int, provider: Provider, captured: CapturedSteps | None
 ) -> StepRunner:
     """Return a runner of rows that begin together, on a device. captured: where its memory comes from, if any."""
+    asked = capacity
     if captured is not None:
         capacity = captured.capacity_for(capacity)
 
@@ -61,6 +62,7 @@ def device_runner(
 
     memory = new_memory() if captured is None else captured.take(rows, capacity, new_memory)
     runner = StepRunner(memory.cache, memory)
+    runner.expect(asked)
     if captured is not None:
         captured.lend(runner, rows, capacity, memory)
     return runner

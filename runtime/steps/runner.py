@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from edgeformer.errors import RequestError
 from edgeformer.runtime.caches.cache import Cache, Content
-from edgeformer.runtime.steps.decode_graph import Logits, Tokens
+from edgeformer.runtime.steps.decode_graph import Logits, Tokens, of_rows
 from edgeformer.runtime.steps.memory import ONE, PREFILL_CHUNK, Candidates, Mask, StepMemory
 
 
@@ -166,9 +166,19 @@ class StepRunner:
         self.cut(row, 0)
         self.cache.clear_row(row)
 
+    def expect(self, length: int, row: int | None = None) -> None:
+        """Take account of the most tokens that an empty row will have, or all rows; by default the capacity.
+
+        Where rotary embeddings have other factors for long requests, these follow from it.
+        """
+        if self.graph.request_lengths is not None:
+            self.graph.request_lengths[of_rows(row)] = length
+
     def move(self, source: int, target: int) -> None:
         """Replace a row, its source and its adapter by copies of another row's."""
         self.cut(target, 0)
+        if self.graph.request_lengths is not None:
+            self.graph.request_lengths[target] = self.graph.request_lengths[source]
         self.copy(source, target, int(self.lengths[source]))
         if self.graph.adapters is not None:
             self.graph.adapters.set(target, self.graph.adapters.names[source])

@@ -425,7 +425,7 @@ def test_an_optional_input_says_where_logits_begin(options, start):
     logits, *caches = after_a_run(graph, model)
     report = optional_logits(graph)
     assert report.missed == [] and report.changed > 0
-    make_optional(graph)
+    make_optional(graph, model.context_length)
     assert LOGITS_START not in {value.name for value in graph.graph.inputs}
     graph.graph.inputs.append(graph.graph.initializers[LOGITS_START])  # as the runtime opens it
     given = {} if start is None else {LOGITS_START: np.array([start])}

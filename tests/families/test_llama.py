@@ -96,10 +96,6 @@ def test_frequencies_are_those_of_transformers(name, base):
         ),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "parameters that are not known: partial_rotary_factor"),
         (
-            {"rope_parameters": {"rope_type": "longrope", **ROPE["longrope"], "original_max_position_embeddings": 64}},
-            "longer than 64 tokens, which a static graph cannot follow. Export with --context-length 64 or less",
-        ),
-        (
             {"rope_parameters": {"rope_type": "longrope", **ROPE["longrope"], "short_factor": [1.0]}},
             "must be given 8 factors, one for each pair",
         ),
@@ -111,11 +107,14 @@ def test_a_config_that_is_not_understood_is_refused_by_name(options, message):
         read(**options)
 
 
-def test_longrope_is_read_up_to_its_original_length():
+def test_longrope_has_two_tables_beyond_its_original_length():
     parameters = {"rope_type": "longrope", **ROPE["longrope"], "original_max_position_embeddings": 64}
-    config = read(64, rope_parameters=parameters)
-    assert config.context_length == 64
-    assert config.blocks[0].attention.rotary.scaling.factors == tuple(ROPE["longrope"]["short_factor"])
+    for length, above in ((64, None), (65, 64), (None, 64)):
+        config = read(length, rope_parameters=parameters)
+        scaling = config.blocks[0].attention.rotary.scaling
+        assert (config.context_length, config.short_context) == (length or 256, above)
+        assert scaling.factors == tuple(ROPE["longrope"]["short_factor"])
+        assert above is None or scaling.long.factors == tuple(ROPE["longrope"]["long_factor"])
 
 
 @pytest.mark.parametrize("length", [0, 257, -1])

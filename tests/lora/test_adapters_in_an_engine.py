@@ -64,7 +64,7 @@ def test_prefixes_of_another_adapter_would_be_seen(adapted_bundle, monkeypatch):
     model = load_causal_lm(adapted_bundle)
     alone = [model.generate([*LONG, *end], adapter="polite", max_new_tokens=8).token_ids for end in ENDS]
     hold = HeldRows.hold
-    monkeypatch.setattr(HeldRows, "hold", lambda self, place, row: hold(self, place, replace(row, adapter="polite")))
+    monkeypatch.setattr(HeldRows, "hold", lambda self, place, row: hold(self, place, replace(row, kind="polite")))
     with Engine(load_causal_lm(adapted_bundle), max_rows=2) as engine:
         cached_and_tokens(engine, None)
         cached, tokens = cached_and_tokens(engine, "polite")

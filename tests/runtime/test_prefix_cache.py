@@ -110,7 +110,7 @@ def test_a_prefix_ends_at_any_token_and_leaves_one_to_run():
     found = [prefixes.restore(rows, 1, prompt).length for prompt in (text, text[:20], [*text[:33], 7, 7], [7, *text])]
     assert found == [39, 19, 33, 0]
     assert prefixes.restore(rows, 1, [*text[: SHORTEST - 1], 99, 99]).length == 0
-    assert prefixes.restore(rows, 1, [*text, 5], adapter="other").length == 0
+    assert prefixes.restore(rows, 1, [*text, 5], kind="other").length == 0
 
 
 def test_states_are_found_where_kept_and_where_texts_part():

@@ -128,7 +128,7 @@ HOSTILE = {
     "list": (lambda content: (2).to_bytes(8, "little") + b"[]", "its header is no JSON object"),
     "other format": (edit(lambda header: header["__metadata__"].update(format="pt")), "does not say edgeformer"),
     "no metadata": (edit(lambda header: header.pop("__metadata__")), "does not say edgeformer.session"),
-    "newer": (edit(lambda header: header["__metadata__"].update(version="2")), "version '2'; this reads version 1"),
+    "newer": (edit(lambda header: header["__metadata__"].update(version="3")), "version '3'; this reads version 2"),
     "many tokens": (entry("tokens", shape=[10**12]), "it must have 1 to 1024 tokens"),
     "true tokens": (entry("tokens", shape=[True]), "it must have 1 to 1024 tokens"),
     "no tokens": (edit(lambda header: header.pop("tokens")), "it must have 1 to 1024 tokens"),
@@ -137,7 +137,7 @@ HOSTILE = {
     "overlap": (entry("past_key_values.1.key", data_offsets=[0, 8]), "its tensors are not those of"),
     "one less": (edit(lambda header: header.pop("past_key_values.0.key")), "its tensors are not those of"),
     "one more": (edit(lambda header: header.update(logits=header["tokens"])), "its tensors are not those of"),
-    "no adapter": (edit(lambda header: header["__metadata__"].pop("adapter")), "it does not name its adapter"),
+    "no kind": (edit(lambda header: header["__metadata__"].pop("kind")), "of which kind its keys and values are"),
     "messages": (edit(lambda header: header["__metadata__"].update(messages="[3]")), "no list of roles and contents"),
     "bad messages": (edit(lambda header: header["__metadata__"].update(messages="{")), "its messages are no JSON"),
 }  # fmt: skip

@@ -53,6 +53,11 @@ class DecoderConfig(StackConfig):
         check(len(across) == 1, self, "blocks", "all with cross-attention of one geometry, or all without")
 
     @property
+    def reads_request_length(self) -> bool:
+        """Return whether it is a model by itself."""
+        return self.task == "causal-lm" and self.cross_geometry is None
+
+    @property
     def cache_geometry(self) -> CacheGeometry:
         """Return what each block keeps between runs."""
         return CacheGeometry(layers=tuple(block.states for block in self.blocks))

@@ -9,11 +9,11 @@ from edgeformer.config.block import AttentionConfig, BlockConfig
 from edgeformer.config.layer_input import PerLayerEmbedding
 from edgeformer.config.norm import NormConfig
 from edgeformer.config.pictures import Grid, PatchStem, PatchVectors, PatchWindows
-from edgeformer.config.position import LearnedPositions, SinusoidalPositions, TransformerXLConfig
+from edgeformer.config.position import LearnedPositions, RotaryConfig, SinusoidalPositions, TransformerXLConfig
 from edgeformer.contract.tensors import CacheGeometry
 from edgeformer.documents import schema
 from edgeformer.documents.schema import check
-from edgeformer.errors import ConfigError
+from edgeformer.errors import ConfigError, ContextLengthError
 
 Task = Literal[
     "causal-lm", "seq2seq-lm", "encoder", "vision-encoder", "dual-encoder", "image-text-to-text",
@@ -112,6 +112,18 @@ class StackConfig:
             isinstance(attention.relative, TransformerXLConfig) for attention in self.attentions
         ):
             check(self.hidden_size % 2 == 0, self, "hidden_size", "even where positions are sinusoidal")
+        lengths = {rotary.long.above for rotary in self._rotaries if rotary.long is not None}
+        check(len(lengths) <= 1, self, "blocks", "all with long factors above the same length")
+        if self.short_context is not None and not self.reads_request_length:
+            raise ContextLengthError(
+                f"rotary embeddings have other factors for texts longer than {self.short_context} tokens, which only "
+                f"a decoder of text takes account of. Export with --context-length {self.short_context} or less."
+            )
+
+    @property
+    def reads_request_length(self) -> bool:
+        """Return whether the graph may know how long a request will be, which rotary embeddings may depend on."""
+        return False
 
     @property
     def table_length(self) -> int:
@@ -127,6 +139,15 @@ class StackConfig:
     def attentions(self) -> tuple[AttentionConfig, ...]:
         """Return the self-attention of every block that has one."""
         return tuple(block.attention for block in self.blocks if block.attention is not None)
+
+    @property
+    def short_context(self) -> int | None:
+        """Return the most tokens of requests with the short factors of LongRoPE; None where all have the same ones."""
+        return next((rotary.long.above for rotary in self._rotaries if rotary.long is not None), None)
+
+    @property
+    def _rotaries(self) -> list[RotaryConfig]:
+        return [attention.rotary for attention in self.attentions if attention.rotary is not None]
 
     @property
     def windows(self) -> tuple[int | None, ...]:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeformer.contract.tensors import REQUEST_LENGTH
 from edgeformer.export.lower import LoweringOptions
 from edgeformer.models.graph_specs import GraphSpec
 from edgeformer.models.model_spec import ModelSpec
@@ -91,6 +92,8 @@ class _FeedMaker:
         before = np.arange(past) < lengths[:, None] - new
         inputs: dict[str, Array] = {}
         for tensor in self._spec.inputs:
+            if tensor.name == REQUEST_LENGTH:  # a constant of the graph
+                continue
             shape = [sizes[dim] if isinstance(dim, str) else dim for dim in tensor.dims]
             if tensor.name.endswith("attention_mask"):
                 inputs[tensor.name] = (source if "source_length" in tensor.dims else written).astype(np.int64)

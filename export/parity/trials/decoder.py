@@ -2,6 +2,7 @@
 
 import itertools
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -54,6 +55,9 @@ class DecoderTrial(TextTrial):
             self._judge_windowed(rows)
         if self.setup.activations is not None and self.setup.manifest.context_length >= LONG_PAST + LONG_CHUNK:
             self._judge_behind_past(main, "long prompt", LONG_PAST, LONG_CHUNK, chunk=LONG_CHUNK)
+        if self.setup.manifest.short_context is not None:
+            progress("requests of both lengths", 0.87)
+            self._judge_request_lengths(main, self.setup.manifest.short_context)
         if extent.far:
             progress("at the end of the context", 0.9)
             rows.clear()  # with a large vocabulary the logits take most of the memory
@@ -130,10 +134,39 @@ class DecoderTrial(TextTrial):
         if length > len(main.tokens):
             self._judge_behind_past(main, "far", length, count)
 
-    def _judge_behind_past(self, main: Row, run: str, length: int, count: int, chunk: int = 0) -> None:
+    def _judge_request_lengths(self, main: Row, above: int) -> None:
+        """Judge the longest request with the short factors of rotary embeddings, and the shortest with the long ones.
+
+        They are run alone and side by side, and where a cache of that many tokens is not too large, at the last
+        positions of the one and beyond these of the other.
+        """
+        lengths, count, steps = (above, above + 1), min(self.extent.other, above), min(self.extent.steps, 4)
+        text = random_tokens(count, self.setup.manifest.vocab_size, salt=1000)
+        rows = [self.text_rows(text[None], length)[0] for length in lengths]
+        for length, row in zip(lengths, rows, strict=True):
+            graph = replace(self.graphs[0], request_lengths=(length,))
+            for run, feed in (("prefill", feeding.prefill), ("steps", feeding.single_steps)):
+                what = f"a text of {count} tokens in a request of up to {length}"
+                self.judge.logits(f"{run}, request of {length}", what, [row.piece(feed(graph, text)[0])])
+        prompt = max(1, count - steps)
+        graph = replace(self.graphs[0], request_lengths=lengths)
+        logits = feeding.rows_apart(graph, [text, text], [prompt, prompt], count - prompt)
+        pieces = [row.piece(each) for row, each in zip(rows, logits, strict=True)]
+        what = f"a text in requests of up to {above} and {above + 1} tokens side by side"
+        self.judge.logits("requests of both lengths", what, pieces)
+        if above > steps and above * 4 * self.setup.manifest.cache.elements_per_token <= FAR_CACHE_BYTES:
+            for length, new in zip(lengths, (steps, 2 * steps), strict=True):
+                run = f"end of a request of {length}"
+                fits = min(new, self.setup.manifest.context_length - above + steps)
+                self._judge_behind_past(main, run, above - steps, fits, request_length=length)
+
+    def _judge_behind_past(
+        self, main: Row, run: str, length: int, count: int, chunk: int = 0, request_length: int | None = None
+    ) -> None:
         """Judge `count` tokens behind a synthetic past of `length` tokens, as large as keys and values are.
 
-        chunk: the number of first tokens that are fed in one run. With a chunk, both graphs are judged.
+        chunk: the number of first tokens that are fed in one run. With a chunk, both graphs are judged. request_length:
+        as of `Reference.run`.
         """
         manifest = self.setup.manifest
         sizes = [[float(np.sqrt(np.square(part).mean())) for part in cache] for cache in main.expected.caches]
@@ -160,12 +193,14 @@ class DecoderTrial(TextTrial):
         tokens = np.resize(main.tokens, count)
         ids = torch.from_numpy(tokens)[None]
         [outputs] = self.compute(
-            lambda reference: [Outputs({"logits": to_numpy(reference.run(ids, past, length)[0][0])})],
+            lambda reference: [Outputs({"logits": to_numpy(reference.run(ids, past, length, request_length)[0][0])})],
             *([tokens, np.array([length])] if chunk else []),
         )
         row = Row(tokens, *outputs)
         what = f"{count} tokens at positions {length} to {length + count - 1}, behind a synthetic past"
         graphs = self.graphs if chunk else self.graphs[:1]
+        if request_length is not None:
+            graphs = [replace(graph, request_lengths=(request_length,)) for graph in graphs]
         logits = (feeding.after_past(graph, tokens, length, arrays, chunk) for graph in graphs)
         self.judge.logits(run, what, (row.piece(each) for each in logits), behind=length)
 

@@ -206,14 +206,18 @@ class Trial(ABC):
         """
         return self._references.compute(function, *inputs)
 
-    def text_rows(self, texts: Array) -> list[Row]:
-        """Run both references of a decoder on texts of one length, int64 [B, S]; return a row for each."""
+    def text_rows(self, texts: Array, request_length: int | None = None) -> list[Row]:
+        """Run both references of a decoder on texts of one length, int64 [B, S]; return a row for each.
+
+        request_length: as of `Reference.run`.
+        """
 
         def outputs(reference: Reference) -> list[Outputs]:
-            logits, caches = reference.run(torch.from_numpy(texts))
+            logits, caches = reference.run(torch.from_numpy(texts), request_length=request_length)
             return [Outputs({"logits": to_numpy(each)}, row_of(caches, row)) for row, each in enumerate(logits)]
 
-        return [Row(tokens, *pair) for tokens, pair in zip(texts, self.compute(outputs, texts), strict=True)]
+        length = [] if request_length is None else [np.array([request_length])]
+        return [Row(tokens, *pair) for tokens, pair in zip(texts, self.compute(outputs, texts, *length), strict=True)]
 
 
 class TextTrial(Trial):

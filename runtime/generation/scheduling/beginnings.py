@@ -64,6 +64,10 @@ class Beginnings:
     def leave(self, request: ScheduledRequest) -> None:
         """Free the row of a request that has ended."""
 
+    def kind_of(self, request: ScheduledRequest) -> str:
+        """Return what the keys and values of a request depend on beside its tokens."""
+        return self.decoder.graph.kind_of(request.adapter, request.most_tokens)
+
     def tokens_of(self, request: ScheduledRequest) -> list[int]:
         """Return the tokens that the row of a request holds: its last one is chosen, but not run."""
         row = request.row
@@ -119,11 +123,12 @@ class PrefixBeginnings(Beginnings):
 
     def keep(self, request: ScheduledRequest, tokens: Sequence[int], logits: Logits | None = None) -> None:
         """Keep what the row holds for these tokens."""
-        self._prefixes.keep(self.decoder, request.place, tokens, logits, request.adapter or "")
+        self._prefixes.keep(self.decoder, request.place, tokens, logits, self.kind_of(request))
 
 
 def restore_prefix(prefixes: PrefixCache, decoder: StepRunner, request: ScheduledRequest) -> None:
     """Put the longest prefix of a request's prompt into its row, which is empty."""
-    prefix = prefixes.restore(decoder, request.place, request.row.prompt, request.adapter or "")
+    kind = decoder.graph.kind_of(request.adapter, request.most_tokens)
+    prefix = prefixes.restore(decoder, request.place, request.row.prompt, kind)
     request.prefilled, request.branch_at, request.first_logits = prefix.length, prefix.branch_at, prefix.logits
     request.row.cached_tokens = prefix.length

@@ -81,6 +81,11 @@ class ScheduledRequest:
     error: BaseException | None = None
 
     @property
+    def most_tokens(self) -> int:
+        """Tokens that it has at its end, if it generates all that it may."""
+        return len(self.row.prompt) + self.row.max_new_tokens
+
+    @property
     def bytes(self) -> int:
         """Bytes that the request may take."""
         return self.needed + self.extra_bytes

@@ -190,19 +190,19 @@ class Decoder:
         return self.cuts
 
 
-def find(rows, prompt, places=range(4), adapter=None, most=100, cuts=True):
-    return rows.find(Decoder(cuts), places, prompt, adapter, most)
+def find(rows, prompt, places=range(4), kind="", most=100, cuts=True):
+    return rows.find(Decoder(cuts), places, prompt, kind, most)
 
 
 def test_which_row_a_prompt_takes():
     rows, text = HeldRows(), list(range(100))
-    rows.hold(0, HeldRow(np.arange(40), None, 40))
-    rows.hold(2, HeldRow(np.arange(60), None, 60))
+    rows.hold(0, HeldRow(np.arange(40), "", 40))
+    rows.hold(2, HeldRow(np.arange(60), "", 60))
     rows.hold(3, HeldRow(np.arange(80), "poet", 80))
     assert rows.bytes == 180
     assert find(rows, text) == (2, 60)
-    assert find(rows, text, adapter="poet") == (3, 80)
-    assert find(rows, text, adapter="critic") == (-1, 0)
+    assert find(rows, text, kind="poet") == (3, 80)
+    assert find(rows, text, kind="critic") == (-1, 0)
     assert find(rows, text, places=[0, 1]) == (0, 40)
     assert find(rows, text, most=50) == (0, 40), "the memory has no room for a longer one"
     assert find(rows, text[:50]) == (2, 49), "one token of the prompt is left to run"

@@ -59,8 +59,8 @@ def test_a_wrong_length_of_the_prefix_is_seen(models, kind, monkeypatch):
     alone = [model.generate(prompt, **NEW) for prompt in prompts]
     restore = PrefixCache.restore
 
-    def too_long(self, decoder, row, prompt, adapter=""):
-        prefix = restore(self, decoder, row, prompt, adapter)
+    def too_long(self, decoder, row, prompt, kind=""):
+        prefix = restore(self, decoder, row, prompt, kind)
         if not prefix.length:
             return prefix
         decoder.lengths[row] += 2
