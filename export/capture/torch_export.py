@@ -1,7 +1,8 @@
 """A shim around torch.export and torch.onnx.export: build tables once, and skip what would change nothing.
 
-torch.export notes for every node where in the sources it was called, for which it walks the stack and reads lines.
-Nothing shows that here; `without_stacks` leaves it out.
+torch.export notes for every node where in the sources it was called, for which it walks the stack and reads lines, and
+it finds the shapes of products by decomposing them. Nothing shows the first here, and the second is known
+(`product_shapes.py`); `traced_leanly` leaves both out.
 
 torch.onnx.export builds its registry of operators and its table of decompositions anew in every call, for 0.30 s and
 0.06 s of processor time. `tables_built_once` keeps them for the process.
@@ -33,6 +34,7 @@ import torch.fx.config
 from torch import Tensor
 from torch.export import ExportedProgram
 
+from edgeformer.export.capture.product_shapes import products_by_shape
 from edgeformer.export.graph.canonical import OPS
 
 CHECKED = ("2.13",)
@@ -73,12 +75,12 @@ _LOCK = threading.Lock()
 
 
 @contextmanager
-def without_stacks(version: str = torch.__version__) -> Iterator[None]:
-    """Let torch.export note no stack for the nodes that it makes. version: of torch."""
+def traced_leanly(version: str = torch.__version__) -> Iterator[None]:
+    """Let torch.export note no stack for the nodes that it makes, and decompose no products. version: of torch."""
     if not _is_checked(version):
         yield
         return
-    with _LOCK, patch.object(torch.fx.config, "do_not_emit_stack_traces", True):
+    with _LOCK, patch.object(torch.fx.config, "do_not_emit_stack_traces", True), products_by_shape():
         yield
 
 
@@ -98,6 +100,7 @@ def tables_built_once(version: str = torch.__version__) -> Iterator[None]:
     _builders()  # before they are replaced
     with (
         _LOCK,
+        patch.object(torch.fx.config, "do_not_emit_stack_traces", True),
         patch.object(ONNXRegistry, "from_torchlib", staticmethod(_registry)),
         patch.object(_decomp, "create_onnx_friendly_decomposition_table", _decompositions),
     ):
