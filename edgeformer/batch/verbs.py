@@ -64,7 +64,7 @@ class Result:
 def choose_verb(manifest: Manifest, verb: Verb | None) -> Verb:
     """Return the verb of a job. Raises RequestError for one that the bundle's task cannot do."""
     speech = getattr(getattr(manifest.model, "encoder", None), "audio", None) is not None
-    if manifest.task == "vision-encoder":
+    if manifest.task == "vision-encoder" or (manifest.task == "seq2seq-lm" and manifest.pictures is not None):
         raise RequestError(
             "a job reads texts or recordings, and this bundle reads pictures. Use edgeformer.runtime.load."
         )

@@ -156,7 +156,8 @@ def open_source(
             if pictures.kind != "fixed_size":
                 raise ConfigError("the processor cuts pictures into parts, and the model reads whole ones of one size.")
             config = config.with_picture_size(pictures.size.height, pictures.size.width)
-            if context_length not in (None, config.context_length):
+            writes = config.vocab_size > 0
+            if not writes and context_length not in (None, config.context_length):
                 raise ConfigError(
                     "the model reads pictures, which always have all their patches; leave context_length out."
                 )

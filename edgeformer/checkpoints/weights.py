@@ -32,6 +32,9 @@ from edgeformer.manifest.quantization import WeightFormat
 from edgeformer.models import build_model
 from edgeformer.models.without_values import without_values
 
+UNHEARD = "audio"
+"""The modality that no model is exported with beside pictures and text."""
+
 Weights = Mapping[str, Tensor]
 Shapes = dict[str, tuple[int, ...]]
 
@@ -88,8 +91,9 @@ class CheckpointWeights(LazyWeights):
         if family.nested:
             self._names, others = find_tensors(family, stored)
             if family.sees:
-                self._names |= {name.removeprefix("model."): name for names in others.values() for name in names}
-                others = {}
+                seen = (names for modality, names in others.items() if modality != UNHEARD)
+                self._names |= {name.removeprefix("model."): name for names in seen for name in names}
+                others = {UNHEARD: others[UNHEARD]} if UNHEARD in others else {}
             self.left_out = tuple(_left_out(modality, names, stored) for modality, names in others.items())
             stored = {name: stored[theirs] for name, theirs in self._names.items()}
         prefix = family.optional_prefix
@@ -125,7 +129,8 @@ class CheckpointWeights(LazyWeights):
                 continue
             found = tuple(self._open(theirs).get_shape())
             # A vector may be stored as a matrix of one row, and one of a single number as that number.
-            if _without_ones(found) != _without_ones(shape) and not _are_kernels(found, shape):
+            alike = _without_ones(found) == _without_ones(shape) or _are_kernels(found, shape)
+            if not alike and not _are_tables(found, shape):
                 problems.append(f"misshapen: {theirs} is {list(found)}, and the config implies {list(shape)}")
         self._copies = self._find_copies(family)
         problems += self._unread(family)
@@ -410,6 +415,11 @@ def _left_out(modality: str, names: Iterable[str], stored: Mapping[str, TensorFi
 def _are_kernels(found: tuple[int, ...], shape: tuple[int, ...]) -> bool:
     """Return whether a matrix is stored as the kernels of a convolution over pixels, or frames of them, each a row."""
     return len(found) in (4, 5) and len(shape) == 2 and found[0] == shape[0] and math.prod(found) == math.prod(shape)
+
+
+def _are_tables(found: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Return whether a matrix is stored as two tables of positions, of columns and rows of a picture (Gemma 4)."""
+    return len(found) == 3 and 2 in found[:2] and (found[0] * found[1], found[2]) == shape
 
 
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -89,6 +89,8 @@ def _decoder_values(manifest: Manifest, config: DecoderConfig | None, folder: Pa
 def _seq2seq_first_line(name: str, config: Seq2SeqConfig, folder: Path | None) -> str:
     if config.is_speech:
         return f"edgeformer run {name} recording.wav"
+    if config.sees_pictures:
+        return f"edgeformer run {name} --image line.png"
     return f'edgeformer run {name} "{_translation_prefix(folder)}The woman sees the dog."'
 
 
@@ -96,6 +98,8 @@ def _seq2seq_values(manifest: Manifest, config: Seq2SeqConfig, folder: Path | No
     use = 'print(model.generate("A text to translate or to shorten.", num_beams=4).text)'
     if config.is_speech:
         use = 'print(model.transcribe("recording.wav"))'
+    if config.sees_pictures:
+        use = 'print(model.generate("line.png").text)'
     bos, pad = manifest.tokens.bos, manifest.tokens.pad
     start = manifest.generation.get("decoder_start_token_id", (pad or 0) if bos is None else bos)
     return {"python_use": use, "audio": config.encoder.audio, "start": start}
@@ -248,6 +252,8 @@ def _sizes(manifest: Manifest) -> dict[str, object]:
     if manifest.pictures is not None and model is not None:
         tokens = model.picture_tokens if isinstance(model, PictureTextConfig) else model.input_stack.context_length
         rows["pictures"] = manifest.pictures.described(tokens)
+    if manifest.provenance.left_out is not None:
+        rows["left out"] = "; ".join(map(str, manifest.provenance.left_out))
     if cache.num_layers:
         kind = "" if manifest.cache_scales is None else f", {manifest.cache_scales.precision}"
         rows["cache"] = f"{cache.elements_per_token * cache_element_bytes(manifest):,} bytes a token{kind}"

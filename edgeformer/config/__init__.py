@@ -29,7 +29,7 @@ from edgeformer.config.heads import (
     TextVectorHead,
 )
 from edgeformer.config.latent import LatentConfig
-from edgeformer.config.layer_input import LayerInputConfig, PerLayerEmbedding
+from edgeformer.config.layer_input import LayerInputConfig, PerLayerEmbedding, PictureLayerInput
 from edgeformer.config.models import (
     NO_CACHE,
     AudioStem,
@@ -117,6 +117,7 @@ __all__ = [
     "PatchWindows",
     "PerLayerEmbedding",
     "PictureClassifier",
+    "PictureLayerInput",
     "PicturePooling",
     "PictureTextConfig",
     "Pooling",

@@ -102,6 +102,8 @@ class AttentionConfig:
         global_projections: global tokens have query, key and value projections of their own (arXiv 2004.05150).
         random_blocks: blocks that are visible in addition to the window.
         input_scale, output_scale: factors of the input and of the output (Falcon-H1).
+        clamped: True where all that a projection reads and returns is kept within learned bounds of it (`ClampedLinear`
+            of `edgeformer.layers`); None where it is not.
     """
 
     num_heads: int
@@ -131,6 +133,7 @@ class AttentionConfig:
     random_blocks: RandomBlocks | None = None
     input_scale: float = 1.0
     output_scale: float = 1.0
+    clamped: bool | None = None
 
     def __post_init__(self) -> None:
         check(self.num_heads > 0, self, "num_heads", "positive")
@@ -153,6 +156,9 @@ class AttentionConfig:
             not sparse or self.window is not None, self, "window", "set where global tokens or random blocks add to it"
         )
         check(self.chunk is None or self.window is None, self, "chunk", "None where there is a window; choose one")
+        if self.clamped:
+            plain = self.latent is None and not self.output_gate and not self.global_projections
+            check(plain, self, "clamped", "None beside other projections than those of query, key, value and output")
         if self.shares is not None or self.latent is not None:
             plain = self.value_norm is None and not self.value_from_key
             check(

@@ -8,6 +8,9 @@ from edgeformer.documents.schema import check
 
 Activation = Literal["identity", "relu", "relu_squared", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"]
 
+BOUNDS = ("input_min", "input_max", "output_min", "output_max")
+"""Learned bounds of a linear layer that is clamped, a number each."""
+
 LearnedActivation = Literal["xielu"]
 """Activations with parameters of their own."""
 
@@ -30,6 +33,7 @@ class FeedForwardConfig:
         sparsity: gated only; the activation reads relu(g − mean(g) − q · deviation(g)) of g = gate(x), with q the
             `sparsity` quantile of a normal distribution, so that about this fraction of g is 0. 0: g itself. Source:
             arXiv 2506.06644 (Spark Transformer), section 3; transformers' modeling_gemma3n.py.
+        clamped: as in `AttentionConfig`.
     """
 
     intermediate_size: int
@@ -44,6 +48,7 @@ class FeedForwardConfig:
     gate_scale: float = 1.0
     output_scale: float = 1.0
     sparsity: float = 0.0
+    clamped: bool | None = None
 
     @property
     def down_bias(self) -> bool:

@@ -29,6 +29,25 @@ class PerLayerEmbedding:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PictureLayerInput:
+    """The row of a `PerLayerEmbedding` that a decoder reads for each state of a picture: that of a token.
+
+    Source: transformers' Gemma4Model, where it is the padding token.
+
+    Attributes:
+        placeholder: the token in the place of each state.
+        token: whose row is read.
+    """
+
+    placeholder: int
+    token: int
+
+    def __post_init__(self) -> None:
+        for field in ("placeholder", "token"):
+            check(getattr(self, field) >= 0, self, field, "zero or positive")
+
+
+@dataclass(frozen=True, kw_only=True)
 class LayerInputConfig:
     """How a block uses its input i [B, S, size]: x + norm(project(activation(gate(x)) · i))."""
 

@@ -72,12 +72,14 @@ class PatchVectors:
         frames: frames of a video that a patch reaches over; a picture is in all of them.
         channels: numbers per pixel.
         bias: whether the map has one.
+        centred: True where numbers from 0 to 1 are read as −1 to 1; None where they are read as they are.
     """
 
     side: int
     frames: int
     channels: int = 3
     bias: bool
+    centred: bool | None = None
 
     def __post_init__(self) -> None:
         for field in ("side", "frames", "channels"):
@@ -164,9 +166,10 @@ class PictureClassifier:
         check(len(self.poolings) > 0, self, "poolings", "at least one")
 
 
-Bidirectional = Literal["pictures", "prompt"]
+Bidirectional = Literal["pictures", "prompt", "windows"]
 """The tokens that attend both ways in a model that is causal otherwise.
 
 pictures    the states of a picture attend to each other; a layer with a window sees nothing before it (Gemma 3)
 prompt      all of a prompt does, in layers with a window, too (PaliGemma)
+windows     the states of a picture do in layers with a window alone, which hides what is before it (Gemma 4)
 """

@@ -92,6 +92,8 @@ class RotaryConfig:
         interleaved: pairs are neighbours, (0, 1), (2, 3)…; otherwise element i pairs with i + rotary_dim / 2.
         scaling: how frequencies are changed for long contexts.
         backward: pairs rotate by negative angles.
+        halves: True where each half of a head turns by itself, as a head does: the first by the column of a patch, the
+            second by its row (Gemma 4). None where heads turn as a whole.
     """
 
     rotary_dim: int
@@ -99,6 +101,7 @@ class RotaryConfig:
     interleaved: bool
     scaling: RotaryScaling | None
     backward: bool = False
+    halves: bool | None = None
 
     def __post_init__(self) -> None:
         check(self.rotary_dim > 0 and self.rotary_dim % 2 == 0, self, "rotary_dim", "a positive even number")

@@ -114,19 +114,25 @@ class MlpProjector(ProjectorConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class AveragePoolProjector(SquareProjector):
-    """The projector of Gemma 3: the means of squares of patches, normalized, then one matrix.
+    """The projector of Gemma 3 and 4: the means of squares of patches, normalized, then one matrix.
 
-    Source: arXiv 2503.19786 (Gemma 3), transformers' Gemma3MultiModalProjector.
+    Source: arXiv 2503.19786 (Gemma 3), transformers' Gemma3MultiModalProjector; Gemma4VisionPooler.
 
     Attributes:
         factor: patches of a side of a square. Patches to the right and below that fill no square are not read.
         norm: of the means.
         bias: of the matrix.
+        scale: factor of the means, which are computed in float32 at least up to the norm; None for 1.
+        standardized: True where a learned vector is taken from these, and they are multiplied with another one; None
+            where they are not.
     """
 
+    ANY_SIZE: ClassVar[bool] = True
     kind: Literal["average_pool"] = "average_pool"
     norm: NormConfig
     bias: bool = False
+    scale: float | None = None
+    standardized: bool | None = None
 
     @property
     def joined(self) -> int:
@@ -135,7 +141,7 @@ class AveragePoolProjector(SquareProjector):
 
     def weights(self, inputs: int, outputs: int, more: int = 0) -> int:
         """Return the number of weights."""
-        return self.norm.weights(inputs) + outputs * (inputs + self.bias)
+        return self.norm.weights(inputs) + outputs * (inputs + self.bias) + 2 * inputs * bool(self.standardized)
 
 
 @dataclass(frozen=True, kw_only=True)

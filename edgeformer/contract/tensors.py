@@ -35,7 +35,8 @@ Alignment graph of a speech model, which runs once on a whole text:
     presents of the decoder
 
 Encoder of an encoder-decoder:
-    input_ids, attention_mask int64 [batch_size, source_length] (or input_features [batch_size, mel_bins, frames])
+    input_ids, attention_mask int64 [batch_size, source_length] (or input_features [batch_size, mel_bins, frames], or
+    pixel_values float32 [batch_size, channels, height, width])
     → last_hidden_state [batch_size, source_length, hidden_size]; for every layer of the decoder
     present.{i}.encoder.key|value [batch_size, num_heads, source_length, head_dim]
 

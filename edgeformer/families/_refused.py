@@ -28,7 +28,6 @@ REFUSED = {
     "squeezebert": "its projections are grouped convolutions",
     "switch_transformers": "its experts have a capacity, beyond which tokens are dropped",
     "t5gemma2": "its decoder attends to itself and to the encoder in one softmax, and its encoder reads images",
-    "vision-encoder-decoder": "it writes what a picture shows (TrOCR), and no decoder here reads pictures",
     "xlnet": "it has two streams of attention and a memory of earlier texts",
     "yoso": "its attention samples tokens by hashes",
 }

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgeformer.config import FeedForwardConfig
+from edgeformer.layers.linear import make_linear
 from edgeformer.ops.activation import activate, clamped, scaled, up_factor
 
 
@@ -48,9 +49,10 @@ class FeedForward(nn.Module):
         super().__init__()
         self.config = config
         inner = config.intermediate_size
-        self.gate = nn.Linear(hidden_size, inner, bias=config.bias, dtype=dtype) if config.gated else None
-        self.up = nn.Linear(hidden_size, inner, bias=config.bias, dtype=dtype)
-        self.down = nn.Linear(inner, hidden_size, bias=config.down_bias, dtype=dtype)
+        linear = make_linear(config.clamped, dtype)
+        self.gate = linear(hidden_size, inner, bias=config.bias) if config.gated else None
+        self.up = linear(hidden_size, inner, bias=config.bias)
+        self.down = linear(inner, hidden_size, bias=config.down_bias)
         if config.activation == "xielu":
             self.activation = XIELU(dtype)
 

@@ -23,10 +23,23 @@ class LayerInputs(nn.Module):
 
     def forward(self, input_ids: Tensor, x: Tensor) -> Tensor:
         """Return the inputs [B, S, layers, size] of input_ids int64 [B, S] with the embeddings x [B, S, E]."""
-        rows = input_ids if self.whole else torch.where(input_ids < self.config.rows, input_ids, 0)
+        rows = self.places(input_ids)
+        projected = self.projected(x)
+        return self.added(projected, self.embedding(rows))
+
+    def places(self, input_ids: Tensor) -> Tensor:
+        """Return the places of tokens in the table."""
+        return input_ids if self.whole else torch.where(input_ids < self.config.rows, input_ids, 0)
+
+    def projected(self, x: Tensor) -> Tensor:
+        """Return the part [B, S, layers, size] that follows from embeddings x [B, S, E]."""
         shape = *x.shape[:-1], self.num_layers, self.config.size
-        projected = self.norm((self.projection(x) * x.shape[-1] ** -0.5).view(shape))
-        return (projected + self.embedding(rows).view(shape) * self.config.size**0.5) * 0.5**0.5
+        normed: Tensor = self.norm((self.projection(x) * x.shape[-1] ** -0.5).view(shape))
+        return normed
+
+    def added(self, projected: Tensor, rows: Tensor) -> Tensor:
+        """Return the inputs of their part that follows from embeddings, and rows of the table [B, S, layers · size]."""
+        return (projected + rows.view(projected.shape) * self.config.size**0.5) * 0.5**0.5
 
 
 class LayerInput(nn.Module):

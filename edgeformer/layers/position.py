@@ -41,7 +41,7 @@ class RotaryTable(nn.Module):
 class TokenAngles:
     """Cosines and sines [B · S, R/2] of the angles by which tokens turn, in the place of a table of positions.
 
-    rows: where those of each token are, int64 [B, S].
+    rows: where those of each token are, int64 [B, S], or of each half of its heads, [B, 2·S] (`RotaryConfig.halves`).
     """
 
     cos: Tensor

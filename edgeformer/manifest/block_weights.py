@@ -18,6 +18,7 @@ from edgeformer.config import (
     StateSpaceConfig,
     TransformerXLConfig,
 )
+from edgeformer.config.feed_forward import BOUNDS
 
 
 def norm_weights(norm: NormConfig | None, size: int) -> int:
@@ -50,6 +51,8 @@ def attention_weights(attention: AttentionConfig, hidden: int) -> int:
     count += attention.num_heads * attention.sinks + attention.output_size * qkv_bias * attention.output_gate
     count += 3 * width * (hidden + qkv_bias) * attention.global_projections
     count += norm_weights(attention.value_norm, head_dim)
+    projections = 2 + (1 + values) * own
+    count += len(BOUNDS) * projections * bool(attention.clamped)
     if attention.qk_norm is not None:
         norm, over = attention.qk_norm.norm, attention.qk_norm.over
         keys = norm_weights(norm, head_dim if over == "head" else kv_width) * own
@@ -111,7 +114,10 @@ def feed_forward_weights(feed_forward: FeedForwardConfig | ExpertsConfig | None,
     if isinstance(feed_forward, ExpertsConfig):
         return _experts(feed_forward, hidden)
     inner, inwards = feed_forward.intermediate_size, 1 + feed_forward.gated
-    return (inwards + 1) * hidden * inner + inwards * inner * feed_forward.bias + hidden * feed_forward.down_bias
+    bounds = len(BOUNDS) * (inwards + 1) * bool(feed_forward.clamped)
+    return (
+        (inwards + 1) * hidden * inner + inwards * inner * feed_forward.bias + hidden * feed_forward.down_bias + bounds
+    )
 
 
 def _experts(config: ExpertsConfig, hidden: int) -> int:

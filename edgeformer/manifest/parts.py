@@ -76,7 +76,7 @@ class SpecialTokens:
 
 @dataclass(frozen=True, kw_only=True)
 class LeftOut:
-    """Tensors of a checkpoint that its text model does not have: their modality, number, and parameters."""
+    """Tensors of a checkpoint that a part of its model does not have: their modality, number, and parameters."""
 
     modality: str
     tensors: int
@@ -137,6 +137,8 @@ class Provenance:
         text_model_of: the bigger model that this is the text model of, if it is one.
         merged_adapter: the LoRA adapter that was merged into the weights, if there was one.
         pickled_weights: SHA-256 of each pickle that the weights were read from, by name; empty for safetensors.
+        left_out: what was left out of a model that is no text model alone, such as the part of it that hears; None for
+            nothing.
     """
 
     source: str
@@ -145,6 +147,7 @@ class Provenance:
     text_model_of: TextModelOf | None = None
     merged_adapter: AdapterOrigin | None = None
     pickled_weights: dict[str, str] = field(default_factory=dict)
+    left_out: tuple[LeftOut, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

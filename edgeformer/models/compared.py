@@ -74,12 +74,14 @@ def _encoder_theirs(model: Any, config: EncoderConfig, inputs: list[Tensor]) -> 
 
 
 def _seq2seq_class(config: Seq2SeqConfig, architectures: Sequence[str]) -> str:
+    if config.sees_pictures:
+        return "VisionEncoderDecoderModel"
     return "AutoModelForSpeechSeq2Seq" if config.is_speech else "AutoModelForSeq2SeqLM"
 
 
 def _seq2seq_ours(module: Any, config: Seq2SeqConfig, inputs: list[Tensor], caches: Sequence[Any]) -> list[Tensor]:
     source, target = inputs
-    masks = [] if config.is_speech else [torch.ones_like(source)]
+    masks = [torch.ones_like(source)] if config.reads_text else []
     states, encoder_caches = module.encode(source, *masks)
     source_mask = torch.ones(1, states.shape[1], dtype=torch.int64)
     logits, _ = module.decode(target, torch.ones_like(target), source_mask, caches, encoder_caches)
@@ -87,7 +89,7 @@ def _seq2seq_ours(module: Any, config: Seq2SeqConfig, inputs: list[Tensor], cach
 
 
 def _seq2seq_theirs(model: Any, config: Seq2SeqConfig, inputs: list[Tensor]) -> list[Tensor]:
-    name = "input_features" if config.is_speech else "input_ids"
+    name = "pixel_values" if config.sees_pictures else "input_features" if config.is_speech else "input_ids"
     outputs = model(**{name: inputs[0]}, decoder_input_ids=inputs[1], use_cache=False, return_dict=True)
     return [outputs.encoder_last_hidden_state, outputs.logits]
 

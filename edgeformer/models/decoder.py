@@ -86,11 +86,17 @@ class Decoder(Stack):
         return self.begin(self.embed_tokens(input_ids), input_ids, attention_mask, source_mask)
 
     def begin(
-        self, x: Tensor, input_ids: Tensor, attention_mask: Tensor, source_mask: Tensor | None = None
+        self,
+        x: Tensor,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        source_mask: Tensor | None = None,
+        layer_rows: Tensor | None = None,
     ) -> tuple[Tensor, Run]:
         """Return what `embed` returns, of embeddings x [B, S, E] of the tokens.
 
-        input_ids: these, or x where there are none, of a model that reads no token twice.
+        input_ids: these, or x where there are none. layer_rows: [B, S, layers · size], the rows of tokens in the table
+            of the per-layer embedding, where there are no tokens to read them of.
         """
         positions = ops.token_positions(attention_mask, input_ids)
         x = self.embedding_norm(self.add_positions(x, positions))
@@ -100,7 +106,11 @@ class Decoder(Stack):
         token_mask = ops.token_mask(attention_mask, input_ids) if recurrent else None
         layer_inputs = None
         if self.config.per_layer_embedding is not None:
-            layer_inputs = self.per_layer_embedding(input_ids, x)
+            embedding = self.per_layer_embedding
+            if layer_rows is None:
+                layer_inputs = embedding(input_ids, x)
+            else:
+                layer_inputs = embedding.added(embedding.projected(x), layer_rows)
         run = Run(attention_mask, positions, key_positions, biases, source_mask, token_mask, layer_inputs=layer_inputs)
         return (x if self.config.blocks[0].altup is None else self.streams(x)), run
 

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from edgeformer.config import Seq2SeqConfig
+from edgeformer.config import Seq2SeqConfig, VisionConfig
 from edgeformer.layers import Cache
 from edgeformer.models.decoder import Decoder
 from edgeformer.models.encoder import Encoder
+from edgeformer.models.pictures.vision import VisionEncoder
 
 
 class Seq2Seq(nn.Module):
@@ -17,7 +18,11 @@ class Seq2Seq(nn.Module):
     def __init__(self, config: Seq2SeqConfig, dtype: torch.dtype = torch.float32):
         super().__init__()
         self.config = config
-        self.encoder = Encoder(config.encoder, dtype)
+        self.encoder: Encoder | VisionEncoder
+        if isinstance(config.encoder, VisionConfig):
+            self.encoder = VisionEncoder(config.encoder, dtype)
+        else:
+            self.encoder = Encoder(config.encoder, dtype)
         self.decoder = Decoder(config.decoder, dtype, source_size=config.encoder.hidden_size)
         if config.shared_embedding:
             shared = self.encoder.embedding.weight
@@ -29,10 +34,12 @@ class Seq2Seq(nn.Module):
         """Return the encoder's states [B, S, E] and, per block of the decoder, key and value, each [B, H, S, D].
 
         Args:
-            inputs: token ids int64 [B, S], or a log-mel spectrogram [B, mel_bins, 2·S].
-            attention_mask: int64 [B, S] with 0 for padding; None for spectrograms.
+            inputs: token ids int64 [B, S], a log-mel spectrogram [B, mel_bins, 2·S], or pictures [B, channels, height,
+                width].
+            attention_mask: int64 [B, S] with 0 for padding; None for spectrograms and pictures.
         """
-        states = self.encoder.encode(inputs, attention_mask)
+        masks = [] if attention_mask is None else [attention_mask]
+        states = self.encoder.encode(inputs, *masks)
         readable = states
         if attention_mask is not None:
             # States of padding may overflow, and attention multiplies their values with zero: 0 · inf is NaN.

@@ -69,6 +69,7 @@ def open_checkpoint(
                 merged_adapter=None if source.merged is None else source.merged.adapter.origin(),
                 pickled_weights=source.pickled_weights(),
                 text_model_of=None if whole is None else TextModelOf(model_type=whole, left_out=left_out),
+                left_out=left_out if whole is None and left_out else None,
             ),
             tokens=tokens,
             folder=tokenizer.folder,

@@ -51,7 +51,7 @@ def merged_decoder(encoder: ir.Model, decoder: ir.Model, config: Seq2SeqConfig) 
             node.replace_input_with(index, cut)
     tokens = emit("Add", emit("Shape", named["input_ids"]), emit("Concat", emit.constant([0]), length, axis=0))
     ir.convenience.replace_all_uses_with(named["decoder_attention_mask"], _ones(emit, tokens))
-    mask, masked = named["encoder_attention_mask"], config.encoder.audio is None
+    mask, masked = named["encoder_attention_mask"], config.reads_text
     if not masked:
         ir.convenience.replace_all_uses_with(mask, _ones(emit, emit("Shape", states, start=0, end=2)))
 

@@ -1,4 +1,6 @@
-"""Replace the integer products of a graph by float64 products without rounding, so that it can be held to float64.
+"""Open graphs whose products do not round their activations, so that they can be held to float64.
+
+Integer products are replaced by float64 products, and products in blocks by float32 ones (block_products.py).
 
     steps   = QuantizeLinear(x, step, zeros)                            becomes   x / step + zeros, from 0 to 255
     product = MatMulIntegerToFloat(steps, W, scale, scales of W, zero)  becomes   (steps − zero) · W · scale · scales
@@ -7,6 +9,7 @@ in float64, so that this arithmetic adds no error to that of the other nodes. Ev
 one that the graph reads. A product of another form is left as it is; it rounds, so the checks of float32 fail.
 """
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +19,34 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from edgeformer.contract.ops import INTEGER_PRODUCT, ROUNDING
 from edgeformer.errors import BundleError
-from edgeformer.export.bundle.ort_format import load_onnx
+from edgeformer.export.bundle.ort_format import SUFFIX, load_onnx
 from edgeformer.export.graph.outlining import inline_functions
+from edgeformer.export.parity.block_products import BlockProducts
 from edgeformer.export.parity.locate.cut_graph import first_line, open_model
 from edgeformer.manifest.providers import Provider
-from edgeformer.runtime.sessions.session import onnxruntime_errors
+from edgeformer.manifest.quantization import WeightFormat
+from edgeformer.runtime.sessions.session import onnxruntime_errors, open_session
 
 BOUNDS = {"float_product/lowest": 0.0, "float_product/highest": 255.0}
 """Names and values of the constants that bound a uint8 activation."""
+
+
+def open_unrounded(paths: Sequence[Path], provider: Provider, formats: Iterable[WeightFormat]) -> list[Any]:
+    """Open graphs that share weights, as they are stored, so that no product rounds its activations.
+
+    formats: of the quantized weights; none for a bundle that is not quantized.
+    """
+    blocks = {form.block for form in formats}
+    if None in blocks:  # per-token activations
+        return [open_with_float_products(path, provider) for path in paths]
+    products = BlockProducts()
+    return [
+        products.open(path)
+        if blocks and not provider.on_device and path.suffix != SUFFIX
+        # Prepacking would copy every weight, and let onnxruntime multiply quantized weights with rounded activations.
+        else open_session(path, provider, prepack=False)
+        for path in paths
+    ]
 
 
 def open_with_float_products(path: Path, provider: Provider) -> Any:

@@ -14,7 +14,7 @@ from edgeformer import __version__
 from edgeformer.errors import BundleError
 from edgeformer.export.bundle.stored_weights import StoredWeights
 from edgeformer.export.importers.opened_bundle import Subject
-from edgeformer.export.parity.float_products import open_with_float_products
+from edgeformer.export.parity.float_products import open_unrounded
 from edgeformer.export.parity.placement import judge_placement
 from edgeformer.export.parity.report import KERNELS, REPORT_VERSION, Check, Report
 from edgeformer.export.parity.trials.graph_forms import FORM_TRIALS, FormSetup
@@ -124,10 +124,7 @@ class Verification:
     def _open_stored(self) -> list[Any]:
         """Open the graphs without the rounding of activations, so that their products read what the integers mean."""
         formats = {} if self._quantized is None else self._quantized.formats
-        if any(form.block is None for form in formats.values()):  # per-token activations
-            return [open_with_float_products(path, self._setup.provider) for path in self._graphs]
-        # Prepacking would copy every weight, and let onnxruntime multiply quantized weights with rounded activations.
-        return [open_session(path, self._setup.provider, prepack=False) for path in self._graphs]
+        return open_unrounded(self._graphs, self._setup.provider, formats.values())
 
     def _judge_smoothing(self) -> None:
         """Check that smoothing leaves the model what it is."""

@@ -27,7 +27,8 @@ def _rotates_last(block: BlockConfig) -> bool:
     if block.attention is None:
         return False
     qk_norm = block.attention.qk_norm
-    return block.attention.rotary is not None and not (qk_norm is not None and qk_norm.after_rotary)
+    rotary = block.attention.rotary
+    return rotary is not None and not rotary.halves and not (qk_norm is not None and qk_norm.after_rotary)
 
 
 def _norms_of_sums(config: StackConfig) -> int:

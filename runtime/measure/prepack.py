@@ -254,7 +254,9 @@ def _of_both_halves(model: DualEncoder, tokens: list[int]) -> list[NDArray[Any]]
 
 @_outputs.register
 def _source_logits(model: Seq2SeqLM, tokens: list[int]) -> list[NDArray[Any]]:
-    source: Any = np.zeros(SAMPLE_RATE, np.float32) if model.is_speech else tokens
+    source: Any = tokens
+    if not model.reads_text:
+        source = np.zeros(SAMPLE_RATE, np.float32) if model.is_speech else np.zeros((8, 8, 3), np.uint8)
     return _steps(model.new_decoder(model.run_encoder([source]), STEPS), tokens)
 
 

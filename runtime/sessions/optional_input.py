@@ -38,15 +38,17 @@ def _added() -> bytes:
 ADDED = _added()
 
 
-def with_optional_input(graph: Path, options: Any) -> str | bytes:
+def with_optional_input(graph: Path, options: Any, content: bytes | None = None) -> str | bytes:
     """Return what to open a graph by: its path, or its content with the input, where it has the initializer.
 
-    options: of the session; they are told where the weights are.
+    options: of the session; they are told where the weights are. content: what stands in for that of the file.
     """
-    if graph.suffix != ".onnx" or not graph.is_file() or graph.stat().st_size > LARGEST_GRAPH:
-        return str(graph)
-    content = graph.read_bytes()
-    if INITIALIZER not in content:
+    given = content is not None
+    if content is None:
+        if graph.suffix != ".onnx" or not graph.is_file() or graph.stat().st_size > LARGEST_GRAPH:
+            return str(graph)
+        content = graph.read_bytes()
+    if INITIALIZER not in content and not given:
         return str(graph)
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(graph.parent))
-    return content + ADDED
+    return content + ADDED if INITIALIZER in content else content

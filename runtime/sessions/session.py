@@ -4,7 +4,7 @@ import os
 import platform
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
 from functools import cache
@@ -45,6 +45,16 @@ _PROFILED: ContextVar[tuple[Path, list[Any]] | None] = ContextVar("profiled sess
 
 _ENVIRONMENT = Lock()
 """The environment belongs to all threads of the process, so sessions are opened one after the other."""
+
+
+class Rewritten(NamedTuple):
+    """A graph that is opened in place of the one of a file, whose weights it reads.
+
+    content: of an ONNX file. values: weights that the file lacks, by name, as `onnxruntime.OrtValue`s.
+    """
+
+    content: bytes
+    values: Mapping[str, Any]
 
 
 class SessionSettings(NamedTuple):
@@ -292,14 +302,21 @@ def open_session(
     prepack: bool = True,
     kernels: KernelChoice = BODIES,
     options: ProviderOptions | None = None,
+    rewritten: Rewritten | None = None,
 ) -> Any:
     """Open an `onnxruntime.InferenceSession`, whose runs raise BundleError where onnxruntime cannot run the graph.
 
-    threads: None for all usable cores. prepack: rearrange weights for speed, which takes a copy of them in memory;
-    without it they stay mapped to their file. kernels: edgeformer's own, for functions of the graph. options: of the
-    provider; None for the defaults, by which verification runs: no TF32. Raises BundleError for a graph that
-    onnxruntime cannot load, and RequestError for a number of threads that `choose_threads` refuses, or if the provider
-    cannot start.
+    Args:
+        graph: the file.
+        provider: that it runs on.
+        threads: None for all usable cores.
+        prepack: rearrange weights for speed, which takes a copy of them in memory; without it they stay mapped.
+        kernels: edgeformer's own, for functions of the graph.
+        options: of the provider; None for the defaults, by which verification runs: no TF32.
+        rewritten: a graph to open in place of the file's.
+
+    Raises BundleError for a graph that onnxruntime cannot load, and RequestError for a number of threads that
+    `choose_threads` refuses, or if the provider cannot start.
     """
     ort, chosen = onnxruntime(), choose_threads(threads)
     settings = session_options(chosen)
@@ -319,7 +336,9 @@ def open_session(
             sessions.prepare(ort)
             kind = _graph_session(ort.InferenceSession)
             has_threads = chosen > 1 or provider.on_device  # of onnxruntime, or of our kernels
-            model = with_optional_input(Path(graph), settings)
+            model = with_optional_input(Path(graph), settings, None if rewritten is None else rewritten.content)
+            if rewritten is not None and rewritten.values:
+                settings.add_external_initializers(list(rewritten.values), list(rewritten.values.values()))
             session = kind(str(graph), has_threads, uncaptured, model, settings, providers)
     except onnxruntime_errors() as error:
         if uncaptured is not None and "graph capture" in str(error):

@@ -141,7 +141,8 @@ class PictureRows:
         pictures, states = self._pictures[found], self._states[found]
         for each in np.unique(pictures[pictures >= 0]):
             of_picture = pictures == each
-            embeddings[0, numbered[of_picture]] = self.pictures[each].states[states[of_picture]]
+            found_states = self.pictures[each].states[states[of_picture]]
+            embeddings[0][numbered[of_picture], : found_states.shape[1]] = found_states
         return embeddings
 
     def _find(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:

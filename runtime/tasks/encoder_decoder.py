@@ -11,7 +11,10 @@ from numpy.typing import NDArray
 from edgeformer.config import Seq2SeqConfig
 from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.pictures.fixed_size import FixedSizeProcessor
 from edgeformer.runtime.caches.encoder_outputs import EncoderOutputs, check_length, pad_right
+from edgeformer.runtime.media.pictures.picture_files import Picture
+from edgeformer.runtime.media.pictures.processors.fixed_size import FixedSize
 from edgeformer.runtime.media.sound.audio import Spectrogram, log_mel
 from edgeformer.runtime.media.sound.sound_files import load_audio
 from edgeformer.runtime.request_values import naming_entry
@@ -22,9 +25,11 @@ from edgeformer.runtime.steps.runner import StepRunner
 from edgeformer.runtime.tasks.model import Model, Text
 from edgeformer.runtime.tasks.speech.alignment import cross_attentions
 from edgeformer.runtime.tasks.speech.prompt import window_seconds
+from edgeformer.runtime.tasks.vision.picture_reader import named_pictures
 
-Source = Text | Path | NDArray[np.floating[Any]] | Spectrogram
-"""A text or its token ids; of a speech model, a sound file, mono samples [N] at 16 kHz, or a window's spectrogram."""
+Source = Text | Path | NDArray[np.floating[Any]] | Spectrogram | Picture
+"""A text or its token ids; of a speech model, a sound file, mono samples [N] at 16 kHz, or a window's spectrogram; of a
+model that reads pictures, one."""
 
 
 class EncoderDecoder(Model):
@@ -33,7 +38,7 @@ class EncoderDecoder(Model):
     def __init__(self, folder: Path, manifest: Manifest, settings: SessionSettings):
         super().__init__(folder, manifest, settings)
         assert isinstance(manifest.model, Seq2SeqConfig) and manifest.encoder_graph is not None
-        self._encoder_config = manifest.model.encoder
+        self._encoder_config, self.reads_text = manifest.model.encoder, manifest.model.reads_text
         self._encoder = self._open_graph(manifest.encoder_graph)
         across = manifest.model.decoder.cross_geometry
         assert across is not None
@@ -58,7 +63,9 @@ class EncoderDecoder(Model):
 
     def encoder_inputs(self, sources: Sequence[Source]) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
         """Return the encoder's inputs for sources, by name, and their mask: int64 [B, longest]."""
-        return self._audio_features(sources) if self.is_speech else self._token_ids(sources)
+        if self.reads_text:
+            return self._token_ids(sources)
+        return self._audio_features(sources) if self.is_speech else self._pixel_values(sources)
 
     def run_encoder_inputs(
         self, inputs: Mapping[str, NDArray[Any]], mask: NDArray[np.int64], kept: list[EncoderOutputs] | None = None
@@ -131,6 +138,18 @@ class EncoderDecoder(Model):
         )
         mask = np.ones((len(recordings), self._encoder_config.context_length), np.int64)
         return {"input_features": stored(features, CACHE_DTYPES[self.manifest.plan.arithmetic])}, mask
+
+    @cached_property
+    def processor(self) -> FixedSize:
+        """The processor of a model that reads pictures, which makes pixel values of them."""
+        assert isinstance(self.manifest.pictures, FixedSizeProcessor), "`open_source` has checked it"
+        return FixedSize(self.manifest.pictures)
+
+    def _pixel_values(self, pictures: Sequence[Any]) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
+        """Return the encoder's inputs for pictures, [B, 3, height, width], and their mask [B, positions]."""
+        named = named_pictures(pictures)
+        values = np.stack([self.processor.pixel_values(each, name=name) for each, name in named])
+        return {"pixel_values": values}, np.ones((len(values), self._encoder_config.context_length), np.int64)
 
     def start_prompt(self, prompt: Sequence[int] | None) -> list[int]:
         """Return the decoder's first tokens: the given ones, checked, or the model's start token."""

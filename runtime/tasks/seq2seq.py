@@ -73,8 +73,9 @@ class Seq2SeqLM(EncoderDecoder):
         """Generate a text from one source, or from each source of a batch of any lengths.
 
         Args:
-            source: a text or token ids; of a speech model a sound file or mono samples [N] at 16 kHz; or a list of
-                these.
+            source: a text or token ids; of a speech model a sound file or mono samples [N] at 16 kHz; of a model that
+                reads pictures, the path of one, its bytes, an image of Pillow, or an array uint8 [height, width, 3]; or
+                a list of these.
             prompt: the decoder's first tokens, by default the model's start token.
             config: replaces the model's own `generation_config`.
             num_return_sequences: 1 to num_beams; above 1 the result of a source is a list of its best hypotheses, best
@@ -189,6 +190,8 @@ class Seq2SeqLM(EncoderDecoder):
         """
         if self.is_speech:
             raise RequestError("this is a speech model, which translates no text. Use transcribe, with its task.")
+        if not self.reads_text:
+            raise RequestError("this model reads pictures, and translates no text. Use generate, with a picture.")
         tokenizer = self.require_tokenizer()
         plan = plan_translation(tokenizer, self.manifest.generation, source_language, target_language, self._end_token)
         if plan.first is not None:
@@ -231,7 +234,10 @@ class Seq2SeqLM(EncoderDecoder):
         that are not sound, and for a model that is not a speech model.
         """
         if not self.is_speech:
-            raise RequestError("this model takes text, not speech. Use generate or translate.")
+            taken = "text" if self.reads_text else "pictures"
+            raise RequestError(
+                f"this model takes {taken}, not speech. Use generate{' or translate' * self.reads_text}."
+            )
         self.require_tokenizer()
         _want_one(options)
         samples = load_audio(recording) if isinstance(recording, str | Path) else check_samples(recording)
@@ -290,7 +296,7 @@ class Seq2SeqLM(EncoderDecoder):
         )
 
     def _is_batch(self, source: Source | Sequence[Source]) -> TypeGuard[Sequence[Source]]:
-        return isinstance(source, list | tuple) if self.is_speech else is_batch(source)
+        return is_batch(source) if self.reads_text else isinstance(source, list | tuple)
 
     def request(
         self,

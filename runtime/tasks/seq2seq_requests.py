@@ -87,7 +87,7 @@ def start_sources(
         row.prefill_seconds = seconds
     drafts = None
     if len(rows) == 1:
-        looks_up = request.config.prompt_lookup_num_tokens and not model.is_speech
+        looks_up = request.config.prompt_lookup_num_tokens and model.reads_text
         drafts = drafts_of(rows[0], request.config, model.encode_sources(sources)[0] if looks_up else ())
     return *start_rows(Beginnings(decoder), rows, first_logits=first, drafts=drafts), rows
 
@@ -138,8 +138,8 @@ def search_beams(
 def source_tokens(
     model: EncoderDecoder, sources: Sequence[Source], config: GenerationConfig
 ) -> list[NDArray[np.int64]]:
-    """Return the tokens of each source [N] where a rule reads them; none otherwise, and of recordings."""
-    if model.is_speech or not config.rules.reads_source:
+    """Return the tokens of each source [N] where a rule reads them; none otherwise, and of recordings and pictures."""
+    if not model.reads_text or not config.rules.reads_source:
         return [np.empty(0, np.int64) for _ in sources]
     return [np.array(tokens, np.int64) for tokens in model.encode_sources(sources)]
 

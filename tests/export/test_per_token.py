@@ -270,7 +270,7 @@ def test_a_bundle_by_itself_passes_too(bundle):
 
 
 def test_with_their_rounding_the_exact_runs_would_fail(bundle, monkeypatch):
-    module = importlib.import_module("edgeformer.export.parity.verification")
+    module = importlib.import_module("edgeformer.export.parity.float_products")
     monkeypatch.setattr(module, "open_with_float_products", open_session)
     failed = {check.name for check in verify(*bundle("bert"), mode="quick").failures()}
     assert {"text, logits: median ratio", "text, last_hidden_state: median ratio"} <= failed

@@ -14,6 +14,8 @@ import torch
 import transformers
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
+from edgeformer.transformers_backend.float64 import computing_in_float64
+
 SIDE = 3
 """Rows and columns of tiles that the tokenizer has names for."""
 SPECIAL = [
@@ -32,20 +34,26 @@ QWEN = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_
 PIXTRAL = ("llava_pixtral", "mistral3")
 """Families whose rows of a picture end with a token."""
 MARKS = {
-    "gemma3": "<start_of_image>", "internvl": "<IMG_CONTEXT>", "lighton_ocr": "<|image_pad|>",
+    "gemma3": "<start_of_image>", "gemma4": "<image_soft_token>", "internvl": "<IMG_CONTEXT>",
+    "lighton_ocr": "<|image_pad|>",
     **dict.fromkeys(PIXTRAL, "[IMG]"),
     **dict.fromkeys(QWEN, "<|vision_start|><|image_pad|><|vision_end|>"),
 }  # fmt: skip
 """The text that stands for a picture in a prompt, where it is not `<image>`."""
 STATES = {
-    "gemma3": "<image_soft_token>", "internvl": "<IMG_CONTEXT>", "lighton_ocr": "<|image_pad|>",
+    "gemma3": "<image_soft_token>", "gemma4": "<image_soft_token>", "internvl": "<IMG_CONTEXT>",
+    "lighton_ocr": "<|image_pad|>",
     **dict.fromkeys(PIXTRAL, "[IMG]"),
     **dict.fromkeys(QWEN, "<|image_pad|>"),
 }  # fmt: skip
 """The token in the place of each state of a picture, where it is not `<image>`."""
+GEMMA_TOKENS = {
+    "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>",
+}  # fmt: skip
 NAMED_TOKENS = {
-    "gemma3": {
-        "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>",
+    "gemma3": GEMMA_TOKENS,
+    "gemma4": GEMMA_TOKENS | {
+        "audio_token": "<|image_pad|>", "boa_token": "<|image_start|>", "eoa_token": "<|image_end|>",
     },
     "paddleocr_vl": {"image_token": "<|image_pad|>"},
     "lighton_ocr": {
@@ -171,6 +179,16 @@ GEMMA3_TEXT = {
     "model_type": "gemma3_text", "num_hidden_layers": 3, "query_pre_attn_scalar": 10, "sliding_window": 3,
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
 }  # fmt: skip
+GEMMA4_TOWER = {
+    "hidden_size": 24, "intermediate_size": 36, "num_hidden_layers": 2, "num_attention_heads": 3,
+    "num_key_value_heads": 3, "head_dim": 8, "patch_size": 3, "position_embedding_size": 256, "rms_norm_eps": 1e-3,
+}  # fmt: skip
+GEMMA4_TEXT = {
+    "model_type": "gemma4_text", "num_hidden_layers": 4, "head_dim": 16, "global_head_dim": 32, "sliding_window": 9,
+    "layer_types": ["sliding_attention", "full_attention"] * 2, "hidden_size_per_layer_input": 12,
+    "vocab_size_per_layer_input": VOCABULARY, "num_kv_shared_layers": 2,
+}  # fmt: skip
+GEMMA4 = transformers.Gemma4ImageProcessorPil
 GEMMA = {"model_type": "gemma"}
 ROPE = {"rope_theta": 1e4, "rope_type": "default"}
 
@@ -547,6 +565,43 @@ MODELS = {
     "qwen3_5_moe": qwen3_5(QWEN3_5_MOE_TEXT),
 }  # fmt: skip
 
+MODELS["gemma4"] = {
+    "clamped": Model(
+        vision=GEMMA4_TOWER | {"use_clipped_linears": True}, text=GEMMA4_TEXT, processor=GEMMA4,
+        picture={"patch_size": 3, "max_soft_tokens": 70},
+    ),
+    "standardized": Model(
+        # heads of 12, two of one key, and what hears
+        vision=GEMMA4_TOWER | {
+            "standardize": True, "head_dim": 12, "num_attention_heads": 2, "num_key_value_heads": 1, "patch_size": 4,
+            "pooling_kernel_size": 2, "rope_parameters": {"rope_type": "axial", "rope_theta": 30.0},
+        },
+        text=GEMMA4_TEXT | {
+            "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "attention_k_eq_v": True,
+            "final_logit_softcapping": 3.0,
+        },
+        processor=GEMMA4, picture={"patch_size": 4, "pooling_kernel_size": 2, "max_soft_tokens": 70, "resample": 2},
+        outer={"tie_word_embeddings": False, "audio_config": {
+            "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "output_proj_dims": 12,
+        }},
+    ),
+    "large": Model(
+        vision=GEMMA4_TOWER | {"pooling_kernel_size": 2, "patch_size": 5, "hidden_activation": "silu",
+                               "position_embedding_size": 280, "num_hidden_layers": 3},
+        text=GEMMA4_TEXT | {"use_double_wide_mlp": True, "pad_token_id": 7},
+        processor=GEMMA4, picture={"patch_size": 5, "pooling_kernel_size": 2, "max_soft_tokens": 140},
+        file={"image_seq_length": 140},
+    ),
+    "blocks": Model(
+        vision=GEMMA4_TOWER | {"use_clipped_linears": True, "standardize": True},
+        text=GEMMA4_TEXT | {
+            "num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"], "num_kv_shared_layers": 0,
+            "use_bidirectional_attention": "vision",
+        },
+        processor=GEMMA4, picture={"patch_size": 3, "max_soft_tokens": 70},
+    ),
+}  # fmt: skip
+
 MODELS["vipllava"] = {
     "layers": replace(
         MODELS["llava"]["clip"], outer={"vision_feature_layers": [-2, 1], "projector_layernorm_eps": 1e-3},
@@ -582,7 +637,7 @@ def save(model_type: str, name: str, folder: Any) -> Any:
     """Save a seeded random model with its processor and tokenizer; return transformers' module in float64."""
     row = MODELS[model_type][name]
     torch.manual_seed(sum(map(ord, model_type + name)))
-    tower = {} if model_type in (*QWEN, *PIXTRAL, "lighton_ocr") else TOWER
+    tower = {} if model_type in (*QWEN, *PIXTRAL, "gemma4", "lighton_ocr") else TOWER
     indexed = model_type in ("gemma3", "mistral3", "paligemma") or "llava" in model_type
     token = "image_token_index" if indexed else "image_token_id"
     tokens = {token: SPECIAL.index(STATES.get(model_type, "<image>"))}
@@ -604,6 +659,11 @@ def save(model_type: str, name: str, folder: Any) -> Any:
                 or "projector" in parameter_name
             ):
                 parameter.copy_(torch.randn_like(parameter) / parameter[0].numel() ** 0.5)
+        for buffer_name, buffer in model.named_buffers():
+            if buffer_name.endswith(("_min", "_max")):  # bounds that hide some of what a layer reads and returns
+                buffer.copy_((1.0 if buffer_name.endswith("_max") else -1.0) * (0.5 + torch.rand(())))
+            elif buffer_name.endswith(("std_bias", "std_scale", "layer_scalar")):
+                buffer.copy_(0.5 + torch.rand(buffer.shape))
     model.save_pretrained(folder)
     fast = transformers.PreTrainedTokenizerFast(
         tokenizer_object=beginning() if name == "begins" else tokenizer(),
@@ -618,6 +678,7 @@ def save(model_type: str, name: str, folder: Any) -> Any:
     else:
         row.processor(**row.picture).save_pretrained(folder)
     (folder / "processor_config.json").write_text(json.dumps(row.file))
-    return transformers.AutoModelForImageTextToText.from_pretrained(
-        folder, dtype=torch.float64, attn_implementation="eager", experts_implementation="eager"
-    ).eval()
+    with computing_in_float64():  # so that its tables are computed in float64, too
+        return transformers.AutoModelForImageTextToText.from_pretrained(
+            folder, dtype=torch.float64, attn_implementation="eager", experts_implementation="eager"
+        ).eval()

@@ -7,6 +7,7 @@ processor. Error: max |Δlogit| / max |logit|. The models are in `picture_text_r
 import functools
 import json
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,9 +23,11 @@ from slow_rows import slow_unless
 from edgeformer import ops
 from edgeformer.check import check
 from edgeformer.checkpoints.source import open_source
+from edgeformer.client_files.model_card import model_card
 from edgeformer.config import PatchWindows
 from edgeformer.errors import ConfigError, ExportError, ParityError, RequestError
 from edgeformer.export import export_model, verify
+from edgeformer.export.importers.checkpoint import open_checkpoint
 from edgeformer.export.importers.library_comparison import compare_modules
 from edgeformer.export.importers.pictures import placeholders
 from edgeformer.export.importers.pictures.library_processor import library_processor
@@ -32,6 +35,7 @@ from edgeformer.export.importers.pictures.picture_comparison import compare_pict
 from edgeformer.export.reference.reference import CastWeights
 from edgeformer.families import read_model_config
 from edgeformer.families.picture_text import seeing_names, with_tower
+from edgeformer.layers import linear
 from edgeformer.layers.attention.attention import Context
 from edgeformer.manifest.accounting import account
 from edgeformer.manifest.manifest import Manifest
@@ -56,15 +60,17 @@ from edgeformer.runtime.prefixes import prefix_cache
 from edgeformer.runtime.prefixes.prefix_cache import PrefixCache
 from edgeformer.runtime.steps import memory, picture_blocks, picture_rows
 from edgeformer.runtime.steps.picture_rows import PictureRows, picture_numbers
+from edgeformer.transformers_backend.float64 import computing_in_float64
 
 LIMIT = 1e-5
 GEMMA3, PALIGEMMA = ("gemma3", "a window in a block"), ("paligemma", "two with windows")
+GEMMA4 = ("gemma4", "blocks")
 CASES = [(family, name) for family, models in MODELS.items() for name in models]
 FIRST = [(family, next(iter(models))) for family, models in MODELS.items()]
 """One model of each family, read by default; the others are slow."""
 EXPORTED_ALWAYS = (
     ("smolvlm", "tiles"), ("internvl", "norms"), ("llava", "layers"), ("llava_onevision", "shrunk"), GEMMA3, PALIGEMMA,
-    ("lfm2_vl", "tiles"), ("mistral3", "squares"), ("qwen2_vl", "squares"), ("qwen3_vl", "deepstack"),
+    ("lfm2_vl", "tiles"), ("mistral3", "squares"), ("qwen2_vl", "squares"), ("qwen3_vl", "deepstack"), GEMMA4,
 )  # fmt: skip
 EXPORTED = slow_unless(EXPORTED_ALWAYS, CASES)
 PROMPT = "{0}{0} What is left of {0}"
@@ -100,13 +106,13 @@ def bundles(models, tmp_path_factory):
 def theirs(model, prompt, pictures):
     """Return what transformers' processor makes of a prompt, and logits [S, V] of its module in float64."""
     encoded = model.processor(text=[prompt], images=[pictures] if pictures else None, return_tensors="pt")
-    types = () if "image_grid_thw" in encoded else ("mm_token_type_ids",)
+    types = () if {"image_grid_thw", "image_position_ids"} & encoded.keys() else ("mm_token_type_ids",)
     encoded = {
         name: value.double() if value.is_floating_point() else value
         for name, value in encoded.items()
         if name not in ("attention_mask", *types)
     }
-    with torch.no_grad(), positions_in_float32(model.module):
+    with torch.no_grad(), computing_in_float64(), positions_in_float32(model.module):
         out = model.module(**encoded)
     return encoded, out.logits[0].numpy()
 
@@ -202,7 +208,7 @@ def test_a_prompt_of_paligemma_is_about_a_picture(models, bundles):
     assert ends == {0}
 
 
-@pytest.mark.parametrize("case", [EXPORTED_ALWAYS[0], EXPORTED_ALWAYS[-1]])
+@pytest.mark.parametrize("case", [EXPORTED_ALWAYS[0], GEMMA4])
 def test_the_text_graph_is_that_of_the_text_model_alone(models, bundles, tmp_path, case):
     family, name = case
     export_model(models(family, name).folder, tmp_path / "text", text_only=True, verify=None)
@@ -458,6 +464,12 @@ def of_axes(**changes):
     return lambda config: replace(config, axes=replace(config.axes, **changes))
 
 
+def without_bounds(block):
+    return replace(
+        block, attention=replace(block.attention, clamped=None), feed_forward=replace(block.feed_forward, clamped=None)
+    )
+
+
 MODULE_FAULTS |= {
     ("qwen2_vl", "squares", "axes that take turns"): of_axes(sections=(4, 2, 2), interleaved=True),
     ("qwen2_vl", "single patches", "height for width"): of_axes(sections=(1, 3, 2, 2)),
@@ -476,6 +488,27 @@ MODULE_FAULTS |= {
     ("qwen3_vl", "deepstack", "states of other layers"): lambda config: replace(config, deepstack=(1, 2)),
     ("qwen3_vl", "deepstack", "axes one after the other"): of_axes(interleaved=False),
     ("qwen3_5", "hybrid", "axes one after the other"): of_axes(interleaved=False),
+    ("gemma4", "clamped", "no bounds"): lambda config: replace(
+        config, vision=replace(config.vision, blocks=tuple(map(without_bounds, config.vision.blocks)))
+    ),
+    ("gemma4", "clamped", "rows of the placeholder"): lambda config: replace(
+        config, layer_input=replace(config.layer_input, token=config.layer_input.placeholder)
+    ),
+    ("gemma4", "large", "rows of token 0"): lambda config: replace(
+        config, layer_input=replace(config.layer_input, token=0)
+    ),
+    ("gemma4", "clamped", "columns and rows in turn"): of_vision(axis_tables="alternating"),
+    ("gemma4", "clamped", "pixels from 0 to 1"): lambda config: replace(
+        config, vision=replace(config.vision, patches=replace(config.vision.patches, centred=None))
+    ),
+    ("gemma4", "standardized", "not standardized"): lambda config: replace(
+        config, projector=replace(config.projector, standardized=None)
+    ),
+    ("gemma4", "standardized", "means without their factor"): lambda config: replace(
+        config, projector=replace(config.projector, scale=None)
+    ),
+    ("gemma4", "blocks", "causal pictures"): lambda config: replace(config, bidirectional=None),
+    ("gemma4", "blocks", "both ways in all layers"): lambda config: replace(config, bidirectional="pictures"),
 }
 
 
@@ -524,7 +557,22 @@ def state_by_state(self, states):
     return MERGED(self, states) if joined == 1 else self.output(torch.relu(self.input(self.merge(x)))).unsqueeze(0)
 
 
-ANGLES, MERGED = GridVisionEncoder._angles, MergedPatches.forward
+def columns_by_rows(self, places):
+    """Turn the first half of heads by rows, and the second by columns."""
+    return ANGLES(self, replace(places, rows=places.columns, columns=places.rows))
+
+
+def turned_as_a_whole(self, places):
+    """Turn both halves of heads by columns."""
+    return ANGLES(self, replace(places, rows=places.columns))
+
+
+def means_of_others(self, states):
+    """Average every ninth state."""
+    return states.squeeze(0).view(self.factor**2, -1, states.shape[-1]).mean(0)
+
+
+ANGLES, MERGED, WITHIN = GridVisionEncoder._angles, MergedPatches.forward, linear._within
 PLACES, RUN_BLOCKS = PatchPlaces.of, Decoder.run_blocks
 CODE_FAULTS = {
     ("qwen2_vl", "squares", "height and width of the grid swapped"): (
@@ -549,6 +597,16 @@ CODE_FAULTS = {
         GridVisionEncoder, "_interpolated", half_pixels,
     ),
     ("qwen3_vl", "of nine", "deepstack a layer late"): (Decoder, "run_blocks", a_layer_late),
+    ("gemma4", "clamped", "height and width of the grid swapped"): (
+        PatchPlaces, "of", lambda grid, *others: PLACES(grid[:, [0, 2, 1]], *others),
+    ),
+    ("gemma4", "clamped", "patches row by row"): (PatchPlaces, "of", lambda *given: row_by_row(PLACES, *given)),
+    ("gemma4", "clamped", "columns turn by rows"): (GridVisionEncoder, "_angles", columns_by_rows),
+    ("gemma4", "standardized", "rows turn by columns"): (GridVisionEncoder, "_angles", turned_as_a_whole),
+    ("gemma4", "clamped", "means of other patches"): (PooledPatches, "_means", means_of_others),
+    ("gemma4", "clamped", "bounds of what is read alone"): (
+        linear, "_within", lambda x, least, most: x if x.shape[-1] in (8, 24) else WITHIN(x, least, most),
+    ),
 }  # fmt: skip
 
 
@@ -600,6 +658,45 @@ RUNTIME_FAULTS = {
     ),
 }  # fmt: skip
 EMBEDDINGS = PictureRows.embeddings
+
+
+def rows_of_another(self, tokens):
+    found = EMBEDDINGS(self, tokens)
+    found[..., 40:] = np.roll(found[..., 40:], 1, -1)
+    return found
+
+
+FAULTS_OF_GEMMA4 = {
+    "rows per layer exchanged": patch.object(PictureRows, "embeddings", rows_of_another),
+    "no bounds": patch.object(linear, "_within", lambda x, least, most: x),
+    "means of other patches": patch.object(PooledPatches, "_means", means_of_others),
+}
+
+
+@pytest.mark.parametrize("name", [None, *FAULTS_OF_GEMMA4])
+def test_verification_refuses_another_gemma4(models, bundles, name):
+    bundle = bundles(*GEMMA4)  # made without the fault
+    with FAULTS_OF_GEMMA4[name] if name else nullcontext():
+        failed = {check.name for check in verify(bundle, models(*GEMMA4).folder, mode="quick").failures()}
+    assert bool(failed) == (name is not None) and all(each.startswith("pictures, ") for each in failed)
+
+
+def test_what_hears_is_left_out_and_said(models, bundles):
+    origin = open_checkpoint(open_source(models("gemma4", "standardized").folder)).origin
+    [left_out] = origin.provenance.left_out
+    assert left_out.modality == "audio" and left_out.tensors > 50
+    manifest = Manifest.read(bundles(*GEMMA4))
+    assert manifest.provenance.left_out is None
+    card = model_card(replace(manifest, provenance=origin.provenance), "")
+    assert f"| left out | {left_out} |" in card
+
+
+def test_a_prompt_with_a_recording_is_refused(models):
+    source = open_source(models(*GEMMA4).folder)
+    placeholder = placeholders.read_placeholder(source, source.config, source.folder)
+    for sound in (placeholder.sound, placeholder.video):
+        with pytest.raises(RequestError, match="recordings are not heard|videos are not read"):
+            placeholder.check_prompt([1, sound, 2])
 
 
 @pytest.mark.parametrize("name", RUNTIME_FAULTS)
@@ -916,6 +1013,15 @@ def changed_folder(source, tmp_path, file, **fields):
         ("llava_pixtral", "config.json", {"vision_feature_select_strategy": "default"}, "select_strategy = 'default'"),
         ("mistral3", "config.json", {"vision_feature_layer": [1, 2]}, "feature layer \\[1, 2\\]"),
         ("mistral3", "preprocessor_config.json", {"size": {"height": 9, "width": 9}}, "longest_edge"),
+        ("gemma4", "preprocessor_config.json", {"max_soft_tokens": 71}, "max_soft_tokens = 71"),
+        ("gemma4", "preprocessor_config.json", {"pooling_kernel_size": 2}, "merge_size and temporal_patch_size"),
+        ("gemma4", "config.json", {"vision_config": {"head_dim": 6}}, "head_dim = 6"),
+        (
+            "gemma4",
+            "config.json",
+            {"vision_config": {"patch_size": 3, "position_embedding_size": 100}},
+            "100 positions",
+        ),
     ],
 )
 def test_unknown_fields_are_refused_with_the_way_out(models, tmp_path, family, file, fields, message):
@@ -945,7 +1051,7 @@ def test_places_without_pictures_are_refused(models, tmp_path, options):
     ("family", "name"),
     [("smolvlm", "whole"), ("internvl", "norms"), ("llava", "layers"), ("lfm2_vl", "tiles"),
      ("gemma3", "patches left out"), PALIGEMMA, ("qwen2_vl", "squares"), ("qwen2_5_vl", "windows"),
-     ("qwen3_vl", "deepstack"), ("qwen3_5", "attention")],
+     ("qwen3_vl", "deepstack"), ("qwen3_5", "attention"), GEMMA4],
 )  # fmt: skip
 def test_every_kind_of_bundle_reads_pictures(models, tmp_path, family, name, options):
     try:

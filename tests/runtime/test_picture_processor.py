@@ -149,7 +149,15 @@ def test_patches_are_the_bits_of_transformers(tmp_path, pictures, name):
 
 
 PIXTRAL, PADDLE = transformers.PixtralImageProcessorPil, transformers.PaddleOCRVLImageProcessorPil
+GEMMA4 = transformers.Gemma4ImageProcessorPil
 OTHER_FORMS = {
+    "gemma4": (GEMMA4, {}, None),
+    "gemma4 small": (
+        GEMMA4,
+        {"patch_size": 5, "pooling_kernel_size": 2, "max_soft_tokens": 70, "resample": 2},
+        None,
+    ),
+    "gemma4 large": (GEMMA4, {"patch_size": 4, "max_soft_tokens": 1120}, None),
     "pixtral": (PIXTRAL, {}, 1),
     "mistral3": (PIXTRAL, {"patch_size": {"height": 28, "width": 28}, "size": {"longest_edge": 300}}, 2),
     "pixtral of nine": (PIXTRAL, {"patch_size": {"height": 15, "width": 15}, "size": {"longest_edge": 77}}, 3),

@@ -90,6 +90,7 @@ def _data(result: "ExportResult", explained: bool) -> dict[str, Any]:
         "deployment": manifest.plan.deployment,
         "backend": origin.backend,
         "text_model_of": origin.text_model_of and asdict(origin.text_model_of),
+        "left_out": [asdict(each) for each in origin.left_out or ()],
         "merged_adapter": origin.merged_adapter and asdict(origin.merged_adapter),
         "adapters": [asdict(adapter) for adapter in manifest.adapters],
         "seconds": round(result.seconds, 2),
@@ -117,6 +118,8 @@ def _show(result: "ExportResult", explained: bool, asked: bool) -> None:
         click.echo(f"backend: the module of {origin.backend} {manifest.versions[origin.backend]}{reason}")
     if origin.text_model_of is not None:
         click.echo(str(origin.text_model_of))
+    for each in origin.left_out or ():
+        click.echo(f"left out: {each}")
     for name, digest in origin.pickled_weights.items():
         click.echo(f"pickle: {name}, SHA-256 {digest}")
     if origin.merged_adapter is not None:

@@ -56,8 +56,10 @@ def info_command(model: str, precision: Arithmetic | None, as_json: bool) -> Non
         if manifest.model is None:
             _show_module(manifest, files, as_json, kernels)
         else:
+            origin = manifest.provenance
+            left_out = "".join(f", without {each}" for each in origin.left_out or ())
             _show_model(
-                manifest.model, manifest.plan.arithmetic, manifest.provenance.source, files, as_json, manifest, kernels
+                manifest.model, manifest.plan.arithmetic, origin.source + left_out, files, as_json, manifest, kernels
             )
         return
     from edgeformer.checkpoints.source import open_source

@@ -94,8 +94,8 @@ CHAT_OPTIONS = ("enable_thinking", "reasoning_effort", "chat_template_kwargs")
 )  # fmt: skip
 @option(
     "--image", "images", multiple=True, type=click.Path(path_type=Path),
-    help="A picture: classify it (models of pictures), or put it in the place of a placeholder of PROMPT (models of "
-    "pictures and text); with --chat, before PROMPT. Several of these, in their order.",
+    help="A picture: classify it (models of pictures), write its text (TrOCR), or put it in the place of a placeholder "
+    "of PROMPT (models of pictures and text); with --chat, before PROMPT. Several of these, in their order.",
 )  # fmt: skip
 @option(
     "--label", "labels", multiple=True, metavar="TEXT",
@@ -134,6 +134,11 @@ def run_command(
     _check_options(model, chat, system, options | {name: value for name, value in named.items() if value is not None})
     if isinstance(model, VisionEncoder | DualEncoder):
         _classify(model, prompt, images, labels, as_json)
+        return
+    if isinstance(model, Seq2SeqLM) and not (model.reads_text or model.is_speech):
+        if prompt is not None or len(images) != 1:
+            raise RequestError(f"this model writes the text of a picture: edgeformer run {bundle} --image PATH")
+        _write(model, images[0], options, as_json)
         return
     if prompt is None and not (chat and sys.stdin.isatty()):
         prompt = sys.stdin.read().removesuffix("\n")  # which echo and editors add
@@ -176,6 +181,8 @@ def _check_options(model: "Model", chat: bool, system: str | None, options: dict
             languages = ["source_language", "target_language"] if model.is_speech else list(SPEECH_OPTIONS)
             others = ("chat", "system", "adapter", *CHAT_OPTIONS, *ENCODER_OPTIONS, *PICTURE_OPTIONS)
             foreign = [name for name in given if name in (*others, *languages)]
+            if not (model.reads_text or model.is_speech):
+                foreign = [name for name in given if name in (*others, *SEQ2SEQ_OPTIONS[1:]) and name != "images"]
         case PictureTextLM():
             foreign = [name for name in given if name in (*SEQ2SEQ_OPTIONS, *ENCODER_OPTIONS)]
         case _:
@@ -249,13 +256,13 @@ def _label(model: "Encoder", text: str, question: str | None, aggregation: Any, 
         print_table(rows)
 
 
-def _write(model: "Seq2SeqLM", source: str, options: dict[str, Any], as_json: bool) -> None:
+def _write(model: "Seq2SeqLM", source: str | Path, options: dict[str, Any], as_json: bool) -> None:
     """Transcribe a recording, translate if languages are given, or else generate; print text as it is generated."""
     languages = {name: options.pop(name) for name in ("source_language", "target_language") if name in options}
     if model.is_speech:
-        _transcribe(model, source, options, as_json)
+        _transcribe(model, str(source), options, as_json)
     elif languages:
-        text = model.translate(source, **languages, **options)
+        text = model.translate(str(source), **languages, **options)
         print_json({"text": text}) if as_json else click.echo(text)
     elif as_json or model.uses_beam_search(**options):
         result = model.generate(source, **options)

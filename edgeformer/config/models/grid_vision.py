@@ -13,6 +13,9 @@ from edgeformer.errors import ConfigError
 if TYPE_CHECKING:
     from edgeformer.config.models.picture_text import PictureTextConfig
 
+AxisTables = Literal["columns_first", "alternating"]
+"""The order of positions of columns and of rows in one table: all of columns first, or a column, a row, a column …"""
+
 SAMPLE_SIDE = 3
 """Squares of a side of a window, where there is none."""
 
@@ -37,6 +40,8 @@ class GridVisionConfig(StackConfig):
             between those of the table, whose outermost ones go on beyond it; None where they are not.
         alternating: True where the rotary embedding is that of both axes: rows turn by its first angle, its third one
             and so on, and columns by the others (Pixtral, arXiv 2410.07073). None where it is that of either.
+        axis_tables: where a patch's position is the sum of one of its column and one of its row, of which there are
+            table_side each: in which order the table has them. None where a table is one of a square.
         attention_windows: windows that most blocks attend in; None where all attend to the whole picture.
         grid_input: name of the input of graphs that says the rows and columns of patches, [[1, rows, columns]], as
             transformers.js knows it.
@@ -53,6 +58,7 @@ class GridVisionConfig(StackConfig):
     antialiased: bool | None = None
     bordered: bool | None = None
     alternating: bool | None = None
+    axis_tables: AxisTables | None = None
     attention_windows: PatchWindows | None = None
     grid_input: Literal["grid_thw", "image_grid_thw"] = "image_grid_thw"
 
@@ -61,13 +67,20 @@ class GridVisionConfig(StackConfig):
         check(self.vocab_size == 0, self, "vocab_size", "0 for pictures")
         check(self.square > 0, self, "square", "positive")
         check(self.table_side is None or self.table_side > 0, self, "table_side", "positive, or None")
-        table = None if self.table_side is None else LearnedPositions(rows=self.table_side**2)
+        table = None if self.table_side is None else LearnedPositions(rows=self.table_length)
         check(self.position_embedding == table, self, "position_embedding", "a table of table_side rows and columns")
+        if self.axis_tables is not None:
+            enough = self.table_side is not None and self.table_side >= self.context_length
+            check(enough, self, "table_side", f"{self.context_length} or more, a position for each row and column")
+            check(not self.antialiased and not self.bordered, self, "axis_tables", "None where positions are stretched")
         plain = all(block.attention is not None and block.recurrent is None for block in self.blocks)
         plain = plain and all(block.cross_attention is None and block.layer_input is None for block in self.blocks)
         check(plain, self, "blocks", "with self-attention and nothing that reads other inputs")
         for attention in self.attentions:
             axes = 1 if self.alternating else 2
+            rotary = attention.rotary
+            whole = rotary is None or not rotary.halves or attention.head_dim == 2 * rotary.rotary_dim
+            check(whole, self, "blocks", "with rotary embeddings for all of a half of a head, where halves turn")
             turns = attention.rotary is None or axes * attention.rotary.rotary_dim <= attention.head_dim
             check(turns and not attention.causal, self, "blocks", "not causal, with rotary embeddings for half a head")
         for field in ("antialiased", "bordered"):
@@ -80,7 +93,8 @@ class GridVisionConfig(StackConfig):
     @property
     def table_length(self) -> int:
         """Return the number of rows of the table of positions."""
-        return 0 if self.table_side is None else self.table_side**2
+        side = self.table_side or 0
+        return side**2 if self.axis_tables is None else 2 * side
 
     @property
     def patch_vectors(self) -> PatchVectors | None:
@@ -133,7 +147,7 @@ class GridVisionConfig(StackConfig):
         merges = model.projector.ANY_SIZE and model.projector.side == self.square
         check(merges, model, "projector", f"one of squares of {self.square} × {self.square} patches")
         check(not model.tiled and not model.newline, model, "tiled", "False for pictures of any size")
-        check(model.bidirectional is None, model, "bidirectional", "None for pictures of any size")
+        check(model.bidirectional != "prompt", model, "bidirectional", "'pictures', 'windows' or None for any size")
         layers, last = model.deepstack or (), len(self.blocks)
         fits = all(0 <= layer <= last for layer in layers) and len(layers) <= len(model.blocks)
         fits = fits and (not layers or model.projector.SEVERAL)
@@ -149,5 +163,10 @@ class GridVisionConfig(StackConfig):
             raise ConfigError(
                 f"the image processor has patch_size, merge_size and temporal_patch_size {(side, square, frames)}, and "
                 f"by config.json the model reads {read}. Use the processor that it was trained with."
+            )
+        if self.axis_tables is not None and self.table_side is not None and most > self.table_side:
+            raise ConfigError(
+                f"the image processor makes pictures of up to {most} rows or columns of patches, and by config.json "
+                f"the model has {self.table_side} positions for them."
             )
         return replace(self, context_length=most)

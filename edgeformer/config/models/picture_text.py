@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Literal, Self
 
 from edgeformer.config.block import BlockConfig
+from edgeformer.config.layer_input import PictureLayerInput
 from edgeformer.config.models.decoder import DecoderConfig
 from edgeformer.config.models.grid_vision import GridVisionConfig
 from edgeformer.config.models.stack import StackConfig, Task
@@ -34,6 +35,7 @@ class PictureTextConfig(DecoderConfig):
         deepstack: after how many blocks of the tower states are read that are added to those of the picture behind the
             first blocks of the text model, one for each, by a projector of their own (arXiv 2406.04334); None for none.
         axes: axes of the positions of pictures; None where a picture's states are positions as tokens are.
+        layer_input: what stands in the place of a token for the per-layer embedding; None without one.
     """
 
     task: ClassVar[Task] = "image-text-to-text"
@@ -47,13 +49,18 @@ class PictureTextConfig(DecoderConfig):
     bidirectional: Bidirectional | None = None
     deepstack: tuple[int, ...] | None = None
     axes: RotaryAxes | None = None
+    layer_input: PictureLayerInput | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         last = len(self.vision.blocks)
         fits = len(self.feature_layers) > 0 and all(0 <= layer <= last for layer in self.feature_layers)
         check(fits, self, "feature_layers", f"numbers from 0 to {last}, the tower's blocks")
-        check(self.per_layer_embedding is None, self, "per_layer_embedding", "None: pictures have no tokens to embed")
+        beside = (self.per_layer_embedding is None) == (self.layer_input is None)
+        check(beside, self, "layer_input", "set where there is a per_layer_embedding, and only there")
+        if self.layer_input is not None:
+            known = max(self.layer_input.placeholder, self.layer_input.token) < self.vocab_size
+            check(known, self, "layer_input", f"made of tokens below {self.vocab_size}")
         if self.axes is not None:
             turned = {2 * self.axes.pairs} | {each.rotary.rotary_dim for each in self.attentions if each.rotary}
             check(len(turned) == 1, self, "axes", "an axis for each pair of the rotary embedding")
@@ -98,9 +105,15 @@ class PictureTextConfig(DecoderConfig):
         return self.vision.hidden_size * len(self.feature_layers) * self.projector.joined
 
     @property
-    def wide_size(self) -> int:
-        """Return the width of embeddings, with those that are added behind the first blocks at their ends."""
+    def state_size(self) -> int:
+        """Return the width of a picture's state, with those that are added behind the first blocks at its end."""
         return self.hidden_size * (1 + len(self.deepstack or ()))
+
+    @property
+    def wide_size(self) -> int:
+        """Return the width of embeddings: that of a state, and then a row of the per-layer embedding."""
+        table = self.per_layer_embedding
+        return self.state_size + (0 if table is None else table.size * len(self.blocks))
 
     def with_picture_size(self, height: int, width: int) -> Self:
         """Return the config for pictures of another size. Raises ConfigError where the tower does not read them."""

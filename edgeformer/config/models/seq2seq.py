@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from edgeformer.config.models.decoder import DecoderConfig
 from edgeformer.config.models.encoder import EncoderConfig
 from edgeformer.config.models.stack import Form, Task
+from edgeformer.config.models.vision_encoder import VisionConfig
 from edgeformer.documents.schema import check
 
 
@@ -15,6 +16,7 @@ class Seq2SeqConfig:
     """An encoder-decoder: an encoder, and a decoder with cross-attention to it.
 
     Attributes:
+        encoder: of texts, of recordings, or of pictures.
         shared_embedding: both have one table of token embeddings.
     """
 
@@ -23,12 +25,13 @@ class Seq2SeqConfig:
     reads: ClassVar[str] = "source"
     steps: ClassVar[bool] = False
     kind: Literal["seq2seq"] = "seq2seq"
-    encoder: EncoderConfig
+    encoder: EncoderConfig | VisionConfig
     decoder: DecoderConfig
     shared_embedding: bool
 
     def __post_init__(self) -> None:
-        check(self.encoder.head is None, self, "encoder", "without a head")
+        outputs = (getattr(self.encoder, name, None) for name in ("head", "pooler", "projection", "classifier"))
+        check(all(each is None for each in outputs), self, "encoder", "without a head")
         check(not any(attention.causal for attention in self.encoder.attentions), self, "encoder", "not causal")
         check(self.decoder.cross_geometry is not None, self, "decoder", "with cross-attention in its blocks")
         if self.shared_embedding:
@@ -41,12 +44,12 @@ class Seq2SeqConfig:
         return 0
 
     @property
-    def stacks(self) -> "Mapping[str, EncoderConfig | DecoderConfig]":
+    def stacks(self) -> "Mapping[str, EncoderConfig | VisionConfig | DecoderConfig]":
         """Return the stacks by the names of their modules, in the order in which they run."""
         return {"encoder": self.encoder, "decoder": self.decoder}
 
     @property
-    def input_stack(self) -> EncoderConfig:
+    def input_stack(self) -> EncoderConfig | VisionConfig:
         """Return the stack that reads the model's input: the encoder."""
         return self.encoder
 
@@ -61,6 +64,11 @@ class Seq2SeqConfig:
         return self.encoder.is_speech
 
     @property
+    def reads_text(self) -> bool:
+        """Whether sources are texts, and neither recordings nor pictures."""
+        return not self.is_speech and not self.sees_pictures
+
+    @property
     def sees_pictures(self) -> bool:
         """Whether the model reads pictures."""
         return self.encoder.sees_pictures
@@ -70,8 +78,8 @@ class Seq2SeqConfig:
         return replace(self, decoder=self.decoder.with_context_length(context_length))
 
     def with_picture_size(self, height: int, width: int) -> "Seq2SeqConfig":
-        """Return the config of a model for pictures of another size: itself, for it reads none."""
-        return self
+        """Return the config of a model for pictures of another size. Raises ConfigError where it does not read them."""
+        return replace(self, encoder=self.encoder.with_picture_size(height, width))
 
     @property
     def vocab_size(self) -> int:

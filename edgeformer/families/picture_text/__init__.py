@@ -18,6 +18,7 @@ from edgeformer.config import (
     Bidirectional,
     DecoderConfig,
     GridVisionConfig,
+    PictureLayerInput,
     PictureTextConfig,
     Projector,
     RotaryAxes,
@@ -45,6 +46,7 @@ class Seeing:
     newline: bool | None = None
     bidirectional: Bidirectional | None = None
     deepstack: tuple[int, ...] | None = None
+    layer_input: PictureLayerInput | None = None
     unread: tuple[str, ...] = ()
 
 
@@ -60,7 +62,7 @@ class PictureTextFamily:
         marks: returns the texts of tokens around pictures, of tokenizer_config.json.
         processor: kind of its processor of pictures (`edgeformer.manifest.pictures`).
         axes: returns the axes of positions of a config.json; None for a family without them.
-        completed: returns what was read with what follows from the text model.
+        completed: returns what was read with what follows from the text model, of its config and of config.json.
         picture_options: returns fields of its processor of pictures that its processor of texts and pictures says,
             whatever the file has, or its model; of config.json, and what was read of it.
         processor_fields: fields of processor_config.json that edgeformer reads, or that change nothing here.
@@ -73,7 +75,7 @@ class PictureTextFamily:
     marks: Callable[[Mapping[str, Any]], Marks]
     processor: str
     axes: Callable[[Mapping[str, Any]], RotaryAxes] | None = None
-    completed: Callable[[Seeing, DecoderConfig], Seeing] = lambda seeing, text: seeing
+    completed: Callable[[Seeing, DecoderConfig, Mapping[str, Any]], Seeing] = lambda seeing, text, data: seeing
     picture_options: Callable[[Mapping[str, Any], PictureTextConfig], Mapping[str, Any]] = lambda data, config: {}
     processor_fields: tuple[str, ...] = ()
     ignored_tensors: tuple[str, ...] = ()
@@ -126,7 +128,7 @@ def with_tower(data: dict[str, Any], text_family: Family, text: DecoderConfig) -
     assert wrapper is not None, "every such family has an entry"
     own = {name: value for name, value in data.items() if is_foreign(name, wrapper)}
     fields = Fields({**own, "model_type": data["model_type"]})
-    seeing = family.completed(family.read(fields), text)
+    seeing = family.completed(family.read(fields), text, data)
     fields.finish()
     config = PictureTextConfig.of_decoder(
         text,
@@ -138,6 +140,7 @@ def with_tower(data: dict[str, Any], text_family: Family, text: DecoderConfig) -
         newline=seeing.newline,
         bidirectional=seeing.bidirectional,
         deepstack=seeing.deepstack,
+        layer_input=seeing.layer_input,
         axes=None if family.axes is None else family.axes(data),
     )
     text_family = family_inside(text_family, data["model_type"])

@@ -18,6 +18,7 @@ from edgeformer.config import (
 from edgeformer.layers.attention.latent import LatentProjections
 from edgeformer.layers.attention.patch_windows import PatchBlocks
 from edgeformer.layers.attention.relation import Relations
+from edgeformer.layers.linear import make_linear
 from edgeformer.layers.norm import make_norm
 from edgeformer.layers.position import RotaryTable, TokenAngles
 from edgeformer.ops.activation import scaled
@@ -74,20 +75,18 @@ class Attention(nn.Module):
         super().__init__()
         self.config = config
         heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+        linear = make_linear(config.clamped, dtype)
         if config.latent is not None:
             self.latent = LatentProjections(config, config.latent, hidden_size, dtype)
         else:
-            self.query = nn.Linear(hidden_size, heads * head_dim, bias=config.qkv_bias, dtype=dtype)
+            self.query = linear(hidden_size, heads * head_dim, bias=config.qkv_bias)
         if config.latent is None and config.shares is None:
-            key_bias = config.qkv_bias and config.key_bias
-            self.key = nn.Linear(hidden_size, kv_heads * head_dim, bias=key_bias, dtype=dtype)
+            self.key = linear(hidden_size, kv_heads * head_dim, bias=config.qkv_bias and config.key_bias)
             if not config.value_from_key:
-                self.value = nn.Linear(
-                    value_size or hidden_size, kv_heads * head_dim, bias=config.qkv_bias, dtype=dtype
-                )
+                self.value = linear(value_size or hidden_size, kv_heads * head_dim, bias=config.qkv_bias)
         if config.value_norm is not None:
             self.value_norm = make_norm(config.value_norm, head_dim, dtype=dtype)
-        self.output = nn.Linear(config.output_size, hidden_size, bias=config.output_bias, dtype=dtype)
+        self.output = linear(config.output_size, hidden_size, bias=config.output_bias)
         if config.qk_norm is not None:
             self.query_norm = _head_norm(config.qk_norm, heads, head_dim, dtype)
             if config.shares is None:
@@ -159,7 +158,7 @@ class Attention(nn.Module):
             value_relations=getattr(self, "value_relations", None),
             window=(config.window or 0) if windowed else 0,
             softcap=config.softcap or 0.0,
-            causal=config.causal and context.bidirectional is None,
+            causal=config.causal and not self._looks_ahead(context.bidirectional),
         )  # fmt: skip
         if config.global_projections:
             # Selected by index, not split and concatenated: a graph must not depend on the number of other tokens.
@@ -169,6 +168,10 @@ class Attention(nn.Module):
         if config.latent is not None:
             output = self.latent.without_zeros(output)
         return self._output(output, x), (present_key, present_value)
+
+    def _looks_ahead(self, bidirectional: Bidirectional | None) -> bool:
+        """Return whether new tokens attend to those behind them."""
+        return bidirectional is not None and (bidirectional != "windows" or self.config.sliding)
 
     def _output(self, attended: Tensor, x: Tensor) -> Tensor:
         """Return the projection [B, S, E] of what the heads return, behind the gate if there is one."""
@@ -201,7 +204,13 @@ class Attention(nn.Module):
         if context.rotary is not None and rotary is not None:
             tables = context.rotary.cos, context.rotary.sin
             rows = context.rotary.rows if isinstance(context.rotary, TokenAngles) else context.positions
-            projected = ops.rotary_embedding(projected, rows, *tables, num_heads, rotary.interleaved)
+            if rotary.halves:  # the halves of all heads of a token are two tokens
+                half, shape = self.config.head_dim // 2, projected.shape
+                halves = projected.view(-1, num_heads, 2, half).transpose(1, 2).reshape(1, -1, num_heads * half)
+                turned = ops.rotary_embedding(halves, rows, *tables, num_heads, rotary.interleaved)
+                projected = turned.view(-1, 2, num_heads, half).transpose(1, 2).reshape(shape)
+            else:
+                projected = ops.rotary_embedding(projected, rows, *tables, num_heads, rotary.interleaved)
         if qk_norm is not None and qk_norm.after_rotary:
             projected = self._normed(projected, norm, qk_norm)
         return projected

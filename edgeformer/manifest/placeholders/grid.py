@@ -15,18 +15,29 @@ class GridPlaceholder(Placeholder):
 
     Attributes:
         token: the placeholder.
-        video: the placeholder of a video, which is not read; None where there is none.
+        video, sound: the placeholders of a video and of a recording, which are not read; None where there is none.
+        start, end: tokens before and behind a picture; None where it has none.
     """
 
     kind: Literal["grid"] = "grid"
     video: int | None = None
+    sound: int | None = None
+    start: int | None = None
+    end: int | None = None
 
     def expanded(self, rows: int, columns: int, *more: int) -> list[int]:
         """Return the tokens of a picture of so many squares; `token` stands for each state."""
-        return [self.token] * (rows * columns)
+        marks = ([] if each is None else [each] for each in (self.start, self.end))
+        start, end = marks
+        return [*start, *[self.token] * (rows * columns), *end]
 
     def check_prompt(self, tokens: Sequence[int]) -> None:
-        """Raise RequestError for a prompt with a placeholder of a video."""
+        """Raise RequestError for a prompt with a placeholder of a video or a recording."""
+        if self.sound in tokens:
+            raise RequestError(
+                f"the prompt has a placeholder of a recording (token {self.sound}), and recordings are not heard: the "
+                "part of the model that hears was left out."
+            )
         if self.video in tokens:
             raise RequestError(
                 f"the prompt has a placeholder of a video (token {self.video}), and videos are not read. Give "
@@ -38,9 +49,15 @@ class GridPlaceholder(Placeholder):
 class GridMarks(Marks):
     """The marks of a `GridPlaceholder`."""
 
+    start: str | None = None
+    end: str | None = None
+
     def placeholder(self, encoder: MarkEncoder, pictures: PictureProcessor) -> GridPlaceholder:
         """Return the placeholder."""
-        return GridPlaceholder(token=encoder.token, video=encoder.video)
+        start, end = (None if each is None else encoder.special(each) for each in (self.start, self.end))
+        if self.start is not None and self.end is not None:
+            encoder.check_alike(self.picture, self.start, self.end)
+        return GridPlaceholder(token=encoder.token, video=encoder.video, sound=encoder.sound, start=start, end=end)
 
 
 PLACEHOLDER = GridPlaceholder

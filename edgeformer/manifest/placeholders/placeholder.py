@@ -65,12 +65,13 @@ class MarkEncoder(Protocol):
 
     Attributes:
         token: the id of the placeholder.
-        video: the id of the placeholder of a video; None where there is none.
+        video, sound: the ids of the placeholders of a video and of a recording; None where there is none.
         states: states of what the tower reads at once; None where its size decides.
     """
 
     token: int
     video: int | None
+    sound: int | None
     states: int | None
 
     def special(self, text: str) -> int:

@@ -1,5 +1,6 @@
 """The comparison of models of pictures and text with those of transformers: what both read, and their outputs."""
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from edgeformer.config import PictureTextConfig
 
@@ -67,22 +69,22 @@ def pictures_by_ours(
     features = torch.cat([module.see(*picture).flatten(0, 1) for picture in inputs.pictures])
     if inputs.packed is not None:
         features = inputs.packed.of(features)
-    embeddings = module.embed_wide(text.masked_fill(seen, 0))
-    embeddings = embeddings.masked_scatter(seen.unsqueeze(-1), features.to(embeddings.dtype))
+    placeholder = 0 if config.layer_input is None else config.layer_input.placeholder
+    embeddings = module.with_pictures(module.embed_wide(text.masked_fill(seen, placeholder)), seen, features)
     if config.bidirectional is None:
         positions = [] if inputs.positions is None else [inputs.positions]
         logits = module.read_embeddings(embeddings, torch.ones_like(text), caches, *positions)[0]
     else:
-        count = config.picture_tokens or 0
-        numbers = _prompt(text) - 1 if config.bidirectional == "prompt" else _pictures(seen, count)
+        numbers = _prompt(text) - 1 if config.bidirectional == "prompt" else _pictures(seen)
         logits = module.read_blocks(embeddings, numbers[0].tolist(), caches)[0]
     beyond = [] if inputs.beyond is None else [inputs.beyond.packed.of(inputs.beyond.states.flatten(0, 1))]
     return [features[:, : config.hidden_size], logits, *beyond]
 
 
-def _pictures(seen: Tensor, count: int) -> Tensor:
-    """Return the number of the picture that each token [1, S] is a state of, which have `count`; −1 for text."""
-    return torch.where(seen, (seen.cumsum(1) - 1) // count, -1)
+def _pictures(seen: Tensor) -> Tensor:
+    """Return the number of the picture that each token [1, S] is a state of, between which is text; −1 for text."""
+    begins = seen & ~F.pad(seen[:, :-1], (1, 0))
+    return torch.where(seen, begins.cumsum(1), -1)
 
 
 def _prompt(text: Tensor) -> Tensor:
@@ -93,11 +95,10 @@ def _prompt(text: Tensor) -> Tensor:
 def pictures_by_theirs(model: Any, config: PictureTextConfig, inputs: PicturesInText) -> list[Tensor]:
     """Return what transformers' module computes: states of pictures, logits, and states beyond a limit."""
     text, seen, types = inputs.text, inputs.text == PLACEHOLDER, {}
-    if inputs.positions is not None:
-        types = {"mm_token_type_ids": seen.int()}
-    if config.bidirectional is not None:
-        of_kind = {"pictures": seen.to(torch.int64), "prompt": 1 - _prompt(text)}
-        types = {"token_type_ids": of_kind[config.bidirectional]}
+    if "mm_token_type_ids" in inspect.signature(model.forward).parameters:  # by which it decides what attends both ways
+        types = {"mm_token_type_ids": seen.to(torch.int64)}
+    elif config.bidirectional is not None:
+        types = {"token_type_ids": 1 - _prompt(text) if config.bidirectional == "prompt" else seen.to(torch.int64)}
     text = text.masked_fill(seen, model.config.image_token_id)
     cpu = torch.device("cpu")  # Idefics3 moves states to where its parameters are, which are on the meta device
     devices = (patch.object(kind, "device", cpu) for kind in {type(model), type(model.model)})

@@ -104,8 +104,12 @@ class GridVisionEncoder(Stack):
         places = PatchPlaces.of(grid, count, config.square, None if windows is None else windows.squares)
         if windows is not None:
             pixel_values = pixel_values.index_select(0, places.order)
+        if config.patches.centred:
+            pixel_values = 2 * (pixel_values - 0.5)
         x = self.stem(pixel_values.to(self.stem.weight.dtype)).unsqueeze(0)  # [1, P, E]
-        if config.table_side is not None:
+        if config.axis_tables is not None:
+            x = x + self._of_axes(places)
+        elif config.table_side is not None:
             interpolated = self._antialiased if config.antialiased else self._interpolated
             x = x + interpolated(places, grid, config.table_side)
         x = self.embedding_norm(x)
@@ -133,6 +137,10 @@ class GridVisionEncoder(Stack):
         found: dict[RotaryConfig, TokenAngles] = {}
         for rotary in self.shared.rotaries:
             table = self.rotary_table(rotary)
+            if rotary.halves:
+                turns = torch.stack((places.columns, places.rows), 1).view(1, -1)  # [1, 2·P]
+                found[rotary] = TokenAngles.of(table.cos[turns], table.sin[turns])
+                continue
             axes = [(each, each) for each in (table.cos, table.sin)]
             if self.config.alternating:
                 axes = [(each[:, 0::2], each[:, 1::2]) for each in (table.cos, table.sin)]
@@ -140,6 +148,16 @@ class GridVisionEncoder(Stack):
                 torch.cat((rows[places.rows], columns[places.columns]), -1).unsqueeze(0) for rows, columns in axes
             ))  # fmt: skip
         return found
+
+    def _of_axes(self, places: PatchPlaces) -> Tensor:
+        """Return the learned positions of patches, [1, P, E]: those of their columns and of their rows, added."""
+        columns, rows = places.columns, places.rows
+        if self.config.axis_tables == "alternating":
+            columns, rows = 2 * columns, 2 * rows + 1
+        else:
+            assert self.config.table_side is not None, "the config has checked it"
+            rows = rows + self.config.table_side
+        return (self.position_embedding(columns) + self.position_embedding(rows)).unsqueeze(0)
 
     def _antialiased(self, places: PatchPlaces, grid: Tensor, side: int) -> Tensor:
         """Return the learned positions of patches, [1, P, E]: the borders of the table are those of the picture."""

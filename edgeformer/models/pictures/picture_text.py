@@ -15,6 +15,7 @@ from edgeformer.models.decoder import Decoder
 from edgeformer.models.pictures.grid_vision import GridVisionEncoder
 from edgeformer.models.pictures.projectors import PROJECTORS
 from edgeformer.models.pictures.vision import VisionEncoder
+from edgeformer.models.stack import Run
 
 TOWERS: dict[str, Callable[[Any, torch.dtype], Any]] = {"grid_vision": GridVisionEncoder, "vision": VisionEncoder}
 """The modules of towers, by the kind of their config."""
@@ -36,10 +37,21 @@ class PictureText(Decoder):
             self.newline = Newline(config.hidden_size, dtype)
 
     def embed_wide(self, input_ids: Tensor) -> Tensor:
-        """Return scaled embeddings of tokens, int64 [B, S], as `read_embeddings` takes them: [B, S, E · (1 + D)]."""
+        """Return scaled embeddings of tokens, int64 [B, S], as `read_embeddings` takes them: [B, S, `wide_size`]."""
         x = self.embed_tokens(input_ids)
-        more = self.seeing.wide_size - self.config.hidden_size
-        return F.pad(x, (0, more)) if more else x
+        more, layer_input = self.seeing.state_size - self.config.hidden_size, self.seeing.layer_input
+        x = F.pad(x, (0, more)) if more else x
+        if layer_input is None:
+            return x
+        read = torch.where(input_ids == layer_input.placeholder, layer_input.token, input_ids)
+        table = self.per_layer_embedding
+        return torch.cat((x, table.embedding(table.places(read))), -1)
+
+    def with_pictures(self, embeddings: Tensor, seen: Tensor, features: Tensor) -> Tensor:
+        """Return embeddings [B, S, `wide_size`] in which states [N, `state_size`] stand where `seen` [B, S] is true."""
+        size = features.shape[-1]
+        placed = embeddings[..., :size].masked_scatter(seen.unsqueeze(-1), features.to(embeddings.dtype))
+        return torch.cat((placed, embeddings[..., size:]), -1)
 
     def see(self, pixel_values: Tensor, *grid: Tensor) -> Tensor:
         """Return what stands in the place of embeddings for pictures: states [N, tokens, E] of each.
@@ -74,14 +86,11 @@ class PictureText(Decoder):
     ) -> tuple[Tensor, list[LayerCache]]:
         """Return what `forward` returns, of scaled embeddings [B, S, E], or what stands in their place.
 
-        They are [B, S, E · (1 + D)] where D states more are added behind the first blocks, zeros for tokens.
-        position_ids: int64 [3, B, S], where positions have axes (`PictureTextConfig.axes`). Where the config has blocks
-        that attend both ways, all of S is one.
+        They are [B, S, E · (1 + D)] where D states more are added behind the first blocks, zeros for tokens, and wider
+        by a row of the per-layer embedding where there is one. position_ids: int64 [3, B, S], where positions have axes
+        (`PictureTextConfig.axes`). Where the config has blocks that attend both ways, all of S is one.
         """
-        added: Sequence[Tensor] = ()
-        if self.seeing.deepstack:
-            inputs_embeds, *added = inputs_embeds.split(self.config.hidden_size, -1)
-        x, run = self.begin(inputs_embeds, inputs_embeds, attention_mask)
+        x, run, added = self._begin(inputs_embeds, attention_mask)
         axes, angles = self.seeing.axes, dict[RotaryConfig, TokenAngles]()
         if axes is not None:
             assert position_ids is not None
@@ -90,6 +99,17 @@ class PictureText(Decoder):
             }
         run = replace(run, bidirectional=self.seeing.bidirectional, angles=angles)
         return self.run_blocks(x, run, caches, added=added)
+
+    def _begin(self, inputs_embeds: Tensor, attention_mask: Tensor) -> tuple[Tensor, Run, Sequence[Tensor]]:
+        """Return what `begin` returns, of wide embeddings, and what is added behind the first blocks."""
+        config, rows = self.seeing, None
+        if config.layer_input is not None:
+            more = config.wide_size - config.state_size
+            inputs_embeds, rows = inputs_embeds.split([config.state_size, more], -1)
+        added: Sequence[Tensor] = ()
+        if config.deepstack:
+            inputs_embeds, *added = inputs_embeds.split(self.config.hidden_size, -1)
+        return *self.begin(inputs_embeds, inputs_embeds, attention_mask, layer_rows=rows), added
 
     def read_blocks(
         self, inputs_embeds: Tensor, blocks: Sequence[int], caches: Sequence[LayerCache]
@@ -107,7 +127,8 @@ class PictureText(Decoder):
             piece = inputs_embeds[:, start:end]
             mask = torch.ones(len(piece), end, dtype=torch.int64, device=piece.device)
             if blocks[start] < 0:
-                found, caches = self.run_blocks(*self.begin(piece, piece, mask), caches)
+                x, run, added = self._begin(piece, mask)
+                found, caches = self.run_blocks(x, run, caches, added=added)
             else:
                 found, caches = self.read_embeddings(piece, mask, caches)
             logits.append(found)

@@ -73,18 +73,36 @@ class PooledPatches(nn.Module):
 
     def __init__(self, config: AveragePoolProjector, seeing: PictureTextConfig, dtype: torch.dtype):
         super().__init__()
-        self.factor, self.grid = config.factor, seeing.patch_grid
+        self.config, self.factor = config, config.factor
+        self.grid = None if seeing.vision.grid_input is not None else seeing.patch_grid
         self.norm = make_norm(config.norm, seeing.feature_size, dtype=dtype)
+        if config.standardized:
+            self.mean = nn.Parameter(torch.zeros(seeing.feature_size, dtype=dtype))
+            self.deviation = nn.Parameter(torch.ones(seeing.feature_size, dtype=dtype))
         self.output = nn.Linear(seeing.feature_size, seeing.hidden_size, bias=config.bias, dtype=dtype)
 
     def forward(self, states: Tensor) -> Tensor:
         """Return [N, squares, E] of the states of patches [N, P, E']."""
+        if self.config.scale is not None:  # which half precision may have no room for
+            states = states.to(torch.promote_types(states.dtype, torch.float32))
+        x = self._means(states)
+        if self.config.scale is not None:
+            x = x * self.config.scale
+        if self.config.standardized:
+            x = (x - self.mean.to(x.dtype)) * self.deviation.to(x.dtype)
+        features: Tensor = self.output(self.norm(x).to(self.output.weight.dtype))
+        return features if self.grid is not None else features.unsqueeze(0)
+
+    def _means(self, states: Tensor) -> Tensor:
+        """Return [N, squares, E'], or [squares, E'] of a picture of any size."""
+        if self.grid is None:  # the patches of a square of one picture come one after the other
+            width = states.shape[-1]
+            x = states.squeeze(0)
+            return x if self.factor == 1 else x.view(-1, self.factor**2, width).mean(1)
         rows, columns = self.grid.rows // self.factor, self.grid.columns // self.factor  # of squares
         x = states.unflatten(1, (self.grid.rows, self.grid.columns))
         x = x[:, : rows * self.factor, : columns * self.factor]
-        x = x.reshape(-1, rows, self.factor, columns, self.factor, x.shape[-1]).mean((2, 4))
-        features: Tensor = self.output(self.norm(x.flatten(1, 2)))
-        return features
+        return x.reshape(-1, rows, self.factor, columns, self.factor, x.shape[-1]).mean((2, 4)).flatten(1, 2)
 
 
 class DenseLayer(nn.Module):

@@ -102,6 +102,9 @@ class ServedModel:
 
     def require(self, *kinds: type[M]) -> M:
         """Return the model. Raises ApiError unless it is of one of these kinds, and reads text."""
+        if isinstance(self.model, Seq2SeqLM) and self.model.manifest.pictures is not None:
+            message = f"the model {self.name!r} writes the text of a picture, which no route of this server is for."
+            raise ApiError(400, message, code="wrong_model", param="model")
         if isinstance(self.model, kinds) and not self.is_speech:
             return self.model
         raise self._wrong_route()

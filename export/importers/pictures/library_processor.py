@@ -25,19 +25,19 @@ TORCHVISION_ONLY = ("Lfm2VlProcessor",)
 WITH_PILLOW = {"PixtralProcessor": "pixtral"}
 """Processors that import the image processor of torchvision, and need no more of it than that of Pillow has, too."""
 
-NOT_PROCESSOR_OPTIONS = ("auto_map", "chat_template", "processor_class", "video_processor")
-"""Fields of processor_config.json that its class does not take, or that are for videos."""
+NOT_PROCESSOR_OPTIONS = ("auto_map", "chat_template", "feature_extractor", "processor_class", "video_processor")
+"""Fields of processor_config.json that its class does not take, or that are for videos or sound."""
 
 
 def library_processor(folder: Path) -> Any:
-    """Return transformers' processor of a folder, with its Pillow backend, and without what it has for videos."""
+    """Return transformers' processor of a folder, with its Pillow backend, without what it has for videos and sound."""
     import transformers
 
     kind = processor_class(folder)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
     options = _fields(folder, PROCESSOR_FILE)
     options = {key: value for key, value in options.items() if key not in (WHOLE, "tokenizer", *NOT_PROCESSOR_OPTIONS)}
-    with _without_videos(kind) as others, _of_pictures(folder, kind) as pictures:
+    with _without_others(kind) as others, _of_pictures(folder, kind) as pictures:
         return kind(image_processor=pictures, tokenizer=tokenizer, **others, **options)
 
 
@@ -80,11 +80,12 @@ def _of_pictures(folder: Path, kind: Any) -> Iterator[Any]:
 
 
 @contextmanager
-def _without_videos(kind: Any) -> Iterator[dict[str, Any]]:
-    """Let a processor be made without its processor of videos and its number words; yield what it is made of."""
-    if "video_processor" not in kind.get_attributes():
+def _without_others(kind: Any) -> Iterator[dict[str, Any]]:
+    """Let a processor be made without those of videos and sound, and its number words; yield what it is made of."""
+    others = [name for name in ("video_processor", "feature_extractor") if name in kind.get_attributes()]
+    if not others:
         yield {}
         return
     module = importlib.import_module(kind.__module__)
     with patch.object(module, "num2words", str, create=True), patch.object(kind, "check_argument_for_proper_class"):
-        yield {"video_processor": SimpleNamespace()}
+        yield {name: SimpleNamespace() for name in others}

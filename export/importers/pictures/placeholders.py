@@ -68,7 +68,7 @@ def _check_processor_file(folder: Path, family: PictureTextFamily, config: Pictu
         raise ConfigError(f"{PROCESSOR_FILE} has fields that edgeformer does not know: {', '.join(unknown)}.")
     count = config.picture_tokens
     states = None if count is None else count - bool(config.newline)
-    for name in COUNTS:
+    for name in COUNTS if states is not None else ():
         if data.get(name) not in (None, states):
             raise ConfigError(
                 f"{PROCESSOR_FILE} has {name} = {shown(data[name])}, and by config.json a picture becomes {states} "
@@ -83,6 +83,7 @@ class _Encoder:
         self._vocab_size, self._tokenizer = config.vocab_size, tokenizer
         self.token, self.states = self.special(picture), config.picture_tokens
         self.video: int | None = source.hf_config.get("video_token_id")
+        self.sound: int | None = source.hf_config.get("audio_token_id")
         named = {name: source.hf_config[name] for name in TOKEN_FIELDS if source.hf_config.get(name) is not None}
         wrong = {name: value for name, value in named.items() if value != self.token}
         if wrong or not named:

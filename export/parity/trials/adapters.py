@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 
 from edgeformer.export.adapter_graph import stored_updates
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS
+from edgeformer.export.parity.float_products import open_unrounded
 from edgeformer.export.parity.report import Check
 from edgeformer.export.parity.trials.decoder import DecoderTrial
 from edgeformer.export.parity.trials.protocol import Setup
@@ -41,8 +42,11 @@ def adapter_trials(
 
     def judge(adapter: BundledAdapter, chosen: KernelChoice | None) -> list[Check]:
         if chosen not in opened:
-            path, prepack = setup.folder / graph.file, chosen is not None
-            opened[chosen] = open_session(path, setup.provider, prepack=prepack, kernels=chosen or BODIES)
+            path = setup.folder / graph.file
+            if chosen is None:
+                [opened[chosen]] = open_unrounded([path], setup.provider, formats.values())
+            else:
+                opened[chosen] = open_session(path, setup.provider, kernels=chosen)
         session = AdaptedSession(opened[chosen], read_adapter(setup.folder, manifest, adapter.name))
         updates = adapters.get(adapter.name) or _stored(setup, adapter)
         dtype = TORCH_PRECISIONS[manifest.plan.arithmetic]

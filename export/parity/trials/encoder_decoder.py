@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgeformer.config import Seq2SeqConfig
+from edgeformer.config import Seq2SeqConfig, VisionConfig
 from edgeformer.export.graph.tensors import to_numpy
 from edgeformer.export.parity import feeding
 from edgeformer.export.parity.feeding import Graph, Side
@@ -101,8 +101,11 @@ class EncoderDecoderTrial(TextTrial):
         return f"{count} padded sources, {side}-padded targets"
 
     def _source(self, index: int) -> Array:
-        """Return random tokens, shorter for each index, or for a speech model noise of the one length that it takes."""
+        """Return random tokens, shorter for each index; of speech and pictures, noise of the one size that is read."""
         encoder = self.config.encoder
+        if isinstance(encoder, VisionConfig):
+            [grid] = encoder.sample_grids
+            return np.random.default_rng(index).standard_normal(encoder.values_shape(grid), np.float32)
         if encoder.audio is not None:
             shape = encoder.audio.mel_bins, 2 * encoder.context_length
             noise = np.random.default_rng(index).normal(size=shape)
@@ -112,8 +115,8 @@ class EncoderDecoderTrial(TextTrial):
 
     def _encode(self, sources: list[Array], padding: int = 0) -> EncoderOutputs:
         """Run the encoder graph on sources that are padded on the right with a token."""
-        if self.config.encoder.audio is not None:
-            inputs = {"input_features": np.stack(sources)}
+        if not self.config.reads_text:
+            inputs = {"input_features" if self.config.is_speech else "pixel_values": np.stack(sources)}
             mask = np.ones((len(sources), self.config.encoder.context_length), np.int64)
         else:
             ids, mask = pad_right([source.tolist() for source in sources], padding)
@@ -174,7 +177,7 @@ class EncoderDecoderTrial(TextTrial):
 
     def _judge_padding(self, rows: list[Row]) -> None:
         """Judge that the tokens in the padding behind sources do not change a bit of the logits."""
-        if self.config.encoder.audio is not None or len(rows) == 1:
+        if not self.config.reads_text or len(rows) == 1:
             return
         tokens = np.tile(rows[0].tokens[:33], (len(rows), 1))
         lengths = [tokens.shape[1]] * len(rows)

@@ -3,14 +3,13 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from edgeformer.export.parity.float_products import open_with_float_products
+from edgeformer.export.parity.float_products import open_unrounded
 from edgeformer.export.parity.report import Check
 from edgeformer.export.parity.trials.adapters import Updates, adapter_trials
 from edgeformer.export.parity.trials.pictures.picture_text import judge_pictures
 from edgeformer.export.parity.trials.protocol import Setup
 from edgeformer.manifest.quantization import WeightFormat
 from edgeformer.runtime.sessions.kernels import KernelChoice
-from edgeformer.runtime.sessions.session import open_session
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,14 +40,11 @@ def _of_adapter_graph(given: FormSetup) -> Iterator[tuple[str, Callable[[], list
 def _of_pictures(given: FormSetup) -> Iterator[tuple[str, Callable[[], list[Check]]]]:
     """The three graphs are tried together, as each reads what another made."""
     setup, graphs = given.setup, given.setup.manifest.graphs
-    per_token = any(form.block is None for form in given.formats.values())
 
     def judge() -> list[Check]:
         names = ("model", "embedding_decoder", "vision_encoder", "embed_tokens")
         files = [setup.folder / graphs[name].file for name in names]
-        if per_token:
-            return judge_pictures(setup, *(open_with_float_products(file, setup.provider) for file in files))
-        return judge_pictures(setup, *(open_session(file, setup.provider, prepack=False) for file in files))
+        return judge_pictures(setup, *open_unrounded(files, setup.provider, given.formats.values()))
 
     yield "pictures, ", judge
 

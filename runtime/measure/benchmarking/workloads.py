@@ -81,7 +81,7 @@ def plan(
                 "of sound. Leave them out."
             )
         prompts = [room]
-    elif MODELS[manifest.task].reads == "picture":
+    elif MODELS[manifest.task].reads == "picture" or (manifest.task == "seq2seq-lm" and manifest.pictures is not None):
         if prompts is not None:
             raise RequestError(
                 f"lengths of prompts are not for {manifest.name}: each picture is {room:,} tokens. Leave them out."
@@ -124,6 +124,8 @@ def _run_encoder_decoder(model: Seq2SeqLM, request: Request) -> Timing:
         samples = int(window_seconds(request.tokens) * SAMPLE_RATE)
         rng = np.random.default_rng(0)
         sources = [0.1 * rng.standard_normal(samples, np.float32) for _ in range(request.batch_size)]
+    elif not model.reads_text:
+        sources = [np.zeros((8, 8, 3), np.uint8)] * request.batch_size
     else:
         sources = _token_ids(request, config.input_stack.vocab_size)
     start = time.perf_counter()

@@ -158,8 +158,9 @@ class _Seq2SeqAnswers(_GeneratedAnswers):
 
     def __init__(self, model: Seq2SeqLM, stop: Sequence[str]):
         super().__init__(model, stop)
-        if model.is_speech:
-            raise RequestError("this is a speech model, and questions are texts; it has no such score.")
+        if not model.reads_text:
+            what = "is a speech model" if model.is_speech else "model reads pictures"
+            raise RequestError(f"this {what}, and questions are texts; it has no such score.")
         try:
             plan_translation(model.require_tokenizer(), {}, None, None, (self.eos or (0,))[0])
         except RequestError as error:

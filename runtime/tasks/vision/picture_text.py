@@ -209,7 +209,7 @@ class PictureTextLM(CausalLM):
         """Return the states of a run of the tower, float32 [n, E]."""
         inputs = {name: value[None] for name, value in run.items()} if self.config.tiled else dict(run)
         [states] = self.vision_session.run(["image_features"], inputs)
-        features: Features = states.reshape(-1, self.config.wide_size)
+        features: Features = states.reshape(-1, self.config.state_size)
         return features
 
     def _images(self, images: Any, prompts: int, single: bool) -> list[list[Picture]]:

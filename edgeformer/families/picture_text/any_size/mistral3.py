@@ -3,7 +3,9 @@
 Source: transformers/models/mistral3/modeling_mistral3.py.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from edgeformer.config import DecoderConfig
 from edgeformer.config.projectors import MergedPatchesProjector
@@ -31,7 +33,7 @@ def read(fields: Fields) -> Seeing:
     )
 
 
-def completed(seeing: Seeing, text: DecoderConfig) -> Seeing:
+def completed(seeing: Seeing, text: DecoderConfig, data: Mapping[str, Any]) -> Seeing:
     """Return what was read with the epsilon of the text model's norms, which the projector has, too."""
     assert isinstance(seeing.projector, MergedPatchesProjector) and text.final_norm is not None
     norm = replace(seeing.projector.norm, eps=text.final_norm.eps)

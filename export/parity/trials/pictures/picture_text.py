@@ -158,8 +158,8 @@ class PictureTextTrial(Trial):
         if self._whole:
             prompt = max(len(ids) - ANSWER, 1)
             return _Text(ids, prompt, np.where(np.arange(len(ids)) < prompt, 0, -1))
-        seen, count = ids == token, max(counts, default=1)
-        return _Text(ids, len(ids), np.where(seen, np.cumsum(seen) - 1, -count) // count)
+        numbers = [np.full(count, index) for index, count in enumerate(counts)]
+        return _Text(ids, len(ids), np.concatenate([*numbers[:-1], np.full(len(text), -1), *numbers[-1:]]))
 
     def _picture(self, salt: int) -> Picture:
         """Return a picture of noise, as large as normalized pixels are, as the tower reads it."""
@@ -223,7 +223,7 @@ class PictureTextTrial(Trial):
                 module, caches = reference.module, reference.empty_caches(1)
                 x = module.embed_wide(ids)
                 if found:
-                    x = x.masked_scatter(seen.unsqueeze(-1), torch.cat(found).to(x.dtype))
+                    x = module.with_pictures(x, seen, torch.cat(found))
                 if self._config.bidirectional is None:
                     runs = [module.read_embeddings(x, mask, caches, *each) for each in given]
                 else:
