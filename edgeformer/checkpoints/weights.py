@@ -5,6 +5,7 @@ file-backed. `RandomWeights` makes seeded tensors for configs without a checkpoi
 parameter name to torch tensor; an export accepts any such mapping.
 """
 
+import functools
 import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,6 +30,7 @@ from edgeformer.lora.merged_adapter import Changes, MergedAdapter
 from edgeformer.manifest.parts import LeftOut
 from edgeformer.manifest.quantization import WeightFormat
 from edgeformer.models import build_model
+from edgeformer.models.without_values import without_values
 
 UNHEARD = "audio"
 """The modality that no model is exported with beside pictures and text."""
@@ -39,17 +41,23 @@ Shapes = dict[str, tuple[int, ...]]
 
 def parameter_shapes(config: ModelConfig) -> Shapes:
     """Return the shape of every parameter of the model by name, without allocating any."""
-    with torch.device("meta"):
-        return {name: tuple(parameter.shape) for name, parameter in build_model(config).named_parameters()}
+    return dict(_parameters(config)[0])
 
 
 def _second_names(config: ModelConfig) -> dict[str, str]:
     """Return, for every further name of a shared parameter (tied head, shared embedding), its first name."""
-    with torch.device("meta"):
+    return dict(_parameters(config)[1])
+
+
+@functools.lru_cache(maxsize=8)
+def _parameters(config: ModelConfig) -> tuple[Shapes, dict[str, str]]:
+    """Return the shapes of a model's parameters, and the first names of shared ones by their further names."""
+    with without_values():
         model = build_model(config)
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     first = {id(parameter): name for name, parameter in model.named_parameters()}
     names = {name: first[id(parameter)] for name, parameter in model.named_parameters(remove_duplicate=False)}
-    return {name: earlier for name, earlier in names.items() if name != earlier}
+    return shapes, {name: earlier for name, earlier in names.items() if name != earlier}
 
 
 class CheckpointWeights(LazyWeights):

@@ -17,6 +17,7 @@ from edgeformer.contract.tensors import CacheGeometry
 from edgeformer.models import build_model, model_constants
 from edgeformer.models.graph_specs import GraphSpec
 from edgeformer.models.kinds import KINDS
+from edgeformer.models.without_values import without_values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +85,7 @@ class ModelSpec:
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of every parameter by name, without allocating any; shared parameters have one name."""
-        with torch.device("meta"):
+        with without_values():
             module = self.build(torch.float32)
         return {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
 

@@ -27,6 +27,7 @@ from edgeformer.export.graph.editing import producer, streamed
 from edgeformer.export.lower import GraphJob
 from edgeformer.export.reference.reference import Reference
 from edgeformer.manifest.quantization import Quantization, SmoothedNorm
+from edgeformer.models.without_values import without_values
 
 NORMS = {CANONICAL_RMS_NORM.key, LAYER_NORM.key}
 """Domain and op type of the canonical norms."""
@@ -108,7 +109,7 @@ def smoothable_norms(job: GraphJob) -> list[SmoothedNorm]:
     """Return the norms that only linear layers read, where nothing else reads the parameters of either."""
     graphs = [job.captured(spec).graph for spec in job.model_spec.graphs]
     count = Counter(name for graph in graphs for name in graph.initializers)
-    with torch.device("meta"):
+    with without_values():
         module = job.model_spec.build(torch.float32)
     own = {name for name, _ in module.named_parameters() if count[name] == 1}
     linear = {f"{name}.weight" for name, part in module.named_modules() if type(part) is nn.Linear}

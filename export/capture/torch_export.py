@@ -1,7 +1,8 @@
 """A shim around torch.export and torch.onnx.export: build tables once, and skip what would change nothing.
 
-torch.export notes for every node where in the sources it was called, for which it walks the stack and reads lines.
-Nothing shows that here; `without_stacks` leaves it out.
+torch.export notes for every node where in the sources it was called, for which it walks the stack and reads lines, and
+it finds the shapes of products by decomposing them. Nothing shows the first here, and the second is known
+(`product_shapes.py`); `traced_leanly` leaves both out.
 
 torch.onnx.export builds its registry of operators and its table of decompositions anew in every call, for 0.30 s and
 0.06 s of processor time. `tables_built_once` keeps them for the process.
@@ -33,6 +34,7 @@ import torch.fx.config
 from torch import Tensor
 from torch.export import ExportedProgram
 
+from edgeformer.export.capture.product_shapes import products_by_shape
 from edgeformer.export.graph.canonical import OPS
 
 CHECKED = ("2.13",)
@@ -43,25 +45,25 @@ aten = torch.ops.aten
 ELEMENTWISE = {
     aten.abs.default, aten.add.Tensor, aten.bitwise_not.default, aten.bitwise_or.Tensor, aten.cat.default,
     aten.clamp.default, aten.div.Tensor, aten.eq.Scalar, aten.eq.Tensor, aten.exp.default, aten.gelu.default,
-    aten.gt.Scalar, aten.log.default, aten.lt.Scalar, aten.minimum.default, aten.mul.Tensor, aten.neg.default,
-    aten.pow.Tensor_Scalar, aten.relu.default, aten.rsqrt.default, aten.sigmoid.default, aten.silu.default,
-    aten.softplus.default, aten.sqrt.default, aten.sub.Tensor, aten.sum.dim_IntList, aten.tanh.default,
-    aten.where.self,
+    aten.ge.Scalar, aten.gt.Scalar, aten.log.default, aten.lt.Scalar, aten.minimum.default, aten.mul.Tensor,
+    aten.ne.Scalar, aten.neg.default, aten.pow.Tensor_Scalar, aten.relu.default, aten.rsqrt.default,
+    aten.sigmoid.default, aten.silu.default, aten.softplus.default, aten.sqrt.default, aten.sub.Tensor,
+    aten.sum.dim_IntList, aten.tanh.default, aten.where.self,
 }  # fmt: skip
 """Ops that promote types: their inputs may have different types, or another type than the output."""
 
-ARITHMETIC = {aten.add.Tensor, aten.div.Tensor, aten.mul.Tensor, aten.sub.Tensor}
+ARITHMETIC = {aten.add.Tensor, aten.div.Tensor, aten.mul.Tensor, aten.rsub.Scalar, aten.sub.Tensor}
 """Ops whose numbers torch makes tensors of."""
 
 NOT_COMPOSITE = ELEMENTWISE | {
     operator.getitem, operator.mul, operator.sub, *OPS.values(), aten._assert_tensor_metadata.default,
-    aten.alias.default, aten.arange.default, aten.conv1d.default, aten.conv2d.default, aten.einsum.default,
-    aten.embedding.default, aten.expand.default, aten.gather.default, aten.index.Tensor, aten.index_select.default,
-    aten.layer_norm.default, aten.linalg_vector_norm.default, aten.linear.default, aten.masked_fill.Scalar,
-    aten.matmul.default, aten.mean.dim, aten.ones.default, aten.pad.default, aten.permute.default, aten.select.int,
-    aten.slice.Tensor, aten.split_with_sizes.default, aten.squeeze.dim, aten.stack.default, aten.sym_size.int,
-    aten.t.default, aten.topk.default, aten.transpose.int, aten.unsqueeze.default, aten.view.default,
-    aten.zeros.default,
+    aten.alias.default, aten.amax.default, aten.arange.default, aten.conv1d.default, aten.conv2d.default,
+    aten.cumsum.default, aten.einsum.default, aten.embedding.default, aten.expand.default, aten.gather.default,
+    aten.index.Tensor, aten.index_select.default, aten.layer_norm.default, aten.linalg_vector_norm.default,
+    aten.linear.default, aten.masked_fill.Scalar, aten.matmul.default, aten.mean.dim, aten.ones.default,
+    aten.ones_like.default, aten.pad.default, aten.permute.default, aten.select.int, aten.slice.Tensor,
+    aten.split_with_sizes.default, aten.squeeze.dim, aten.stack.default, aten.sym_size.int, aten.t.default,
+    aten.topk.default, aten.transpose.int, aten.unsqueeze.default, aten.view.default, aten.zeros.default,
 }  # fmt: skip
 """Ops that torch.onnx.export does not decompose."""
 
@@ -73,12 +75,12 @@ _LOCK = threading.Lock()
 
 
 @contextmanager
-def without_stacks(version: str = torch.__version__) -> Iterator[None]:
-    """Let torch.export note no stack for the nodes that it makes. version: of torch."""
+def traced_leanly(version: str = torch.__version__) -> Iterator[None]:
+    """Let torch.export note no stack for the nodes that it makes, and decompose no products. version: of torch."""
     if not _is_checked(version):
         yield
         return
-    with _LOCK, patch.object(torch.fx.config, "do_not_emit_stack_traces", True):
+    with _LOCK, patch.object(torch.fx.config, "do_not_emit_stack_traces", True), products_by_shape():
         yield
 
 
@@ -98,6 +100,7 @@ def tables_built_once(version: str = torch.__version__) -> Iterator[None]:
     _builders()  # before they are replaced
     with (
         _LOCK,
+        patch.object(torch.fx.config, "do_not_emit_stack_traces", True),
         patch.object(ONNXRegistry, "from_torchlib", staticmethod(_registry)),
         patch.object(_decomp, "create_onnx_friendly_decomposition_table", _decompositions),
     ):
@@ -154,7 +157,7 @@ def skip_needless_stages(program: ExportedProgram, version: str = torch.__versio
     if not _is_checked(version) or not all(node.target in NOT_COMPOSITE or _is_known(node, sizes) for node in nodes):
         return program
     promotes = any(map(_promotes, nodes))
-    if promotes and not all(map(_is_view, nodes)):
+    if promotes and not all(map(_is_interpreted, nodes)):
         return program
     for node in nodes:
         sizes.take(node)
@@ -220,6 +223,11 @@ def _or(node: Any, sizes: _Sizes) -> None:
     node.target = aten.bitwise_or.Tensor
 
 
+def _subtract_from(node: Any, sizes: _Sizes) -> None:
+    """Make a difference whose first part is the number."""
+    node.target, node.args = aten.sub.Tensor, (node.args[1], node.args[0])
+
+
 def _reshape(node: Any, sizes: _Sizes) -> None:
     """Make a view, even where torch would copy: ONNX knows no strides."""
     node.target = aten.view.default
@@ -249,6 +257,7 @@ DECOMPOSED = {
     aten.to.dtype: _cast,
     aten.square.default: _square,
     aten.__or__.Tensor: _or,
+    aten.rsub.Scalar: _subtract_from,
     aten.reshape.default: _reshape,
     aten.flatten.using_ints: _flatten,
     aten.unflatten.int: _unflatten,
@@ -263,7 +272,7 @@ def _is_known(node: Any, sizes: _Sizes) -> bool:
     """Whether this is a composite op that can be decomposed here: a program may compute none of the sizes it needs."""
     if node.target not in DECOMPOSED or node.kwargs:
         return False
-    if node.target is aten.to.dtype:
+    if node.target in (aten.to.dtype, aten.rsub.Scalar):
         return len(node.args) == 2
     if node.target is aten.flatten.using_ints:
         shape = node.args[0].meta["val"].shape
@@ -271,10 +280,10 @@ def _is_known(node: Any, sizes: _Sizes) -> bool:
     return node.target is not aten.unflatten.int or all(size in sizes for size in node.meta["val"].shape)
 
 
-def _is_view(node: Any) -> bool:
-    """Whether torch can interpret what `_reshape` and its like make of a node: a view, which copies nothing."""
+def _is_interpreted(node: Any) -> bool:
+    """Whether torch can interpret what is made of a node: views that copy nothing, no number minus a tensor."""
     if node.target not in RESHAPES:
-        return True
+        return node.target is not aten.rsub.Scalar
     try:
         node.args[0].meta["val"].view(node.meta["val"].shape)
     except (RuntimeError, ValueError):
@@ -290,7 +299,7 @@ def _override(instance: object, method: str, replacement: Any) -> None:
 
 def _promotes(node: torch.fx.Node) -> bool:
     """Whether an op computes in another type than that of its inputs; Python's numbers count as float32 and int64."""
-    if node.target not in ELEMENTWISE:
+    if node.target not in ELEMENTWISE | ARITHMETIC:
         return False
     types = {each.meta["val"].dtype for each in node.all_input_nodes if isinstance(each.meta["val"], Tensor)}
     types |= {torch.float32 for each in node.args if isinstance(each, float)}

@@ -24,12 +24,13 @@ from torch.export import Dim
 from edgeformer.checkpoints.expert_weights import FirstOf
 from edgeformer.contract.tensors import TensorSpec
 from edgeformer.errors import ExportError
-from edgeformer.export.capture.torch_export import skip_needless_stages, tables_built_once, without_stacks
+from edgeformer.export.capture.torch_export import skip_needless_stages, tables_built_once, traced_leanly
 from edgeformer.export.graph.canonical import translation_table
 from edgeformer.export.graph.provenance import record_capture
 from edgeformer.export.graph.tensors import StreamedTensor, TensorSource
 from edgeformer.models.graph_specs import GraphSpec
 from edgeformer.models.model_spec import ModelSpec
+from edgeformer.models.without_values import NothingInitialized
 
 OPSET = 20
 IR_VERSION = 10
@@ -75,7 +76,8 @@ def capture(
 def _trace(graph_spec: GraphSpec, model_spec: ModelSpec, dtype: torch.dtype) -> ir.Model:
     """Trace one graph of a model; its weights have names and no values."""
     with FakeTensorMode(allow_non_fake_inputs=True):
-        model = model_spec.build(dtype)
+        with NothingInitialized():
+            model = model_spec.build(dtype)
         exported, program = _export(graph_spec, graph_spec.module(model).eval(), dtype)
     captured = program.model
     captured.ir_version = IR_VERSION
@@ -114,7 +116,7 @@ def _export(
     )
     axes = [{axis: dims[dim] for axis, dim in _symbolic(tensor).items()} for tensor in inputs]
     with _quiet(), torch.no_grad():
-        with without_stacks():
+        with traced_leanly():
             exported = torch.export.export(module, arguments, dynamic_shapes=_by_signature(module, axes), strict=False)
         with tables_built_once():
             program = torch.onnx.export(

@@ -20,6 +20,7 @@ from edgeformer.layers import LayerCache
 from edgeformer.manifest.cache_scales import CacheScales
 from edgeformer.manifest.quantization import WeightFormat
 from edgeformer.models.model_spec import ModelSpec
+from edgeformer.models.without_values import without_values
 
 
 class Reference:
@@ -38,7 +39,7 @@ class Reference:
         entrance: CacheEntrance | None = None,
         summation_orders: int = 1,
     ):
-        with torch.device("meta"):
+        with without_values():
             self.module: Any = model_spec.build(dtype).eval()
         self.dtype = dtype
         self._model_spec = model_spec

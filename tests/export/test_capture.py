@@ -1,6 +1,7 @@
 """Stages that capture skips in torch.onnx.export, and in itself: graphs are the same as with all of them."""
 
 import functools
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -17,6 +18,7 @@ from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.contract.tensors import TensorSpec
 from edgeformer.export.capture import torch_export
 from edgeformer.export.capture import trace as capture_module
+from edgeformer.export.capture.product_shapes import COMPOSITE, LINEAR, MATMUL
 from edgeformer.export.graph.canonical import OPS
 from edgeformer.export.graph.tensors import StreamedTensor
 from edgeformer.models.model_spec import model_spec_of
@@ -110,6 +112,7 @@ def test_a_program_is_traced_once(make_model, monkeypatch, traces, promotions, f
     plain = {spec.file: capture_module.capture(spec, model_spec, weights, dtype) for spec in model_spec.graphs}
     assert (len(traces), len(promotions)) == (0, family in PROMOTING)
     monkeypatch.setattr(capture_module, "skip_needless_stages", lambda program: program)
+    monkeypatch.setattr(capture_module, "traced_leanly", nullcontext)
     for spec in model_spec.graphs:
         expected = capture_module._trace(spec, model_spec, dtype)
         assert described(plain[spec.file].graph) == described(expected.graph)
@@ -120,7 +123,7 @@ def test_a_program_is_traced_once(make_model, monkeypatch, traces, promotions, f
 
 
 class EveryOp(torch.nn.Module):
-    """A module that runs every op of both tables, except our own ops."""
+    """A module that runs every op of both tables, except our own ops and numbers minus tensors."""
 
     def __init__(self, dtype):
         super().__init__()
@@ -162,6 +165,8 @@ class EveryOp(torch.nn.Module):
             + torch.zeros(batch, length, 1)
             + torch.ones(batch, length, 8)
         )
+        x = x + mask.cumsum(1).amax([1], True).unsqueeze(-1).to(x.dtype)
+        x = torch.where((x >= 0.5) | (ids != 3).unsqueeze(-1), x, torch.ones_like(x))
         return x, x.to(torch.float32)
 
 
@@ -181,11 +186,35 @@ def test_composite_ops_become_what_torch_decomposes_them_into(monkeypatch, trace
     monkeypatch.setattr(capture_module, "skip_needless_stages", seen)
     plain = capture_module._trace(graph_spec, model_spec, torch.float32)
     left = {*torch_export.NOT_COMPOSITE, *torch_export.DECOMPOSED} - ops
-    assert left == set(OPS.values())
+    assert left == {*OPS.values(), torch.ops.aten.rsub.Scalar}, "that one has a test of its own"
     assert traces == []
     monkeypatch.setattr(capture_module, "skip_needless_stages", lambda program: program)
+    monkeypatch.setattr(capture_module, "traced_leanly", nullcontext)
     assert described(plain.graph) == described(capture_module._trace(graph_spec, model_spec, torch.float32).graph)
     assert len(traces) == 1
+
+
+def test_a_number_minus_a_tensor_is_a_difference(monkeypatch, traces):
+    class Differences(torch.nn.Module):
+        def forward(self, ids):
+            return 2 - ids, 1.0 - ids.to(torch.float32)
+
+    class WithAFactor(torch.nn.Module):
+        def forward(self, ids):
+            return torch.rsub(ids, 3, alpha=2), ids
+
+    def traced(module):
+        inputs = (TensorSpec("ids", ("batch_size", "sequence_length"), True),)
+        graph_spec = SimpleNamespace(inputs=inputs, outputs=("first", "second"), module=lambda model: model)
+        model_spec = SimpleNamespace(build=lambda dtype: module())
+        return described(capture_module._trace(graph_spec, model_spec, torch.float32).graph)
+
+    ours = traced(Differences)
+    assert traces == []
+    traced(WithAFactor)
+    assert len(traces) == 1, "a factor is left to torch"
+    monkeypatch.setattr(capture_module, "skip_needless_stages", lambda program: program)
+    assert ours == traced(Differences)
 
 
 def test_the_shim_was_checked_with_the_installed_torch():
@@ -225,13 +254,57 @@ def test_an_export_reuses_the_tables_of_the_last_one():
 
 def test_no_stack_of_a_node_is_noted():
     def noted(version):
-        with torch_export.without_stacks(version):
+        with torch_export.traced_leanly(version):
             program = torch.export.export(torch.nn.Linear(2, 2), (torch.ones(3, 2),), strict=False)
         assert not torch.fx.config.do_not_emit_stack_traces
         return [node.stack_trace for node in program.graph.nodes if node.stack_trace]
 
     assert noted(torch.__version__) == []
     assert len(noted("2.0.1")) == 1, "on another torch nothing is left out"
+
+
+class Products(torch.nn.Module):
+    """Linear layers and products of many shapes, of which only some are found without torch."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.plain = torch.nn.Linear(4, 3), torch.nn.Linear(4, 4, bias=False)
+
+    def forward(self, x):
+        rows = self.plain(x[:, 0]) @ self.plain.weight
+        scores = x.unsqueeze(1) @ x.unsqueeze(1).transpose(-1, -2)
+        return (
+            self.layer(x),
+            self.layer(x.unsqueeze(2)),
+            rows,
+            scores,
+            scores @ x.unsqueeze(1),
+            x @ x[:1].mT,
+            x @ rows[0],
+        )
+
+
+def test_shapes_of_products_are_those_that_torch_finds():
+    axes = ({0: torch.export.Dim("batch"), 1: torch.export.Dim("length")},)
+    answered = []
+
+    def shapes(version):
+        real = MATMUL.py_kernels[COMPOSITE]
+        with torch_export.traced_leanly(version), torch.no_grad():
+            answered.append(MATMUL.py_kernels[COMPOSITE] is not real and COMPOSITE in LINEAR.py_kernels)
+            program = torch.export.export(Products(), (torch.ones(3, 5, 4),), dynamic_shapes=axes, strict=False)
+        assert MATMUL.py_kernels[COMPOSITE] is real
+        assert COMPOSITE not in LINEAR.py_kernels
+        found = [node.meta["val"] for node in program.graph.nodes if node.op == "call_function"]
+        return [(str(each.shape), each.dtype, each.stride()) for each in found if isinstance(each, torch.Tensor)]
+
+    assert str(shapes(torch.__version__)) == str(shapes("2.0.1"))
+    assert answered == [True, False]
+    with (
+        torch_export.traced_leanly(),
+        pytest.raises(RuntimeError, match="same reduction dim"),
+    ):
+        torch.export.export(Products(), (torch.ones(3, 5, 6),), dynamic_shapes=axes, strict=False)
 
 
 def test_a_method_that_torch_no_longer_has_is_not_overridden():

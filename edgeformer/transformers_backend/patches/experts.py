@@ -20,6 +20,7 @@ from edgeformer.checkpoints.expert_weights import read_expert
 from edgeformer.config import FeedForwardConfig
 from edgeformer.errors import ExportError
 from edgeformer.layers.experts import StackedFeedForward
+from edgeformer.models.without_values import without_values
 from edgeformer.ops.activation import ACTIVATIONS
 from edgeformer.transformers_backend.float64 import agree, computing_in_float64
 from edgeformer.transformers_backend.transformers_shim import experts_options, run_experts_eagerly
@@ -97,7 +98,7 @@ class ExpertsForm:
 
     def build(self, dtype: torch.dtype) -> StackedFeedForward:
         """Return our layer, its parameters on the meta device; its inputs are those of transformers' experts."""
-        with torch.device("meta"):
+        with without_values():
             layer = StackedFeedForward(
                 self.config, self.num_experts, self.hidden_size, self.weighted_input, dtype
             ).requires_grad_(False)
