@@ -108,11 +108,13 @@ def _product_fits(node: ir.Node) -> bool:
     return is_float and len(node.inputs) <= len(PRODUCT.inputs) and block <= MOST.get(bits, 0)
 
 
-def _attention_fits(node: ir.Node, *, outputs: int = 3, quantized: bool = False) -> bool:
+def _attention_fits(node: ir.Node, *, outputs: int = 3, cache: ir.DataType = ir.DataType.FLOAT) -> bool:
     inputs, attributes = ops.ATTENTION.named(node.inputs), set(node.attributes)
+    quantized = cache == ir.DataType.INT8
     return (
         inputs["past_key"] is not None
-        and dtype_of(inputs["past_key"]) == (ir.DataType.INT8 if quantized else ir.DataType.FLOAT)
+        and dtype_of(inputs["past_key"]) == cache
+        and dtype_of(inputs["query"]) == ir.DataType.FLOAT
         and len(node.outputs) == outputs
         and all(bool(inputs.get(name)) == quantized for name in SCALES)
         and not inputs.get("position_ids")
@@ -173,7 +175,13 @@ ATTENTION = KernelFunction(
     fits=_attention_fits,
 )
 
-INT8_ATTENTION = replace(ATTENTION, function=ops.INT8_CACHED_ATTENTION, fits=partial(_attention_fits, quantized=True))
+FP16_ATTENTION, INT8_ATTENTION = (
+    replace(ATTENTION, function=function, fits=partial(_attention_fits, cache=cache))
+    for function, cache in (
+        (ops.FP16_CACHED_ATTENTION, ir.DataType.FLOAT16),
+        (ops.INT8_CACHED_ATTENTION, ir.DataType.INT8),
+    )
+)
 
 SHARED_ATTENTION = replace(
     ATTENTION, function=ops.SHARED_CACHE_ATTENTION, outputs=("output",), fits=partial(_attention_fits, outputs=1)
@@ -207,7 +215,7 @@ RMS_NORM, LAYER_NORM, POST_LAYER_NORM = (
 )
 
 KERNELS = (
-    PRODUCT, ATTENTION, INT8_ATTENTION, SHARED_ATTENTION, SELF_ATTENTION, CAUSAL_SELF_ATTENTION, SOURCE_ATTENTION,
-    RMS_NORM, LAYER_NORM, POST_LAYER_NORM,
+    PRODUCT, ATTENTION, FP16_ATTENTION, INT8_ATTENTION, SHARED_ATTENTION, SELF_ATTENTION, CAUSAL_SELF_ATTENTION,
+    SOURCE_ATTENTION, RMS_NORM, LAYER_NORM, POST_LAYER_NORM,
 )  # fmt: skip
 """All functions of one node."""
