@@ -137,6 +137,15 @@ def test_it_differs_from_a_float32_cache_in_its_type_alone(bundle, llama_folder,
     assert sizes == [2, 4]
 
 
+def test_the_runtime_keeps_half_of_the_bytes(bundle):
+    model = load(bundle)
+    cache = model.new_decoder(2, 40).cache
+    assert cache.bytes == 2 * (2 * 3 * 2 * 2 * 40 * 16)
+    assert {part.dtype for layer in cache.read(3) for part in layer} == {np.dtype(np.float16)}
+    plain, drafted = (model.generate(PROMPT, max_new_tokens=12, prompt_lookup_num_tokens=n).token_ids for n in (0, 4))
+    assert drafted == plain
+
+
 def test_genai_writes_the_same_text(bundle):
     """Over one buffer in place, which the function's body casts as a whole."""
     ours = load(bundle).generate(PROMPT, max_new_tokens=12).token_ids
