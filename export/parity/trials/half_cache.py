@@ -1,7 +1,7 @@
 """Check a float16 cache of a float32 graph by the same graph with a cache of float32.
 
-Both have the same nodes and differ in the type of the cache alone: onnxruntime casts a past of float16 before
-attention, and the present behind it. So the trial over a float32 cache judges every node, as exactly as in any float32
+Both have the same nodes and differ in the type of the cache alone: a past of float16 is cast before attention, and the
+present behind it. So the trial over a float32 cache judges every node, as exactly as in any float32
 graph, and here the float16 graph must return just these numbers: what it caches of a prompt is what the other caches,
 rounded, and behind the same past both compute the same logits. Kernels of edgeformer round new keys and values before
 they attend to them; their trials are compared with eager PyTorch that does so, too.
@@ -43,6 +43,9 @@ def open_float_products(path: Path, manifest: Manifest, provider: Provider, *, w
     for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
         if value.name in caches:
             value.type.tensor_type.elem_type = TensorProto.FLOAT
+    for node in model.graph.node:
+        if node.op_type == "Cast" and node.output[0] in caches:
+            node.attribute[0].i = TensorProto.FLOAT
     try:
         return open_model(model, path.parent, provider, optimise=False)
     except onnxruntime_errors() as error:

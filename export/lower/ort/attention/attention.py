@@ -5,8 +5,9 @@ bfloat16, heads of 512 at most, and no bias beside sinks. The kernel has everyth
 packed QKV, windows, soft-caps, sinks, biases, causal and bidirectional attention, a dynamic or static cache. What it
 does not take is decomposed; a window of attention that is not causal, which the kernel refuses, is a bias.
 
-A float16 cache of a float32 graph differs from a float32 one in the type of its tensors alone: onnxruntime, which has
-no such CPU kernel, casts the past before the node and the present behind it; edgeformer-kernels read it as it is.
+A float16 cache of a float32 graph differs from a float32 one in the type of its tensors alone: onnxruntime has no such
+CPU kernel, so the function that calls the node casts around it (kernels/kernel_nodes.py); edgeformer-kernels read the
+cache as it is.
 
 For CPUs queries are scaled before the kernel (scaled_query.py). The kernel also has an int8 cache, and on CUDA one of
 float8 (both there for heads of 256 at most and without a bias): it rounds new keys and values by the scales that it is

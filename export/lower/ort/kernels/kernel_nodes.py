@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from edgeformer.contract import ops
 from edgeformer.contract.ops import CONTRIB, DOMAIN, INT8_CACHE, SCALES, Function
+from edgeformer.export.graph.builder import NodeBuilder
 from edgeformer.export.graph.editing import dtype_of, same_type
 
 MOST = {4: 256, 8: 65536}
@@ -85,6 +86,31 @@ class KernelFunction:
         node = self.body(fixed)
         outputs = [value for value in node.outputs if value.name and value.name not in self.unread]
         return function_of(self.name, node.inputs, outputs, [node], self.attributes)
+
+
+class CastCacheFunction(KernelFunction):
+    """A function whose node has a float32 cache, and whose calls have one of float16: casts are around the node.
+
+    The shape of what is cast is hidden from onnxruntime's inference by a Reshape to itself. Its planner would else take
+    the memory of a cast past for a present, which it infers to be as long, although it is longer in a dynamic cache.
+    """
+
+    def definition(self, fixed: Sequence[ir.Attr]) -> ir.Function:
+        """Return the function."""
+        node, emit = self.body(fixed), NodeBuilder("cache")
+        formal, outputs = list(node.inputs), [node.outputs[0]]
+        for place in (self.inputs.index(name) for name in ("past_key", "past_value")):
+            past = formal[place]
+            assert past is not None
+            cast = emit("Cast", past, to=ir.DataType.FLOAT)
+            node.replace_input_with(place, emit("Reshape", cast, emit("Shape", past)))
+        before = len(emit.nodes)
+        for present in node.outputs[1:]:
+            name, present.name = present.name, f"{present.name}_float"
+            outputs.append(emit("Cast", present, to=ir.DataType.FLOAT16))
+            outputs[-1].name = name
+        nodes = [*emit.nodes[:before], node, *emit.nodes[before:]]
+        return function_of(self.name, formal, outputs, nodes, self.attributes)
 
 
 def function_of(
@@ -175,12 +201,15 @@ ATTENTION = KernelFunction(
     fits=_attention_fits,
 )
 
-FP16_ATTENTION, INT8_ATTENTION = (
-    replace(ATTENTION, function=function, fits=partial(_attention_fits, cache=cache))
-    for function, cache in (
-        (ops.FP16_CACHED_ATTENTION, ir.DataType.FLOAT16),
-        (ops.INT8_CACHED_ATTENTION, ir.DataType.INT8),
-    )
+FP16_ATTENTION = CastCacheFunction(
+    ops.FP16_CACHED_ATTENTION,
+    ATTENTION.outputs,
+    ATTENTION.attributes,
+    partial(_attention_fits, cache=ir.DataType.FLOAT16),
+)
+
+INT8_ATTENTION = replace(
+    ATTENTION, function=ops.INT8_CACHED_ATTENTION, fits=partial(_attention_fits, cache=ir.DataType.INT8)
 )
 
 SHARED_ATTENTION = replace(
