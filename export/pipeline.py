@@ -135,7 +135,7 @@ def calibrate(export: Export) -> None:
         factors = smoothing_factors(out.job, plan.quantization, out.text)
         out.job = replace(out.job, weights=Smoothed(out.job.weights, factors))
         export.smoothing = Smoothing(norms=tuple(factors), text=out.text.source)
-    if plan.cache_precision is not None:
+    if plan.quantized_cache is not None:
         out.progress("measuring keys and values", 0)
         texts, bos = () if out.text is None else out.text.texts, export.model.origin.tokens.bos
         out.job = replace(out.job, cache_scales=calibrate_caches(out.job, bos, texts))

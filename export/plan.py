@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from edgeformer.config import ModelConfig, PictureTextConfig
 from edgeformer.errors import ExportError
 from edgeformer.manifest.deployment import DEPLOYMENTS, Proposal
-from edgeformer.manifest.parts import Precision
+from edgeformer.manifest.parts import CachePrecision, Precision
 from edgeformer.manifest.plan import ExportPlan
 from edgeformer.manifest.providers import find_provider
 from edgeformer.manifest.quantization import (
@@ -38,6 +38,7 @@ def make_plan(options: ExportOptions, config: ModelConfig | None) -> ExportPlan:
         "quantization": _quantization(options, proposal, precision),
     }
     plan = ExportPlan(**asked | decided)
+    plan = replace(plan, cache_precision=_cache_precision(plan, options, proposal, config))
     _check_quantization(plan, options)
     _check_op_set(plan, options, config)
     _check_smoothing(plan, options)
@@ -135,7 +136,7 @@ def _check_smoothing(plan: ExportPlan, options: ExportOptions) -> None:
 
 def _check_calibration(plan: ExportPlan, options: ExportOptions) -> None:
     used = (
-        plan.cache_precision is not None
+        plan.quantized_cache is not None
         or plan.smooth
         or (plan.quantization is not None and plan.quantization.needs_calibration)
     )
@@ -144,6 +145,19 @@ def _check_calibration(plan: ExportPlan, options: ExportOptions) -> None:
             "a text to calibrate with is for int4 and int8 with the rounding gptq, and for a quantized cache. Leave "
             "calibration out, or choose one of these."
         )
+
+
+def _cache_precision(
+    plan: ExportPlan, options: ExportOptions, proposal: Proposal, config: ModelConfig | None
+) -> CachePrecision | None:
+    """Return what is asked for, or proposed for a model that can have it; None for the precision of activations."""
+    if options.cache_precision is not None:
+        return None if options.cache_precision == plan.arithmetic else options.cache_precision
+    if config is None or config.form != "decoder" or isinstance(config, PictureTextConfig) or options.adapters:
+        return None
+    geometry = config.output_stack.cache_geometry
+    fits = geometry.is_uniform and geometry.key_value is not None and geometry.key_value.head_dim % 8 == 0
+    return proposal.cache if fits and plan.ops == "ort" and plan.quantization is not None else None
 
 
 def _check_cache_precision(plan: ExportPlan, config: ModelConfig | None) -> None:
@@ -159,6 +173,16 @@ def _check_cache_precision(plan: ExportPlan, config: ModelConfig | None) -> None
         )
     if plan.ops != "ort":
         raise ExportError(f"{cache} needs onnxruntime's attention op: --ops ort. Leave cache_precision out.")
+    if plan.cache_precision == "fp32":
+        raise ExportError(
+            f"the graph computes in {plan.arithmetic}, and so does its attention. Leave cache_precision out."
+        )
+    if plan.half_cache and (plan.runs_on.on_device or plan.quantization is None or plan.arithmetic != "fp32"):
+        raise ExportError(
+            "a float16 cache of a graph that computes in float32 is for int4 and int8 weights on the CPU, whose "
+            "products round their inputs more than it does. Choose one of these precisions, or leave cache_precision "
+            "out."
+        )
     if plan.cache_precision not in plan.runs_on.cache_precisions:
         if not plan.runs_on.cache_precisions:
             raise ExportError(
@@ -204,6 +228,8 @@ def _check_adapters(plan: ExportPlan, config: ModelConfig | None) -> None:
     instead = "Merge one adapter instead: --merge-adapter, or merge_adapter= of export_model."
     if config is not None and config.form != "decoder":
         raise ExportError(f"adapters are kept apart for decoders alone, and this model has an encoder. {instead}")
+    if plan.half_cache:
+        raise ExportError(f"no check runs adapters over an fp16 cache. Leave cache_precision out. {instead}")
     if plan.ops != "ort" or "bf16" in (plan.precision, plan.arithmetic):
         raise ExportError(f"adapters are kept apart with --ops ort, and without bf16. {instead}")
     if plan.place.ort_format or not plan.place.shared_data:

@@ -255,7 +255,7 @@ def _sizes(manifest: Manifest) -> dict[str, object]:
     if manifest.provenance.left_out is not None:
         rows["left out"] = "; ".join(map(str, manifest.provenance.left_out))
     if cache.num_layers:
-        kind = "" if manifest.cache_scales is None else f", {manifest.cache_scales.precision}"
+        kind = "" if manifest.plan.cache_precision is None else f", {manifest.plan.cache_precision}"
         rows["cache"] = f"{cache.elements_per_token * cache_element_bytes(manifest):,} bytes a token{kind}"
         if cache.recurrent:
             rows["states of fixed size"] = f"{cache.size_in_bytes(cache_element_bytes(manifest), 1, 0):,} bytes a text"

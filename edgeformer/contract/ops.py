@@ -194,11 +194,13 @@ _UNQUANTIZED = ("position_ids", *SCALES)
 _PRESENTS = ("output", "present_key", "present_value")
 
 CACHED_ATTENTION = _function("CachedAttention", ATTENTION, without=_UNQUANTIZED, outputs=_PRESENTS)
+FP16_CACHED_ATTENTION = _function("Fp16CachedAttention", ATTENTION, without=_UNQUANTIZED, outputs=_PRESENTS)
 INT8_CACHED_ATTENTION = _function("Int8CachedAttention", ATTENTION, without=("position_ids",), outputs=_PRESENTS)
 WINDOWED = {
     each: _function(name, ATTENTION, without=lacks, outputs=_PRESENTS)
     for each, name, lacks in (
         (CACHED_ATTENTION, "WindowedAttention", _UNQUANTIZED),
+        (FP16_CACHED_ATTENTION, "Fp16WindowedAttention", _UNQUANTIZED),
         (INT8_CACHED_ATTENTION, "Int8WindowedAttention", ("position_ids",)),
     )
 }
@@ -211,6 +213,7 @@ SELF_ATTENTION, CAUSAL_SELF_ATTENTION = (
 FUNCTIONS = (
     _function("MatMulNBits", BLOCK_PRODUCT, inputs=4, outputs=("Y",)),
     CACHED_ATTENTION,
+    FP16_CACHED_ATTENTION,
     INT8_CACHED_ATTENTION,
     *WINDOWED.values(),
     SHARED_CACHE_ATTENTION,

@@ -40,6 +40,8 @@ ELEMENT_BYTES: dict[Arithmetic, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 def cache_element_bytes(manifest: Manifest) -> int:
     """Return the bytes of one element in the cache of a bundle."""
+    if manifest.plan.half_cache:
+        return ELEMENT_BYTES["fp16"]
     return ELEMENT_BYTES[manifest.plan.arithmetic] if manifest.cache_scales is None else 1
 
 

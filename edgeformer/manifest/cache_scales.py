@@ -14,12 +14,12 @@ from typing import Any, get_args
 
 from edgeformer.documents.schema import check
 from edgeformer.errors import ConfigError
-from edgeformer.manifest.parts import CachePrecision
+from edgeformer.manifest.parts import QuantizedCache
 
 Scales = tuple[tuple[float, ...], ...]
 """Per layer: one scale for each of the K·D channels (K key-value heads of D channels), head by head; or one for all."""
 
-LARGEST: dict[CachePrecision, float] = {"int8": 127, "fp8": 448}
+LARGEST: dict[QuantizedCache, float] = {"int8": 127, "fp8": 448}
 """The largest number of both signs that a type of caches has."""
 
 
@@ -32,7 +32,7 @@ class CacheScales:
 
     key: Scales
     value: Scales
-    precision: CachePrecision = "int8"
+    precision: QuantizedCache = "int8"
 
     def __post_init__(self) -> None:
         for name in ("key", "value"):
@@ -72,6 +72,6 @@ class CacheScales:
             precision = data.get("precision", "int8")
         except (TypeError, KeyError, ValueError, AttributeError):
             raise ConfigError(f"{place} must have lists of numbers for `key` and `value`.") from None
-        if precision not in get_args(CachePrecision):
-            raise ConfigError(f"the precision of {place} must be {' or '.join(get_args(CachePrecision))}.")
+        if precision not in get_args(QuantizedCache):
+            raise ConfigError(f"the precision of {place} must be {' or '.join(get_args(QuantizedCache))}.")
         return cls(key=key, value=value, precision=precision)

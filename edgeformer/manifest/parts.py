@@ -12,8 +12,10 @@ Arithmetic = Literal["fp32", "fp16", "bf16"]
 """Data type of activations, and of caches and weights that are not quantized."""
 Precision = Literal["fp32", "fp16", "bf16", "int8", "int4"]
 """Data type of weights; int8 and int4 have a `Quantization`. `Provider.arithmetic` says what a graph computes in."""
-CachePrecision = Literal["int8", "fp8"]
+QuantizedCache = Literal["int8", "fp8"]
 """Data type of keys and values in a quantized cache; fp8 is float8e4m3fn."""
+CachePrecision = Literal["fp32", "fp16", "int8", "fp8"]
+"""Data type of keys and values in a cache."""
 OpSet = Literal["ort", "standard", "portable"]
 Backend = Literal["transformers"]
 """Libraries whose own modules can be exported by module patching."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from edgeformer.contract.tensors import CacheForm
 from edgeformer.manifest.deployment import DEPLOYMENTS, Deployment, DeploymentName
-from edgeformer.manifest.parts import Arithmetic, CachePrecision, OpSet, Precision
+from edgeformer.manifest.parts import Arithmetic, CachePrecision, OpSet, Precision, QuantizedCache
 from edgeformer.manifest.providers import Provider, ProviderName, find_provider
 from edgeformer.manifest.quantization import Quantization
 
@@ -24,7 +24,7 @@ class ExportPlan:
         arithmetic: data type of activations, and of caches and weights that are not quantized.
         functions: whether edgeformer's ops are functions in the graphs.
         quantization: the quantization config; None where weights are not integers.
-        cache_precision: data type of a quantized cache.
+        cache_precision: data type of the cache; None for that of activations.
         smooth: whether the weights are smoothed before they are quantized.
     """
 
@@ -48,6 +48,16 @@ class ExportPlan:
     def place(self) -> Deployment:
         """The deployment, with the files that it has a use for."""
         return DEPLOYMENTS[self.deployment]
+
+    @property
+    def quantized_cache(self) -> QuantizedCache | None:
+        """The data type of a cache whose numbers have scales; None for one of floats."""
+        return self.cache_precision if self.cache_precision in ("int8", "fp8") else None
+
+    @property
+    def half_cache(self) -> bool:
+        """Whether a graph that computes in float32 keeps its cache in float16."""
+        return self.cache_precision == "fp16"
 
     @property
     def per_token(self) -> bool:

@@ -29,7 +29,7 @@ class Provider:
         integers_on_device: whether it computes with token ids and masks, which are int64; else the host does.
         arithmetic: what a graph computes in where nobody chose it, by the precision of its weights.
         quantized_arithmetic: what else graphs of quantized weights may compute in.
-        cache_precisions: the precisions that a quantized cache can have.
+        cache_precisions: the precisions that a cache can have beside that of activations.
         per_token: whether it has products that quantize their activations per token.
         float32_attention: whether onnxruntime's own attention op has float32 kernels.
         largest_int4_block: the most weights of an int4 block that its kernels take; None for any number.
@@ -48,7 +48,7 @@ class Provider:
     integers_on_device: bool = True
     arithmetic: Mapping[Precision, Arithmetic]
     quantized_arithmetic: frozenset[Arithmetic] = frozenset()
-    cache_precisions: tuple[CachePrecision, ...] = ("int8",)
+    cache_precisions: tuple[CachePrecision, ...] = ("fp16", "int8")
     per_token: bool = False
     float32_attention: bool = True
     largest_int4_block: int | None = None

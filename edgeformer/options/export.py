@@ -106,8 +106,10 @@ class QuantizationOptions:
         False, "Move the outliers of activations into weights (SmoothQuant), by the calibration text.", cli=True
     )
     cache_precision: CachePrecision | None = option(
-        None, "Data type of the key/value cache; fp8 is for CUDA.", "int8 takes a quarter of the memory.",
-        unset="that of activations", cli=True,
+        None,
+        "Data type of the key/value cache: fp16, with int4 and int8 weights on a CPU, takes half of the memory of fp32 "
+        "and int8 a quarter; fp8 is for CUDA.",
+        unset="fp16 for the deployments server and desktop, where it can be; else that of activations", cli=True,
     )  # fmt: skip
 
 

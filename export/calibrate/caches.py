@@ -17,7 +17,7 @@ from edgeformer.export.lower import GraphJob
 from edgeformer.export.reference.quantized_caches import CacheEntrance, Rotation
 from edgeformer.export.reference.reference import Reference
 from edgeformer.manifest.cache_scales import LARGEST, CacheScales, Scales
-from edgeformer.manifest.parts import CachePrecision
+from edgeformer.manifest.parts import QuantizedCache
 from edgeformer.models.model_spec import ModelSpec
 
 MARGIN = 1.25
@@ -33,7 +33,7 @@ def calibrate_caches(job: GraphJob, bos: int | None = None, texts: Sequence[NDAr
     texts: token ids int64 [n] each, cut to the context. bos: the first token of half of the random texts, because in
     many models its keys are unlike those of other tokens. Raises ExportError for keys or values that are not finite.
     """
-    model_spec, precision = job.model_spec, job.plan.cache_precision
+    model_spec, precision = job.model_spec, job.plan.quantized_cache
     kept = model_spec.cache.key_value
     assert precision is not None and kept is not None and model_spec.cache.is_uniform, "others are refused before"
     ranges = _Ranges(kept.head_dim)
@@ -84,7 +84,7 @@ def _pair_lengths(heads: Tensor, pairs: int, interleaved: bool) -> Tensor:
     return torch.cat((lengths, heads[..., 2 * pairs :]), -1)
 
 
-def _scales(what: str, largest: dict[int, Tensor], precision: CachePrecision) -> Scales:
+def _scales(what: str, largest: dict[int, Tensor], precision: QuantizedCache) -> Scales:
     """Return the scales of each layer, to four digits: the sample does not determine more."""
     scales = []
     for layer in sorted(largest):

@@ -67,7 +67,8 @@ def _evict(model: onnx.ModelProto, node: onnx.NodeProto) -> None:
             return
         function = model.functions.add()
         function.CopyFrom(next(each for each in model.functions if each.name == called))
-        function.name, (evicting,) = node.op_type, function.node
+        function.name = node.op_type
+        evicting = next(each for each in function.node if each.op_type == ATTENTION.name)
     evicting.attribute.append(onnx.helper.make_attribute("sliding_window_cache", 1))
 
 

@@ -50,6 +50,14 @@ class BlockProducts:
         Raises BundleError for a graph that onnxruntime cannot load.
         """
         model = inline_functions(onnx.load(path, load_external_data=False))
+        values = self.dequantize(model, path)
+        return open_session(path, CPU, prepack=False, rewritten=Rewritten(model.SerializeToString(), values))
+
+    def dequantize(self, model: onnx.ModelProto, path: Path) -> dict[str, Any]:
+        """Replace the products of a graph without functions in place; return their matrices, as `OrtValue`s by name.
+
+        path: of the file with its weights. Raises BundleError for products that onnxruntime cannot run.
+        """
         stored = {tensor.name: tensor for tensor in model.graph.initializer}
         products = [node for graph in _graphs(model.graph) for node in graph.node if _is_readable(node, stored)]
         fitting = [node for node in products if self._fits(node, stored, path.parent)]
@@ -60,8 +68,7 @@ class BlockProducts:
             tensor.external_data.add(key="location", value=name)
             model.graph.initializer.append(tensor)
         ort = onnxruntime()
-        values = {name: ort.OrtValue.ortvalue_from_numpy(matrix) for name, matrix in replaced.items()}
-        return open_session(path, CPU, prepack=False, rewritten=Rewritten(model.SerializeToString(), values))
+        return {name: ort.OrtValue.ortvalue_from_numpy(matrix) for name, matrix in replaced.items()}
 
     def _fits(self, node: NodeProto, stored: Mapping[str, TensorProto], folder: Path) -> bool:
         """Return whether there is memory for the matrix of a product, which is dequantized then."""

@@ -69,6 +69,8 @@ class Graph:
 
     def stored(self, layer: int, cache: Cache) -> Cache:
         """Return keys and values as the cache of a layer stores them; a quantized one must represent them exactly."""
+        if self.manifest.plan.half_cache:
+            return tuple(part.astype(np.float16) for part in cache)
         if self.manifest.cache_scales is None:
             return cache
         numbers = [part / scales for part, scales in zip(cache, self.scales[layer], strict=True)]

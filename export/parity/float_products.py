@@ -9,7 +9,7 @@ in float64, so that this arithmetic adds no error to that of the other nodes. Ev
 one that the graph reads. A product of another form is left as it is; it rounds, so the checks of float32 fail.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +58,20 @@ def open_with_float_products(path: Path, provider: Provider) -> Any:
     """
     model = inline_functions(load_onnx(path))
     replace_integer_products(model.graph)
+    return open_rewritten(model, path, provider, {})
+
+
+def open_rewritten(model: onnx.ModelProto, path: Path, provider: Provider, values: Mapping[str, Any]) -> Any:
+    """Open a session on a model that stands in for the one of a file, node by node as it is.
+
+    values: weights that the file lacks, by name, as `OrtValue`s. Raises BundleError for one that onnxruntime cannot
+    load.
+    """
     if any(tensor.name == REQUEST_LENGTH for tensor in model.graph.initializer):  # as the runtime opens it
         rows = onnx.helper.make_tensor_value_info(REQUEST_LENGTH, onnx.TensorProto.INT64, ["batch_size"])
         model.graph.input.append(rows)
     try:
-        return open_model(model, path.parent, provider, optimise=False)
+        return open_model(model, path.parent, provider, optimise=False, values=values)
     except onnxruntime_errors() as error:
         raise BundleError(f"onnxruntime cannot load {path} with float products: {first_line(error)}") from error
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,10 +15,13 @@ from edgeformer import __version__
 from edgeformer.errors import BundleError
 from edgeformer.export.bundle.stored_weights import StoredWeights
 from edgeformer.export.importers.opened_bundle import Subject
+from edgeformer.export.parity.block_products import BlockProducts
+from edgeformer.export.parity.feeding import Graph
 from edgeformer.export.parity.float_products import open_unrounded
 from edgeformer.export.parity.placement import judge_placement
 from edgeformer.export.parity.report import KERNELS, REPORT_VERSION, Check, Report
 from edgeformer.export.parity.trials.graph_forms import FORM_TRIALS, FormSetup
+from edgeformer.export.parity.trials.half_cache import judge_half_cache, open_float_products
 from edgeformer.export.parity.trials.kinds import TRIALS
 from edgeformer.export.parity.trials.protocol import Setup, Trial
 from edgeformer.export.parity.trials.quantized_cache import judge_quantized_cache, judge_scales
@@ -105,10 +109,11 @@ class Verification:
     def run(self) -> Report:
         """Run all stages; a graph that onnxruntime refuses to run gives a failed check."""
         self._keeps(PLACEMENT, settled=True)
-        stored = self._run_trial("", lambda: self._setup, self._open_judged)
+        stored = self._run_trial("", lambda: self._widened, self._open_judged)
         self._judge_smoothing()
         used = self._judge_quantized() or (None if self.subject.manifest.cache_scales is None else stored)
         self._judge_quantized_cache(stored)
+        self._judge_half_cache(stored)
         self._judge_other_graphs()
         report = self._report(stored, used)
         del stored, used  # onnxruntime's copies of the weights, and soon those of the kernels
@@ -123,8 +128,36 @@ class Verification:
 
     def _open_stored(self) -> list[Any]:
         """Open the graphs without the rounding of activations, so that their products read what the integers mean."""
+        if self._setup.manifest.plan.half_cache:
+            products = BlockProducts()
+            return [self._open_with_half_cache(path, products, widened=True) for path in self._graphs]
         formats = {} if self._quantized is None else self._quantized.formats
         return open_unrounded(self._graphs, self._setup.provider, formats.values())
+
+    def _open_with_half_cache(self, path: Path, products: BlockProducts, *, widened: bool) -> Any:
+        return open_float_products(path, self._setup.manifest, self._setup.provider, products, widened=widened)
+
+    @property
+    def _widened(self) -> Setup:
+        """The setup of graphs without the rounding of activations, nor of a float16 cache."""
+        manifest = self._setup.manifest
+        if not manifest.plan.half_cache:
+            return self._setup
+        return replace(self._setup, manifest=replace(manifest, plan=replace(manifest.plan, cache_precision=None)))
+
+    def _judge_half_cache(self, stored: Trial | None) -> None:
+        """Check a float16 cache by the graph that was judged over a float32 one."""
+        if not self.subject.manifest.plan.half_cache or self._keeps("fp16 cache, ", settled=True):
+            return
+        assert stored is not None, "a first verification runs every trial"
+        setup, checks, widened = self._setup, list[Check](), stored.graphs[0]
+        setup.progress("running the fp16 cache", 0.93)
+
+        def judge() -> None:
+            session = self._open_with_half_cache(self._graphs[0], BlockProducts(), widened=False)
+            checks.extend(judge_half_cache(Graph(session, setup.manifest, setup.provider), widened))
+
+        self._stage(judge, checks, "fp16 cache, ")
 
     def _judge_smoothing(self) -> None:
         """Check that smoothing leaves the model what it is."""

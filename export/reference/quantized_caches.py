@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from edgeformer import ops
 from edgeformer.errors import ExportError
 from edgeformer.manifest.cache_scales import LARGEST, CacheScales, Scales
-from edgeformer.manifest.parts import CachePrecision
+from edgeformer.manifest.parts import QuantizedCache
 from edgeformer.ops.token_positions import new_positions
 
 ATTENTION = torch.ops.edgeformer.group_query_attention.default
@@ -118,6 +118,19 @@ class RoundedCaches(CacheEntrance):
         return rounded_key, rounded_value
 
 
+class HalfCaches(CacheEntrance):
+    """Rounds keys and values as a float16 cache of a float32 graph does."""
+
+    def store(self, layer: int, key: Tensor, value: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor]:
+        """Return rounded keys and values."""
+        return round_to_half(key), round_to_half(value)
+
+
+def round_to_half(x: Tensor) -> Tensor:
+    """Return x rounded to float16, in its own type."""
+    return x.to(torch.float16).to(x.dtype)
+
+
 def tensors(scales: Scales) -> list[Tensor]:
     """Return the scales of each layer as the graph stores them, float32 [K·D] or [1]."""
     return [torch.tensor(layer, dtype=torch.float32) for layer in scales]
@@ -142,6 +155,6 @@ def dequantized(stored: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
     return (stored.to(wide) * scales.to(wide)).to(dtype)
 
 
-def fake_quantize_cache(x: Tensor, scales: Tensor, precision: CachePrecision = "int8") -> Tensor:
+def fake_quantize_cache(x: Tensor, scales: Tensor, precision: QuantizedCache = "int8") -> Tensor:
     """Return x quantized to a precision and back."""
     return dequantized(integers(x, scales) if precision == "int8" else floats(x, scales), scales, x.dtype)

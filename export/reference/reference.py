@@ -13,11 +13,10 @@ from torch import Tensor, nn
 from edgeformer.checkpoints.expert_weights import LazyWeights, read_expert, read_rows
 from edgeformer.contract.tensors import StateTensor
 from edgeformer.export.reference.quantized_activations import round_activations
-from edgeformer.export.reference.quantized_caches import CacheEntrance, RoundedCaches
+from edgeformer.export.reference.quantized_caches import CacheEntrance
 from edgeformer.export.reference.summation_orders import T, run_in_summation_orders
 from edgeformer.export.reference.weight_streaming import streaming_parameters
 from edgeformer.layers import LayerCache
-from edgeformer.manifest.cache_scales import CacheScales
 from edgeformer.manifest.quantization import WeightFormat
 from edgeformer.models.model_spec import ModelSpec
 from edgeformer.models.without_values import without_values
@@ -142,17 +141,16 @@ def references(
     weights: Mapping[str, Tensor],
     dtype: torch.dtype,
     activations: Mapping[str, WeightFormat] | None = None,
-    scales: CacheScales | None = None,
+    entrance: CacheEntrance | None = None,
     summation_orders: int = 1,
 ) -> tuple[Reference, Reference]:
     """Return a model over the weights that a graph stores: in float64, and in `dtype` with the graph's own rounding.
 
-    activations: formats of the weights whose products round their inputs to int8, by parameter name. scales: those of
-    a quantized cache. Both, and the number of summation orders, apply to the second reference alone.
+    activations: formats of the weights whose products round their inputs to int8, by parameter name. entrance: what
+    rounds keys and values. Both, and the number of summation orders, apply to the second reference alone.
     """
     stored = CastWeights(weights, dtype)
     float64 = Reference(model_spec, stored)
-    entrance = None if scales is None else RoundedCaches(scales)
     eager = Reference(model_spec, stored, dtype, entrance, summation_orders)
     round_activations(eager.module, activations or {})
     return float64, eager

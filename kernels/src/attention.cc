@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attention_work.h"
+#include "half.h"
 
 namespace edgeformer {
 namespace {
@@ -23,6 +24,7 @@ constexpr int kTokensToRound = 64, kKeysToRound = 256;
 template <class T>
 class Attention {
   static constexpr bool kIsInt8 = std::is_same_v<T, std::int8_t>;
+  static constexpr Stored kStored = kIsInt8 ? Stored::kInt8 : std::is_same_v<T, Half> ? Stored::kHalf : Stored::kFloat;
 
  public:
   Attention(const AttentionShape& shape, const AttentionInputs& inputs, const Level& level, Parallel& parallel)
@@ -184,14 +186,19 @@ class Attention {
       const std::size_t from = index * in_.kv_stride + static_cast<std::size_t>(head) * shape_.head_dim;
       const std::size_t at = static_cast<std::size_t>(kept(row) + token) * shape_.head_dim;
       T *key = of_head(in_.keys_cache, row, head) + at, *value = of_head(in_.values_cache, row, head) + at;
-      if constexpr (kIsInt8) {
-        float* rotated = attention_memory_of_thread().keys.at_least(shape_.head_dim);
-        level_.rotate(rotation, in_.keys + from, 1.0f, rotated);
-        level_.round_to_int8(rotated, scales_of(in_.keys_cache, head), shape_.head_dim, key);
-        level_.round_to_int8(in_.values + from, scales_of(in_.values_cache, head), shape_.head_dim, value);
-      } else {
+      if constexpr (kStored == Stored::kFloat) {
         level_.rotate(rotation, in_.keys + from, 1.0f, key);
         std::copy_n(in_.values + from, shape_.head_dim, value);
+        continue;
+      }
+      float* rotated = attention_memory_of_thread().keys.at_least(shape_.head_dim);
+      level_.rotate(rotation, in_.keys + from, 1.0f, rotated);
+      if constexpr (kStored == Stored::kHalf) {
+        level_.round_to_half(rotated, shape_.head_dim, key);
+        level_.round_to_half(in_.values + from, shape_.head_dim, value);
+      } else if constexpr (kIsInt8) {
+        level_.round_to_int8(rotated, scales_of(in_.keys_cache, head), shape_.head_dim, key);
+        level_.round_to_int8(in_.values + from, scales_of(in_.values_cache, head), shape_.head_dim, value);
       }
     }
   }
@@ -213,7 +220,7 @@ class Attention {
     }
     return {queries(row, kv_head, token), tokens * group(), group(), shape_.head_dim, kept(row) + token,
             of_head(in_.keys_cache, row, kv_head), of_head(in_.values_cache, row, kv_head), valid(row) - evicted,
-            shape_.causal, shape_.window, shape_.softcap, bias, in_.bias_head_stride, in_.bias_token_stride, kIsInt8,
+            shape_.causal, shape_.window, shape_.softcap, bias, in_.bias_head_stride, in_.bias_token_stride, kStored,
             in_.new_tokens >= kTokensToRound && valid(row) > kKeysToRound};
   }
 
@@ -234,11 +241,10 @@ class Attention {
     const std::size_t most = bytes < kBytesOfAStart ? 1 : kChunksPerThread * parallel_.threads();
     const std::size_t chunks = std::min(parts.size(), most);
     const auto attend = [&](std::size_t chunk) {
-      float* scratch = attention_memory_of_thread().work.at_least(attention_scratch(0, shape_.head_dim));
       for (std::size_t i = chunk * parts.size() / chunks; i < (chunk + 1) * parts.size() / chunks; ++i) {
         const Part& part = parts[i];
         level_.attend_one(rows_of(part.row, part.kv_head, 0, 1), part.begin, part.end,
-                          sums_at(sums + i * of_part, group(), shape_.head_dim), scratch);
+                          sums_at(sums + i * of_part, group(), shape_.head_dim));
       }
     };
     parallel_.run(chunks, Task(attend));
@@ -321,10 +327,10 @@ const Level& level_for(int head_dim, const Level& best) {
 
 void attend(const AttentionShape& shape, const AttentionInputs& inputs, const Level& level, Parallel& parallel) {
   if (inputs.rows == 0 || inputs.new_tokens == 0) return;
-  if (inputs.keys_cache.scales != nullptr) {
-    Attention<std::int8_t>(shape, inputs, level, parallel).run();
-  } else {
-    Attention<float>(shape, inputs, level, parallel).run();
+  switch (inputs.keys_cache.stored) {
+    case Stored::kFloat: return Attention<float>(shape, inputs, level, parallel).run();
+    case Stored::kHalf: return Attention<Half>(shape, inputs, level, parallel).run();
+    case Stored::kInt8: return Attention<std::int8_t>(shape, inputs, level, parallel).run();
   }
 }
 

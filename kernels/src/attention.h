@@ -31,14 +31,15 @@ struct AttentionShape {
   int heads_per_group() const { return query_heads / kv_heads; }
 };
 
-// The keys or values of all rows: [rows][kv_heads][capacity][head_dim]. Numbers are floats; or int8, of which each stands
-// for itself times the scale of its channel. New ones are rounded before a query meets them.
+// The keys or values of all rows: [rows][kv_heads][capacity][head_dim]. Numbers are floats or halves; or int8, of which
+// each stands for itself times the scale of its channel. New ones are rounded before a query meets them.
 struct Cache {
   const void* past;  // may be null, and may be `present`: then nothing is copied
   std::size_t past_capacity;
   void* present;
   std::size_t present_capacity;
-  const float* scales = nullptr;  // [kv_heads][head_dim], of int8; null: floats. Keys and values are of one type.
+  Stored stored = Stored::kFloat;  // keys and values are of one type
+  const float* scales = nullptr;   // [kv_heads][head_dim], of int8
 };
 
 struct AttentionInputs {

@@ -6,19 +6,22 @@
 
 namespace edgeformer {
 
+// The type of the numbers of keys and values.
+enum class Stored { kFloat, kHalf, kInt8 };
+
 struct AttentionRows {
   // [rows][head_dim], rotated and scaled. Row r is head r % heads of token r / heads.
   const float* queries;
   int rows, heads, head_dim;
   int position;               // of the first token
-  const void *keys, *values;  // [valid][head_dim]: floats, or int8
+  const void *keys, *values;  // [valid][head_dim]
   int valid;
   bool causal;
   int window;
   float softcap;
   const float* bias;  // of the first head and token, or null
   std::size_t bias_head_stride, bias_token_stride;
-  bool is_int8 = false;
+  Stored stored = Stored::kFloat;
   bool may_round = false;  // products may be of bfloat16, where the level has them
 
   // Keys that a token sees.
@@ -41,14 +44,13 @@ struct AttentionSums {
 // Keys that are taken at once.
 inline constexpr int kKeysAtOnce = 64;
 
-// Sums over keys `begin` to `end`, at most kKeysAtOnce, of rows of one token, which sees all of these. scratch:
-// attention_scratch(0, head_dim) floats on a cache line.
-using AttendOne = void (*)(const AttentionRows&, int begin, int end, const AttentionSums&, float* scratch);
+// Sums over keys `begin` to `end`, at most kKeysAtOnce, of rows of one token, which sees all of these.
+using AttendOne = void (*)(const AttentionRows&, int begin, int end, const AttentionSums&);
 
 // Sums over all keys that rows see. scratch: attention_scratch(rows, head_dim) floats on a cache line.
 using AttendMany = void (*)(const AttentionRows&, const AttentionSums&, float* scratch);
 
-// Scores of the rows, and keys as columns; keys and values as floats where they are integers; pairs of values and queries, of
+// Scores of the rows, and keys as columns; keys and values as floats where they are not; pairs of values and queries, of
 // which the last ones are written in whole vectors.
 constexpr std::size_t attention_scratch(int rows, int head_dim) {
   return static_cast<std::size_t>(kKeysAtOnce) * (rows + 3 * head_dim + 1) + static_cast<std::size_t>(rows) * head_dim;
@@ -57,6 +59,9 @@ constexpr std::size_t attention_scratch(int rows, int head_dim) {
 // to = x times 1 / scales, rounded to the nearest integer, ties to even, from -128 to 127; any integer of what is not a
 // number. count is in whole vectors.
 using RoundToInt8 = void (*)(const float* x, const float* scales, int count, std::int8_t* to);
+
+// to = x rounded to the nearest half, ties to even. count is in whole vectors.
+using RoundToHalf = void (*)(const float* x, int count, std::uint16_t* to);
 
 // y = scale times x with its first rotary_dim numbers rotated: halves of it, or neighbours where `interleaved`.
 struct Rotation {

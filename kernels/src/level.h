@@ -52,6 +52,7 @@ struct Level {
   AttendMany attend_many;
   Rotate rotate;
   RoundToInt8 round_to_int8;
+  RoundToHalf round_to_half;
   GateNumbers gate;
   AddAndNorm add_and_norm;
   AddAndLayerNorm add_and_layer_norm;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "attention_rows.h"
+#include "half.h"
 #include "simd_math.h"
 
 namespace edgeformer {
@@ -51,43 +52,71 @@ float largest_of(const float* scores, int count) {
   return V::reduce_max(largest);
 }
 
-// One query times kLanes keys. Missing keys are read as the last one.
 template <class V>
-typename V::Floats dot_products(const float* query, const float* keys, int head_dim, int count) {
-  typename V::Floats sums[V::kLanes];
-#pragma clang loop unroll(full)
-  for (int key = 0; key < V::kLanes; ++key) {
-    const float* from = keys + static_cast<std::size_t>(std::min(key, count - 1)) * head_dim;
-    sums[key] = V::multiply(V::load(query), V::load(from));
-    for (int i = V::kLanes; i < head_dim; i += V::kLanes) {
-      sums[key] = V::multiply_add(V::load(query + i), V::load(from + i), sums[key]);
-    }
-  }
-  V::transpose(sums);
-  // Pairwise, so that additions do not wait for each other.
-#pragma clang loop unroll(full)
-  for (int width = V::kLanes / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) sums[i] = V::add(sums[i], sums[i + width]);
-  }
-  return sums[0];
+typename V::Floats load_floats(const float* from) {
+  return V::load(from);
+}
+template <class V>
+typename V::Floats load_floats(const Half* from) {
+  return V::load_halves(reinterpret_cast<const std::uint8_t*>(from));
+}
+template <class V>
+typename V::Floats load_floats(const std::int8_t* from) {
+  return V::to_floats(V::widen_signed(reinterpret_cast<const std::uint8_t*>(from)));
 }
 
-// Columns of values that are summed at once, in vectors, and query heads that share them: sums stay in registers.
-inline constexpr int kValueVectors = 4, kValueHeads = 2;
+// Query heads that share each read of a key or value, and columns of values that are summed at once, in vectors: sums stay in
+// registers.
+template <class V>
+inline constexpr int kHeadsAtOnce = V::kTileRows < 8 ? 2 : 4;
+inline constexpr int kValueVectors = 4;
 
-// outputs[heads][head_dim] = weights[heads][kKeysAtOnce] times values, of `vectors` vectors of columns.
-template <class V, int kHeads, int kVectors>
-void weigh_values(const float* weights, const float* values, int keys, int head_dim, float* outputs) {
+// scores[kHeads][kKeysAtOnce] = queries[kHeads][head_dim] times up to kLanes keys. Missing keys are read as the last one.
+template <class V, class T, int kHeads>
+[[gnu::always_inline]] inline void multiply_keys(const float* queries, const T* keys, int head_dim, int count,
+                                                 float* scores) {
+  typename V::Floats fours[kHeads][V::kLanes / 4];
+#pragma clang loop unroll(disable)
+  for (int four = 0; four < V::kLanes / 4; ++four) {
+    const T* from[4];
+    for (int key = 0; key < 4; ++key) {
+      from[key] = keys + static_cast<std::size_t>(std::min(4 * four + key, count - 1)) * head_dim;
+    }
+    typename V::Floats sums[kHeads][4];
+    for (auto& of_head : sums) std::fill(std::begin(of_head), std::end(of_head), V::splat(0.0f));
+    for (int i = 0; i < head_dim; i += V::kLanes) {
+      typename V::Floats of_keys[4];
+#pragma clang loop unroll(full)
+      for (int key = 0; key < 4; ++key) of_keys[key] = load_floats<V>(from[key] + i);
+#pragma clang loop unroll(full)
+      for (int head = 0; head < kHeads; ++head) {
+        const typename V::Floats query = V::load(queries + static_cast<std::size_t>(head) * head_dim + i);
+#pragma clang loop unroll(full)
+        for (int key = 0; key < 4; ++key) sums[head][key] = V::multiply_add(query, of_keys[key], sums[head][key]);
+      }
+    }
+#pragma clang loop unroll(full)
+    for (int head = 0; head < kHeads; ++head) {
+      fours[head][four] = V::sums_of_four(sums[head][0], sums[head][1], sums[head][2], sums[head][3]);
+    }
+  }
+  for (int head = 0; head < kHeads; ++head) V::store(scores + head * kKeysAtOnce, V::join_sums(fours[head]));
+}
+
+// outputs[kHeads][head_dim] = weights[kHeads][kKeysAtOnce] times values, of kVectors vectors of columns.
+template <class V, class T, int kHeads, int kVectors>
+void weigh_values(const float* weights, const T* values, int keys, int head_dim, float* outputs) {
   typename V::Floats sums[kHeads][kVectors];
   for (auto& of_head : sums) std::fill(std::begin(of_head), std::end(of_head), V::splat(0.0f));
   for (int key = 0; key < keys; ++key, values += head_dim) {
+    typename V::Floats of_value[kVectors];
+#pragma clang loop unroll(full)
+    for (int i = 0; i < kVectors; ++i) of_value[i] = load_floats<V>(values + i * V::kLanes);
 #pragma clang loop unroll(full)
     for (int head = 0; head < kHeads; ++head) {
       const typename V::Floats weight = V::splat(weights[head * kKeysAtOnce + key]);
 #pragma clang loop unroll(full)
-      for (int i = 0; i < kVectors; ++i) {
-        sums[head][i] = V::multiply_add(weight, V::load(values + i * V::kLanes), sums[head][i]);
-      }
+      for (int i = 0; i < kVectors; ++i) sums[head][i] = V::multiply_add(weight, of_value[i], sums[head][i]);
     }
   }
   for (int head = 0; head < kHeads; ++head) {
@@ -95,26 +124,78 @@ void weigh_values(const float* weights, const float* values, int keys, int head_
   }
 }
 
-template <class V, int kHeads>
-void weigh_all_values(const float* weights, const float* values, int keys, int head_dim, float* outputs) {
-  int first = 0;
-  for (; first + kValueVectors * V::kLanes <= head_dim; first += kValueVectors * V::kLanes) {
-    weigh_values<V, kHeads, kValueVectors>(weights, values + first, keys, head_dim, outputs + first);
+// attend_one for the heads from `row` on.
+template <class V, class T, int kHeads>
+void attend_heads(const AttentionRows& rows, int row, int begin, int end, const AttentionSums& to) {
+  alignas(kCacheLine) float scores[kHeads * kKeysAtOnce];
+  const int count = end - begin, head_dim = rows.head_dim;
+  const std::size_t first = static_cast<std::size_t>(begin) * head_dim, of_row = static_cast<std::size_t>(row) * head_dim;
+  const T *keys = static_cast<const T*>(rows.keys) + first, *values = static_cast<const T*>(rows.values) + first;
+  int key = 0;
+  for (; key < count; key += V::kLanes) {
+    const T* from = keys + static_cast<std::size_t>(key) * head_dim;
+    multiply_keys<V, T, kHeads>(rows.queries + of_row, from, head_dim, count - key, scores + key);
   }
-  for (; first < head_dim; first += V::kLanes) {
-    weigh_values<V, kHeads, 1>(weights, values + first, keys, head_dim, outputs + first);
+  for (int head = 0; head < kHeads; ++head) {
+    float* of_head = scores + head * kKeysAtOnce;
+    finish_scores<V>(rows, row + head, begin, end, of_head);
+    std::fill(of_head + count, of_head + key, kNoScore);
+    to.largest[row + head] = largest_of<V>(of_head, count);
+    to.weights[row + head] = exponentials<V>(of_head, count, shift_of(to.largest[row + head]));
   }
+  int column = 0;
+  for (; column + kValueVectors * V::kLanes <= head_dim; column += kValueVectors * V::kLanes) {
+    weigh_values<V, T, kHeads, kValueVectors>(scores, values + column, count, head_dim, to.outputs + of_row + column);
+  }
+  for (; column < head_dim; column += V::kLanes) {
+    weigh_values<V, T, kHeads, 1>(scores, values + column, count, head_dim, to.outputs + of_row + column);
+  }
+}
+
+template <class V, class T>
+void attend_stored(const AttentionRows& rows, int begin, int end, const AttentionSums& to) {
+  for (int row = 0; row < rows.rows; row += kHeadsAtOnce<V>) {
+    const int heads = std::min(kHeadsAtOnce<V>, rows.rows - row);
+    if (heads == 1) attend_heads<V, T, 1>(rows, row, begin, end, to);
+    if (heads == 2) attend_heads<V, T, 2>(rows, row, begin, end, to);
+    if constexpr (kHeadsAtOnce<V> == 4) {
+      if (heads == 3) attend_heads<V, T, 3>(rows, row, begin, end, to);
+      if (heads == 4) attend_heads<V, T, 4>(rows, row, begin, end, to);
+    }
+  }
+}
+
+template <class V>
+void attend_one(const AttentionRows& rows, int begin, int end, const AttentionSums& to) {
+  switch (rows.stored) {
+    case Stored::kFloat: return attend_stored<V, float>(rows, begin, end, to);
+    case Stored::kHalf: return attend_stored<V, Half>(rows, begin, end, to);
+    case Stored::kInt8: return attend_stored<V, std::int8_t>(rows, begin, end, to);
+  }
+}
+
+template <class V, class T>
+const float* widen(const T* from, int count, float* to) {
+  for (int i = 0; i < count; i += V::kLanes) V::store(to + i, load_floats<V>(from + i));
+  return to;
 }
 
 // Keys or values `begin` to `end` as floats: where they are, or in `scratch`.
 template <class V>
 const float* floats_of(const AttentionRows& rows, const void* elements, int begin, int end, float* scratch) {
   const std::size_t first = static_cast<std::size_t>(begin) * rows.head_dim;
-  if (!rows.is_int8) return static_cast<const float*>(elements) + first;
-  const std::uint8_t* from = static_cast<const std::uint8_t*>(elements) + first;
   const int count = (end - begin) * rows.head_dim;
-  for (int i = 0; i < count; i += V::kLanes) V::store(scratch + i, V::to_floats(V::widen_signed(from + i)));
-  return scratch;
+  switch (rows.stored) {
+    case Stored::kFloat: break;
+    case Stored::kHalf: return widen<V>(static_cast<const Half*>(elements) + first, count, scratch);
+    case Stored::kInt8: return widen<V>(static_cast<const std::int8_t*>(elements) + first, count, scratch);
+  }
+  return static_cast<const float*>(elements) + first;
+}
+
+template <class V>
+void round_to_half(const float* x, int count, Half* to) {
+  for (int i = 0; i < count; i += V::kLanes) V::store_halves(to + i, V::load(x + i));
 }
 
 template <class V>
@@ -123,33 +204,6 @@ void round_to_int8(const float* x, const float* scales, int count, std::int8_t* 
     const typename V::Floats inverse = V::divide(V::splat(1.0f), V::load(scales + i));
     const typename V::Floats scaled = V::max(V::multiply(V::load(x + i), inverse), V::splat(-128.0f));
     V::store_narrow(to + i, V::round(V::min(scaled, V::splat(127.0f))));
-  }
-}
-
-template <class V>
-void attend_one(const AttentionRows& rows, int begin, int end, const AttentionSums& to, float* scratch) {
-  alignas(kCacheLine) float scores[kValueHeads * kKeysAtOnce];
-  const int keys = end - begin, head_dim = rows.head_dim;
-  const float* all_keys = floats_of<V>(rows, rows.keys, begin, end, scratch);
-  const float* values = floats_of<V>(rows, rows.values, begin, end, scratch + kKeysAtOnce * head_dim);
-  for (int row = 0; row < rows.rows; row += kValueHeads) {
-    const int heads = std::min(kValueHeads, rows.rows - row);
-    for (int head = 0; head < heads; ++head) {
-      float* of_head = scores + head * kKeysAtOnce;
-      const float* query = rows.queries + static_cast<std::size_t>(row + head) * head_dim;
-      int key = 0;
-      for (; key < keys; key += V::kLanes) {
-        const float* from = all_keys + static_cast<std::size_t>(key) * head_dim;
-        V::store(of_head + key, dot_products<V>(query, from, head_dim, keys - key));
-      }
-      finish_scores<V>(rows, row + head, begin, end, of_head);
-      std::fill(of_head + keys, of_head + key, kNoScore);
-      to.largest[row + head] = largest_of<V>(of_head, keys);
-      to.weights[row + head] = exponentials<V>(of_head, keys, shift_of(to.largest[row + head]));
-    }
-    float* outputs = to.outputs + static_cast<std::size_t>(row) * head_dim;
-    const auto weigh = heads == kValueHeads ? weigh_all_values<V, kValueHeads> : weigh_all_values<V, 1>;
-    weigh(scores, values, keys, head_dim, outputs);
   }
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "check.h"
+#include "half.h"
 
 namespace edgeformer {
 
@@ -36,7 +37,8 @@ struct Case {
   AttentionShape shape;
   int rows = 1, tokens = 1;
   std::vector<int> valid;  // keys of each row, the new ones included
-  bool prompt = false, bias = false, sinks = false, packed = false, in_place = true, own_keys = true, int8 = false;
+  bool prompt = false, bias = false, sinks = false, packed = false, in_place = true, own_keys = true;
+  Stored stored = Stored::kFloat;
   int capacity = 0;  // of the present; 0: as many as the longest row has
   double tolerance = kTolerance;
 };
@@ -46,6 +48,7 @@ struct Memory {
   std::vector<float> queries, keys, values, cosines, sines, bias, sinks, past_keys, past_values, present_keys,
       present_values, output;
   std::vector<std::int8_t> past_int8s[2], present_int8s[2];  // of keys and of values, where the cache has int8
+  std::vector<Half> past_halves[2], present_halves[2];       // or float16
   std::vector<float> scales[2];
   std::vector<std::int32_t> last_positions;
   AttentionInputs inputs{};
@@ -95,7 +98,11 @@ struct Memory {
     inputs.values_cache = {of.in_place ? present_values.data() : past_values.data(), std::size_t(capacity),
                            present_values.data(), std::size_t(capacity)};
     inputs.output = output.data();
-    for (int kind = 0; of.int8 && kind < 2; ++kind) use_int8s(of, kind, cache, kind == 0 ? inputs.keys_cache : inputs.values_cache);
+    for (int kind : {0, 1}) {
+      Cache& to = kind == 0 ? inputs.keys_cache : inputs.values_cache;
+      if (of.stored == Stored::kInt8) use_int8s(of, kind, cache, to);
+      if (of.stored == Stored::kHalf) use_halves(of, kind, cache, to);
+    }
   }
 
   void use_int8s(const Case& of, int kind, std::size_t size, Cache& to) {
@@ -106,16 +113,29 @@ struct Memory {
     present_int8s[kind] = of.in_place ? past_int8s[kind] : std::vector<std::int8_t>(size, 99);
     to.past = of.in_place ? present_int8s[kind].data() : past_int8s[kind].data();
     to.present = present_int8s[kind].data();
+    to.stored = of.stored;
     to.scales = scales[kind].data();
+  }
+
+  void use_halves(const Case& of, int kind, std::size_t size, Cache& to) {
+    for (float each : random_floats(size, 10 + kind)) past_halves[kind].push_back(to_half(each));
+    present_halves[kind] = of.in_place ? past_halves[kind] : std::vector<Half>(size, 0x7e00);
+    to.past = of.in_place ? present_halves[kind].data() : past_halves[kind].data();
+    to.present = present_halves[kind].data();
+    to.stored = of.stored;
   }
 
   float scale(const Case& of, int kind, int kv_head, int channel) const {
     return scales[kind][std::size_t(kv_head) * of.shape.head_dim + channel];
   }
 
-  // What int8 of the cache stand for, where the definition reads floats.
+  // What int8 or float16 of the cache stand for, where the definition reads floats.
   void widen(const Case& of) {
-    for (int kind = 0; of.int8 && kind < 2; ++kind) {
+    for (int kind = 0; of.stored == Stored::kHalf && kind < 2; ++kind) {
+      std::transform(present_halves[kind].begin(), present_halves[kind].end(),
+                     (kind == 0 ? present_keys : present_values).begin(), from_half);
+    }
+    for (int kind = 0; of.stored == Stored::kInt8 && kind < 2; ++kind) {
       std::vector<float>& to = kind == 0 ? present_keys : present_values;
       const std::size_t d = of.shape.head_dim, of_head = inputs.keys_cache.present_capacity * d;
       for (std::size_t i = 0; i < to.size(); ++i) {
@@ -127,7 +147,11 @@ struct Memory {
 
 // How far a number of the cache is from what belongs there. Of int8, beyond what rounding moves it.
 inline double cache_error(const Case& of, const Memory& memory, int kind, int kv_head, int channel, double expected, double found) {
-  if (!of.int8) return std::fabs(expected - found);
+  if (of.stored == Stored::kFloat) return std::fabs(expected - found);
+  if (of.stored == Stored::kHalf) {
+    const double half_a_step = std::ldexp(1.0, std::max(std::ilogb(expected == 0 ? 1e-9 : expected), -14) - 11);
+    return std::max(0.0, std::fabs(expected - found) - half_a_step);
+  }
   const double scale = memory.scale(of, kind, kv_head, channel);
   return std::max(0.0, std::fabs(std::clamp(expected / scale, -128.0, 127.0) - found / scale) - 0.5);
 }
@@ -164,7 +188,7 @@ inline double error_of(const Case& of, const Memory& before, const Memory& after
         for (int i = 0; i < d; ++i) {
           const double value = before.inputs.values[at + i], found = key_at(after.present_values, kv_head, position)[i];
           worst = std::max(worst, cache_error(of, before, 0, kv_head, i, key[i], key_at(after.present_keys, kv_head, position)[i]));
-          CHECK(of.int8 || value == found, "a value changed");
+          CHECK(of.stored != Stored::kFloat || value == found, "a value changed");
           worst = std::max(worst, cache_error(of, before, 1, kv_head, i, value, found));
         }
       }

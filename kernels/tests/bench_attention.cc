@@ -13,6 +13,7 @@
 #include <random>
 #include <vector>
 
+#include "half.h"
 #include "median_seconds.h"
 #include "team.h"
 
@@ -21,6 +22,8 @@ using namespace edgeformer;
 namespace {
 
 constexpr std::size_t kBytesOfSteps = 512 << 20;
+constexpr std::size_t kSizes[] = {sizeof(float), sizeof(Half), 1};
+constexpr const char* kNames[] = {"float32", "float16", "   int8"};
 
 // Reads memory with all threads, as fast as the machine can: GB/s.
 double read_rate(const std::vector<char>& memory, Parallel& parallel) {
@@ -41,10 +44,10 @@ double read_rate(const std::vector<char>& memory, Parallel& parallel) {
   return of_chunk * chunks / seconds * 1e-9;
 }
 
-void measure(int heads, int kv_heads, int head_dim, int tokens, int keys, bool int8, Parallel& parallel) {
+void measure(int heads, int kv_heads, int head_dim, int tokens, int keys, Stored stored, Parallel& parallel) {
   AttentionShape shape{heads, kv_heads, head_dim, head_dim};
   shape.scale = 0.125f;
-  const std::size_t cache = std::size_t(kv_heads) * keys * head_dim, bytes = cache * (int8 ? 1 : sizeof(float));
+  const std::size_t cache = std::size_t(kv_heads) * keys * head_dim, bytes = cache * kSizes[int(stored)];
   const std::size_t layers = tokens > 1 ? 1 : std::max<std::size_t>(1, kBytesOfSteps / (2 * bytes));
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
@@ -55,10 +58,12 @@ void measure(int heads, int kv_heads, int head_dim, int tokens, int keys, bool i
   fill(some);
   std::vector<char> caches(2 * layers * bytes);
   for (std::size_t i = 0; i < caches.size(); ++i) {
-    if (int8) caches[i] = char(33 * some[i * 7 % 4096]);
+    if (stored == Stored::kInt8) caches[i] = char(33 * some[i * 7 % 4096]);
   }
-  for (std::size_t i = 0; !int8 && i < caches.size() / sizeof(float); ++i) {
-    std::memcpy(caches.data() + i * sizeof(float), &some[(i * 7 + i / 4096) % 4096], sizeof(float));
+  for (std::size_t i = 0; stored != Stored::kInt8 && i < caches.size() / kSizes[int(stored)]; ++i) {
+    const float number = some[(i * 7 + i / 4096) % 4096];
+    const Half half = to_half(number);
+    std::memcpy(caches.data() + i * kSizes[int(stored)], stored == Stored::kHalf ? (const void*)&half : &number, kSizes[int(stored)]);
   }
   const std::int32_t last = keys - 1;
   AttentionInputs in{};
@@ -74,8 +79,8 @@ void measure(int heads, int kv_heads, int head_dim, int tokens, int keys, bool i
   const auto attend_all = [&] {
     for (std::size_t layer = 0; layer < layers; ++layer) {
       char *of_keys = caches.data() + 2 * layer * bytes, *of_values = of_keys + bytes;
-      in.keys_cache = {of_keys, std::size_t(keys), of_keys, std::size_t(keys), int8 ? scales.data() : nullptr};
-      in.values_cache = {of_values, std::size_t(keys), of_values, std::size_t(keys), int8 ? scales.data() : nullptr};
+      in.keys_cache = {of_keys, std::size_t(keys), of_keys, std::size_t(keys), stored, scales.data()};
+      in.values_cache = {of_values, std::size_t(keys), of_values, std::size_t(keys), stored, scales.data()};
       attend(shape, in, level_for(head_dim), parallel);
     }
   };
@@ -83,7 +88,7 @@ void measure(int heads, int kv_heads, int head_dim, int tokens, int keys, bool i
   double seen = 0;
   for (int token = 0; token < tokens; ++token) seen += keys - tokens + token + 1;
   std::printf("%2d heads of %d x %3d, %s, %4d tokens over %5d keys: %9.1f us, %5.1f GB/s of cache", heads, kv_heads, head_dim,
-              int8 ? "   int8" : "float32", tokens, keys, seconds * 1e6, 2 * bytes / seconds * 1e-9);
+              kNames[int(stored)], tokens, keys, seconds * 1e6, 2 * bytes / seconds * 1e-9);
   if (tokens == 1) std::printf(", %4.2f of reading\n", 2 * bytes / seconds * 1e-9 / read_rate(caches, parallel));
   if (tokens > 1) std::printf(", %5.1f 10^9 op/s\n", 4.0 * heads * head_dim * seen / seconds * 1e-9);
 }
@@ -95,12 +100,12 @@ int main(int count, char** words) {
   const int only = count > 2 ? std::atoi(words[2]) : 0;
   std::printf("%s, %d threads\n", best_level().name, team.threads());
   for (auto [heads, kv_heads] : {std::pair{9, 3}, {32, 4}}) {
-    for (bool int8 : {false, true}) {
+    for (Stored stored : {Stored::kFloat, Stored::kHalf, Stored::kInt8}) {
       for (int keys : {128, 512, 4096, 16384}) {
-        if (only == 0 || only == keys) measure(heads, kv_heads, 64, 1, keys, int8, team);
+        if (only == 0 || only == keys) measure(heads, kv_heads, 64, 1, keys, stored, team);
       }
       for (int tokens : {128, 512, 4096}) {
-        if (only == 0 || only == tokens) measure(heads, kv_heads, 64, tokens, tokens, int8, team);
+        if (only == 0 || only == tokens) measure(heads, kv_heads, 64, tokens, tokens, stored, team);
       }
     }
   }

@@ -90,13 +90,13 @@ void check_all_of_itself(const Level& level) {
   check_itself(level, "a soft-cap, a window and neighbours rotated", of);
 }
 
-void check_all(const Level& level, bool int8) {
+void check_all(const Level& level, Stored stored) {
   const auto check = [&](const Level& at, const char* name, Case of) {
-    of.int8 = int8;
+    of.stored = stored;
     ::check(at, name, of);
   };
   for (int d : {8, 24, 64, 80}) {
-    if (int8 && d > 24) continue;  // sizes change how floats are read; integers are made floats first
+    if (stored == Stored::kInt8 && d > 24) continue;  // integers are read as floats are
     for (auto [query_heads, kv_heads] : {std::pair{2, 2}, {6, 2}, {7, 1}}) {
       AttentionShape shape = heads(query_heads, kv_heads, d);
       shape.rotary_dim = d;
@@ -143,9 +143,9 @@ void check_all(const Level& level, bool int8) {
 // Long prompts, of which products are of bfloat16 where the level has them: queries, keys, values and weights then err by
 // 2^-9 at most, and so do sums. Elsewhere they are as exact as short ones. Integers of a cache are bfloat16 as they are.
 void check_long_prompts(const Level& level) {
-  for (bool int8 : {false, true}) {
+  for (Stored stored : {Stored::kFloat, Stored::kHalf, Stored::kInt8}) {
     for (auto [d, query_heads] : {std::pair{8, 2}, {24, 2}, {48, 2}, {64, 6}}) {
-      Case of{.shape = heads(query_heads, 2, d), .tokens = 70, .valid = {331}, .int8 = int8};
+      Case of{.shape = heads(query_heads, 2, d), .tokens = 70, .valid = {331}, .stored = stored};
       of.shape.rotary_dim = d;
       of.tokens = 33;
       check(level, "drafts behind many keys are exact", of);
@@ -156,7 +156,7 @@ void check_long_prompts(const Level& level) {
       of.shape.window = 100;
       of.bias = of.sinks = true;
       check(level, "a window, sinks and a bias of a long prompt", of);
-      of = {.shape = heads(query_heads, 2, d), .rows = 2, .tokens = 300, .valid = {300, 9}, .prompt = true, .int8 = int8, .tolerance = of.tolerance};
+      of = {.shape = heads(query_heads, 2, d), .rows = 2, .tokens = 300, .valid = {300, 9}, .prompt = true, .stored = stored, .tolerance = of.tolerance};
       check(level, "long and short prompts", of);
       if (!rounds) continue;
       // What would be as exact as a short prompt would not round, and this test would prove nothing.
@@ -186,15 +186,28 @@ void check_that_faults_are_seen() {
     if (fault == 2) after.present_keys[of.shape.head_dim * 99 - 1] -= 0.01f;
     CHECK(error_of(of, before, after) > kTolerance, "fault %d is not seen", fault);
   }
-  of.int8 = true;
-  const Memory rounded(of);
-  for (int kind : {0, 1}) {
-    Memory after(of);
-    attend(of.shape, after.inputs, best_level(), serial);
-    ++after.present_int8s[kind][of.shape.head_dim * 100 - 1];
-    after.widen(of);
-    CHECK(error_of(of, rounded, after) > kTolerance, "the next integer is not seen");
+  for (Stored stored : {Stored::kHalf, Stored::kInt8}) {
+    of.stored = stored;
+    const Memory rounded(of);
+    for (int kind : {0, 1}) {
+      Memory after(of);
+      attend(of.shape, after.inputs, best_level(), serial);
+      const std::size_t last = of.shape.head_dim * 100 - 1;
+      stored == Stored::kHalf ? ++after.present_halves[kind][last] : ++after.present_int8s[kind][last];
+      after.widen(of);
+      CHECK(error_of(of, rounded, after) > kTolerance, "the next number is not seen");
+    }
   }
+}
+
+// What a cache of float16 keeps of numbers that it has no room for.
+void check_halves(const Level& level) {
+  alignas(64) const float numbers[] = {0, -0.0f, 65519, 65520, -1e30f, INFINITY, 1e-9f, 3e-6f, NAN, 1, 2, 3, 4, 5, 6, 7};
+  const Half wanted[] = {0, 0x8000, 0x7bff, 0x7c00, 0xfc00, 0x7c00, 0, to_half(3e-6f)};
+  Half found[16];
+  level.round_to_half(numbers, 16, found);
+  for (int i = 0; i < 8; ++i) CHECK(found[i] == wanted[i], "%s: %g becomes %04x", level.name, numbers[i], found[i]);
+  CHECK((found[8] & 0x7fff) > 0x7c00 && std::isnan(from_half(found[8])), "%s: a NaN becomes %04x", level.name, found[8]);
 }
 
 // NaN stays NaN, and does not reach other rows.
@@ -221,7 +234,8 @@ int main() {
       std::printf("%s does not run here\n", level->name);
       continue;
     }
-    for (bool int8 : {false, true}) check_all(*level, int8);
+    for (Stored stored : {Stored::kFloat, Stored::kHalf, Stored::kInt8}) check_all(*level, stored);
+    check_halves(*level);
     check_long_prompts(*level);
     check_all_of_itself(*level);
     check_not_a_number(*level);

@@ -6,6 +6,7 @@
 #include "half.h"
 
 using edgeformer::from_half;
+using edgeformer::to_any_half;
 using edgeformer::to_half;
 
 int main() {
@@ -20,5 +21,7 @@ int main() {
     CHECK(to_half(std::nextafterf(middle, 0)) == half, "below the middle after %04x", half);
     CHECK(to_half(std::nextafterf(middle, 1e9)) == half + 1, "above the middle after %04x", half);
   }
+  CHECK(to_any_half(65519) == 0x7bff && to_any_half(-65520) == 0xfc00 && std::isnan(from_half(to_any_half(NAN))), "no room");
+  CHECK(std::isinf(from_half(0x7c00)) && to_any_half(INFINITY) == 0x7c00, "infinite");
   CHECK(from_half(0x3c00) == 1 && from_half(0xc000) == -2 && from_half(1) == 0x1p-24f, "known values");
 }

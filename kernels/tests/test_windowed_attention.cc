@@ -11,11 +11,14 @@ using namespace edgeformer;
 
 namespace {
 
+constexpr std::size_t kSizes[] = {sizeof(float), sizeof(Half), 1};  // of Stored
+
 struct Text {
   AttentionShape shape;
   int capacity;             // of the cache that evicts
   std::vector<int> pieces;  // new tokens of each call
-  bool int8 = false, bias = false, in_place = true;
+  Stored stored = Stored::kFloat;
+  bool bias = false, in_place = true;
 };
 
 // A cache of keys and values, as the bytes of its numbers.
@@ -26,7 +29,7 @@ struct Store {
   Store(const Text& text, std::size_t rows, std::size_t capacity) : capacity(capacity) {
     for (auto& each : bytes) each.assign(rows * text.shape.kv_heads * capacity * of_token(text), char(0x7f));
   }
-  static std::size_t of_token(const Text& text) { return text.shape.head_dim * (text.int8 ? 1 : sizeof(float)); }
+  static std::size_t of_token(const Text& text) { return text.shape.head_dim * kSizes[int(text.stored)]; }
   const char* at(const Text& text, int kind, std::size_t head, int token) const {
     return bytes[kind].data() + (head * capacity + token) * of_token(text);
   }
@@ -70,7 +73,7 @@ std::vector<float> call(const Text& text, bool evicts, int before, int tokens, i
   in.bias_token_stride = total;
   for (int kind : {0, 1}) {
     (kind == 0 ? in.keys_cache : in.values_cache) = {past.bytes[kind].data(), store.capacity, store.bytes[kind].data(),
-                                                     store.capacity, text.int8 ? scales.data() : nullptr};
+                                                     store.capacity, text.stored, scales.data()};
   }
   in.output = output.data();
   attend(shape, in, level, parallel);
@@ -128,9 +131,9 @@ void check_all(const Level& level) {
       {130, 1, 70, 1},
   };
   for (const auto& pieces : texts) {
-    for (bool int8 : {false, true}) {
+    for (Stored stored : {Stored::kFloat, Stored::kHalf, Stored::kInt8}) {
       for (auto [window, capacity] : {std::pair{8, 8}, {8, 13}, {1, 1}, {70, 70}}) {
-        Text text{heads(4, 2, 16, window), capacity, pieces, int8};
+        Text text{heads(4, 2, 16, window), capacity, pieces, stored};
         double error = check("a text", text, level);
         CHECK(error < kTolerance, "%s: error %.2e", level.name, error);
         text.in_place = false;

@@ -17,7 +17,7 @@ import numpy as np
 
 from edgeformer.errors import BundleError, MissingDependencyError, RequestError, require
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.parts import Arithmetic, CachePrecision
+from edgeformer.manifest.parts import Arithmetic, QuantizedCache
 from edgeformer.manifest.providers import CPU, PROVIDERS, Provider, ProviderChoice
 from edgeformer.runtime.sessions.kernels import BODIES, KernelChoice
 from edgeformer.runtime.sessions.narrow_floats import BFLOAT16, FLOAT8
@@ -29,7 +29,7 @@ from edgeformer.runtime.sessions.providers.provider_options import ProviderOptio
 CACHE_DTYPES: dict[Arithmetic, type[np.generic]] = {"fp32": np.float32, "fp16": np.float16, "bf16": BFLOAT16}
 """Element type of a cache that is not quantized, by the arithmetic of the bundle; see `narrow_floats`."""
 
-QUANTIZED_DTYPES: dict[CachePrecision, type[np.generic]] = {"int8": np.int8, "fp8": FLOAT8}
+QUANTIZED_DTYPES: dict[QuantizedCache, type[np.generic]] = {"int8": np.int8, "fp8": FLOAT8}
 """Element type of a cache that is quantized."""
 
 OLDEST = (1, 30)
@@ -69,6 +69,8 @@ class SessionSettings(NamedTuple):
 def cache_dtype(manifest: Manifest) -> type[np.generic]:
     """Return the element type of the decoder's self-attention cache."""
     scales = manifest.cache_scales
+    if manifest.plan.half_cache:
+        return np.float16
     return CACHE_DTYPES[manifest.plan.arithmetic] if scales is None else QUANTIZED_DTYPES[scales.precision]
 
 

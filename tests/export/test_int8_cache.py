@@ -463,7 +463,7 @@ def test_plain_onnxruntime_and_genai_write_the_same_text(bundle):
         ({"ops": "standard"}, "an int8 cache needs onnxruntime's attention op: --ops ort"),
         ({"ops": "portable"}, "--ops ort"),
         ({"provider": "cuda"}, "has no float32 CUDA kernel, with an int8 cache or without. Choose another precision"),
-        ({"cache_precision": "int2"}, "cache_precision is 'int2'; it must be one of int8, fp8, or None"),
+        ({"cache_precision": "int2"}, "cache_precision is 'int2'; it must be one of fp32, fp16, int8, fp8, or None"),
     ],
 )
 def test_what_cannot_be_is_refused(llama_folder, tmp_path, options, message):

@@ -15,7 +15,7 @@ from onnx.helper import (
 )
 from test_mat_mul_n_bits import session_of
 
-from edgeformer.export.lower.ort.kernels.kernel_nodes import ATTENTION
+from edgeformer.export.lower.ort.kernels.kernel_nodes import ATTENTION, FP16_ATTENTION
 from edgeformer.runtime.sessions.session import onnxruntime_errors
 
 HEADS, KV_HEADS, HEAD_DIM, POSITIONS = 6, 2, 32, 160
@@ -67,6 +67,12 @@ def inputs_of(valid, tokens, *, capacity=None, packed=False, rotary=0, bias=Fals
     return feeds
 
 
+def fp16_inputs_of(valid, tokens, **options):
+    """Inputs with a cache of float16."""
+    feeds = inputs_of(valid, tokens, **options)
+    return feeds | {name: feeds[name].astype(np.float16) for name in ("past_key", "past_value")}
+
+
 CASES = {
     "a prompt": (([40], 40), {}),
     "a prompt into a longer past": (([40], 40), {"capacity": 60}),
@@ -100,6 +106,25 @@ def test_the_kernel_agrees_with_the_function(library, case, variant):
             np.testing.assert_allclose(cache[row, :, :valid], of_function[row, :, :valid], atol=1e-6)
     doubled = session_of(graph, library).run(None, feeds | {"query": 2 * feeds["query"]})[0]
     assert np.abs(doubled - expected[0])[0, -1].max() > 1e-3, "a comparison that cannot fail"
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("variant", ["packed and rotated", "window", "bias and sinks"])
+def test_a_kernel_over_float16_agrees_with_the_function(library, case, variant):
+    """Which attends to new keys and values before they are rounded, and so differs by that."""
+    (where, options), (changes, attributes) = CASES[case], VARIANTS[variant]
+    feeds = fp16_inputs_of(*where, **options, **changes)
+    graph = graph_of(feeds, kernel=FP16_ATTENTION, **attributes)
+    expected, found = (session.run(None, feeds) for session in (session_of(graph), session_of(graph, library)))
+    for row, valid in enumerate(where[0]):
+        past = 0 if where[1] == max(*where[0], where[1]) else valid - where[1]
+        np.testing.assert_allclose(found[0][row, : valid - past], expected[0][row, : valid - past], atol=2e-3)
+        for cache, of_function in zip(found[1:], expected[1:], strict=True):
+            assert (cache.dtype, cache.shape) == (np.float16, of_function.shape)
+            np.testing.assert_array_equal(cache[row, :, :past], of_function[row, :, :past])
+            np.testing.assert_allclose(cache[row, :, :valid], of_function[row, :, :valid], rtol=1e-3, atol=1e-6)
+    doubled = session_of(graph, library).run(None, feeds | {"query": 2 * feeds["query"]})[0]
+    assert np.abs(doubled - expected[0])[0, -1].max() > 2e-2, "a comparison that cannot fail"
 
 
 @pytest.mark.parametrize("name", ["a step", "a chunk"])

@@ -131,7 +131,7 @@ FAULTS = {
         "attention", "simd_attention.h", "weigh_scores<V>(to, row + each,", "weigh_scores<V>(to, each,"
     ),
     "the last key twice": Fault(
-        "attention", "simd_attention.h", "std::fill(of_head + keys, of_head + key, kNoScore);", ""
+        "attention", "simd_attention.h", "std::fill(of_head + count, of_head + key, kNoScore);", ""
     ),
     "sums that are not made to fit": Fault(
         "attention", "simd_attention.h", "factor = std::exp(before - largest);", "factor = 1;"
@@ -173,6 +173,22 @@ FAULTS = {
     ),
     "values with the scales of the first head": Fault(
         "attention", "attention.cc", "scales_of(in_.values_cache, part.kv_head)", "scales_of(in_.values_cache, 0)"
+    ),
+    "halves that are rounded before they are rotated": Fault(
+        "attention",
+        "attention.cc",
+        "level_.round_to_half(rotated, shape_.head_dim, key);",
+        "level_.round_to_half(in_.keys + from, shape_.head_dim, key);",
+    ),
+    "halves that are read as bfloat16": Fault(
+        "attention",
+        "half.h",
+        "const std::uint32_t exponent = half & 0x7c00u;",
+        "return std::bit_cast<float>(std::uint32_t{half} << 16); const std::uint32_t exponent = half & 0x7c00u;",
+        compiled="level_plain.cc",
+    ),
+    "the first of four keys for all": Fault(
+        "attention", "simd_attention.h", "std::min(4 * four + key, count - 1)", "std::min(4 * four, count - 1)"
     ),
     # AVX-512 clips numbers when it narrows them.
     "integers that are not clipped": Fault(

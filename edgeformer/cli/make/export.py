@@ -11,6 +11,7 @@ from edgeformer.cli._options import OUTPUT, Command, json_option, option
 from edgeformer.cli._output import note, print_json, progress_bar
 from edgeformer.cli.make._explain import explain
 from edgeformer.documents.option import options_of
+from edgeformer.manifest.accounting import cache_element_bytes
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.quantization import Activations, QuantizationOverrides
 from edgeformer.options.export import OPTIONS, Adapters, Calibration, ExportOptions, Folder
@@ -133,8 +134,9 @@ def _show(result: "ExportResult", explained: bool, asked: bool) -> None:
         click.echo(f"weights: {manifest.plan.quantization}")
     if manifest.smoothing is not None:
         click.echo(f"smoothed: {manifest.smoothing}")
-    if manifest.cache_scales is not None:
-        click.echo(f"cache: {manifest.cache_scales.precision}, {manifest.cache.elements_per_token:,} bytes per token")
+    if manifest.plan.cache_precision is not None:
+        per_token = manifest.cache.elements_per_token * cache_element_bytes(manifest)
+        click.echo(f"cache: {manifest.plan.cache_precision}, {per_token:,} bytes per token")
     if explained:
         for name, lowered in result.graphs.items():
             click.echo(explain(name, lowered))

@@ -128,11 +128,18 @@ class CutGraph:
 
 
 def open_model(
-    model: onnx.ModelProto, folder: Path, provider: Provider, *, optimise: bool, save_as: Path | None = None
+    model: onnx.ModelProto,
+    folder: Path,
+    provider: Provider,
+    *,
+    optimise: bool,
+    save_as: Path | None = None,
+    values: Mapping[str, Any] | None = None,
 ) -> Any:
     """Open a session on a model in memory whose external data is in `folder`; weights are memory-mapped.
 
-    save_as: where to write the graph as onnxruntime optimised it, with its weights beside it.
+    save_as: where to write the graph as onnxruntime optimised it, with its weights beside it. values: weights that no
+    file has, by name, as `OrtValue`s.
     """
     ort = onnxruntime()
     options = ort.SessionOptions()
@@ -147,6 +154,8 @@ def open_model(
         options.optimized_model_filepath = str(save_as)
         data = f"{save_as.name}_data"
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", data)
+    if values:
+        options.add_external_initializers(list(values), list(values.values()))
     sessions = sessions_of(provider)
     sessions.prepare(ort)
     providers = sessions.choose(ort, options)

@@ -18,7 +18,7 @@ from edgeformer.export.parity.samples import random_tokens, text_samples
 from edgeformer.export.parity.tolerances import UNIT_ROUNDOFF
 from edgeformer.export.parity.trials.protocol import Array, Outputs, Row, TextTrial
 from edgeformer.export.parity.trials.references import Original
-from edgeformer.export.reference.quantized_caches import fake_quantize_cache
+from edgeformer.export.reference.quantized_caches import fake_quantize_cache, round_to_half
 
 FAR_CACHE_BYTES = 400_000_000
 """Size limit of a synthetic past, in bytes of float32; where the context holds more, the past is as long as fits."""
@@ -185,6 +185,8 @@ class DecoderTrial(TextTrial):
                 tensors = [
                     fake_quantize_cache(part, scale, precision) for part, scale in zip(tensors, scales, strict=True)
                 ]
+            if manifest.plan.half_cache:
+                tensors = list(map(round_to_half, tensors))
             return tuple(made if tensor.single else made.to(dtype) for tensor, made in zip(kept, tensors, strict=True))
 
         def arrays(layer: int) -> tuple[Array, ...]:

@@ -32,7 +32,7 @@ from edgeformer.export.reference.quantized_caches import CacheEntrance, Rotation
 from edgeformer.export.reference.reference import CastWeights, Reference
 from edgeformer.manifest.cache_scales import LARGEST, CacheScales
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.parts import CachePrecision
+from edgeformer.manifest.parts import QuantizedCache
 from edgeformer.models.model_spec import ModelSpec
 
 LENGTH = 48
@@ -41,9 +41,9 @@ PROMPTS = (40, 17, 1)
 """Tokens of each row's prompt in a batch."""
 STEPS = 4
 """Single steps behind the prompts of a batch."""
-NAMES: dict[CachePrecision, str] = {"int8": "integers", "fp8": "floats"}
+NAMES: dict[QuantizedCache, str] = {"int8": "integers", "fp8": "floats"}
 """The numbers of a cache in the names of checks."""
-BEYOND: dict[CachePrecision, float] = {"int8": 128, "fp8": 464}
+BEYOND: dict[QuantizedCache, float] = {"int8": 128, "fp8": 464}
 """Numbers up to which rounding, and not the range, makes the largest number of a cache of them."""
 
 Array = NDArray[Any]
@@ -147,7 +147,7 @@ def _stacked(rows: Sequence[Array]) -> Array:
     return np.stack([np.pad(row, [(0, longest - len(row)), *[(0, 0)] * (row.ndim - 1)]) for row in rows])
 
 
-def steps_at(numbers: NDArray[np.float64], precision: CachePrecision) -> NDArray[np.float64]:
+def steps_at(numbers: NDArray[np.float64], precision: QuantizedCache) -> NDArray[np.float64]:
     """Return the distance of neighbours in a cache at each number: 1 between integers, 1/8 of a float's power of two.
 
     float8e4m3fn has 3 bits of mantissa, and its steps shrink no further below 2⁻⁶.

@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from edgeformer.export.reference.quantized_caches import CacheEntrance
 from edgeformer.export.reference.reference import Reference, references
-from edgeformer.manifest.cache_scales import CacheScales
 from edgeformer.manifest.quantization import WeightFormat
 from edgeformer.models.model_spec import ModelSpec
 
@@ -47,13 +47,13 @@ class References:
         weights: Mapping[str, Tensor],
         dtype: torch.dtype,
         activations: Mapping[str, WeightFormat] | None,
-        scales: CacheScales | None,
+        entrance: CacheEntrance | None,
         summation_orders: int,
         *,
         remember: bool = False,
         earlier: "References | None" = None,
     ):
-        self.float64, self.eager = references(model_spec, weights, dtype, activations, scales, summation_orders)
+        self.float64, self.eager = references(model_spec, weights, dtype, activations, entrance, summation_orders)
         self._known: dict[tuple[Any, ...], Any] | None = {} if remember else None
         self._exact = {} if earlier is None else earlier._known or {}
 

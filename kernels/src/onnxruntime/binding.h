@@ -135,6 +135,7 @@ struct Formal {
 };
 
 inline constexpr Formal kFloats{onnxruntime::ElementType::kFloat};
+inline constexpr Formal kHalves{onnxruntime::ElementType::kHalf};
 inline constexpr Formal kInt64s{onnxruntime::ElementType::kInt64};
 inline constexpr Formal kInt32s{onnxruntime::ElementType::kInt32};
 inline constexpr Formal kBytes{onnxruntime::ElementType::kUint8};

@@ -59,11 +59,11 @@ void CachedAttentionOp<CacheKind>::read_caches(const Call& call, const Sizes& pa
   if constexpr (kShared) {
     // Without new keys, nothing is written.
     to.keys = to.values = nullptr;
-    to.keys_cache = {keys, before, const_cast<Number*>(keys), after};
-    to.values_cache = {values, before, const_cast<Number*>(values), after};
+    to.keys_cache = {keys, before, const_cast<Number*>(keys), after, CacheKind::kStored};
+    to.values_cache = {values, before, const_cast<Number*>(values), after, CacheKind::kStored};
   } else {
-    to.keys_cache = {keys, before, call.output<Number>(1, present), after};
-    to.values_cache = {values, before, call.output<Number>(2, present), after};
+    to.keys_cache = {keys, before, call.output<Number>(1, present), after, CacheKind::kStored};
+    to.values_cache = {values, before, call.output<Number>(2, present), after, CacheKind::kStored};
   }
   if constexpr (kIsInt8) {
     to.keys_cache.scales = read_scales(call, kKeyScales, "k_scale", past[3]);
@@ -88,8 +88,10 @@ void CachedAttentionOp<CacheKind>::run(Call& call, Parallel& parallel) const {
 
 template class CachedAttentionOp<FloatCache>;
 template class CachedAttentionOp<Int8Cache>;
+template class CachedAttentionOp<Fp16Cache>;
 template class CachedAttentionOp<SharedCache>;
 template class CachedAttentionOp<WindowedCache>;
 template class CachedAttentionOp<Int8WindowedCache>;
+template class CachedAttentionOp<Fp16WindowedCache>;
 
 }  // namespace edgeformer

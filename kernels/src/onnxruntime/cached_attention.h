@@ -1,21 +1,22 @@
 // CachedAttention (query [, key, value], past_key, past_value, seqlens_k, total_sequence_length [, cos_cache, sin_cache]
 //                  [, attention_bias] [, head_sink]) -> output, present_key, present_value
 // Int8CachedAttention (the same inputs, k_scale, v_scale) -> the same outputs
-// WindowedAttention, Int8WindowedAttention (the inputs of these two) -> the same outputs
+// Fp16CachedAttention (the inputs of CachedAttention) -> the same outputs
+// WindowedAttention, Int8WindowedAttention, Fp16WindowedAttention (the inputs of these three) -> the same outputs
 // SharedCacheAttention (the inputs of CachedAttention) -> output
 //
 // Inputs, outputs and attributes are those of com.microsoft::GroupQueryAttention of the same names, float32 with int32
-// lengths; an int8 cache has a scale for each channel. Where a present is given the memory of its past, the cache is changed in place. Unlike that op, it takes
+// lengths; a cache may be float16 or int8, and then one of int8 has a scale for each channel. Where a present is given the memory of its past, the cache is changed in place. Unlike that op, it takes
 // several rows with several new tokens behind a past. A shared cache is one that an earlier layer has written: key and
 // value have no tokens. A windowed cache evicts tokens as with `sliding_window_cache`: its past has room for a window at
 // least, and its present the shape of the past.
 #pragma once
 
 #include <array>
-#include <type_traits>
 
 #include "attention_inputs.h"
 #include "binding.h"
+#include "half.h"
 
 namespace edgeformer {
 
@@ -23,13 +24,22 @@ namespace edgeformer {
 struct FloatCache {
   static constexpr const char* kName = "CachedAttention";
   using Number = float;
+  static constexpr Stored kStored = Stored::kFloat;
   static constexpr Formal kNumbers = kFloats;
   static constexpr bool kShared = false, kEvicts = false;
 };
 struct Int8Cache {
   static constexpr const char* kName = "Int8CachedAttention";
   using Number = std::int8_t;
+  static constexpr Stored kStored = Stored::kInt8;
   static constexpr Formal kNumbers = kSignedBytes;
+  static constexpr bool kShared = false, kEvicts = false;
+};
+struct Fp16Cache {
+  static constexpr const char* kName = "Fp16CachedAttention";
+  using Number = Half;
+  static constexpr Stored kStored = Stored::kHalf;
+  static constexpr Formal kNumbers = kHalves;
   static constexpr bool kShared = false, kEvicts = false;
 };
 struct WindowedCache : FloatCache {
@@ -40,6 +50,10 @@ struct Int8WindowedCache : Int8Cache {
   static constexpr const char* kName = "Int8WindowedAttention";
   static constexpr bool kEvicts = true;
 };
+struct Fp16WindowedCache : Fp16Cache {
+  static constexpr const char* kName = "Fp16WindowedAttention";
+  static constexpr bool kEvicts = true;
+};
 struct SharedCache : FloatCache {
   static constexpr const char* kName = "SharedCacheAttention";
   static constexpr bool kShared = true;
@@ -48,7 +62,7 @@ struct SharedCache : FloatCache {
 template <class CacheKind>
 class CachedAttentionOp {
   using Number = typename CacheKind::Number;
-  static constexpr bool kShared = CacheKind::kShared, kEvicts = CacheKind::kEvicts, kIsInt8 = std::is_same_v<Number, std::int8_t>;
+  static constexpr bool kShared = CacheKind::kShared, kEvicts = CacheKind::kEvicts, kIsInt8 = CacheKind::kStored == Stored::kInt8;
   static constexpr Formal kNumbers = CacheKind::kNumbers;
   static constexpr std::array<Formal, 3> kAllOutputs = {kFloats, kNumbers, kNumbers};
   static constexpr std::array<Formal, 13> kAllInputs = {
@@ -74,8 +88,10 @@ class CachedAttentionOp {
 
 extern template class CachedAttentionOp<FloatCache>;
 extern template class CachedAttentionOp<Int8Cache>;
+extern template class CachedAttentionOp<Fp16Cache>;
 extern template class CachedAttentionOp<SharedCache>;
 extern template class CachedAttentionOp<WindowedCache>;
 extern template class CachedAttentionOp<Int8WindowedCache>;
+extern template class CachedAttentionOp<Fp16WindowedCache>;
 
 }  // namespace edgeformer

@@ -30,8 +30,9 @@ using FeedForwards = KernelList<PerTokenFeedForwardOp<false, kActivation, false>
 
 using AllKernels =
     Joined<KernelList<AddRMSNorm, AddLayerNormOp<false>, AddLayerNormOp<true>>,
-           KernelList<CachedAttentionOp<FloatCache>, CachedAttentionOp<Int8Cache>, CachedAttentionOp<SharedCache>,
-                      CachedAttentionOp<WindowedCache>, CachedAttentionOp<Int8WindowedCache>, SelfAttentionOp<false>, SelfAttentionOp<true>, SourceAttention>,
+           KernelList<CachedAttentionOp<FloatCache>, CachedAttentionOp<Int8Cache>, CachedAttentionOp<Fp16Cache>,
+                      CachedAttentionOp<SharedCache>, CachedAttentionOp<WindowedCache>, CachedAttentionOp<Int8WindowedCache>,
+                      CachedAttentionOp<Fp16WindowedCache>, SelfAttentionOp<false>, SelfAttentionOp<true>, SourceAttention>,
            KernelList<MatMulNBits, MatMulNBitsGeGLU, MatMulNBitsSwiGLU, Packer<MatMulNBits>, Packer<MatMulNBitsGeGLU>,
                       Packer<MatMulNBitsSwiGLU>>,
            KernelList<PerTokenMatMul<false>, PerTokenMatMul<true>>,

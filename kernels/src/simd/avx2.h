@@ -69,6 +69,9 @@ struct Avx2 {
   static Floats load_halves(const std::uint8_t* from) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
   }
+  static void store_halves(std::uint16_t* to, Floats a) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+  }
   static Floats abs(Floats a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
   static Floats add(Floats a, Floats b) { return _mm256_add_ps(a, b); }
   static Floats subtract(Floats a, Floats b) { return _mm256_sub_ps(a, b); }
@@ -110,6 +113,13 @@ struct Avx2 {
       rows[i] = _mm256_permute2f128_ps(low, high, 0x20);
       rows[i + 4] = _mm256_permute2f128_ps(low, high, 0x31);
     }
+  }
+
+  static Floats sums_of_four(Floats a, Floats b, Floats c, Floats d) {
+    return _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+  }
+  static Floats join_sums(const Floats (&fours)[2]) {
+    return _mm256_add_ps(_mm256_permute2f128_ps(fours[0], fours[1], 0x20), _mm256_permute2f128_ps(fours[0], fours[1], 0x31));
   }
 
   static Floats to_floats(Ints a) { return _mm256_cvtepi32_ps(a); }

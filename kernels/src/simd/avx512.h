@@ -49,6 +49,9 @@ struct Avx512 {
   static Floats load_halves(const std::uint8_t* from) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
   }
+  static void store_halves(std::uint16_t* to, Floats a) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+  }
   static Floats abs(Floats a) { return _mm512_abs_ps(a); }
   static Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
   static Floats subtract(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
@@ -89,11 +92,28 @@ struct Avx512 {
     }
   }
 
+  static Floats sums_of_four(Floats a, Floats b, Floats c, Floats d) {
+    const __m512d first = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)));
+    const __m512d second = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d)));
+    return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(first, second)),
+                         _mm512_castpd_ps(_mm512_unpackhi_pd(first, second)));
+  }
+  static Floats join_sums(const Floats (&fours)[4]) {
+    const Floats low = add_quarters(fours[0], fours[1]), high = add_quarters(fours[2], fours[3]);
+    return add_quarters(low, high);
+  }
+
   static Floats to_floats(Ints a) { return _mm512_cvtepi32_ps(a); }
   static Ints round(Floats a) { return _mm512_cvtps_epi32(a); }
   // Values from -128 to 127, as bytes.
   static void store_narrow(std::int8_t* to, Ints a) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtsepi32_epi8(a));
+  }
+
+ private:
+  // Quarters 0 + 1 and 2 + 3 of a, then those of b.
+  static Floats add_quarters(Floats a, Floats b) {
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
   }
 };
 

@@ -49,6 +49,7 @@ struct Neon {
   static Floats load_halves(const std::uint8_t* from) {
     return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(from)));
   }
+  static void store_halves(std::uint16_t* to, Floats a) { vst1_u16(to, vreinterpret_u16_f16(vcvt_f16_f32(a))); }
   static Floats abs(Floats a) { return vabsq_f32(a); }
   static Floats add(Floats a, Floats b) { return vaddq_f32(a, b); }
   static Floats subtract(Floats a, Floats b) { return vsubq_f32(a, b); }
@@ -70,6 +71,11 @@ struct Neon {
       rows[i + 2] = vcombine_f32(vget_high_f32(first.val[i]), vget_high_f32(second.val[i]));
     }
   }
+
+  static Floats sums_of_four(Floats a, Floats b, Floats c, Floats d) {
+    return vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d));
+  }
+  static Floats join_sums(const Floats (&fours)[1]) { return fours[0]; }
 
   static Floats to_floats(Ints a) { return vcvtq_f32_s32(a); }
   static Ints round(Floats a) { return vcvtnq_s32_f32(a); }

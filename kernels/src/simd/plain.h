@@ -66,6 +66,7 @@ struct Plain {
     std::memcpy(halves.data(), from, sizeof halves);
     return make<Floats>([&](int i) { return from_half(halves[i]); });
   }
+  static void store_halves(std::uint16_t* to, Floats a) { std::transform(a.begin(), a.end(), to, to_any_half); }
   static Floats abs(Floats a) { return make<Floats>([&](int i) { return std::fabs(a[i]); }); }
   static Floats add(Floats a, Floats b) { return make<Floats>([&](int i) { return a[i] + b[i]; }); }
   static Floats subtract(Floats a, Floats b) { return make<Floats>([&](int i) { return a[i] - b[i]; }); }
@@ -85,6 +86,11 @@ struct Plain {
       for (int j = 0; j < i; ++j) std::swap(rows[i][j], rows[j][i]);
     }
   }
+
+  static Floats sums_of_four(Floats a, Floats b, Floats c, Floats d) {
+    return {reduce_add(a), reduce_add(b), reduce_add(c), reduce_add(d)};
+  }
+  static Floats join_sums(const Floats (&fours)[1]) { return fours[0]; }
 
   static Floats to_floats(Ints a) { return make<Floats>([&](int i) { return static_cast<float>(a[i]); }); }
   // Of numbers that are not numbers, any integer: processors differ, and in C++ the conversion is undefined.

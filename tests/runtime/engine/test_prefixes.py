@@ -83,7 +83,11 @@ def test_a_wrong_length_of_the_prefix_is_seen(models, kind, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{"cache_precision": "int8"}, {"precision": "fp16"}], ids=["int8", "fp16"])
+@pytest.mark.parametrize(
+    "options",
+    [{"cache_precision": "int8"}, {"precision": "int4", "cache_precision": "fp16"}, {"precision": "fp16"}],
+    ids=["int8", "fp16 of int4", "fp16"],
+)
 def test_caches_of_other_types_are_kept_as_they_are(bundles, options):
     model, prompts = load(bundles("llama", **options)), prompts_of()
     alone = [model.generate(prompt, **NEW).token_ids for prompt in prompts]

@@ -5,6 +5,10 @@ bfloat16, heads of 512 at most, and no bias beside sinks. The kernel has everyth
 packed QKV, windows, soft-caps, sinks, biases, causal and bidirectional attention, a dynamic or static cache. What it
 does not take is decomposed; a window of attention that is not causal, which the kernel refuses, is a bias.
 
+A float16 cache of a float32 graph differs from a float32 one in the type of its tensors alone: onnxruntime has no such
+CPU kernel, so the function that calls the node casts around it (kernels/kernel_nodes.py); edgeformer-kernels read the
+cache as it is.
+
 For CPUs queries are scaled before the kernel (scaled_query.py). The kernel also has an int8 cache, and on CUDA one of
 float8 (both there for heads of 256 at most and without a bias): it rounds new keys and values by the scales that it is
 given, attends to the rounded ones, and caches those. There is no other implementation of such a cache, so an attention
@@ -28,7 +32,7 @@ from edgeformer.export.graph.provenance import NodeOrigin
 from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.lower.ort.attention.scaled_query import scale_query
 from edgeformer.manifest.cache_scales import CacheScales
-from edgeformer.manifest.parts import CachePrecision
+from edgeformer.manifest.parts import QuantizedCache
 
 WINDOW_ORIGIN = NodeOrigin(
     f"{DOMAIN}::GroupQueryAttention", "emitted by lower/ort for windows of tokens that attend both ways"
@@ -37,7 +41,7 @@ LENGTHS_ORIGIN = NodeOrigin(
     f"{DOMAIN}::GroupQueryAttention", "emitted by lower/ort for the lengths that attention reads"
 )
 
-CACHE_TYPES: dict[CachePrecision, ir.DataType] = {"int8": ir.DataType.INT8, "fp8": ir.DataType.FLOAT8E4M3FN}
+CACHE_TYPES: dict[QuantizedCache, ir.DataType] = {"int8": ir.DataType.INT8, "fp8": ir.DataType.FLOAT8E4M3FN}
 
 
 def lower_attention(model: ir.Model, lowering: LoweringOptions) -> PassReport:
@@ -48,9 +52,9 @@ def lower_attention(model: ir.Model, lowering: LoweringOptions) -> PassReport:
     report, lengths, windows = PassReport("GroupQueryAttention"), Lengths(model), Windows(model, lowering.cache_form)
     for node in canonical_nodes(model, "GroupQueryAttention"):
         reason = _no_kernel(node, lowering)
-        if reason is not None and lowering.cache_scales is not None:
+        if reason is not None and lowering.cache_precision is not None:
             raise ExportError(
-                f"{node.name} cannot have {lowering.cache_scales.name}: {reason}. Leave cache_precision out."
+                f"{node.name} cannot have an {lowering.cache_precision} cache: {reason}. Leave cache_precision out."
             )
         if reason is not None:
             report.miss(node, reason)
@@ -153,10 +157,10 @@ def _emit_attention(
         **({} if scales is None else INT8_CACHE if scales.precision == "int8" else FP8_CACHE),
     )  # fmt: skip
     replace_node(node, emit, outputs, main=outputs[0].producer())
-    if scales is not None:
+    if scales is not None or lowering.half_cache:
         for cache in (*pasts, *outputs[1:]):
             assert cache is not None
-            cache.type = ir.TensorType(CACHE_TYPES[scales.precision])
+            cache.type = ir.TensorType(ir.DataType.FLOAT16 if scales is None else CACHE_TYPES[scales.precision])
 
 
 def _cache_scales(emit: NodeBuilder, node: ir.Node, scales: CacheScales) -> dict[str, ir.Value]:

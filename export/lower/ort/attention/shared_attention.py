@@ -31,10 +31,10 @@ def lower_shared_attention(model: ir.Model, lowering: LoweringOptions) -> PassRe
     """
     report, lengths = PassReport("SharedAttention"), Lengths(model)
     for node in canonical_nodes(model, "SharedAttention"):
-        if lowering.cache_scales is not None:
+        if lowering.cache_precision is not None:
             raise ExportError(
                 f"{node.name} reads the keys and values of an earlier layer, which cannot be "
-                f"{lowering.cache_scales.precision}. Leave cache_precision out."
+                f"{lowering.cache_precision}. Leave cache_precision out."
             )
         reason = _no_kernel(node, lowering)
         if reason is not None:

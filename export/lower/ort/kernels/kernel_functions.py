@@ -6,6 +6,7 @@
 | MatMulNBitsSwiGLU    | MatMulNBits, Split, Sigmoid, Mul, Mul                |
 | MatMulNBitsGeGLU     | MatMulNBits, Split, Gelu, Mul                        |
 | CachedAttention      | GroupQueryAttention                                  |
+| Fp16CachedAttention  | GroupQueryAttention with a float16 cache             |
 | Int8CachedAttention  | GroupQueryAttention with an int8 cache               |
 | SharedCacheAttention | GroupQueryAttention without new keys                 |
 | SelfAttention        | GroupQueryAttention without a past, both directions  |

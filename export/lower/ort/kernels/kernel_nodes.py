@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from edgeformer.contract import ops
 from edgeformer.contract.ops import CONTRIB, DOMAIN, INT8_CACHE, SCALES, Function
+from edgeformer.export.graph.builder import NodeBuilder
 from edgeformer.export.graph.editing import dtype_of, same_type
 
 MOST = {4: 256, 8: 65536}
@@ -87,6 +88,31 @@ class KernelFunction:
         return function_of(self.name, node.inputs, outputs, [node], self.attributes)
 
 
+class CastCacheFunction(KernelFunction):
+    """A function whose node has a float32 cache, and whose calls have one of float16: casts are around the node.
+
+    The shape of what is cast is hidden from onnxruntime's inference by a Reshape to itself. Its planner would else take
+    the memory of a cast past for a present, which it infers to be as long, although it is longer in a dynamic cache.
+    """
+
+    def definition(self, fixed: Sequence[ir.Attr]) -> ir.Function:
+        """Return the function."""
+        node, emit = self.body(fixed), NodeBuilder("cache")
+        formal, outputs = list(node.inputs), [node.outputs[0]]
+        for place in (self.inputs.index(name) for name in ("past_key", "past_value")):
+            past = formal[place]
+            assert past is not None
+            cast = emit("Cast", past, to=ir.DataType.FLOAT)
+            node.replace_input_with(place, emit("Reshape", cast, emit("Shape", past)))
+        before = len(emit.nodes)
+        for present in node.outputs[1:]:
+            name, present.name = present.name, f"{present.name}_float"
+            outputs.append(emit("Cast", present, to=ir.DataType.FLOAT16))
+            outputs[-1].name = name
+        nodes = [*emit.nodes[:before], node, *emit.nodes[before:]]
+        return function_of(self.name, formal, outputs, nodes, self.attributes)
+
+
 def function_of(
     name: str,
     inputs: Sequence[ir.Value | None],
@@ -108,11 +134,13 @@ def _product_fits(node: ir.Node) -> bool:
     return is_float and len(node.inputs) <= len(PRODUCT.inputs) and block <= MOST.get(bits, 0)
 
 
-def _attention_fits(node: ir.Node, *, outputs: int = 3, quantized: bool = False) -> bool:
+def _attention_fits(node: ir.Node, *, outputs: int = 3, cache: ir.DataType = ir.DataType.FLOAT) -> bool:
     inputs, attributes = ops.ATTENTION.named(node.inputs), set(node.attributes)
+    quantized = cache == ir.DataType.INT8
     return (
         inputs["past_key"] is not None
-        and dtype_of(inputs["past_key"]) == (ir.DataType.INT8 if quantized else ir.DataType.FLOAT)
+        and dtype_of(inputs["past_key"]) == cache
+        and dtype_of(inputs["query"]) == ir.DataType.FLOAT
         and len(node.outputs) == outputs
         and all(bool(inputs.get(name)) == quantized for name in SCALES)
         and not inputs.get("position_ids")
@@ -173,7 +201,16 @@ ATTENTION = KernelFunction(
     fits=_attention_fits,
 )
 
-INT8_ATTENTION = replace(ATTENTION, function=ops.INT8_CACHED_ATTENTION, fits=partial(_attention_fits, quantized=True))
+FP16_ATTENTION = CastCacheFunction(
+    ops.FP16_CACHED_ATTENTION,
+    ATTENTION.outputs,
+    ATTENTION.attributes,
+    partial(_attention_fits, cache=ir.DataType.FLOAT16),
+)
+
+INT8_ATTENTION = replace(
+    ATTENTION, function=ops.INT8_CACHED_ATTENTION, fits=partial(_attention_fits, cache=ir.DataType.INT8)
+)
 
 SHARED_ATTENTION = replace(
     ATTENTION, function=ops.SHARED_CACHE_ATTENTION, outputs=("output",), fits=partial(_attention_fits, outputs=1)
@@ -207,7 +244,7 @@ RMS_NORM, LAYER_NORM, POST_LAYER_NORM = (
 )
 
 KERNELS = (
-    PRODUCT, ATTENTION, INT8_ATTENTION, SHARED_ATTENTION, SELF_ATTENTION, CAUSAL_SELF_ATTENTION, SOURCE_ATTENTION,
-    RMS_NORM, LAYER_NORM, POST_LAYER_NORM,
+    PRODUCT, ATTENTION, FP16_ATTENTION, INT8_ATTENTION, SHARED_ATTENTION, SELF_ATTENTION, CAUSAL_SELF_ATTENTION,
+    SOURCE_ATTENTION, RMS_NORM, LAYER_NORM, POST_LAYER_NORM,
 )  # fmt: skip
 """All functions of one node."""
