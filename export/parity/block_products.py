@@ -171,7 +171,8 @@ def _probed(path: Path, model: onnx.ModelProto, products: list[NodeProto]) -> di
     probe.opset_import.extend(model.opset_import)
     if all(each.domain != CONTRIB for each in probe.opset_import):
         probe.opset_import.add(domain=CONTRIB, version=1)
-    graph, sizes, read = probe.graph, set(), set()
+    graph, sizes = probe.graph, set[int]()
+    read: set[str] = set()
     graph.name = "probes"
     for node in products:
         added = graph.node.add()

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from edgeformer import ops
 from edgeformer.errors import ExportError
 from edgeformer.manifest.cache_scales import LARGEST, CacheScales, Scales
+from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.parts import QuantizedCache
 from edgeformer.ops.token_positions import new_positions
 
@@ -158,3 +159,10 @@ def dequantized(stored: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
 def fake_quantize_cache(x: Tensor, scales: Tensor, precision: QuantizedCache = "int8") -> Tensor:
     """Return x quantized to a precision and back."""
     return dequantized(integers(x, scales) if precision == "int8" else floats(x, scales), scales, x.dtype)
+
+
+def cache_entrance(manifest: Manifest) -> CacheEntrance | None:
+    """Return what rounds the caches of a bundle; None for one whose caches are as its arithmetic."""
+    if manifest.plan.half_cache:
+        return HalfCaches()
+    return None if manifest.cache_scales is None else RoundedCaches(manifest.cache_scales)

@@ -13,6 +13,7 @@ from test_int8_cache import FAMILIES, PROMPT, faulty
 from edgeformer.checkpoints.source import open_source
 from edgeformer.errors import ExportError
 from edgeformer.export import ExportOptions, export_model
+from edgeformer.export.parity.block_products import BlockProducts
 from edgeformer.export.parity.feeding import Graph
 from edgeformer.export.parity.trials.half_cache import judge_half_cache, open_float_products
 from edgeformer.export.parity.verify import open_subject, verify_graph
@@ -107,7 +108,7 @@ def test_another_rounding_is_found(bundle, tmp_path):
     manifest, name = Manifest.read(bundle), "onnx/model.onnx"
     place = faulty(bundle, tmp_path / "faulty", cast_through_bfloat16)
     wide, right, wrong = (
-        Graph(open_float_products(folder / name, manifest, CPU, widened=widened), manifest, CPU)
+        Graph(open_float_products(folder / name, manifest, CPU, BlockProducts(), widened=widened), manifest, CPU)
         for folder, widened in ((bundle, True), (bundle, False), (place, False))
     )
     wide = replace(wide, manifest=replace(manifest, plan=replace(manifest.plan, cache_precision=None)))

@@ -25,7 +25,7 @@ from edgeformer.export.parity.judge import Caches, Judge, Piece, compare_greedy
 from edgeformer.export.parity.report import Greedy, Rounding, StateError
 from edgeformer.export.parity.trials.references import Original, References
 from edgeformer.export.progress import Progress
-from edgeformer.export.reference.quantized_caches import HalfCaches, RoundedCaches
+from edgeformer.export.reference.quantized_caches import cache_entrance
 from edgeformer.export.reference.reference import Reference
 from edgeformer.layers import LayerCache
 from edgeformer.manifest.manifest import Manifest
@@ -131,11 +131,9 @@ class Setup:
     def make_references(self, *, remember: bool = False, earlier: References | None = None) -> References:
         """Return the references for trials of this setup. earlier: those of one that differs in its orders alone."""
         manifest = self.manifest
-        scales = manifest.cache_scales
-        entrance = HalfCaches() if manifest.plan.half_cache else None if scales is None else RoundedCaches(scales)
         return References(
             self.model_spec, self.weights, TORCH_PRECISIONS[manifest.plan.arithmetic], self.activations,
-            entrance, self.summation_orders, remember=remember, earlier=earlier,
+            cache_entrance(manifest), self.summation_orders, remember=remember, earlier=earlier,
         )  # fmt: skip
 
 
