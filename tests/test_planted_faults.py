@@ -44,6 +44,7 @@ PLANTED = {
     ("families", "test_picture_text", "PIXEL_FAULTS"): ("test_an_export_refuses_pixels_that_are_others",),
     ("families", "test_picture_text", "PROMPT_FAULTS"): ("test_planted_faults_of_blocks_are_refused",),
     ("families", "test_picture_text", "RUNTIME_FAULTS"): ("test_verification_refuses_other_positions_and_states",),
+    ("families", "test_picture_to_text", "FAULTS"): ("test_an_export_refuses_a_model_that_is_another",),
     ("families", "test_quantized_checkpoints", "FAULTS"): ("test_a_fault_changes_the_weights",),
     ("families", "test_request_lengths", "FAULTS"): ("test_a_wrong_table_is_refused",),
     ("kernels", "test_abi", "FAULTS"): ("test_another_declaration_does_not_compile",),

@@ -151,7 +151,8 @@ FORMS: dict[str, GraphForm] = {
     ),
     "embedding_decoder": GraphForm(
         file=MERGED_GRAPH, what="decode graph that reads embeddings in the place of tokens, same weights; where these "
-        "attend both ways (Gemma 3, PaliGemma) of one block, `onnx/decoder_model_blocks.onnx`, for edgeformer alone",
+        "attend both ways (Gemma 3, the larger Gemma 4, PaliGemma) of one block, `onnx/decoder_model_blocks.onnx`, for "
+        "edgeformer alone",
         written="models that read pictures and text", verified="trial of its own, behind the other two",
         read_by=(EDGEFORMER, TRANSFORMERS_JS),
     ),

@@ -193,7 +193,7 @@ def picture_graphs(config: PictureTextConfig) -> dict[str, GraphSpec]:
 
 
 def _encoder_inputs(config: EncoderConfig | VisionConfig, length: str) -> tuple[TensorSpec, ...]:
-    if isinstance(config, VisionConfig):
+    if config.kind == "vision":
         return tuple(config.inputs(tiled=False))
     if config.audio is not None:
         return tuple(audio_inputs(config.audio.mel_bins, 2 * config.context_length))

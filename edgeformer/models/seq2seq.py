@@ -1,15 +1,21 @@
 """Encoder-decoder: an encoder, and a decoder with cross-attention to its states."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from edgeformer.config import Seq2SeqConfig, VisionConfig
+from edgeformer.config import Seq2SeqConfig
 from edgeformer.layers import Cache
 from edgeformer.models.decoder import Decoder
 from edgeformer.models.encoder import Encoder
 from edgeformer.models.pictures.vision import VisionEncoder
+
+ENCODERS: dict[str, Callable[[Any, torch.dtype], Encoder | VisionEncoder]] = {
+    "encoder": Encoder, "vision": VisionEncoder,
+}  # fmt: skip
+"""Encoders by the kind of their configs: of texts and spectrograms, and of pictures."""
 
 
 class Seq2Seq(nn.Module):
@@ -18,11 +24,7 @@ class Seq2Seq(nn.Module):
     def __init__(self, config: Seq2SeqConfig, dtype: torch.dtype = torch.float32):
         super().__init__()
         self.config = config
-        self.encoder: Encoder | VisionEncoder
-        if isinstance(config.encoder, VisionConfig):
-            self.encoder = VisionEncoder(config.encoder, dtype)
-        else:
-            self.encoder = Encoder(config.encoder, dtype)
+        self.encoder: Encoder | VisionEncoder = ENCODERS[config.encoder.kind](config.encoder, dtype)
         self.decoder = Decoder(config.decoder, dtype, source_size=config.encoder.hidden_size)
         if config.shared_embedding:
             shared = self.encoder.embedding.weight

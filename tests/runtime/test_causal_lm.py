@@ -243,7 +243,7 @@ def test_a_prompt_takes_the_logits_of_its_last_token_alone(model, monkeypatch):
 def test_without_the_optional_input_all_logits_are_returned(tiny_llama_bundle, monkeypatch):
     """As a graph of another exporter: what it returns is cut here."""
     whole = load(tiny_llama_bundle)
-    monkeypatch.setattr(session, "with_optional_inputs", lambda graph, options: str(graph))
+    monkeypatch.setattr(session, "with_optional_inputs", lambda graph, options, content: str(graph))
     plain = load(tiny_llama_bundle)
     assert [each.name for each in plain.session.get_overridable_initializers()] == []
     assert [each.name for each in whole.session.get_overridable_initializers()] == [LOGITS_START]

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgeformer.config import Seq2SeqConfig, VisionConfig
+from edgeformer.config import Seq2SeqConfig
 from edgeformer.export.graph.tensors import to_numpy
 from edgeformer.export.parity import feeding
 from edgeformer.export.parity.feeding import Graph, Side
@@ -103,7 +103,7 @@ class EncoderDecoderTrial(TextTrial):
     def _source(self, index: int) -> Array:
         """Return random tokens, shorter for each index; of speech and pictures, noise of the one size that is read."""
         encoder = self.config.encoder
-        if isinstance(encoder, VisionConfig):
+        if encoder.kind == "vision":
             [grid] = encoder.sample_grids
             return np.random.default_rng(index).standard_normal(encoder.values_shape(grid), np.float32)
         if encoder.audio is not None:
