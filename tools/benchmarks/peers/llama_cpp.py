@@ -29,6 +29,9 @@ FILE = "model.gguf"
 SOURCE = "LLAMA_CPP_SOURCE"
 """The environment variable with the folder of llama.cpp's source."""
 
+BATCH = 2048
+"""Tokens of a call at most: llama.cpp's default of n_batch."""
+
 FILE_TYPES = {"int4": llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_0, "int8": llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0}
 
 TENSORS = {
@@ -214,10 +217,11 @@ def load(checkpoint: Path, folder: Path, precision: str, threads: int) -> Genera
         def tokens() -> Iterator[int]:
             ids = prompt
             while True:
-                # Only the last token's logits are computed, and the batch fits in one: n_batch is 2048.
-                held = (llama_cpp.llama_token * len(ids))(*ids)  # the batch points at this array and does not own it
-                if llama_cpp.llama_decode(context, llama_cpp.llama_batch_get_one(held, len(ids))):
-                    raise RuntimeError("llama_decode failed; its output is above.")
+                # Only the last token's logits are computed.
+                for part in (ids[first : first + BATCH] for first in range(0, len(ids), BATCH)):
+                    held = (llama_cpp.llama_token * len(part))(*part)  # a batch points at it and does not own it
+                    if llama_cpp.llama_decode(context, llama_cpp.llama_batch_get_one(held, len(part))):
+                        raise RuntimeError("llama_decode failed; its output is above.")
                 logits = np.ctypeslib.as_array(llama_cpp.llama_get_logits_ith(context, -1), (vocab_size,))
                 ids = [int(logits.argmax())]
                 yield ids[0]
@@ -230,7 +234,7 @@ def load(checkpoint: Path, folder: Path, precision: str, threads: int) -> Genera
 
 
 def load_logits(checkpoint: Path, folder: Path, precision: str, threads: int) -> Logits:
-    """Open the file for logits. A text has to fit into one batch (n_batch is 2048 tokens)."""
+    """Open the file for logits. A text has to fit into one batch (BATCH tokens)."""
     model, vocab_size = open_model(folder)
 
     def read(text: list[int]) -> NDArray[Any]:
