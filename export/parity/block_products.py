@@ -2,7 +2,7 @@
 
     y = MatMulNBits(x, integers, scales, zero points)   becomes   y = MatMul(x, W),  W = (integers − zeros) · scales
 
-Without prepacked weights, onnxruntime dequantizes each matrix in every run, and a verification has a hundred runs of
+Without prepacked weights, onnxruntime dequantizes each matrix in every run, and a verification has many runs of
 one token. Here each is dequantized once, by numpy. That onnxruntime reads the same matrix out of the file is proved by
 its own kernel: both products of PROBES normal random rows are compared, and where they differ the node stays as it is.
 """
@@ -31,8 +31,8 @@ PROBES = 4
 """Random rows that both products are compared on."""
 
 CLOSE = 1e-5
-"""Largest difference of both, over the length of a row times that of a column of W. Float32 sums of 10⁴ products differ
-by 1e-6; one integer of a matrix that is off by one, by 1e-3 of the length of 250 weights."""
+"""Largest difference of both, over the length of a row times that of a column of W. Float32 sums of the tested sizes
+stay below it; one integer, zero point or scale that is off does not (tests/export/test_block_products.py)."""
 
 Matrix = NDArray[np.float32]
 

@@ -11,7 +11,7 @@ from edgeformer.export.parity.block_products import BlockProducts
 from edgeformer.runtime.sessions import session
 
 INPUTS, OUTPUTS = 80, 24
-"""Of the products: two and a half blocks of 32 weights."""
+"""Both products have this size; a row of inputs is two and a half blocks of 32 weights."""
 
 
 def tensors(bits, block, symmetric, seed=0):
