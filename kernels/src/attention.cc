@@ -298,8 +298,9 @@ class Attention {
   void attend_block(std::size_t row, int kv_head, int token, int tokens) {
     const AttentionRows rows = rows_of(row, kv_head, token, tokens);
     AttentionMemory& memory = attention_memory_of_thread();
-    const std::size_t size = static_cast<std::size_t>(rows.rows) * (shape_.head_dim + 2);
-    const AttentionSums sums = sums_at(memory.sums.at_least(size), rows.rows, shape_.head_dim);
+    const int whole = whole_tiles(rows.rows);
+    const std::size_t size = static_cast<std::size_t>(whole) * (shape_.head_dim + 2);
+    const AttentionSums sums = sums_at(memory.sums.at_least(size), whole, shape_.head_dim);
     level_.attend_many(rows, sums, memory.work.at_least(attention_scratch(rows.rows, shape_.head_dim)));
     const std::size_t stride = static_cast<std::size_t>(shape_.query_heads) * shape_.head_dim;
     divide_by_weights(rows, sums, in_.sinks != nullptr ? in_.sinks + kv_head * group() : nullptr,
@@ -318,6 +319,7 @@ class Attention {
 }  // namespace
 
 const Level& level_for(int head_dim, const Level& best) {
+  if (best.runs_here() && head_dim % best.lanes() == 0) return best;
   const auto all = levels();
   for (auto at = std::find(all.begin(), all.end(), &best); at != all.end(); ++at) {
     if ((*at)->runs_here() && head_dim % (*at)->lanes() == 0) return **at;

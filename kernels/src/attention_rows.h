@@ -47,13 +47,18 @@ inline constexpr int kKeysAtOnce = 64;
 // Sums over keys `begin` to `end`, at most kKeysAtOnce, of rows of one token, which sees all of these.
 using AttendOne = void (*)(const AttentionRows&, int begin, int end, const AttentionSums&);
 
+// Rows of a tile of a unit of matrix tiles, which writes all of them; so there is memory for whole tiles.
+inline constexpr int kTileRowsOfUnit = 16;
+constexpr int whole_tiles(int rows) { return (rows + kTileRowsOfUnit - 1) / kTileRowsOfUnit * kTileRowsOfUnit; }
+
 // Sums over all keys that rows see. scratch: attention_scratch(rows, head_dim) floats on a cache line.
 using AttendMany = void (*)(const AttentionRows&, const AttentionSums&, float* scratch);
 
 // Scores of the rows, and keys as columns; keys and values as floats where they are not; pairs of values and queries, of
 // which the last ones are written in whole vectors.
 constexpr std::size_t attention_scratch(int rows, int head_dim) {
-  return static_cast<std::size_t>(kKeysAtOnce) * (rows + 3 * head_dim + 1) + static_cast<std::size_t>(rows) * head_dim;
+  const std::size_t whole = whole_tiles(rows);
+  return kKeysAtOnce * (whole + 3 * head_dim + 1) + whole * head_dim;
 }
 
 // to = x times 1 / scales, rounded to the nearest integer, ties to even, from -128 to 127; any integer of what is not a

@@ -45,6 +45,7 @@ struct Level {
   int columns;    // outputs of a panel
   int byte_bias;  // see Panels
   int tile_rows;  // the most rows of a tile
+  int unit_rows;  // the same for a unit of matrix tiles, or 0
   QuantizeRow quantize_row;
   MultiplyRow multiply_row;
   MultiplyRows multiply_rows;
@@ -60,6 +61,11 @@ struct Level {
   MultiplyPerToken multiply_per_token;
 
   int lanes() const { return columns / 2; }  // floats of a vector
+
+  // The rows of a product that fit in one tile of vectors take less time there than in the unit.
+  TileForm tiles(std::size_t rows) const {
+    return rows > static_cast<std::size_t>(tile_rows) && unit_rows > 0 ? TileForm{unit_rows, true} : TileForm{tile_rows, false};
+  }
 };
 
 // Levels of this build, the fastest first. The last one is plain C++ and runs everywhere.

@@ -3,18 +3,35 @@
 #include <array>
 #include <cstdlib>
 
+#if defined(__x86_64__) || defined(_M_X64)
+#include "x86.h"
+#endif
+
 namespace edgeformer {
 
 std::span<const Level* const> levels() {
   static constexpr std::array all{
 #if defined(__x86_64__) || defined(_M_X64)
-      &kAvx512Bf16Level, &kAvx512Level, &kAvx2VnniLevel, &kAvx2Level,
+      &kAmxLevel, &kAvx512Bf16Level, &kAvx512Level, &kAvx2VnniLevel, &kAvx2Level,
 #elif defined(__aarch64__) || defined(_M_ARM64)
       &kNeonI8mmLevel, &kNeonLevel,
 #endif
       &kPlainLevel};
   return all;
 }
+
+namespace {
+
+// A level that a faster one follows.
+bool is_slow_here([[maybe_unused]] const Level& level) {
+#if defined(__x86_64__) || defined(_M_X64)
+  return &level == &kAvx512Bf16Level && !x86_has_fast_bf16();
+#else
+  return false;
+#endif
+}
+
+}  // namespace
 
 const Level* find_level(std::string_view name) {
   for (const Level* level : levels()) {
@@ -31,7 +48,7 @@ const Level& best_level() {
       return level == nullptr ? kPlainLevel : *level;
     }
     for (const Level* level : levels()) {
-      if (level->runs_here()) return *level;
+      if (level->runs_here() && !is_slow_here(*level)) return *level;
     }
     return kPlainLevel;
   }();

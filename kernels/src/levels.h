@@ -5,6 +5,6 @@
 
 namespace edgeformer {
 
-extern const Level kAvx512Bf16Level, kAvx512Level, kAvx2VnniLevel, kAvx2Level, kNeonI8mmLevel, kNeonLevel, kPlainLevel;
+extern const Level kAmxLevel, kAvx512Bf16Level, kAvx512Level, kAvx2VnniLevel, kAvx2Level, kNeonI8mmLevel, kNeonLevel, kPlainLevel;
 
 }  // namespace edgeformer

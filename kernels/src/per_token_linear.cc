@@ -68,7 +68,7 @@ void PerTokenLinear::run(const float* x, std::size_t rows, float* y, Parallel& p
 
 Activations PerTokenLinear::rounded(const float* x, std::size_t rows, ActivationBuffer& buffer,
                                     Parallel& parallel) const {
-  const Activations activations = buffer.make(rows, tile_rows_of(rows, level_.tile_rows), panels_);
+  const Activations activations = buffer.make(rows, level_.tiles(rows), panels_);
   Serial serial;
   Parallel& few = rows <= kRowsAtOnce ? serial : parallel;
   few.run((rows + kRowsAtOnce - 1) / kRowsAtOnce, Task([&](std::size_t chunk) {

@@ -52,7 +52,7 @@ QuantizedLinear::QuantizedLinear(Panels panels, const Level& level, std::optiona
 void QuantizedLinear::run(const float* x, std::size_t rows, float* y, Parallel& parallel) const {
   if (rows == 0) return;
   static thread_local ActivationBuffer buffer;
-  const Activations activations = buffer.make(rows, tile_rows_of(rows, level_.tile_rows), panels_);
+  const Activations activations = buffer.make(rows, level_.tiles(rows), panels_);
   Serial serial;
   Parallel& few = rows <= kRowsAtOnce ? serial : parallel;
   few.run((rows + kRowsAtOnce - 1) / kRowsAtOnce, Task([&](std::size_t chunk) {

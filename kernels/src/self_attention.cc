@@ -57,8 +57,8 @@ class SelfAttention {
                              copy_keys(row, kv_head, keys, memory), copy_values(row, kv_head, keys, memory), keys,
                              shape_.causal, shape_.window, shape_.softcap, bias, in_.bias_head_stride,
                              in_.bias_token_stride};
-    const AttentionSums sums =
-        sums_at(memory.sums.at_least(static_cast<std::size_t>(rows.rows) * (d + 2)), rows.rows, d);
+    const int whole = whole_tiles(rows.rows);
+    const AttentionSums sums = sums_at(memory.sums.at_least(static_cast<std::size_t>(whole) * (d + 2)), whole, d);
     level_.attend_many(rows, sums, memory.work.at_least(attention_scratch(rows.rows, d)));
     const float* sinks = in_.sinks != nullptr ? in_.sinks + kv_head * group() : nullptr;
     divide_by_weights(rows, sums, sinks, nullptr, output, stride);

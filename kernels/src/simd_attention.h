@@ -10,6 +10,7 @@
 #include "attention_rows.h"
 #include "half.h"
 #include "simd_math.h"
+#include "tile_products.h"
 
 namespace edgeformer {
 
@@ -277,6 +278,67 @@ void multiply_matrices(const Tile& whole, int rows, int columns) {
   }
 }
 
+// How a prompt's attention multiplies matrices: numbers of a word, rows that are multiplied together, which are all where
+// that is 0, rows that are where they see different keys, and the product.
+template <class V>
+struct OfFloats {
+  static constexpr int kNumbers = 1, kRows = 0, kRowsApart = V::kTileRows;
+  template <bool kAdds>
+  void multiply(const Tile& tile, int rows, int columns) {
+    multiply_matrices<V, kAdds, false>(tile, rows, columns);
+  }
+};
+
+template <class V>
+struct OfPairs {
+  static constexpr int kNumbers = 2, kRows = 0, kRowsApart = V::kTileRows;
+  template <bool kAdds>
+  void multiply(const Tile& tile, int rows, int columns) {
+    multiply_matrices<V, kAdds, true>(tile, rows, columns);
+  }
+};
+
+// By a unit of matrix tiles, to whole tiles of rows: those behind the last may be written, and mean nothing.
+template <HasTiles V>
+class OfPairs<V> {
+  using T = typename V::Tiles;
+
+ public:
+  static constexpr int kNumbers = 2, kRows = 2 * kTileRowsOfUnit, kRowsApart = kRows;
+  static_assert(T::kRows == kTileRowsOfUnit);
+
+  OfPairs() = default;
+  OfPairs(const OfPairs&) = delete;
+  OfPairs& operator=(const OfPairs&) = delete;
+  ~OfPairs() {
+    if (words_ > 0) T::release();
+  }
+
+  template <bool kAdds>
+  void multiply(const Tile& whole, int rows, int columns) {
+    constexpr std::size_t kBytes = sizeof(float);
+    const int words = words_at_once<T>(whole.depth);
+    if (words != words_) T::configure(T::kRows, words, V::kLanes);
+    words_ = words;
+    const auto nothing = [] {};
+    for (int row = 0; row < rows; row += 2 * T::kRows) {
+      for (int column = 0; column < columns; column += 2 * V::kLanes) {
+        const TileProduct product{whole.a + row * whole.a_stride, whole.b + column, whole.c + row * whole.c_stride + column,
+                                  whole.a_stride * kBytes, whole.b_stride * kBytes, whole.c_stride * kBytes,
+                                  T::kRows, whole.depth, words};
+        const bool two_tiles = row + T::kRows < rows, two_vectors = column + V::kLanes < columns;
+        if (two_tiles && two_vectors) multiply_tiles<V, Words::kPairs, kAdds, true, true>(product, nothing);
+        if (two_tiles && !two_vectors) multiply_tiles<V, Words::kPairs, kAdds, true, false>(product, nothing);
+        if (!two_tiles && two_vectors) multiply_tiles<V, Words::kPairs, kAdds, false, true>(product, nothing);
+        if (!two_tiles && !two_vectors) multiply_tiles<V, Words::kPairs, kAdds, false, false>(product, nothing);
+      }
+    }
+  }
+
+ private:
+  int words_ = 0;  // that the unit is configured for
+};
+
 // Keys as columns, [head_dim][kKeysAtOnce]. Columns behind the last are copies of it.
 template <class V>
 void transpose_keys(const float* keys, int count, int head_dim, float* columns) {
@@ -292,6 +354,11 @@ void transpose_keys(const float* keys, int count, int head_dim, float* columns) 
       for (int j = 0; j < V::kLanes; ++j) V::store(columns + (i + j) * kKeysAtOnce + first, square[j]);
     }
   }
+}
+
+template <class V>
+constexpr int whole_vectors(int count) {
+  return (count + V::kLanes - 1) / V::kLanes * V::kLanes;
 }
 
 // Pairs of rows' numbers: [rows][size / 2], of size numbers each.
@@ -322,7 +389,8 @@ void pair_keys(const float* keys, int count, int head_dim, float* columns) {
   }
 }
 
-// Pairs of neighbouring values, [count / 2][head_dim]. The last of an odd count is paired with itself.
+// Pairs of neighbouring values, [count / 2][head_dim], in whole vectors of values. The last of an odd count is paired with
+// itself, and behind it are zeros.
 template <class V>
 void pair_values(const float* values, int count, int head_dim, float* pairs) {
   for (int key = 0; key < count; key += 2, values += 2 * head_dim) {
@@ -331,6 +399,8 @@ void pair_values(const float* values, int count, int head_dim, float* pairs) {
       V::store(pairs, V::pair_rows(V::load(values + i), V::load(next + i)));
     }
   }
+  const int behind = (whole_vectors<V>(count) - count) / 2 * head_dim;
+  std::fill(pairs, pairs + behind, 0.0f);
 }
 
 // Scores of a row become weights, and what was summed before is made to fit a new largest score.
@@ -364,16 +434,15 @@ struct KeysOfBlock {
   bool by_all;  // whether all rows see all of them
 };
 
-// Adds the values of a block to the sums of `count` rows from `row` on. queries: of these rows, as columns are.
-template <class V, bool kPairs>
+// Adds the values of a block to the sums of `count` rows from `row` on. queries: of these rows, as columns are. M: OfFloats or
+// OfPairs.
+template <class V, class M>
 void attend_block(const AttentionRows& rows, const KeysOfBlock& block, const float* queries, int row, int count,
-                  const AttentionSums& to, float* scores) {
-  constexpr int kOfPair = kPairs ? 2 : 1;
-  const int head_dim = rows.head_dim, end = block.begin + block.seen;
-  const int width = (block.seen + V::kLanes - 1) / V::kLanes * V::kLanes;
-  const std::size_t of_queries = head_dim / kOfPair, of_keys = kKeysAtOnce, of_outputs = head_dim;
-  multiply_matrices<V, false, kPairs>(
-      {queries, block.columns, scores, of_queries, of_keys, of_keys, head_dim / kOfPair}, count, width);
+                  const AttentionSums& to, float* scores, M& matrices) {
+  const int head_dim = rows.head_dim, end = block.begin + block.seen, width = whole_vectors<V>(block.seen);
+  const std::size_t of_queries = head_dim / M::kNumbers, of_keys = kKeysAtOnce, of_outputs = head_dim;
+  matrices.template multiply<false>(
+      {queries, block.columns, scores, of_queries, of_keys, of_keys, head_dim / M::kNumbers}, count, width);
   for (int each = 0; each < count; ++each) {
     float* of_row = scores + each * of_keys;
     finish_scores<V>(rows, row + each, block.begin, end, of_row);
@@ -381,22 +450,24 @@ void attend_block(const AttentionRows& rows, const KeysOfBlock& block, const flo
       hide_keys(rows, (row + each) / rows.heads, block.begin, end, width, of_row);
     }
     weigh_scores<V>(to, row + each, of_row, width, head_dim);
-    if constexpr (kPairs) pair_numbers<V>(of_row, width, of_row);
+    if constexpr (M::kNumbers == 2) pair_numbers<V>(of_row, width, of_row);
   }
-  multiply_matrices<V, true, kPairs>({scores, block.values, to.outputs + row * of_outputs, of_keys, of_outputs, of_outputs,
-                                      (block.seen + kOfPair - 1) / kOfPair},
-                                     count, head_dim);
+  // Floats are read where they are, and behind the last value may be anything.
+  const int depth = M::kNumbers == 2 ? width / 2 : block.seen;
+  matrices.template multiply<true>(
+      {scores, block.values, to.outputs + row * of_outputs, of_keys, of_outputs, of_outputs, depth}, count, head_dim);
 }
 
-// kPairs: products are of bfloat16, sums of floats.
-template <class V, bool kPairs>
+template <class V, class M>
 void attend_blocks(const AttentionRows& rows, const AttentionSums& to, float* scratch) {
+  constexpr bool kPairs = M::kNumbers == 2;
   const int head_dim = rows.head_dim, last_token = (rows.rows - 1) / rows.heads;
   const int end = rows.end_of_keys(last_token);
   const std::size_t of_elements = static_cast<std::size_t>(head_dim) * kKeysAtOnce;
-  const std::size_t of_queries = kPairs ? head_dim / 2 : head_dim;
+  const std::size_t of_queries = head_dim / M::kNumbers;
   float *columns = scratch, *widened = columns + of_elements, *scores = widened + of_elements;
-  float *paired_values = scores + static_cast<std::size_t>(rows.rows) * kKeysAtOnce;
+  float *paired_values = scores + static_cast<std::size_t>(whole_tiles(rows.rows)) * kKeysAtOnce;
+  M matrices;
   const float* queries = rows.queries;
   if constexpr (kPairs) {
     float* paired = paired_values + of_elements;
@@ -419,13 +490,13 @@ void attend_blocks(const AttentionRows& rows, const AttentionSums& to, float* sc
     }
     const bool all_seen = rows.end_of_keys(0) >= begin + keys && rows.first_key(last_token) <= begin;
     // Where tokens see different keys, a tile of rows is multiplied with those of its last token alone.
-    const int at_once = all_seen ? rows.rows : V::kTileRows;
+    const int at_once = !all_seen ? M::kRowsApart : M::kRows > 0 ? M::kRows : rows.rows;
     for (int row = 0; row < rows.rows; row += at_once) {
       const int count = std::min(at_once, rows.rows - row);
       const int seen = std::min(rows.end_of_keys((row + count - 1) / rows.heads) - begin, keys);
       if (seen <= 0) continue;
-      attend_block<V, kPairs>(rows, {columns, values, begin, seen, all_seen}, queries + row * of_queries, row, count, to,
-                              scores);
+      attend_block<V, M>(rows, {columns, values, begin, seen, all_seen}, queries + row * of_queries, row, count, to, scores,
+                         matrices);
     }
   }
 }
@@ -436,9 +507,9 @@ void attend_many(const AttentionRows& rows, const AttentionSums& to, float* scra
   std::fill(to.weights, to.weights + rows.rows, 0.0f);
   std::fill(to.largest, to.largest + rows.rows, kNoScore);
   if constexpr (HasPairs<V>) {
-    if (rows.may_round) return attend_blocks<V, true>(rows, to, scratch);
+    if (rows.may_round) return attend_blocks<V, OfPairs<V>>(rows, to, scratch);
   }
-  attend_blocks<V, false>(rows, to, scratch);
+  attend_blocks<V, OfFloats<V>>(rows, to, scratch);
 }
 
 template <class V>

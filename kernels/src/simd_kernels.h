@@ -48,7 +48,11 @@ void quantize_block(const float* x, int size, int block, std::size_t stride, std
     const typename V::Ints rounded = V::round(scaled);
     alignas(kCacheLine) std::int8_t bytes[V::kLanes];
     V::store_narrow(bytes, rounded);
-    for (int word = 0; word < V::kLanes / 4; ++word) std::memcpy(words + word * stride, bytes + 4 * word, 4);
+    if (stride == 4) {
+      std::memcpy(words, bytes, V::kLanes);
+    } else {
+      for (int word = 0; word < V::kLanes / 4; ++word) std::memcpy(words + word * stride, bytes + 4 * word, 4);
+    }
     sum_lanes = V::add(sum_lanes, rounded);
   }
   sum = V::reduce_add(sum_lanes);

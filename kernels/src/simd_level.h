@@ -7,12 +7,22 @@
 #include "simd_gemm.h"
 #include "simd_kernels.h"
 #include "simd_per_token.h"
+#include "tile_products.h"
 
 namespace edgeformer {
 
 template <class V>
+constexpr int unit_rows() {
+  if constexpr (HasTiles<V>) {
+    return V::Tiles::kRows;
+  } else {
+    return 0;
+  }
+}
+
+template <class V>
 constexpr Level level_of(const char* name, bool (*runs_here)()) {
-  return {name,           runs_here,       2 * V::kLanes,    V::kByteBias,   V::kTileRows, quantize_row<V, false>,
+  return {name,           runs_here,       2 * V::kLanes,    V::kByteBias,   V::kTileRows, unit_rows<V>(), quantize_row<V, false>,
           multiply_row<V>, multiply_rows<V>, attend_one<V>, attend_many<V>, rotate<V>, round_to_int8<V>,
           round_to_half<V>, gate_numbers<V>, add_and_norm<V>, add_and_layer_norm<V>, quantize_row<V, true>, multiply_per_token<V>};
 }

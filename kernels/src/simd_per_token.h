@@ -5,8 +5,12 @@
 #include "simd_gate.h"
 #include "simd_integers.h"
 #include "simd_kernels.h"
+#include "tile_products.h"
 
 namespace edgeformer {
+
+// The most rows of a tile, or of two tiles of a unit.
+inline constexpr int kMostRowsAtOnce = 32;
 
 // Rows times one panel: values, and the bias if there is one, in results [kRows][columns]. fetch: whether the weights are
 // read for the first time.
@@ -81,21 +85,58 @@ void finish_tile(const float* results, int rows, int columns, float* y, std::siz
   }
 }
 
+// The same tile, or two of them, by a unit of matrix tiles.
 template <class V>
-void multiply_per_token(const Panels& panels, const Activations& x, int begin, int end, int rows, const Finish& finish,
-                        float* y) {
+void multiply_per_token_tiles(const Panels& panels, int panel, const Activations& x, int row, int rows, const float* bias,
+                              float* results) {
+  constexpr int kColumns = 2 * V::kLanes;
+  alignas(kCacheLine) std::int32_t sums[2 * V::Tiles::kRows * kColumns];
+  const int words = panels.block() / 4;
+  const std::size_t to_row = panels.block(), to_word = 4 * kColumns;
+  multiply_panel<V, Words::kUnsigned>({x.values_of(row, 0), panels.panel(panel), sums, to_row, to_word, to_word, x.tile_rows,
+                                       words, words_at_once<typename V::Tiles>(words)},
+                                      rows > x.tile_rows, [] {});
+  for (int half = 0; half < kColumns; half += V::kLanes) {
+    const typename V::Floats of_columns = V::load(panels.factors(panel) + half);
+    const typename V::Floats plus = bias ? V::load(bias + half) : V::splat(0.0f);
+    for (int each = 0; each < rows; ++each) {
+      const typename V::Ints all = V::add(V::load(sums + each * kColumns + half), V::splat(x.offsets[row + each]));
+      const typename V::Floats value = V::multiply(V::to_floats(all), of_columns);
+      V::store(results + each * kColumns + half, V::multiply_add(value, V::splat(x.scales[row + each]), plus));
+    }
+  }
+}
+
+template <class V, bool kByUnit>
+void multiply_per_token_of(const Panels& panels, const Activations& x, int begin, int end, int rows, const Finish& finish,
+                           float* y) {
   static constexpr auto tiles = per_token_tiles_of<V>(std::make_integer_sequence<int, V::kTileRows>());
-  alignas(kCacheLine) float results[V::kTileRows * 2 * V::kLanes];
+  alignas(kCacheLine) float results[kMostRowsAtOnce * 2 * V::kLanes];
+  const int at_once = kByUnit ? 2 * x.tile_rows : x.tile_rows;
+  [[maybe_unused]] const TilesInUse<V, kByUnit> in_use(x.tile_rows, panels.block() / 4);
   for (int panel = begin; panel < end; ++panel) {
     const int column = panel * panels.columns(), columns = std::min(panels.columns(), panels.outputs() - column);
     const float* bias = finish.bias ? finish.bias + column : nullptr;
-    for (int row = 0; row < rows; row += x.tile_rows) {
-      const int of_tile = std::min(x.tile_rows, rows - row);
-      tiles[of_tile - 1](panels, panel, x, row, bias, row == 0, results);
+    for (int row = 0; row < rows; row += at_once) {
+      const int of_tile = std::min(at_once, rows - row);
+      if constexpr (kByUnit) {
+        multiply_per_token_tiles<V>(panels, panel, x, row, of_tile, bias, results);
+      } else {
+        tiles[of_tile - 1](panels, panel, x, row, bias, row == 0, results);
+      }
       float* to = y + static_cast<std::size_t>(row) * panels.outputs() + column;
       finish_tile<V>(results, of_tile, columns, to, panels.outputs(), finish);
     }
   }
+}
+
+template <class V>
+void multiply_per_token(const Panels& panels, const Activations& x, int begin, int end, int rows, const Finish& finish,
+                        float* y) {
+  if constexpr (HasTiles<V>) {
+    if (x.by_rows) return multiply_per_token_of<V, true>(panels, x, begin, end, rows, finish, y);
+  }
+  multiply_per_token_of<V, false>(panels, x, begin, end, rows, finish, y);
 }
 
 }  // namespace edgeformer

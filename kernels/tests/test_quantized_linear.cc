@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "check.h"
+#include "tested_levels.h"
 #include "oracle.h"
 #include "random_weights.h"
 #include "team.h"
@@ -130,7 +131,7 @@ void check_refusals() {
 int main(int argc, char** argv) {
   check_refusals();
   check_that_faults_are_seen();
-  for (const Level* level : levels()) {
+  for (const Level* level : tested_levels()) {
     if (argc > 1 && std::strcmp(argv[1], level->name)) continue;
     if (!level->runs_here()) {
       std::printf("%s does not run here\n", level->name);

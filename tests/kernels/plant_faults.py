@@ -19,15 +19,17 @@ def copy_of_sources(folder, *changes):
 
 
 def compile_file(built, source, file, *, optimize=False):
-    """Compile a file of a copy of the sources as CMake compiled the original, and return the object.
+    """Compile a file over a copy of the sources as CMake compiled the original, and return the object.
 
-    optimize: for a library that models run with. For a program of the tests, optimising takes longer than it saves.
+    file: one of kernels/src, or one of kernels/tests that includes what is there. optimize: for a library that models run with. For a program of the tests, optimising takes longer than it saves.
     """
     commands = json.loads((built / "compile_commands.json").read_text())
-    command = next(each for each in commands if each["file"].endswith(f"/kernels/src/{file}"))["command"]
+    folder = KERNELS / ("src" if (KERNELS / "src" / file).exists() else "tests")
+    command = next(each for each in commands if each["file"].endswith(f"/kernels/{folder.name}/{file}"))["command"]
     words = shlex.split(command)
     made = source / f"{file}.o"
-    words[words.index("-o") :] = ["-O2" if optimize else "-O0", "-o", str(made), "-c", str(source / file)]
+    words[words.index("-o") :] = ["-O2" if optimize else "-O0", "-o", str(made), "-c"]
+    words.append(str((source if folder.name == "src" else folder) / file))
     words.insert(1, f"-I{source}")
     subprocess.run(words, check=True, cwd=built)
     return made
@@ -39,7 +41,8 @@ def link_program(built, program, objects, folder, *options):
     options: for the compiler, where it builds for another processor.
     """
     test = built / f"CMakeFiles/test_{program}.dir/tests/test_{program}.cc.o"
-    return _link([*options, *objects, test, built / "libkernels.a"], folder / f"test_{program}")
+    libraries = [built / "libtested_levels.a", built / "libkernels.a"]
+    return _link([*options, *objects, test, *libraries], folder / f"test_{program}")
 
 
 def link_library(built, objects, folder):

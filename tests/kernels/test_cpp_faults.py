@@ -30,6 +30,9 @@ class Fault(NamedTuple):
 PAIRS = "level_avx512_bf16.cc"
 """The file of the level that multiplies pairs of bfloat16."""
 
+UNIT = "level_plain_tiles.cc"
+"""The file of the level with a unit of matrix tiles in plain C++, which runs everywhere."""
+
 ROWS = "std::min(rows, (part + 1) * tiles / parts * tile);"
 FAULTS = {
     "rows of a batch that are rounded otherwise than one alone": Fault(
@@ -227,6 +230,41 @@ FAULTS = {
         "i < end; ++i) {\n          const",
         "i + 1 < end; ++i) {\n          const",
     ),
+    "sums of a unit that are not added behind the last block": Fault(
+        "quantized_linear",
+        "simd_gemm.h",
+        "is_centred() ? add_sums<true>(sums_.count) : add_sums<false>(sums_.count);",
+        "",
+        UNIT,
+    ),
+    "a block of a unit times the activations of the next": Fault(
+        "quantized_linear", "simd_gemm.h", "multiply_last(index - 1, rows)", "multiply_last(index, rows)", UNIT
+    ),
+    "weights of a unit that stay 16 times as large": Fault(
+        "quantized_linear", "simd_gemm.h", "V::splat(1.0f / 16)", "V::splat(1.0f)", UNIT
+    ),
+    "sums of a unit without the zero point": Fault(
+        "quantized_linear", "simd_gemm.h", "V::splat(start_of(block.zero_points, offset))", "V::splat(0)", UNIT
+    ),
+    "the second tile of a unit times the rows of the first": Fault(
+        "per_token_linear",
+        "tile_products.h",
+        "rows + product.of_tile * product.row_stride",
+        "rows",
+        UNIT,
+    ),
+    "words of a unit that are multiplied twice": Fault(
+        "per_token_linear", "tile_products.h", "columns += product.words_at_once * to_word;", "", UNIT
+    ),
+    "values behind the last key that are not zero": Fault(
+        "attention", "simd_attention.h", "std::fill(pairs, pairs + behind, 0.0f);", "", UNIT
+    ),
+    "sums over keys that a unit forgets": Fault(
+        "attention", "tile_products.h", "if constexpr (kAdds) {", "if constexpr (false) {", UNIT
+    ),
+    "a unit that is not told of other words": Fault(
+        "attention", "simd_attention.h", "if (words != words_) T::configure", "if (words_ == 0) T::configure", UNIT
+    ),
 }
 """Faults that the tests in C++ must find."""
 
@@ -240,9 +278,12 @@ def test_faults_change_code_that_is_there(name):
 
 @pytest.fixture(scope="module")
 def level(built):
-    """Return the file of the SIMD level that the programs test first here: a fault in a header is planted in it."""
+    """Return the file of the SIMD level that the programs test first here: a fault in a header is planted in it.
+
+    Not that of AMX, which leaves most products to a unit of matrix tiles.
+    """
     said = subprocess.run([built / "test_gate"], capture_output=True, text=True, check=True).stdout
-    name = re.search(r"^(\S+) is right$", said, re.MULTILINE).group(1)
+    name = next(name for name in re.findall(r"^(\S+) is right$", said, re.MULTILINE) if name != "amx")
     return {"avx512-vnni": "level_avx512.cc"}.get(name, f"level_{name.replace('-', '_')}.cc")
 
 
