@@ -1,19 +1,32 @@
 // Every level that runs here against plain loops in float64: groups, windows, soft-caps, sinks, biases, padding, chunks.
+#include <algorithm>
 #include <cstdio>
+#include <limits>
 #include <string_view>
 
 #include "attention_cases.h"
-#include "tested_levels.h"
+#include "attention_work.h"
 #include "team.h"
+#include "tested_levels.h"
 
 using namespace edgeformer;
 
 namespace {
 
+// What a thread's memory has from calls before must not matter.
+void spoil_memory() {
+  constexpr std::size_t kNumbers = 1 << 16;
+  AttentionMemory& memory = attention_memory_of_thread();
+  for (GrowingArray<float>* each : {&memory.work, &memory.sums}) {
+    std::fill_n(each->at_least(kNumbers), kNumbers, std::numeric_limits<float>::quiet_NaN());
+  }
+}
+
 void check(const Level& level, const char* name, const Case& of) {
   const Memory before(of);
   Memory after(of), with_team(of);
   Serial serial;
+  spoil_memory();
   static Team team(3);
   const Level& fits = level_for(of.shape.head_dim, level);
   attend(of.shape, after.inputs, fits, serial);

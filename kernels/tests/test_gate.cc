@@ -6,10 +6,10 @@
 
 #include "activated.h"
 #include "check.h"
-#include "tested_levels.h"
 #include "quantized_linear.h"
 #include "random_weights.h"
 #include "team.h"
+#include "tested_levels.h"
 
 using namespace edgeformer;
 

@@ -8,9 +8,9 @@
 
 #include "activated.h"
 #include "check.h"
-#include "tested_levels.h"
 #include "random_weights.h"
 #include "team.h"
+#include "tested_levels.h"
 
 using namespace edgeformer;
 

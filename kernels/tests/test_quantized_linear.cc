@@ -5,10 +5,10 @@
 #include <limits>
 
 #include "check.h"
-#include "tested_levels.h"
 #include "oracle.h"
 #include "random_weights.h"
 #include "team.h"
+#include "tested_levels.h"
 
 using namespace edgeformer;
 

@@ -5,8 +5,8 @@
 #include <numeric>
 
 #include "attention_cases.h"
-#include "tested_levels.h"
 #include "team.h"
+#include "tested_levels.h"
 
 using namespace edgeformer;
 

@@ -21,7 +21,8 @@ def copy_of_sources(folder, *changes):
 def compile_file(built, source, file, *, optimize=False):
     """Compile a file over a copy of the sources as CMake compiled the original, and return the object.
 
-    file: one of kernels/src, or one of kernels/tests that includes what is there. optimize: for a library that models run with. For a program of the tests, optimising takes longer than it saves.
+    file: one of kernels/src, or one of kernels/tests that includes what is there. optimize: for a library that models
+    run with. For a program of the tests, optimising takes longer than it saves.
     """
     commands = json.loads((built / "compile_commands.json").read_text())
     folder = KERNELS / ("src" if (KERNELS / "src" / file).exists() else "tests")
