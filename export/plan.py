@@ -49,6 +49,8 @@ def make_plan(options: ExportOptions, config: ModelConfig | None) -> ExportPlan:
     if options.adapters:
         _check_adapters(plan, config)
     _check_pictures(plan, config)
+    if options.mtp:
+        _check_mtp(plan, options, config)
     return plan
 
 
@@ -253,3 +255,15 @@ def _check_pictures(plan: ExportPlan, config: ModelConfig | None) -> None:
             f"no check compares keys and values of pictures that are cached as {plan.cache_precision}. Leave "
             f"cache_precision out.{instead}"
         )
+
+
+def _check_mtp(plan: ExportPlan, options: ExportOptions, config: ModelConfig | None) -> None:
+    if config is None:
+        raise ExportError("mtp is for models of edgeformer's own families. Leave mtp out.")
+    if plan.runs_on.on_device or plan.place.ort_format or not plan.place.shared_data:
+        where = plan.runs_on.title if plan.runs_on.on_device else f"the deployment {plan.deployment}"
+        raise ExportError(f"drafts by mtp are for edgeformer's own runtime on the CPU, and not for {where}. Leave mtp out.")
+    if plan.quantized_cache is not None:
+        raise ExportError("drafts by mtp have a cache of floats. Leave mtp out, or cache_precision.")
+    if options.adapters:
+        raise ExportError("no check runs drafts by mtp with adapters. Leave mtp out, or merge the adapter.")

@@ -6,7 +6,7 @@ the value heads that it serves. Source: transformers/models/qwen3_next/modeling_
 """
 
 from edgeformer.config import DecoderConfig
-from edgeformer.families._delta_net import DEFAULTS, DELTA_TENSORS, GATED_TENSORS, PREDICTION, read_gated
+from edgeformer.families._delta_net import DEFAULTS, DELTA_TENSORS, GATED_TENSORS, MTP, PREDICTION, read_gated
 from edgeformer.families._experts import with_experts
 from edgeformer.families._family import Family, Fields, Packed
 from edgeformer.families.llama import TENSORS
@@ -37,4 +37,5 @@ FAMILY = Family(
         "shared_expert_intermediate_size": 512, "num_experts_per_tok": 10, "norm_topk_prob": True,
     },
     ignored_tensors=(PREDICTION,),
+    mtp=MTP,
 )  # fmt: skip
