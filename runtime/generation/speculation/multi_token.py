@@ -38,16 +38,18 @@ class MultiTokenPrediction:
     decoder: of the layer's graph, empty, of one row. states: what `keep_states` returned of the model's decoder. begun:
     tokens of the text whose states nobody has, since they were kept from earlier requests; the layer does without them.
     vocab_size: tokens of the model.
+
+    known: tokens that the layer has read, and that were not drafted.
     """
 
     def __init__(self, decoder: StepRunner, states: NDArray[np.float32], begun: int, vocab_size: int):
-        self._decoder = decoder
+        self.decoder = decoder
+        self.known = 0
         self._begun = begun
         self._states = states[begun:]
         self._predicted = np.empty_like(self._states)
         self._vocab_size = vocab_size
         self._text: list[int] = []
-        self._known = 0  # tokens that the layer has read, and that were not drafted
         decoder.graph.token_states = (
             TokenStates(HIDDEN_STATES, self._states, is_input=True),
             TokenStates(PREDICTED_STATES, self._predicted),
@@ -62,24 +64,28 @@ class MultiTokenPrediction:
     def draft(self, count: int) -> list[int]:
         """Return the most likely tokens, each after those before it."""
         read = len(self._text) - 1 - self._begun
-        count = min(count, self._decoder.cache.capacity - read + 1)
+        count = min(count, self.decoder.cache.capacity - read + 1)
         if count < 1 or read < 1:
             return []
         logits = self._follow(self._text)
         assert logits is not None, "the last token of a text is new"
-        drafted = [int(logits.argmax())]
+        drafted = [self.choose(logits)]
         while len(drafted) < count and drafted[-1] < self._vocab_size:
-            place = int(self._decoder.lengths[0])
+            place = int(self.decoder.lengths[0])
             self._states[place] = self._predicted[place - 1]
-            drafted.append(int(self._decoder.decode_one_token(drafted[-1:])[0].argmax()))
+            drafted.append(self.choose(self.decoder.decode_one_token(drafted[-1:])[0]))
         return drafted if drafted[-1] < self._vocab_size else drafted[:-1]
+
+    def choose(self, logits: Logits) -> int:
+        """Return the token to draft by logits [V]."""
+        return int(logits.argmax())
 
     def _follow(self, text: Sequence[int]) -> Logits | None:
         """Take back what was drafted, and read what is new in the text; return the logits [V] behind it, if any."""
-        decoder, tokens = self._decoder, text[self._begun + 1 :]
-        decoder.cut(0, self._known)
-        missing = tokens[self._known :]
-        self._known = max(len(tokens), self._known)
+        decoder, tokens = self.decoder, text[self._begun + 1 :]
+        decoder.cut(0, self.known)
+        missing = tokens[self.known :]
+        self.known = max(len(tokens), self.known)
         if not missing:
             return None
         if len(missing) == 1:
