@@ -264,8 +264,8 @@ def _check_mtp(plan: ExportPlan, options: ExportOptions, config: ModelConfig | N
         raise ExportError("mtp is for models of edgeformer's own families. Leave mtp out.")
     if plan.runs_on.on_device or plan.place.ort_format or not plan.place.shared_data:
         where = plan.runs_on.title if plan.runs_on.on_device else f"the deployment {plan.deployment}"
-        raise ExportError(f"drafts by mtp are for edgeformer's own runtime on the CPU, and not for {where}. Leave mtp out.")
+        raise ExportError(f"drafts by mtp are for edgeformer's runtime on the CPU, and not for {where}. Leave mtp out.")
     if plan.cache_precision is not None:
-        raise ExportError(f"no check runs drafts by mtp over an {plan.cache_precision} cache. Leave cache_precision out.")
+        raise ExportError(f"no check runs drafts by mtp over {plan.cache_precision} caches. Leave cache_precision out.")
     if options.adapters:
         raise ExportError("no check runs drafts by mtp with adapters. Leave mtp out, or merge the adapter.")

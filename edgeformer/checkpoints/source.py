@@ -218,7 +218,9 @@ def _open_with_mtp(found: FoundModel, context_length: int | None, *, sees: bool)
     """Return a decoder with the layer that drafts tokens. Raises ConfigError for a model without one."""
     if sees:
         instead = text_only_instead(found.hf_config["model_type"])
-        raise ConfigError(f"mtp drafts tokens of texts, and {found.origin} reads pictures, too. Leave mtp out.{instead}")
+        raise ConfigError(
+            f"mtp drafts tokens of texts, and {found.origin} reads pictures, too. Leave mtp out.{instead}"
+        )
     found = find_text_model(found)
     family, config = read_model_config(found.hf_config, context_length)
     family, config = with_mtp(found.hf_config, family_inside(family, found.text_model_of), config)

@@ -37,9 +37,7 @@ class MTPTables:
     hidden_first: bool = False
 
 
-def with_mtp(
-    hf_config: Mapping[str, Any], family: Family, config: ModelConfig
-) -> tuple[Family, DecoderConfig]:
+def with_mtp(hf_config: Mapping[str, Any], family: Family, config: ModelConfig) -> tuple[Family, DecoderConfig]:
     """Return a family and a config with the layer that drafts tokens. hf_config: config.json of the text model.
 
     Raises ConfigError for a model that has none, or one of another form.
@@ -47,7 +45,7 @@ def with_mtp(
     tables, model_type = family.mtp, hf_config["model_type"]
     if tables is None or not isinstance(config, DecoderConfig):
         raise ConfigError(
-            f"mtp is for models with a layer of multi-token prediction, which edgeformer does not know of {model_type}. "
+            f"mtp is for models with a layer of multi-token prediction, and edgeformer does not know of {model_type}. "
             "Leave mtp out."
         )
     count = hf_config.get(tables.count)

@@ -36,7 +36,7 @@ def new_decoder(
     """Return a runner of `batch_size` empty rows of up to `capacity` tokens, for the graph's form of cache.
 
     encoder_outputs: keys and values of the sources, of an encoder-decoder. captured: memory of steps that CUDA graphs
-    replay; None for no CUDA graphs. cache: what the graph's layers keep; None for what the manifest says of the model's.
+    replay; None for no CUDA graphs. cache: what the graph's layers keep; None for what those of the model keep.
     """
     graph = DecodeGraph(session, manifest, encoder_outputs, cache=cache)
     if manifest.plan.cache_form == "dynamic":

@@ -104,8 +104,8 @@ class CausalLM(Model):
         """
         if draft == MTP and "mtp" not in self.manifest.graphs:
             raise RequestError(
-                f"{self.folder} has no layer of multi-token prediction to draft tokens by. Export a checkpoint that has "
-                "one with --mtp, or leave draft out."
+                f"{self.folder} has no layer of multi-token prediction, which would draft tokens. Export a checkpoint "
+                "that has one with --mtp, or leave draft out."
             )
         self.drafts_by_mtp = draft == MTP
         if draft == MTP:
@@ -459,9 +459,7 @@ class CausalLM(Model):
 
         def new_drafter() -> MultiTokenPrediction:
             begun, capacity = row.cached_tokens, decoder.cache.capacity
-            drafter = new_decoder(
-                self.mtp_session, self.manifest, 1, capacity, self.provider, cache=mtp.cache_geometry
-            )
+            drafter = new_decoder(self.mtp_session, self.manifest, 1, capacity, self.provider, cache=mtp.cache_geometry)
             return MultiTokenPrediction(drafter, states, begun, self.manifest.vocab_size)
 
         return new_drafter

@@ -8,6 +8,7 @@ token must be those of PyTorch, which reads the text anew for each draft and goe
 other tokens, and what is kept of tokens that were taken back, show. The tokens of a text do not depend on drafts.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -64,11 +65,16 @@ class _GivenDrafts(MultiTokenPrediction):
         super().__init__(*parts)
         self._given = given
         self.drafts: list[_Draft] = []
+        self.error: Exception | None = None
 
     def draft(self, count: int) -> list[int]:
         """Return the given tokens behind the text."""
         self.drafts.append(_Draft(len(self._text)))
-        return super().draft(count)
+        try:
+            return super().draft(count)
+        except Exception as error:  # of onnxruntime; a request would go on without drafts
+            self.error = error
+            raise
 
     def choose(self, logits: Logits) -> int:
         """Return the given token behind those that were drafted."""
@@ -154,9 +160,13 @@ class MTPTrial(Trial):
             made.append(_GivenDrafts(given, layer, states, 0, manifest.vocab_size))
             return made[-1]
 
-        run_rows(decoder, [row], drafts=RowDrafts(row, new_drafter, _GivenLengths()))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a drafter that fails, which is an error here
+            run_rows(decoder, [row], drafts=RowDrafts(row, new_drafter, _GivenLengths()))
         assert row.tokens == text[prompt:].tolist(), "the text is forced upon the row"
         [drafter] = made
+        if drafter.error is not None:
+            raise drafter.error
         return states[: len(text) - 1], drafter
 
     def _row(self, text: Array, drafts: Sequence[_Draft]) -> Row:
@@ -172,11 +182,7 @@ class MTPTrial(Trial):
                 _, states, _ = module.forward_with_states(ids, torch.ones_like(ids), reference.empty_caches(1))
                 read = ids[:, 1:]
                 logits, predicted, [kept] = module.predict(read, torch.ones_like(read), states[:, :-1], empty)
-                found = [
-                    each
-                    for draft in drafts
-                    for each in _drafted(module, draft, logits, predicted, kept)
-                ]
+                found = [each for draft in drafts for each in _drafted(module, draft, logits, predicted, kept)]
             return torch.cat(found), states[0, :-1], kept
 
         def outputs(reference: Reference) -> list[Outputs]:
