@@ -43,7 +43,7 @@ def with_mtp(hf_config: Mapping[str, Any], family: Family, config: ModelConfig) 
     Raises ConfigError for a model that has none, or one of another form.
     """
     tables, model_type = family.mtp, hf_config["model_type"]
-    if tables is None or not isinstance(config, DecoderConfig):
+    if tables is None or config.kind != "decoder":
         raise ConfigError(
             f"mtp is for models with a layer of multi-token prediction, and edgeformer does not know of {model_type}. "
             "Leave mtp out."

@@ -22,6 +22,7 @@ FAMILY = replace(
     qwen2.FAMILY,
     summary="MiMo 7B: Qwen2 with a layer of multi-token prediction",
     read_config=read_config,
+    reads_is_causal=False,
     ignored_tensors=(r"model\.mtp_layers\..*",),
     mtp=MTPTables(
         count="num_nextn_predict_layers",
