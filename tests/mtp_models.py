@@ -7,6 +7,7 @@ vllm/model_executor/models/qwen3_5_mtp.py and mimo_mtp.py.
 """
 
 import json
+import tempfile
 from pathlib import Path
 
 import torch
@@ -22,11 +23,18 @@ SIZES = {
 LINEAR = {
     "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 16,
 }  # fmt: skip
+EXPERTS = {
+    "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32,
+}  # fmt: skip
 # By family: transformers' class to make it of, further sizes, fields of config.json, the beginning of the names of the
 # block's tensors, those of W and the norms of embedding, state and result, and the offset of weights of norms.
 MODELS = {
     "qwen3_5_text": (
         "qwen3_5_text", LINEAR, {"mtp_num_hidden_layers": 1, "mtp_use_dedicated_embeddings": False}, "mtp.layers.0.",
+        ("mtp.fc", "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.norm"), 1.0,
+    ),
+    "qwen3_next": (
+        "qwen3_next", LINEAR | EXPERTS, {}, "mtp.layers.0.",
         ("mtp.fc", "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.norm"), 1.0,
     ),
     "mimo": (
@@ -75,27 +83,34 @@ def make_folder(make_model, family, seed=0, **options):
     return add_layer(make_model(made_of, seed, **{**SIZES, **sizes, **options}), family)
 
 
+def load_model(config, tensors):
+    """Load a model of transformers from tensors in its own float64."""
+    with tempfile.TemporaryDirectory() as folder:
+        save_file(tensors, Path(folder) / "model.safetensors", metadata={"format": "pt"})
+        (Path(folder) / "config.json").write_text(json.dumps(config))
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float64, attn_implementation="eager", experts_implementation="eager"
+        )
+    return model.eval()
+
+
 class Formula:
     """What the layer of a checkpoint drafts, in float64: by the paper, around a block of transformers."""
 
     def __init__(self, folder: Path, family):
-        made_of, _, fields, block, (projection, *norms), self.offset = MODELS[family]
-        data = json.loads((folder / "config.json").read_text())
-        data = {name: value for name, value in data.items() if name not in fields} | {"model_type": made_of}
-        config = transformers.CONFIG_MAPPING[made_of].from_dict(data)
-        stored = {name: tensor.double() for name, tensor in load_file(folder / "model.safetensors").items()}
-        self.hidden_first = family == "mimo"
-        self.model = transformers.AutoModelForCausalLM.from_config(config).double().eval()
-        missing, unexpected = self.model.load_state_dict(stored, strict=False)
-        assert set(missing) <= {"lm_head.weight"}, missing
-        assert all(name.startswith(("mtp.", "model.mtp_layers.")) for name in unexpected), unexpected
-        index = attention_layer(folder)
-        self.block = type(self.model.model.layers[index])(config, index).double().eval()
-        inner = {name: name.removeprefix(block) for name in stored if name.startswith(block)}
-        inner = {ours: stored[name] for name, ours in inner.items() if ours in self.block.state_dict()}
-        self.block.load_state_dict(inner)
-        self.weight, self.norms, self.eps = stored[f"{projection}.weight"], norms, config.rms_norm_eps
-        self.scales = [stored[f"{norm}.weight"] + self.offset for norm in norms]
+        made_of, _, _, block, (projection, *norms), offset = MODELS[family]
+        config = json.loads((folder / "config.json").read_text()) | {"model_type": made_of}
+        stored = load_file(folder / "model.safetensors")
+        source = f"model.layers.{attention_layer(folder)}."
+        trunk = {name: tensor for name, tensor in stored.items() if not name.startswith(("mtp.", "model.mtp_"))}
+        layer = {name.replace(block, source, 1): stored[name] for name in stored if name.startswith(block)}
+        layer = {name: tensor for name, tensor in layer.items() if name in trunk}
+        self.model = load_model(config, trunk)
+        # The block stands in the place of one of the model's, for transformers knows the names of its tensors there.
+        self.block = load_model(config, trunk | layer).model.layers[attention_layer(folder)]
+        self.hidden_first, self.eps = family == "mimo", self.model.config.rms_norm_eps
+        self.weight = stored[f"{projection}.weight"].double()
+        self.scales = [stored[f"{norm}.weight"].double() + offset for norm in norms]
 
     def norm(self, x, index):
         return x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt() * self.scales[index]

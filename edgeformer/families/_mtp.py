@@ -26,6 +26,7 @@ class MTPTables:
 
     Attributes:
         count: field of config.json with the number of such layers.
+        if_absent: the number where config.json does not say it.
         block: beginning of the names of its block's tensors, which are those of the last block with attention.
         parts: the modules beside the block.
         hidden_first: the state stands before the embedding in what the projection multiplies.
@@ -35,6 +36,7 @@ class MTPTables:
     block: str
     parts: Mapping[Part, str]
     hidden_first: bool = False
+    if_absent: int = 0
 
 
 def with_mtp(hf_config: Mapping[str, Any], family: Family, config: ModelConfig) -> tuple[Family, DecoderConfig]:
@@ -48,7 +50,7 @@ def with_mtp(hf_config: Mapping[str, Any], family: Family, config: ModelConfig) 
             f"mtp is for models with a layer of multi-token prediction, and edgeformer does not know of {model_type}. "
             "Leave mtp out."
         )
-    count = hf_config.get(tables.count)
+    count = hf_config.get(tables.count, tables.if_absent)
     if count != 1:
         has = "no such layer" if not count else f"{shown(count)} of them, and edgeformer runs one"
         raise ConfigError(
