@@ -33,6 +33,10 @@ MODELS = {
         "qwen3_5_text", LINEAR, {"mtp_num_hidden_layers": 1, "mtp_use_dedicated_embeddings": False}, "mtp.layers.0.",
         ("mtp.fc", "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.norm"), 1.0,
     ),
+    "qwen3_5_moe_text": (
+        "qwen3_5_moe_text", LINEAR | EXPERTS, {"mtp_num_hidden_layers": 1}, "mtp.layers.0.",
+        ("mtp.fc", "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.norm"), 1.0,
+    ),
     "qwen3_next": (
         "qwen3_next", LINEAR | EXPERTS, {}, "mtp.layers.0.",
         ("mtp.fc", "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.norm"), 1.0,

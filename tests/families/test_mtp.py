@@ -11,6 +11,7 @@ import pytest
 import torch
 from mtp_models import MODELS, Formula, make_folder
 from safetensors.torch import load_file, save_file
+from slow_rows import slow_unless
 
 from edgeformer.checkpoints.source import open_source
 from edgeformer.errors import BundleError, ConfigError, ExportError, RequestError, WeightsError
@@ -60,7 +61,7 @@ def bundles(folders, tmp_path_factory):
     return of
 
 
-@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("family", slow_unless({"qwen3_5_text", "mimo"}, MODELS))
 def test_the_layer_computes_what_the_paper_says(folders, family):
     source = open_source(folders(family), mtp=True)
     reference, ids = Reference(model_spec_of(source.config), source.weights()), torch.tensor([TEXT])
@@ -85,7 +86,7 @@ def test_the_layer_computes_what_the_paper_says(folders, family):
     assert not torch.allclose(swapped[0], logits_after, rtol=0, atol=1e-3), "the order of both halves shows"
 
 
-@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("family", slow_unless({"qwen3_5_text", "mimo"}, MODELS))
 def test_the_runtime_drafts_what_the_paper_says(folders, bundles, family, monkeypatch):
     """Drafts all over a text, each behind others that were taken back, and the tokens are those without drafts."""
     monkeypatch.setattr(DraftLength, "choose", lambda self, pending=0: 4)
