@@ -102,22 +102,30 @@ class CausalLM(Model):
         `mtp` is the model's own layer of multi-token prediction. Raises RequestError for a bundle without one, for a
         model with another tokenizer, and for anything but a decoder-only model.
         """
-        if draft == MTP and "mtp" not in self.manifest.graphs:
-            raise RequestError(
-                f"{self.folder} has no layer of multi-token prediction, which would draft tokens. Export a checkpoint "
-                "that has one with --mtp, or leave draft out."
-            )
-        self.drafts_by_mtp = draft == MTP
         if draft == MTP:
-            draft = None
-        if draft is not None:
+            self._check_mtp()
+        elif draft is not None:
             if not isinstance(draft, CausalLM):
                 raise RequestError(
                     f"draft is {request_values.shown(draft)}; it must be a decoder-only model, as load returns it."
                 )
             sizes = self.manifest.vocab_size, draft.manifest.vocab_size
             check_same_tokens(self.tokenizer, draft.tokenizer, sizes)
-        self.draft = draft
+        self.drafts_by_mtp = draft == MTP
+        self.draft = draft if isinstance(draft, CausalLM) else None
+
+    def _check_mtp(self) -> None:
+        """Raise RequestError unless a layer of the bundle can draft tokens here."""
+        if "mtp" not in self.manifest.graphs:
+            raise RequestError(
+                f"{self.folder} has no layer of multi-token prediction, which would draft tokens. Export a checkpoint "
+                "that has one with --mtp, or leave draft out."
+            )
+        if self.provider.on_device:
+            raise RequestError(
+                f"drafts by mtp are for the CPU, and the model runs on {self.provider.title}. Leave draft out, or load "
+                "it with provider='cpu'."
+            )
 
     @cached_property
     def generation_config(self) -> GenerationConfig:
@@ -451,15 +459,13 @@ class CausalLM(Model):
 
     def _new_mtp(self, row: Row, decoder: StepRunner) -> Callable[[], MultiTokenPrediction]:
         """Return what makes the drafter of a row by the model's layer; the decoder keeps its states from now on."""
-        config = self.manifest.model
-        assert config is not None and config.form == "decoder"
-        mtp = cast(DecoderConfig, config).mtp
-        assert mtp is not None
-        states = keep_states(decoder, cast(DecoderConfig, config).hidden_size)
+        config = cast(DecoderConfig, self.manifest.model)
+        assert config.mtp is not None, "a manifest with a graph of drafts has its layer"
+        geometry, states = config.mtp.cache_geometry, keep_states(decoder, config.hidden_size)
 
         def new_drafter() -> MultiTokenPrediction:
             begun, capacity = row.cached_tokens, decoder.cache.capacity
-            drafter = new_decoder(self.mtp_session, self.manifest, 1, capacity, self.provider, cache=mtp.cache_geometry)
+            drafter = new_decoder(self.mtp_session, self.manifest, 1, capacity, self.provider, cache=geometry)
             return MultiTokenPrediction(drafter, states, begun, self.manifest.vocab_size)
 
         return new_drafter

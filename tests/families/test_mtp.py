@@ -20,6 +20,7 @@ from edgeformer.export.parity.verify import open_subject, verify_graph
 from edgeformer.export.reference.reference import Reference
 from edgeformer.layers.mtp import MultiTokenPrediction as Layer
 from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.providers import CUDA
 from edgeformer.models.model_spec import model_spec_of
 from edgeformer.runtime import Engine, load
 from edgeformer.runtime.generation.generate import run_rows
@@ -361,6 +362,16 @@ def test_an_engine_and_a_server_do_not_draft_by_it(bundles):
     assert found.token_ids == model.generate(TEXT, max_new_tokens=8, ignore_eos=True).token_ids
     with pytest.raises(RequestError, match="^an engine does not draft by multi-token prediction; .* smaller model.$"):
         load_models([bundles("mimo")], "cpu", 1, draft="mtp")
+
+
+def test_a_model_on_a_gpu_does_not_draft_by_it(bundles, monkeypatch):
+    model = load(bundles("mimo"), threads=1)
+    monkeypatch.setattr(model, "provider", CUDA)
+    with pytest.raises(
+        RequestError, match="^drafts by mtp are for the CPU, and the model runs on CUDA. Leave draft out"
+    ):
+        model.use_draft("mtp")
+    assert not model.drafts_by_mtp
 
 
 def test_a_manifest_says_of_both_or_of_none(bundles, tmp_path):
