@@ -380,3 +380,19 @@ def test_a_manifest_says_of_both_or_of_none(bundles, tmp_path):
     (tmp_path / "edgeformer.json").write_text(json.dumps(data))
     with pytest.raises(BundleError, match="graph of drafts"):
         Manifest.read(tmp_path)
+
+
+def test_the_layer_inside_a_model_that_reads_pictures_is_found(folders, tmp_path):
+    """Checkpoints of Qwen3.5 on the hub have a tower, and the layer beside their text model."""
+    folder = folders("qwen3_5_text")
+    stored, inner = load_file(folder / "model.safetensors"), json.loads((folder / "config.json").read_text())
+    named = {name.replace("model.", "model.language_model.", 1): tensor for name, tensor in stored.items()}
+    save_file(named | {"model.visual.merger.norm.weight": torch.ones(8)}, tmp_path / "model.safetensors")
+    outer = {"model_type": "qwen3_5", "text_config": inner, "vision_config": {"model_type": "qwen3_5"}}
+    (tmp_path / "config.json").write_text(json.dumps(outer))
+    alone, inside = open_source(folder, mtp=True), open_source(tmp_path, text_only=True, mtp=True)
+    weights, expected = inside.weights(), alone.weights()
+    assert inside.config == alone.config and weights.keys() == expected.keys()
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)
+    with pytest.raises(ConfigError, match="^mtp drafts tokens of texts, and .* Leave mtp out. Its .*: --text-only.$"):
+        open_source(tmp_path, mtp=True)
