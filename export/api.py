@@ -56,7 +56,9 @@ def export_model(
     if lacks_family(found):
         with _no_family(found):
             return _export_with_transformers(found, replace(options, backend="transformers"), output, progress)
-    source = open_source(found, options.context_length, options.pooling, options.normalize, text_only=options.text_only)
+    source = open_source(
+        found, options.context_length, options.pooling, options.normalize, text_only=options.text_only, mtp=options.mtp
+    )
     plan = make_plan(options, source.config)
     require_packages()
     from edgeformer.checkpoints.merged_source import merge_adapter

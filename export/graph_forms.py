@@ -1,7 +1,7 @@
 """How each form of a graph is made: the writers of `edgeformer.manifest.graph_forms.FORMS`.
 
 encoder, text, model, merged, joined, alignment,
-vision_encoder, embed_tokens, embedding_decoder     are lowered first, and written together, over weights in common
+vision_encoder, embed_tokens, embedding_decoder, mtp are lowered first, and written together, over weights in common
 windowed, adapters                                  are written beside them, from what is there
 """
 
@@ -74,7 +74,7 @@ def _lower_model(out: GraphFolder) -> BundledGraph:
 
 
 def _lower_other(name: str, *, quantized: bool = True) -> "Writer":
-    """Return the writer of a graph with which a model reads what is no text. quantized: whether its weights may be."""
+    """Return the writer of a graph beside those that run the model. quantized: whether its weights may be."""
 
     def make(out: GraphFolder) -> BundledGraph:
         return _lower(out, out.job.model_spec.other_graphs[name], quantized=quantized)
@@ -119,7 +119,8 @@ def _lower_alignment(out: GraphFolder) -> BundledGraph:
 
 def _has_windowed_graph(job: GraphJob) -> bool:
     plan, for_our_runtime = job.plan, job.model_spec.form == "decoder" and job.plan.ops == "ort"
-    # The graph that reads pictures has caches of the whole context, and both run over one cache.
+    # The graph that reads pictures has caches of the whole context, and both run over one cache; so has that which
+    # returns states for drafts.
     alone = not job.adapted and not job.model_spec.other_graphs
     return for_our_runtime and plan.place.windowed and alone
 
@@ -144,6 +145,7 @@ WRITERS: dict[str, Writer] = {
     "vision_encoder": _lower_other("vision_encoder", quantized=False),
     "embed_tokens": _lower_other("embed_tokens"),
     "embedding_decoder": _lower_other("embedding_decoder"),
+    "mtp": _lower_other("mtp"),
     "merged": Writer(_has_merged_decoder, _merge_decoder),
     "joined": Writer(lambda job: _is_dual(job) and TRANSFORMERS_JS in job.plan.place.clients, _lower_joined),
     "alignment": Writer(lambda job: job.alignment is not None, _lower_alignment),

@@ -49,6 +49,8 @@ def make_plan(options: ExportOptions, config: ModelConfig | None) -> ExportPlan:
     if options.adapters:
         _check_adapters(plan, config)
     _check_pictures(plan, config)
+    if options.mtp:
+        _check_mtp(plan, options, config)
     return plan
 
 
@@ -153,7 +155,9 @@ def _cache_precision(
     """Return what is asked for, or proposed for a model that can have it; None for the precision of activations."""
     if options.cache_precision is not None:
         return None if options.cache_precision == plan.arithmetic else options.cache_precision
-    if config is None or config.form != "decoder" or isinstance(config, PictureTextConfig) or options.adapters:
+    if config is None or config.form != "decoder" or isinstance(config, PictureTextConfig):
+        return None
+    if options.adapters or options.mtp:  # no check runs these over such a cache
         return None
     geometry = config.output_stack.cache_geometry
     fits = geometry.is_uniform and geometry.key_value is not None and geometry.key_value.head_dim % 8 == 0
@@ -253,3 +257,15 @@ def _check_pictures(plan: ExportPlan, config: ModelConfig | None) -> None:
             f"no check compares keys and values of pictures that are cached as {plan.cache_precision}. Leave "
             f"cache_precision out.{instead}"
         )
+
+
+def _check_mtp(plan: ExportPlan, options: ExportOptions, config: ModelConfig | None) -> None:
+    if config is None:
+        raise ExportError("mtp is for models of edgeformer's own families. Leave mtp out.")
+    if plan.runs_on.on_device or plan.place.ort_format or not plan.place.shared_data:
+        where = plan.runs_on.title if plan.runs_on.on_device else f"the deployment {plan.deployment}"
+        raise ExportError(f"drafts by mtp are for edgeformer's runtime on the CPU, and not for {where}. Leave mtp out.")
+    if plan.cache_precision is not None:
+        raise ExportError(f"no check runs drafts by mtp over {plan.cache_precision} caches. Leave cache_precision out.")
+    if options.adapters:
+        raise ExportError("no check runs drafts by mtp with adapters. Leave mtp out, or merge the adapter.")

@@ -39,6 +39,7 @@ from edgeformer.families import (
     read_model_config,
     text_config,
 )
+from edgeformer.families._mtp import with_mtp
 from edgeformer.families._wrappers import WRAPPERS
 from edgeformer.families.picture_text import PictureTextFamily, load_seeing, with_tower
 from edgeformer.manifest.parts import SpecialTokens, sha256
@@ -122,6 +123,7 @@ def open_source(
     normalize: bool | None = None,
     *,
     text_only: bool = False,
+    mtp: bool = False,
 ) -> ModelSource:
     """Find a model of a known family and read its config.
 
@@ -134,6 +136,7 @@ def open_source(
         normalize: whether the sentence embedding has L2 norm 1. None: as the sentence-transformers folder says,
             otherwise False.
         text_only: whether the text model of a model that reads pictures is meant by itself.
+        mtp: whether the layer that drafts tokens is meant, too.
 
     Raises:
         ConfigError: there is no such model, or its config is not supported.
@@ -141,6 +144,8 @@ def open_source(
     """
     found = model if isinstance(model, FoundModel) else find_model(model)
     seeing = None if text_only else load_seeing(found.hf_config)
+    if mtp:
+        return _open_with_mtp(found, context_length, sees=seeing is not None)
     if seeing is not None and _read_head(found, pooling, normalize) is None:
         return _open_seeing(found, seeing, context_length)
     found = find_text_model(found)
@@ -207,6 +212,19 @@ def _open_seeing(found: FoundModel, seeing: PictureTextFamily, context_length: i
     return ModelSource(
         **vars(found), family=family, config=checked(config), pictures=pictures, text_config=text.hf_config
     )
+
+
+def _open_with_mtp(found: FoundModel, context_length: int | None, *, sees: bool) -> ModelSource:
+    """Return a decoder with the layer that drafts tokens. Raises ConfigError for a model without one."""
+    if sees:
+        instead = text_only_instead(found.hf_config["model_type"])
+        raise ConfigError(
+            f"mtp drafts tokens of texts, and {found.origin} reads pictures, too. Leave mtp out.{instead}"
+        )
+    found = find_text_model(found)
+    family, config = read_model_config(found.hf_config, context_length)
+    family, config = with_mtp(found.hf_config, family_inside(family, found.text_model_of), config)
+    return ModelSource(**vars(found), family=family, config=config)
 
 
 def text_only_instead(model_type: str) -> str:

@@ -389,6 +389,19 @@ def embedding_decoder_inputs(geometry: CacheGeometry, width: int, axes: int | No
     return [embeddings, mask, positions, *caches]
 
 
+HIDDEN_STATES = "hidden_states"
+"""The states of tokens behind the final norm: an output of a decode graph with a draft graph, which reads them."""
+
+PREDICTED_STATES = "predicted_hidden_states"
+"""The output of a draft graph that stands in for the states of the next tokens."""
+
+
+def draft_inputs(geometry: CacheGeometry, hidden_size: int) -> list[TensorSpec]:
+    """Return all inputs of the graph of a layer that drafts tokens (multi-token prediction), in order."""
+    states = TensorSpec(HIDDEN_STATES, ("batch_size", "sequence_length", hidden_size), single=True)
+    return decoder_inputs(geometry, states)
+
+
 POSITION_IDS = "position_ids"
 """The input of positions that have several axes."""
 

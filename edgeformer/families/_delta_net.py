@@ -11,6 +11,7 @@ from edgeformer.config import BlockConfig, DecoderConfig, DeltaNetConfig, QKNorm
 from edgeformer.families._experts import Tables
 from edgeformer.families._family import Fields, Packed
 from edgeformer.families._layers import FULL, read_layer_types
+from edgeformer.families._mtp import MTPTables
 from edgeformer.families._rotary import read_context_length, read_rotary
 from edgeformer.families.llama import NO_CHANGES, QK_NORM_TENSORS, read_attention_bias, read_llama, read_norm
 
@@ -38,7 +39,19 @@ DELTA_TENSORS: Tables = {
 }
 
 PREDICTION = r"mtp\..*"
-"""Names of the tensors of layers that predict further tokens, which generation leaves out."""
+"""Names of the tensors of layers of multi-token prediction, which generation without drafts leaves out."""
+
+MTP = MTPTables(
+    count="mtp_num_hidden_layers",
+    block="mtp.layers.0.",
+    parts={
+        "token_norm": "mtp.pre_fc_norm_embedding",
+        "state_norm": "mtp.pre_fc_norm_hidden",
+        "projection": "mtp.fc",
+        "norm": "mtp.norm",
+    },
+)
+"""Source: vllm/model_executor/models/qwen3_5_mtp.py and qwen3_next_mtp.py."""
 
 DEFAULTS = {
     "head_dim": 256, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
@@ -50,7 +63,7 @@ def read_gated(
     fields: Fields, context_length: int | None, feed_forward: Mapping[str, Any] = NO_CHANGES
 ) -> DecoderConfig:
     """Read what Qwen3-Next and Qwen3.5 share; feed_forward: fields of FeedForwardConfig that differ."""
-    # Layers that predict further tokens, which generation leaves out, and the type that states have in training.
+    # Layers of multi-token prediction, which `with_mtp` reads, and the type that states have in training.
     fields.ignore("mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "mamba_ssm_dtype")
     fields.choice("attn_output_gate", {True: True}, True)
     fields.choice("output_gate_type", {"swish": "silu", "silu": "silu"}, "silu")

@@ -5,12 +5,15 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from types import MappingProxyType
-from typing import Any, Literal, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
 
 from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig
 from edgeformer.documents.schema import MOST_LAYERS
 from edgeformer.errors import ConfigError, shown
 from edgeformer.families._neutral import is_neutral
+
+if TYPE_CHECKING:
+    from edgeformer.families._mtp import MTPTables
 
 _REQUIRED = object()
 
@@ -147,6 +150,7 @@ class Family:
         sees: whether its tensors of other modalities are read, too, by their names without `model.`.
         reads_is_causal: whether is_causal = false in config.json lets the tokens of a decoder see those behind them,
             too, as embedders have it.
+        mtp: where its checkpoints store a layer that drafts tokens; None for families without such layers.
     """
 
     summary: str
@@ -163,6 +167,7 @@ class Family:
     nested: bool = False
     sees: bool = False
     reads_is_causal: bool = False
+    mtp: "MTPTables | None" = None
 
     @property
     def is_decoder(self) -> bool:

@@ -4,7 +4,7 @@ Qwen3.5 with experts in every layer. Source: transformers/models/qwen3_5_moe/mod
 """
 
 from edgeformer.config import DecoderConfig
-from edgeformer.families._delta_net import DEFAULTS, DELTA_TENSORS, GATED_TENSORS, PREDICTION, read_gated
+from edgeformer.families._delta_net import DEFAULTS, DELTA_TENSORS, GATED_TENSORS, MTP, PREDICTION, read_gated
 from edgeformer.families._experts import with_experts
 from edgeformer.families._family import Family, Fields
 from edgeformer.families.llama import TENSORS
@@ -29,4 +29,5 @@ FAMILY = Family(
         "num_experts_per_tok": 8, "norm_topk_prob": True,
     },
     ignored_tensors=(PREDICTION,),
+    mtp=MTP,
 )  # fmt: skip

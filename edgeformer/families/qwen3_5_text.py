@@ -5,7 +5,7 @@ transformers/models/qwen3_5/modeling_qwen3_5.py.
 """
 
 from edgeformer.config import DecoderConfig
-from edgeformer.families._delta_net import DEFAULTS, DELTA_TENSORS, GATED_TENSORS, PREDICTION, read_gated
+from edgeformer.families._delta_net import DEFAULTS, DELTA_TENSORS, GATED_TENSORS, MTP, PREDICTION, read_gated
 from edgeformer.families._family import Family, Fields
 from edgeformer.families.llama import TENSORS
 
@@ -22,4 +22,5 @@ FAMILY = Family(
     tensors=TENSORS | GATED_TENSORS | DELTA_TENSORS,
     defaults=DEFAULTS | {"num_key_value_heads": 4},
     ignored_tensors=(PREDICTION,),
+    mtp=MTP,
 )

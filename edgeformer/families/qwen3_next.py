@@ -5,8 +5,10 @@ Gated DeltaNet in most layers, attention with a gated output in the others; expe
 the value heads that it serves. Source: transformers/models/qwen3_next/modeling_qwen3_next.py.
 """
 
+from dataclasses import replace
+
 from edgeformer.config import DecoderConfig
-from edgeformer.families._delta_net import DEFAULTS, DELTA_TENSORS, GATED_TENSORS, PREDICTION, read_gated
+from edgeformer.families._delta_net import DEFAULTS, DELTA_TENSORS, GATED_TENSORS, MTP, PREDICTION, read_gated
 from edgeformer.families._experts import with_experts
 from edgeformer.families._family import Family, Fields, Packed
 from edgeformer.families.llama import TENSORS
@@ -23,6 +25,7 @@ PACKED = {
 def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a Qwen3-Next config.json."""
     fields.choice("use_sliding_window", {False: False}, False)
+    fields.ignore("num_nextn_predict_layers")  # read by `with_mtp`
     config = read_gated(fields, context_length)
     experts = read_gated_experts(fields, config, num_experts=512)
     return with_experts(config, experts, sparse_layers(fields, len(config.blocks)))
@@ -37,4 +40,5 @@ FAMILY = Family(
         "shared_expert_intermediate_size": 512, "num_experts_per_tok": 10, "norm_topk_prob": True,
     },
     ignored_tensors=(PREDICTION,),
+    mtp=replace(MTP, count="num_nextn_predict_layers", if_absent=1),
 )  # fmt: skip

@@ -156,6 +156,12 @@ FORMS: dict[str, GraphForm] = {
         written="models that read pictures and text", verified="trial of its own, behind the other two",
         read_by=(EDGEFORMER, TRANSFORMERS_JS),
     ),
+    "mtp": GraphForm(
+        file="onnx/model_mtp.onnx", what="layer of multi-token prediction, which drafts tokens from the states that "
+        "the decode graph returns then, same weights",
+        written="decoders with `--mtp`", verified="trial of its own, with the decode graph", read_by=(EDGEFORMER,),
+        weights=("model",),
+    ),
     "windowed": GraphForm(
         file="onnx/model_windowed.onnx", what="decode graph over caches as long as the windows, same weights",
         written="decoders with sliding windows, `ort`, without adapters and pictures; server, desktop",

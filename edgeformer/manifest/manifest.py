@@ -119,6 +119,8 @@ class Manifest:
             raise ConfigError(f"the task is {self.task}, and its processor makes several pictures of one.")
         if (self.task == "image-text-to-text") != (self.placeholder is not None):
             raise ConfigError(f"the task is {self.task}, and placeholder is {shown(self.placeholder)}.")
+        if ("mtp" in self.graphs) != (getattr(self.model, "mtp", None) is not None):
+            raise ConfigError("there is a graph of drafts or a layer of the model for it (mtp), and not both.")
         if self.task == "dual-encoder" and self.similarity is None:
             raise ConfigError(f"the task is {self.task}, and there is no similarity.")
         # An encoder of recordings or pictures has no vocabulary.

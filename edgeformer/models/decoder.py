@@ -9,6 +9,7 @@ from edgeformer import ops
 from edgeformer.config import DecoderConfig, RotaryConfig
 from edgeformer.layers import Cache, LayerCache
 from edgeformer.layers.layer_input import LayerInputs
+from edgeformer.layers.mtp import MultiTokenPrediction
 from edgeformer.layers.position import TokenAngles, angles_by_length
 from edgeformer.layers.residual import StreamProjections
 from edgeformer.models.stack import Run, Stack
@@ -32,6 +33,8 @@ class Decoder(Stack):
         if altup is not None:
             self.streams = StreamProjections(altup.streams, config.hidden_size, dtype)
             self.merged_streams = StreamProjections(altup.streams, config.hidden_size, dtype)
+        if config.mtp is not None:
+            self.mtp = MultiTokenPrediction(config.mtp, config.hidden_size, dtype)
         if config.tied_head:
             self.head.weight = self.embedding.weight
 
@@ -56,12 +59,48 @@ class Decoder(Stack):
             request_length: the most tokens that each row will have, int64 [B or 1], where rotary embeddings depend on
                 it; None for T.
         """
+        x, run = self._begin_request(input_ids, attention_mask, source_mask, request_length)
+        return self.run_blocks(x, run, caches, encoder_caches)
+
+    def forward_with_states(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        caches: Sequence[LayerCache],
+        request_length: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, list[LayerCache]]:
+        """Return logits [B, S, V], the states that the head reads [B, S, E], and per block what it keeps."""
+        x, run = self._begin_request(input_ids, attention_mask, None, request_length)
+        x, presents = self._through_blocks(x, run, caches)
+        states = self.final_states(x)
+        return self.logits_of(states), states, presents
+
+    def predict(
+        self, input_ids: Tensor, attention_mask: Tensor, states: Tensor, caches: Sequence[LayerCache]
+    ) -> tuple[Tensor, Tensor, list[LayerCache]]:
+        """Run the layer that drafts tokens; return its logits [B, S, V], its states [B, S, E] and its present cache.
+
+        input_ids: int64 [B, S], the tokens behind those of `states` [B, S, E]. attention_mask: int64 [B, T] of the
+        layer's own tokens. caches: what it keeps of these, of a single block.
+        """
+        config = self.config.mtp
+        assert config is not None and config.block.attention is not None
+        positions, key_positions = ops.token_positions(attention_mask, input_ids), ops.key_positions(attention_mask)
+        x = self.embed_tokens(input_ids)
+        run = Run(attention_mask, positions, key_positions, self.shared_biases(positions, key_positions, x.dtype))
+        context = self._attention_context(config.block.attention, run)
+        predicted, present = self.mtp(x, states.to(x.dtype), caches[0], context)
+        return self.logits_of(predicted), predicted, [present]
+
+    def _begin_request(
+        self, input_ids: Tensor, attention_mask: Tensor, source_mask: Tensor | None, request_length: Tensor | None
+    ) -> tuple[Tensor, Run]:
         x, run = self.embed(input_ids, attention_mask, source_mask)
         if self.config.short_context is not None:
             if request_length is None:
                 request_length = torch.tensor([attention_mask.shape[1]])
             run.angles.update(self.angles_by_length(run.positions, request_length))
-        return self.run_blocks(x, run, caches, encoder_caches)
+        return x, run
 
     def angles_by_length(self, positions: Tensor, request_length: Tensor) -> dict[RotaryConfig, TokenAngles]:
         """Return the angles of tokens by the rotary embeddings that turn long requests by other factors."""
@@ -83,6 +122,18 @@ class Decoder(Stack):
 
         added: states [B, S, E] that are added behind the first blocks, one for each.
         """
+        x, presents = self._through_blocks(x, run, caches, encoder_caches, added)
+        return self.unembed(x), presents
+
+    def _through_blocks(
+        self,
+        x: Tensor,
+        run: Run,
+        caches: Sequence[LayerCache],
+        encoder_caches: Sequence[Cache] = (),
+        added: Sequence[Tensor] = (),
+    ) -> tuple[Tensor, list[LayerCache]]:
+        """Return what the last block makes of x, and what each block keeps."""
         presents: list[LayerCache] = []
         for index, past in enumerate(caches):
             attention = self.config.blocks[index].attention
@@ -92,7 +143,7 @@ class Decoder(Stack):
             presents.append(present)
             if index < len(added):
                 x = x + added[index]
-        return self.unembed(x), presents
+        return x, presents
 
     def embed(self, input_ids: Tensor, attention_mask: Tensor, source_mask: Tensor | None = None) -> tuple[Tensor, Run]:
         """Return the embeddings of tokens and positions, and the inputs that all blocks share.
@@ -132,9 +183,18 @@ class Decoder(Stack):
 
     def unembed(self, x: Tensor) -> Tensor:
         """Apply the final norm and the head: x [B, S, E], or streams [B, S, N, E] → logits [B, S, V]."""
+        return self.logits_of(self.final_states(x))
+
+    def final_states(self, x: Tensor) -> Tensor:
+        """Apply the final norm: x [B, S, E], or streams [B, S, N, E] → states [B, S, E]."""
         if self.config.blocks[0].altup is not None:
             x = self.merged_streams(x).mean(2)
-        logits: Tensor = self.head(self.final_norm(x))
+        states: Tensor = self.final_norm(x)
+        return states
+
+    def logits_of(self, states: Tensor) -> Tensor:
+        """Apply the head: states [B, S, E] → logits [B, S, V]."""
+        logits: Tensor = self.head(states)
         if self.config.logit_scale != 1:
             logits = logits * self.config.logit_scale
         cap = self.config.logit_softcap

@@ -24,11 +24,14 @@ from edgeformer.config import (
 )
 from edgeformer.config.position import AXES
 from edgeformer.contract.tensors import (
+    HIDDEN_STATES,
+    PREDICTED_STATES,
     REQUEST_LENGTH,
     CacheGeometry,
     TensorSpec,
     audio_inputs,
     decoder_inputs,
+    draft_inputs,
     dual_inputs,
     embedding_decoder_inputs,
     output_names,
@@ -82,15 +85,32 @@ class GraphSpec:
 def decoder_graph(cache: CacheGeometry, config: DecoderConfig | None = None) -> GraphSpec:
     """Return the graph of a causal language model; `config` is None for modules that are not edgeformer's."""
     by_length = config is not None and config.short_context is not None
+    drafts = config is not None and config.mtp is not None
     request_length = TensorSpec(REQUEST_LENGTH, ("batch_size",), integer=True)
     return GraphSpec(
         file=GRAPH,
         inputs=tuple(decoder_inputs(cache, *([request_length] if by_length else []))),
-        outputs=tuple(output_names(cache)),
-        wrap=_DecoderByLengthGraph if by_length else _DecoderGraph,
+        outputs=(*output_names(cache), *([HIDDEN_STATES] if drafts else [])),
+        wrap=_DecoderByLengthGraph if by_length else _DecoderWithStatesGraph if drafts else _DecoderGraph,
         caches=(cache,),
         stack=config,
     )
+
+
+def draft_graphs(config: DecoderConfig | None) -> dict[str, GraphSpec]:
+    """Return the graph of the layer that drafts tokens, by its form; none for a model without one."""
+    if config is None or config.mtp is None:
+        return {}
+    cache = config.mtp.cache_geometry
+    graph = GraphSpec(
+        file=FORMS["mtp"].file,
+        inputs=tuple(draft_inputs(cache, config.hidden_size)),
+        outputs=(*output_names(cache), PREDICTED_STATES),
+        wrap=_DraftGraph,
+        caches=(cache,),
+        stack=config.mtp_stack,
+    )
+    return {"mtp": graph}
 
 
 def encoder_graph(config: EncoderConfig) -> GraphSpec:
@@ -228,6 +248,23 @@ class _DecoderByLengthGraph(_Graph):
         layers = geometry.by_layer(caches)
         logits, presents = self.model(input_ids, attention_mask, layers, request_length=request_length)
         return logits.float(), *_flat(presents)
+
+
+class _DecoderWithStatesGraph(_Graph):
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, *caches: Tensor) -> tuple[Tensor, ...]:
+        (geometry,), model = self.caches, cast(Any, self.model)
+        logits, states, presents = model.forward_with_states(input_ids, attention_mask, geometry.by_layer(caches))
+        return logits.float(), *_flat(presents), states.float()
+
+
+class _DraftGraph(_Graph):
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, hidden_states: Tensor, *caches: Tensor
+    ) -> tuple[Tensor, ...]:
+        (geometry,), model = self.caches, cast(Any, self.model)
+        read = input_ids, attention_mask, hidden_states, geometry.by_layer(caches)
+        logits, states, presents = model.predict(*read)
+        return logits.float(), *_flat(presents), states.float()
 
 
 class _PictureGraph(_Graph):

@@ -22,6 +22,7 @@ from edgeformer.models.encoder import Encoder
 from edgeformer.models.graph_specs import (
     GraphSpec,
     decoder_graph,
+    draft_graphs,
     dual_graphs,
     encoder_graph,
     picture_graphs,
@@ -43,7 +44,7 @@ class Kind:
         read: runs a module on texts: module, config, ids int64 [B, S], mask [B, S] and empty caches → logits, or states
             and the outputs of a head.
         comparison: how it is run beside the module of transformers.
-        others: returns the graphs with which a config's model reads what is no text, by form.
+        others: returns the graphs beside them, by form: with which a model reads what is no text, or drafts tokens.
     """
 
     build: Callable[[Any, torch.dtype], nn.Module]
@@ -84,6 +85,7 @@ KINDS: dict[Task, Kind] = {
         graphs=lambda config, cache: (decoder_graph(cache, config),),
         read=_read_with_decoder,
         comparison=compared.DECODER,
+        others=draft_graphs,
     ),
     "encoder": Kind(
         build=Encoder,

@@ -72,7 +72,7 @@ class ModelSpec:
 
     @property
     def other_graphs(self) -> Mapping[str, GraphSpec]:
-        """Return the graphs with which the model reads what is no text, such as pictures, by form."""
+        """Return the graphs beside these, by form: with which a model reads pictures, or drafts tokens."""
         return KINDS[self.task].others(self.config)
 
     def read(self, module: nn.Module, ids: Tensor, mask: Tensor, caches: Sequence[Any]) -> tuple[Tensor, ...]:

@@ -85,6 +85,10 @@ class CheckpointOptions:
     text_only: bool = option(
         False, "Export the text model of a model that reads pictures by itself.", "Its tower is left out.", cli=True
     )
+    mtp: bool = option(
+        False, "Export the layer of multi-token prediction that a checkpoint has, too.",
+        "It drafts tokens, which the model verifies.", cli=True,
+    )  # fmt: skip
     allow_pickle: bool = option(
         False,
         "Read the tensors of a pytorch_model.bin where there are no safetensors; nothing else in it is called.",
@@ -226,6 +230,7 @@ class OptionKeywords(ModuleOptionKeywords, total=False):
     adapters: Adapters
     backend: Backend | None
     text_only: bool
+    mtp: bool
     allow_pickle: bool
     pooling: Pooling | None
     normalize: bool | None

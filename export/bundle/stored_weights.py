@@ -31,8 +31,8 @@ def _load(path: Path) -> ir.Model:
 
 
 def _weight_graphs(manifest: Manifest) -> list[str]:
-    """Return the graphs that hold all weights together: those that run the model, a tower, and joined halves."""
-    others = [manifest.graphs[name].file for name in ("vision_encoder", "joined") if name in manifest.graphs]
+    """Return the graphs that hold all weights together: those that run or draft, a tower, joined halves."""
+    others = [manifest.graphs[name].file for name in ("vision_encoder", "joined", "mtp") if name in manifest.graphs]
     return [*manifest.step_graphs, *others]
 
 
@@ -47,7 +47,7 @@ def _similarity(manifest: Manifest) -> dict[str, Tensor]:
 class StoredWeights(LazyWeights):
     """The parameters that the graphs of a bundle store, by name; each is read, and dequantized, when it is asked for.
 
-    The graphs are those that run the model, and the one that joins the halves of a dual encoder. Raises BundleError for
+    The graphs are those of `_weight_graphs`. Raises BundleError for
     weights that the manifest lists and the graphs lack.
     """
 

@@ -128,7 +128,8 @@ def _with_checkpoint(
         pooled = (head.pooling, head.normalize)
     found = find_model(against, bool(manifest.provenance.pickled_weights))
     text_only = manifest.provenance.text_model_of is not None
-    source = open_source(found, manifest.context_length, *pooled, text_only=text_only)
+    mtp = "mtp" in manifest.graphs
+    source = open_source(found, manifest.context_length, *pooled, text_only=text_only, mtp=mtp)
     source = _merged(source, manifest, adapter)
     if source.config != manifest.model:
         raise ConfigError(

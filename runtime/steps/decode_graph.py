@@ -1,12 +1,13 @@
 """A decoder graph and what its runs read besides tokens and cache: sources and adapters."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.contract.tensors import LOGITS_START, REQUEST_LENGTH
+from edgeformer.contract.tensors import LOGITS_START, REQUEST_LENGTH, CacheGeometry
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime.caches.encoder_outputs import EncoderOutputs
 from edgeformer.runtime.sessions.buffer import Rows
@@ -35,6 +36,23 @@ def returns_last_logits(session: Any) -> bool:
     return has_optional_input(session, LOGITS_START)
 
 
+@dataclass(frozen=True)
+class TokenStates:
+    """States of the tokens of a single row, by their places in it, which runs read or write.
+
+    name: of the graph's input or output [1, S, E]. array: float32 [C, E].
+    """
+
+    name: str
+    array: NDArray[np.float32]
+    is_input: bool = False
+
+    def bind(self, binding: Any, length: int, tokens: int) -> None:
+        """Bind the states of the last tokens of a row of `length`."""
+        bind = bind_input if self.is_input else bind_output
+        bind(binding, self.name, self.array[None, length - tokens : length])
+
+
 class DecodeGraph:
     """A session of a decoder graph, and the sessions that take its place for rows with adapters.
 
@@ -43,6 +61,8 @@ class DecodeGraph:
     - pictures: those of the rows' prompts; pieces of prompts with some run over the graph that reads embeddings.
     - has_blocks: whether these have tokens that attend both ways (`picture_blocks`).
     - request_lengths: int64 [B], the most tokens that each row will have, where the graph reads them; else None.
+    - token_states: those of the only row, which runs read or write.
+    - cache: what its layers keep; None for what the manifest says of the model's.
     """
 
     def __init__(
@@ -51,6 +71,7 @@ class DecodeGraph:
         manifest: Manifest,
         sources: EncoderOutputs | None = None,
         adapters: RowAdapters | None = None,
+        cache: CacheGeometry | None = None,
     ):
         self.session = session
         self.manifest = manifest
@@ -61,6 +82,8 @@ class DecodeGraph:
         logits = next(output for output in session.get_outputs() if output.name == "logits")
         self.logits_dtype = np.dtype(np.float16 if logits.type == "tensor(float16)" else np.float32)
         self.has_start = returns_last_logits(session)
+        self.cache = cache or manifest.cache
+        self.token_states: tuple[TokenStates, ...] = ()
         self.pictures: PictureRows | None = None
         self.has_blocks = picture_blocks.has_blocks(manifest)
         self.request_lengths: NDArray[np.int64] | None = None
@@ -115,6 +138,11 @@ class DecodeGraph:
     def takes_start(self, session: Any) -> bool:
         """Return whether a session has the optional input by which runs return the logits of the last token alone."""
         return self.has_start if session is self.session else returns_last_logits(session)
+
+    def bind_states(self, binding: Any, length: int, tokens: int) -> None:
+        """Bind the states of the last tokens of the only row, of `length` with them."""
+        for states in self.token_states:
+            states.bind(binding, length, tokens)
 
     def new_logits(self, *tokens: int) -> Logits:
         """Return an array for the logits of so many tokens [..., V]."""

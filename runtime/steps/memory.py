@@ -118,6 +118,7 @@ class StepMemory(ABC):
         binding = self._row_binding(session, row, name, values, logits[None])
         for other, array in others:
             bind_input(binding, other, array)
+        self.graph.bind_states(binding, length, values.shape[1])
         with self._cache.over(binding, np.ones(values.shape[:2], np.bool_), np.array([length]), row) as mask:
             bind_input(binding, self.graph.mask_name, mask)
             session.run_with_iobinding(binding)
@@ -212,6 +213,8 @@ class HostSteps(StepMemory):
             step = self._last = self._masked(first, rows, adapted, longest)
         step.slots[step.places] = 1
         step.tokens[:] = tokens
+        if self.graph.token_states:
+            self.graph.bind_states(step.binding, longest, 1)
         step.run(step.binding)
         np.add(step.next, ONE if active is None else active, step.next)
         return step.logits
@@ -236,6 +239,7 @@ class HostSteps(StepMemory):
             run.bind_mask(self.graph.mask_name, self._run_mask[:columns], columns)
         np.less(self._slots[:columns], length, out=run.slots, casting="unsafe")
         run.tokens[0] = tokens
+        self.graph.bind_states(run.binding, length, count)
         run.run(run.binding)
         return run.logits
 
@@ -286,6 +290,7 @@ class GrowingSteps(StepMemory):
         self._tokens[rows, 0] = tokens
         new = np.zeros(self._tokens.shape, np.bool_)
         new[rows, 0] = True if active is None else active
+        self.graph.bind_states(self._binding, longest, 1)
         with self._cache.over(self._binding, new, lengths) as mask:
             bind_input(self._binding, self.graph.mask_name, mask)
             self._session.run_with_iobinding(self._binding)

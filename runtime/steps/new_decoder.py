@@ -31,21 +31,22 @@ def new_decoder(
     provider: Provider = CPU,
     encoder_outputs: EncoderOutputs | None = None,
     captured: CapturedSteps | None = None,
+    cache: CacheGeometry | None = None,
 ) -> StepRunner:
     """Return a runner of `batch_size` empty rows of up to `capacity` tokens, for the graph's form of cache.
 
     encoder_outputs: keys and values of the sources, of an encoder-decoder. captured: memory of steps that CUDA graphs
-    replay; None for no CUDA graphs.
+    replay; None for no CUDA graphs. cache: what the graph's layers keep; None for what those of the model keep.
     """
-    graph = DecodeGraph(session, manifest, encoder_outputs)
+    graph = DecodeGraph(session, manifest, encoder_outputs, cache=cache)
     if manifest.plan.cache_form == "dynamic":
-        arguments = manifest.cache, cache_dtype(manifest), batch_size, capacity, provider, graph.cache_prefix
+        arguments = graph.cache, cache_dtype(manifest), batch_size, capacity, provider, graph.cache_prefix
         growing = DynamicCache(*arguments)
         return StepRunner(growing, GrowingSteps(graph, growing))
     if provider.on_device:
         return device_runner(graph, batch_size, capacity, provider, captured)
-    cache = new_static_cache(graph, batch_size, capacity, provider)
-    return StepRunner(cache, HostSteps(graph, cache))
+    static = new_static_cache(graph, batch_size, capacity, provider)
+    return StepRunner(static, HostSteps(graph, static))
 
 
 def device_runner(
@@ -88,9 +89,9 @@ def new_static_cache(
 ) -> StaticCache:
     """Return an empty static cache for a decode graph."""
     manifest, prefix = graph.manifest, graph.cache_prefix
-    windows = layer_windows(graph.session, manifest.cache, prefix)
+    windows = layer_windows(graph.session, graph.cache, prefix)
     dtype = cache_dtype(manifest)
-    cache = StaticCache(manifest.cache, dtype, batch_size, capacity, provider, windows, prefix, reserved)
+    cache = StaticCache(graph.cache, dtype, batch_size, capacity, provider, windows, prefix, reserved)
     if needs_numbers(manifest) and not reserved:  # reserved memory is zero
         cache.fill(0)
     return cache

@@ -9,6 +9,7 @@ from typing import Any, Literal, Unpack, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeformer.config import DecoderConfig
 from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime import request_values
@@ -27,7 +28,13 @@ from edgeformer.runtime.generation.scheduling import (
     ScheduledRequest,
     Scheduler,
 )
-from edgeformer.runtime.generation.speculation import DraftLength, DraftModel, check_same_tokens
+from edgeformer.runtime.generation.speculation import (
+    DraftLength,
+    DraftModel,
+    MultiTokenPrediction,
+    check_same_tokens,
+    keep_states,
+)
 from edgeformer.runtime.generation.speculation.row_drafts import RowDrafts, drafts_of
 from edgeformer.runtime.media.pictures.picture_files import Picture
 from edgeformer.runtime.prefixes.prefix_cache import PrefixCache
@@ -42,6 +49,9 @@ from edgeformer.runtime.steps.runner import StepRunner
 from edgeformer.runtime.tasks.model import Model, Text, is_batch
 from edgeformer.runtime.text.thinking.reader import new_thinking
 from edgeformer.runtime.text.tokenizer import Message, Tool
+
+MTP: Literal["mtp"] = "mtp"
+"""The draft that is the model's own layer of multi-token prediction."""
 
 PREFIX_BYTES = 256 * 2**20
 """Bytes of conversations that `chat` keeps: 5,800 tokens at SmolLM2-135M's geometry in float32."""
@@ -83,21 +93,39 @@ class CausalLM(Model):
         self._adapters: dict[str, Tensors] = {}
         self.prefix_cache = PrefixCache(PREFIX_BYTES)
         self.draft: CausalLM | None = None
+        self.drafts_by_mtp = False
         self._captured = CapturedSteps(manifest.context_length) if self.captures else None
 
-    def use_draft(self, draft: "CausalLM | None") -> None:
+    def use_draft(self, draft: "CausalLM | Literal['mtp'] | None") -> None:
         """Let another model draft tokens for requests of one prompt that ask for no prompt lookup; None for no model.
 
-        Raises RequestError for a model with another tokenizer, and for anything but a decoder-only model.
+        `mtp` is the model's own layer of multi-token prediction. Raises RequestError for a bundle without one, for a
+        model with another tokenizer, and for anything but a decoder-only model.
         """
-        if draft is not None:
+        if draft == MTP:
+            self._check_mtp()
+        elif draft is not None:
             if not isinstance(draft, CausalLM):
                 raise RequestError(
                     f"draft is {request_values.shown(draft)}; it must be a decoder-only model, as load returns it."
                 )
             sizes = self.manifest.vocab_size, draft.manifest.vocab_size
             check_same_tokens(self.tokenizer, draft.tokenizer, sizes)
-        self.draft = draft
+        self.drafts_by_mtp = draft == MTP
+        self.draft = draft if isinstance(draft, CausalLM) else None
+
+    def _check_mtp(self) -> None:
+        """Raise RequestError unless a layer of the bundle can draft tokens here."""
+        if "mtp" not in self.manifest.graphs:
+            raise RequestError(
+                f"{self.folder} has no layer of multi-token prediction, which would draft tokens. Export a checkpoint "
+                "that has one with --mtp, or leave draft out."
+            )
+        if self.provider.on_device:
+            raise RequestError(
+                f"drafts by mtp are for the CPU, and the model runs on {self.provider.title}. Leave draft out, or load "
+                "it with provider='cpu'."
+            )
 
     @cached_property
     def generation_config(self) -> GenerationConfig:
@@ -242,7 +270,7 @@ class CausalLM(Model):
         count = _samples(num_return_sequences, chosen)
         rows, decoder = self._prepare(prompts, chosen, logits_processors, count, adapter, images, single=single)
         beginnings = SampleBeginnings(decoder, count) if count > 1 else Beginnings(decoder)
-        drafts = self.new_drafts(rows[0], chosen) if len(rows) == 1 else None
+        drafts = self.new_drafts(rows[0], chosen, decoder=decoder) if len(rows) == 1 else None
         start_rows(beginnings, rows, drafts=drafts)[0].run()
         found = [row.result() for row in rows]
         results: list[Any] = found
@@ -266,7 +294,7 @@ class CausalLM(Model):
         """
         chosen = self._config(config, options)
         [row], decoder = self._prepare([prompt], chosen, logits_processors, adapter=adapter, images=images)
-        [stream] = start_rows(Beginnings(decoder), [row], drafts=self.new_drafts(row, chosen))[1]
+        [stream] = start_rows(Beginnings(decoder), [row], drafts=self.new_drafts(row, chosen, decoder=decoder))[1]
         return stream
 
     def chat(
@@ -315,7 +343,7 @@ class CausalLM(Model):
         )
         chosen = self._config(config, options)
         [row], decoder = self._prepare([prompt], chosen, logits_processors, adapter=adapter, images=images)
-        beginnings, drafts = PrefixBeginnings(decoder, self.prefix_cache), self.new_drafts(row, chosen)
+        beginnings, drafts = PrefixBeginnings(decoder, self.prefix_cache), self.new_drafts(row, chosen, decoder=decoder)
         make_stream: Callable[[ScheduledRequest, Scheduler], GenerationStream] = GenerationStream
         if tokenizer.thinking_format is not None:
             spelled = None if chosen.skip_special_tokens else tokenizer.special_tokens
@@ -408,15 +436,39 @@ class CausalLM(Model):
         """Return whether the draft model drafts for a request: there is one, and prompt lookup is not asked for."""
         return self.draft is not None and config.num_assistant_tokens > 0 and not config.prompt_lookup_num_tokens
 
-    def new_drafts(self, row: Row, config: GenerationConfig, chunk: int | None = None) -> RowDrafts | None:
-        """Return the drafts of a row: where the config asks for it, by the draft model, or of what is forced.
+    def new_drafts(
+        self, row: Row, config: GenerationConfig, chunk: int | None = None, decoder: StepRunner | None = None
+    ) -> RowDrafts | None:
+        """Return the drafts of a row: where the config asks for it, by a model or a layer, or of what is forced.
 
-        chunk: tokens of the text that a draft model reads in one step at most; None for all that are new.
+        chunk: tokens of the text that a draft model reads in one step at most; None for all that are new. decoder: that
+        of the row, without tokens yet, where its states may be kept for the model's own layer.
         """
+        asked = config.num_assistant_tokens > 0 and not config.prompt_lookup_num_tokens
+        if decoder is not None and self.drafts_by_mtp and asked:
+            return RowDrafts(row, self._new_mtp(row, decoder), DraftLength(config.num_assistant_tokens))
         if not self.drafts_by_model(config):
             return drafts_of(row, config)
         new_draft_model = partial(self.new_draft_model, len(row.prompt) + row.max_new_tokens)
         return RowDrafts(row, new_draft_model, DraftLength(config.num_assistant_tokens), chunk)
+
+    @cached_property
+    def mtp_session(self) -> Any:
+        """The session of the layer that drafts tokens, opened when it is first needed."""
+        return self._open_graph(self.manifest.graphs["mtp"].file)
+
+    def _new_mtp(self, row: Row, decoder: StepRunner) -> Callable[[], MultiTokenPrediction]:
+        """Return what makes the drafter of a row by the model's layer; the decoder keeps its states from now on."""
+        config = cast(DecoderConfig, self.manifest.model)
+        assert config.mtp is not None, "a manifest with a graph of drafts has its layer"
+        geometry, states = config.mtp.cache_geometry, keep_states(decoder, config.hidden_size)
+
+        def new_drafter() -> MultiTokenPrediction:
+            begun, capacity = row.cached_tokens, decoder.cache.capacity
+            drafter = new_decoder(self.mtp_session, self.manifest, 1, capacity, self.provider, cache=geometry)
+            return MultiTokenPrediction(drafter, states, begun, self.manifest.vocab_size)
+
+        return new_drafter
 
     def new_draft_model(self, tokens: int) -> DraftModel:
         """Return what drafts the tokens of a text of up to `tokens`; the model has a draft model."""

@@ -11,7 +11,7 @@ from edgeformer.manifest.providers import ProviderChoice
 from edgeformer.runtime import request_values
 from edgeformer.runtime.sessions.providers.provider_options import ProviderOptions
 from edgeformer.runtime.sessions.session import SessionSettings
-from edgeformer.runtime.tasks.causal_lm import CausalLM
+from edgeformer.runtime.tasks.causal_lm import MTP, CausalLM
 from edgeformer.runtime.tasks.encoders.encoder import Encoder
 from edgeformer.runtime.tasks.model import Model
 from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
@@ -62,7 +62,7 @@ def load(
         provider_options: a CudaOptions or a WebGpuOptions, which has no effect on another provider; None for their
             defaults.
         draft: bundle of a smaller decoder-only model with the same tokenizer, which drafts tokens for a decoder-only
-            model.
+            model; `mtp` for the model's own layer of multi-token prediction, where it was exported.
 
     Raises BundleError for a damaged folder (sizes are checked; `edgeformer verify` checks contents) and RequestError
     for a provider that is not available, and for a draft model that does not fit.
@@ -73,7 +73,7 @@ def load(
         raise RequestError(f"a draft model is for a decoder-only model; {folder} holds one for {manifest.task}.")
     model = kind(folder, manifest, settings)
     if draft is not None and isinstance(model, CausalLM):
-        model.use_draft(_load(draft, "causal-lm", CausalLM, settings, "draft"))
+        model.use_draft(MTP if draft == MTP else _load(draft, "causal-lm", CausalLM, settings, "draft"))
     return model
 
 
@@ -90,7 +90,7 @@ def load_causal_lm(
     settings = SessionSettings(provider, threads, kernels, provider_options)
     model = _load(path, "causal-lm", CausalLM, settings)
     if draft is not None:
-        model.use_draft(_load(draft, "causal-lm", CausalLM, settings, "draft"))
+        model.use_draft(MTP if draft == MTP else _load(draft, "causal-lm", CausalLM, settings, "draft"))
     return model
 
 

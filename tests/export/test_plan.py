@@ -25,6 +25,7 @@ FROM_CHECKPOINTS = {
     "merge_adapter",
     "adapters",
     "allow_pickle",
+    "mtp",
     "text_only",
 }
 """Options that a module of the user's own does not have."""

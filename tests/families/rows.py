@@ -11,7 +11,10 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+import mimo_class
 import torch
+
+mimo_class.register()
 
 VOCABULARY = 131
 
@@ -851,6 +854,14 @@ FAMILIES = {
             "biases": {"use_bias": True, "use_conv_bias": False, "conv_kernel": 2, "layer_norm_epsilon": 1e-2},
             "steps": {"time_step_limit": [0.2, 0.9], "n_groups": 1, "tie_word_embeddings": True},
             "widths": {"hidden_size": 48, "expand": 3, "num_heads": 6, "head_dim": 24, "n_groups": 3, "state_size": 7},
+        },
+    ),
+    "mimo": Row(
+        sizes=SIZES,
+        models={
+            "predicts": {"num_nextn_predict_layers": 1, "use_mrope": False},
+            "tied": {"tie_word_embeddings": True},
+            "window": {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
         },
     ),
     "minicpm3": Row(

@@ -21,8 +21,8 @@ from edgeformer.errors import RequestError
 @thinking_options
 @sampling_options
 @option(
-    "--draft", type=click.Path(path_type=Path), metavar="BUNDLE", topic=SPECULATION,
-    help="A smaller model with the same tokenizer, which drafts tokens.",
+    "--draft", metavar="BUNDLE", topic=SPECULATION,
+    help="A smaller model with the same tokenizer, which drafts tokens; mtp for a layer of the bundle itself.",
 )  # fmt: skip
 @execution_options
 def chat_command(
@@ -31,7 +31,7 @@ def chat_command(
     session: Path | None,
     provider: Any,
     threads: int | None,
-    draft: Path | None,
+    draft: str | None,
     **options: object,
 ) -> None:
     """Chat with the model in BUNDLE on the terminal.

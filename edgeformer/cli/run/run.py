@@ -55,8 +55,8 @@ CHAT_OPTIONS = ("enable_thinking", "reasoning_effort", "chat_template_kwargs")
 @sampling_options
 @declared(LogprobOptions, note="Only --json shows them.")
 @option(
-    "--draft", type=click.Path(path_type=Path), metavar="BUNDLE", topic=SPECULATION,
-    help="A smaller model with the same tokenizer, which drafts tokens.",
+    "--draft", metavar="BUNDLE", topic=SPECULATION,
+    help="A smaller model with the same tokenizer, which drafts tokens; mtp for a layer of the bundle itself.",
 )  # fmt: skip
 @declared(BeamOptions)
 @option(
@@ -112,7 +112,7 @@ def run_command(
     provider: Any,
     threads: int | None,
     as_json: bool,
-    draft: Path | None,
+    draft: str | None,
     question: str | None,
     aggregation: str | None,
     images: tuple[Path, ...],

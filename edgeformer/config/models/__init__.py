@@ -14,6 +14,7 @@ from edgeformer.config.models.decoder import DecoderConfig
 from edgeformer.config.models.dual_encoder import DualEncoderConfig
 from edgeformer.config.models.encoder import EncoderConfig
 from edgeformer.config.models.grid_vision import GridVisionConfig
+from edgeformer.config.models.mtp import MTPConfig
 from edgeformer.config.models.picture_text import PictureTextConfig
 from edgeformer.config.models.seq2seq import Seq2SeqConfig
 from edgeformer.config.models.stack import NO_CACHE, AudioStem, Form, StackConfig, Task, TokenDropout, TokenProjection
@@ -23,7 +24,7 @@ ModelConfig = DecoderConfig | EncoderConfig | Seq2SeqConfig | VisionConfig | Dua
 
 __all__ = [
     "NO_CACHE", "AudioStem", "DecoderConfig", "DualEncoderConfig", "EncoderConfig", "Form", "GridVisionConfig",
-    "ModelConfig",
+    "MTPConfig", "ModelConfig",
     "PictureTextConfig",
     "Seq2SeqConfig", "StackConfig", "Task", "TokenDropout", "TokenProjection", "VisionConfig",
 ]  # fmt: skip

@@ -1,10 +1,11 @@
 """The config of decoders."""
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self
 
 from edgeformer.config.block import BlockConfig
 from edgeformer.config.layer_input import PerLayerEmbedding
+from edgeformer.config.models.mtp import MTPConfig
 from edgeformer.config.models.stack import Form, StackConfig, Task
 from edgeformer.contract.tensors import CacheGeometry, KeyValueState, State
 from edgeformer.documents.schema import check
@@ -19,6 +20,7 @@ class DecoderConfig(StackConfig):
     Attributes:
         tied_head: the output projection is the embedding table itself, stored once.
         per_layer_embedding: makes an input of its own for every block; see `BlockConfig.layer_input`.
+        mtp: the layer that drafts tokens; None where the model is used without one.
     """
 
     task: ClassVar[Task] = "causal-lm"
@@ -31,6 +33,7 @@ class DecoderConfig(StackConfig):
     logit_scale: float = 1.0
     logit_softcap: float | None = None
     per_layer_embedding: PerLayerEmbedding | None = None
+    mtp: MTPConfig | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -49,6 +52,10 @@ class DecoderConfig(StackConfig):
         check(
             len({block.altup for block in self.blocks}) == 1, self, "blocks", "all with the same altup, or all without"
         )
+        if self.mtp is not None:
+            attention = self.mtp.block.attention
+            known = attention is not None and attention.rotary in {each.rotary for each in self.attentions}
+            check(known, self, "mtp", "a layer with the rotary embedding of another block")
         across = {block.cross_attention and _cross_geometry(block) for block in self.blocks}
         check(len(across) == 1, self, "blocks", "all with cross-attention of one geometry, or all without")
 
@@ -56,6 +63,12 @@ class DecoderConfig(StackConfig):
     def reads_request_length(self) -> bool:
         """Return whether it is a model by itself."""
         return self.task == "causal-lm" and self.cross_geometry is None
+
+    @property
+    def mtp_stack(self) -> Self:
+        """Return the stack of the layer that drafts tokens."""
+        assert self.mtp is not None
+        return replace(self, blocks=(self.mtp.block,), mtp=None)
 
     @property
     def cache_geometry(self) -> CacheGeometry:

@@ -238,6 +238,11 @@ def load_model(
     tool_format: str | None = None,
 ) -> list[ServedModel]:
     """Open a bundle and start its engine; return its model, and one for each of its adapters, as `load_models`."""
+    if str(draft) == "mtp":
+        raise RequestError(
+            "an engine does not draft by multi-token prediction; edgeformer run and edgeformer chat do. Leave draft "
+            "out, or name the bundle of a smaller model."
+        )
     model, options = load(folder, provider, threads, draft=draft), dict(engine_options or {})
     served = ServedModel(
         folder.resolve().name,

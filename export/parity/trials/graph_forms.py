@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from edgeformer.export.parity.float_products import open_unrounded
 from edgeformer.export.parity.report import Check
 from edgeformer.export.parity.trials.adapters import Updates, adapter_trials
+from edgeformer.export.parity.trials.mtp import mtp_trials
 from edgeformer.export.parity.trials.pictures.picture_text import judge_pictures
 from edgeformer.export.parity.trials.protocol import Setup
 from edgeformer.manifest.quantization import WeightFormat
@@ -49,4 +50,10 @@ def _of_pictures(given: FormSetup) -> Iterator[tuple[str, Callable[[], list[Chec
     yield "pictures, ", judge
 
 
-FORM_TRIALS: dict[str, FormTrials] = {"adapters": _of_adapter_graph, "vision_encoder": _of_pictures}
+def _of_drafts(given: FormSetup) -> Iterator[tuple[str, Callable[[], list[Check]]]]:
+    return mtp_trials(given.setup, given.formats, given.kernels)
+
+
+FORM_TRIALS: dict[str, FormTrials] = {
+    "adapters": _of_adapter_graph, "mtp": _of_drafts, "vision_encoder": _of_pictures,
+}  # fmt: skip

@@ -2,6 +2,7 @@
 
     drafter         prompt_lookup.py            tokens that may come next, of the text itself
                     draft_model.py              … by a smaller model
+                    multi_token.py              … by a layer of the model itself
                     forced_tokens.py            … that structured output forces
     how many        draft_length.py             as many as pay, by what runs cost and how many drafts come true
     verification    row_drafts.py               one run over the last token and its draft; what is wrong is taken back
@@ -15,6 +16,7 @@ from edgeformer.runtime.generation.speculation.draft_length import DraftLength
 from edgeformer.runtime.generation.speculation.draft_model import DraftModel, check_same_tokens
 from edgeformer.runtime.generation.speculation.drafter import Drafter
 from edgeformer.runtime.generation.speculation.forced_tokens import ForcedTokens, forced_length
+from edgeformer.runtime.generation.speculation.multi_token import MultiTokenPrediction, keep_states
 from edgeformer.runtime.generation.speculation.prompt_lookup import PromptLookup
 from edgeformer.runtime.generation.speculation.statistics import SpeculationStatistics
 
@@ -23,8 +25,10 @@ __all__ = [
     "DraftModel",
     "Drafter",
     "ForcedTokens",
+    "MultiTokenPrediction",
     "PromptLookup",
     "SpeculationStatistics",
     "check_same_tokens",
     "forced_length",
+    "keep_states",
 ]

@@ -1,0 +1,398 @@
+"""Multi-token prediction: what a checkpoint's layer drafts is what the formula of the paper drafts, in every part.
+
+The oracle is `mtp_models.Formula`, around transformers' own modules.
+"""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from mtp_models import MODELS, Formula, make_folder
+from safetensors.torch import load_file, save_file
+from slow_rows import slow_unless
+
+from edgeformer.checkpoints.source import open_source
+from edgeformer.errors import BundleError, ConfigError, ExportError, RequestError, WeightsError
+from edgeformer.export import export_model
+from edgeformer.export.parity.verify import open_subject, verify_graph
+from edgeformer.export.reference.reference import Reference
+from edgeformer.layers.mtp import MultiTokenPrediction as Layer
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.providers import CUDA
+from edgeformer.models.model_spec import model_spec_of
+from edgeformer.runtime import Engine, load
+from edgeformer.runtime.generation.generate import run_rows
+from edgeformer.runtime.generation.speculation import DraftLength, MultiTokenPrediction, keep_states
+from edgeformer.runtime.generation.speculation.row_drafts import RowDrafts
+from edgeformer.runtime.steps.decode_graph import TokenStates
+from edgeformer.runtime.steps.new_decoder import new_decoder
+from edgeformer.runtime.steps.runner import StepRunner
+from edgeformer.server.service.served import load_models
+from edgeformer.transformers_backend.float64 import computing_in_float64
+
+NEW = 30
+TEXT = [11, 57, 3, 99, 20, 76, 76, 41, 8, 120, 64, 19]
+
+
+@pytest.fixture(scope="module")
+def folders(make_model):
+    """Return a function that makes the checkpoint of a family."""
+    made = {}
+
+    def of(family):
+        return made.setdefault(family, None) or made.update({family: make_folder(make_model, family)}) or made[family]
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def bundles(folders, tmp_path_factory):
+    """Return a function that exports a family with its layer."""
+    made = {}
+
+    def of(family, **options):
+        key = family, *options.values()
+        if key not in made:
+            place = tmp_path_factory.mktemp("bundles") / "-".join(map(str, key))
+            made[key] = export_model(folders(family), place, mtp=True, verify=None, **options).path
+        return made[key]
+
+    return of
+
+
+@pytest.mark.parametrize("family", slow_unless({"qwen3_5_text", "mimo"}, MODELS))
+def test_the_layer_computes_what_the_paper_says(folders, family):
+    source = open_source(folders(family), mtp=True)
+    reference, ids = Reference(model_spec_of(source.config), source.weights()), torch.tensor([TEXT])
+    geometry = source.config.mtp.cache_geometry
+    empty = geometry.by_layer([torch.zeros(tensor.shape(1, 0)).double() for tensor in geometry.tensors()])
+    with reference.loaded():
+        module = reference.module
+        _, states, _ = module.forward_with_states(ids, torch.ones_like(ids), reference.empty_caches(1))
+        read = ids[:, 1:], torch.ones_like(ids[:, 1:]), states[:, :-1], empty
+        logits, predicted, _ = module.predict(*read)
+        module.mtp.config = type(module.mtp.config)(
+            **{**vars(module.mtp.config), "hidden_first": not module.mtp.config.hidden_first}
+        )
+        swapped, _, _ = module.predict(*read)
+    with computing_in_float64():
+        formula = Formula(folders(family), family)
+        expected = formula.states(TEXT)
+        states_after, logits_after = formula.run(TEXT[1:], expected[:-1])
+    assert torch.allclose(states[0], expected, rtol=0, atol=1e-11)
+    assert torch.allclose(predicted[0], states_after, rtol=0, atol=1e-11)
+    assert torch.allclose(logits[0], logits_after, rtol=0, atol=1e-11)
+    assert not torch.allclose(swapped[0], logits_after, rtol=0, atol=1e-3), "the order of both halves shows"
+
+
+@pytest.mark.parametrize("family", slow_unless({"qwen3_5_text", "mimo"}, MODELS))
+def test_the_runtime_drafts_what_the_paper_says(folders, bundles, family, monkeypatch):
+    """Drafts all over a text, each behind others that were taken back, and the tokens are those without drafts."""
+    monkeypatch.setattr(DraftLength, "choose", lambda self, pending=0: 4)
+    formula, drafts, draft = Formula(folders(family), family), [], MultiTokenPrediction.draft
+
+    def recorded(self, count):
+        drafts.append((list(self._text), draft(self, count)))
+        return drafts[-1][1]
+
+    monkeypatch.setattr(MultiTokenPrediction, "draft", recorded)
+    model, plain = load(bundles(family), threads=1, draft="mtp"), load(bundles(family), threads=1)
+    wanted = {"max_new_tokens": NEW, "ignore_eos": True}
+    for options in ({}, {"temperature": 1.0, "seed": 4}):
+        found = model.generate(TEXT, **wanted, **options)
+        assert found.token_ids == plain.generate(TEXT, **wanted, **options).token_ids
+        assert found.speculation.drafted > NEW
+    assert len(drafts) > NEW
+    for text, drafted in drafts[::5]:
+        assert drafted == formula.draft(text, len(drafted))[0], "random models have no ties"
+
+
+class Wavering(MultiTokenPrediction):
+    """The drafter of a model, which is told what the model writes, and is wrong at some places of it."""
+
+    def __init__(self, answer, wrong, *parts):
+        super().__init__(*parts)
+        self._answer, self._wrong = answer, wrong
+
+    def draft(self, count):
+        self._place = len(self._text)
+        return super().draft(count)
+
+    def choose(self, logits):
+        place, self._place = self._place, self._place + 1
+        token = self._answer[place] if place < len(self._answer) else 0
+        return (token + (place in self._wrong)) % len(logits)
+
+
+FORMS = {
+    "recurrent": ("qwen3_5_text", {}),
+    "static": ("mimo", {}),
+    "int4": ("mimo", {"precision": "int4"}),
+    "dynamic": ("mimo", {"ops": "portable", "cache": "dynamic"}),
+    "standard": ("mimo", {"ops": "standard", "cache": "static"}),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_tokens_are_those_without_drafts(bundles, form, monkeypatch):
+    """Drafts come true and are taken back over every form of cache; tokens and log-probabilities stay the same."""
+    family, options = FORMS[form]
+    model = load(bundles(family, **options), threads=1, draft="mtp")
+    monkeypatch.setattr(DraftLength, "choose", lambda self, pending=0: 3)
+    wanted = {"max_new_tokens": NEW, "ignore_eos": True, "logprobs": True}
+    plain = load(bundles(family, **options), threads=1).generate(TEXT, **wanted)
+    row = model.new_row(TEXT, **wanted)
+    decoder = model.new_decoder(1, len(TEXT) + NEW)
+    mtp, states = model.manifest.model.mtp, keep_states(decoder, 64)
+    layer = new_decoder(model.mtp_session, model.manifest, 1, len(TEXT) + NEW, cache=mtp.cache_geometry)
+    wrong = {len(TEXT) + place for place in (4, 5, 12, 19, 20, 21)}
+    drafter = Wavering([*TEXT, *plain.token_ids], wrong, layer, states, 0, model.manifest.vocab_size)
+    run_rows(decoder, [row], drafts=RowDrafts(row, lambda: drafter, DraftLength(3)))
+    assert row.tokens == plain.token_ids and row.speculation.accepted >= 15
+    assert row.speculation.drafted > row.speculation.accepted
+    atol = 0.2 if form == "int4" else 1e-4  # kernels may round activations of several tokens otherwise
+    found, expected = ([each.logprob for each in logprobs] for logprobs in (row.logprobs, plain.logprobs))
+    np.testing.assert_allclose(found, expected, atol=atol)
+
+
+def test_weights_are_stored_once(bundles):
+    folder = bundles("qwen3_5_text")
+    places = {}
+    for name in ("model", "model_mtp"):
+        graph = onnx.load(folder / "onnx" / f"{name}.onnx", load_external_data=False).graph
+        places[name] = {
+            each.name: tuple((entry.key, entry.value) for entry in each.external_data)
+            for each in graph.initializer
+            if each.external_data
+        }
+    shared = places["model"].keys() & places["model_mtp"].keys()
+    assert any("embedding" in name for name in shared) and any("head" in name for name in shared)
+    assert all(places["model"][name] == places["model_mtp"][name] for name in shared)
+    assert [path.name for path in (folder / "onnx").glob("*_data")] == ["model.onnx_data"]
+
+
+def test_without_the_option_a_bundle_is_what_it_was(folders, tmp_path):
+    """The graph, its weights and its manifest do not know of the layer that the checkpoint has."""
+    path = export_model(folders("qwen3_5_text"), tmp_path / "plain", verify=None).path
+    manifest, graph = Manifest.read(path), onnx.load(path / "onnx" / "model.onnx", load_external_data=False).graph
+    assert list(manifest.graphs) == ["model"] and manifest.model.mtp is None
+    assert "hidden_states" not in {each.name for each in graph.output}
+    assert not any("mtp" in name for name in (*manifest.weights, *(each.name for each in graph.initializer)))
+    with pytest.raises(RequestError, match=r"^.*plain has no layer of multi-token prediction, .* leave draft out\.$"):
+        load(path, draft="mtp")
+
+
+def test_a_chat_goes_on_without_the_states_of_what_was_kept(bundles, monkeypatch):
+    """Tokens that were kept from an earlier request have no states: the layer begins behind them, and drafts still."""
+    monkeypatch.setattr(DraftLength, "choose", lambda self, pending=0: 2)
+    model = load(bundles("mimo"), threads=1, draft="mtp")
+    for begun in (0, 5, len(TEXT)):
+        row = model.new_row(TEXT, max_new_tokens=NEW, ignore_eos=True)
+        decoder = model.new_decoder(1, len(TEXT) + NEW)
+        drafts = model.new_drafts(row, model.generation_config, decoder=decoder)
+        row.cached_tokens = begun
+        decoder.graph.token_states[0].array[:begun] = np.nan  # nobody computed them
+        decoder.prefill(0, TEXT[:begun]) if begun else None
+        decoder.graph.token_states[0].array[:begun] = np.nan
+        first = decoder.prefill(0, TEXT[begun:])[None] if begun < len(TEXT) else None
+        if first is None:
+            decoder.cut(0, begun - 1)
+            first = decoder.prefill(0, TEXT[-1:])[None]
+            decoder.graph.token_states[0].array[:begun] = np.nan
+        run_rows(decoder, [row], first, drafts)
+        assert row.tokens == model.generate(TEXT, max_new_tokens=NEW, ignore_eos=True, num_assistant_tokens=0).token_ids
+        assert row.speculation.drafted > NEW and not row.speculation.accepted > row.speculation.drafted
+
+
+def swapped(self, x, states, past, context):
+    """The state of a MiMo stands behind the embedding."""
+    x = torch.cat((self.token_norm(x), self.state_norm(states)), -1)
+    x, present = self.block(self.projection(x), past, context)
+    return self.norm(x), present
+
+
+def without_norm(self, x, states, past, context):
+    """The state is read as it is."""
+    x, present = self.block(self.projection(torch.cat((states, self.token_norm(x)), -1)), past, context)
+    return self.norm(x), present
+
+
+def without_final_norm(self, x, states, past, context):
+    """The state behind the block is not normalized."""
+    x = torch.cat((self.state_norm(states), self.token_norm(x)), -1)
+    return self.block(self.projection(x), past, context)
+
+
+LAYER_FAULTS = {
+    "the halves are swapped": swapped,
+    "a norm is left out": without_norm,
+    "the last norm is left out": without_final_norm,
+}
+
+
+@pytest.mark.parametrize("fault", ["the halves are swapped", "a norm is left out", "the last norm is left out"])
+def test_verification_refuses_another_layer(bundles, fault, monkeypatch):
+    """The graph is that of another layer than the one of the references."""
+    monkeypatch.setattr(Layer, "forward", LAYER_FAULTS[fault])
+    report = verify_graph(*verified(bundles("mimo")))
+    failed = [check.name for check in report.failures()]
+    assert failed and all(name.startswith("mtp, ") and "drafts" in name for name in failed)
+
+
+def verified(path):
+    """The arguments of `verify_graph` for a bundle."""
+    subject = open_subject(path)
+    return subject.folder, subject.manifest, subject.model_spec, subject.weights
+
+
+def late_states(monkeypatch):
+    """The layer reads the state of the token before."""
+    bind, kept = TokenStates.bind, []
+
+    def late(self, binding, length, tokens):
+        if self.is_input:
+            array = np.roll(self.array, 1, 0)
+            kept.append(array)  # as long as the graph may read it
+            self = TokenStates(self.name, array, is_input=True)
+        bind(self, binding, length, tokens)
+
+    monkeypatch.setattr(TokenStates, "bind", late)
+
+
+def rejected_kept(monkeypatch):
+    """The layer keeps one of the tokens that were taken back."""
+    follow = MultiTokenPrediction._follow
+
+    def kept(self, text):
+        cut, decoder = StepRunner.cut, self.decoder
+        decoder.cut = lambda row, length: cut(decoder, row, min(length + 1, int(decoder.lengths[0])))
+        return follow(self, text)
+
+    monkeypatch.setattr(MultiTokenPrediction, "_follow", kept)
+
+
+def not_fed_back(monkeypatch):
+    """A further token is drafted with a state of zeros."""
+    draft = MultiTokenPrediction.draft
+
+    def forgotten(self, count):
+        predicted, self._predicted = self._predicted, np.zeros_like(self._predicted)
+        try:
+            return draft(self, count)
+        finally:
+            self._predicted = predicted
+
+    monkeypatch.setattr(MultiTokenPrediction, "draft", forgotten)
+
+
+RUNTIME_FAULTS = {
+    "states are late": late_states,
+    "rejected tokens are kept": rejected_kept,
+    "no state is fed back": not_fed_back,
+}
+
+
+@pytest.mark.parametrize("fault", ["states are late", "rejected tokens are kept", "no state is fed back", None])
+def test_verification_refuses_another_runtime(bundles, fault, monkeypatch):
+    """Its tokens would be the same, since the model chooses them; without a fault everything passes."""
+    if fault is not None:
+        RUNTIME_FAULTS[fault](monkeypatch)
+    report = verify_graph(*verified(bundles("mimo")))
+    failed = [check.name for check in report.failures()]
+    assert bool(failed) == (fault is not None)
+    assert all(name.startswith("mtp, ") for name in failed), failed
+
+
+REFUSED = {
+    "no such layer": (
+        lambda config: config | {"mtp_num_hidden_layers": 0}, {},
+        r"^mtp is for models with a layer of .* config.json has mtp_num_hidden_layers = 0: no such layer. Leave mtp",
+    ),
+    "two layers": (
+        lambda config: config | {"mtp_num_hidden_layers": 2}, {},
+        "has mtp_num_hidden_layers = 2: 2 of them, and edgeformer runs one. Leave mtp out.$",
+    ),
+    "embeddings of its own": (
+        lambda config: config | {"mtp_use_dedicated_embeddings": True}, {},
+        "^config.json has mtp_use_dedicated_embeddings = true, and .* share the model's embeddings. Leave mtp out.$",
+    ),
+    "a GPU": (None, {"provider": "cuda", "precision": "fp16"}, "not for CUDA. Leave mtp out.$"),
+    "phones": (None, {"deployment": "mobile"}, "^drafts by mtp are for .* the deployment mobile. Leave mtp out.$"),
+    "an int8 cache": (None, {"cache_precision": "int8"}, "^no check runs drafts by mtp over int8 caches."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_has_no_drafts_is_refused_by_name(folders, tmp_path, what):
+    change, options, message = REFUSED[what]
+    folder = folders("mimo")
+    if change is not None:
+        folder = tmp_path / "changed"
+        folder.mkdir()
+        config = json.loads((folders("qwen3_5_text") / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(change(config)))
+    with pytest.raises((ConfigError, ExportError), match=message):
+        export_model(folder, tmp_path / "none", mtp=True, verify=None, **options)
+
+
+def test_a_family_without_such_layers_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="^mtp is for .* not know of llama. Leave mtp out.$"):
+        export_model("tiny-llama", tmp_path / "none", mtp=True)
+
+
+def test_a_checkpoint_that_lost_its_layer_is_refused(folders, tmp_path):
+    """transformers saves no such tensors, so that a finetuned checkpoint may lack what its config.json says."""
+    tensors = load_file(folders("qwen3_5_text") / "model.safetensors")
+    kept = {name: tensor for name, tensor in tensors.items() if not name.startswith("mtp.")}
+    save_file(kept | {"mtp.layers.1.input_layernorm.weight": torch.zeros(64)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_bytes((folders("qwen3_5_text") / "config.json").read_bytes())
+    message = r"missing: mtp.fc.weight \[64, 128\]\n[\s\S]*unexpected: mtp.layers.1"
+    with pytest.raises(WeightsError, match=message) as caught:
+        export_model(tmp_path, tmp_path / "none", mtp=True, verify=None)
+    assert "missing: mtp.layers.0.self_attn.q_norm.weight" in str(caught.value)
+
+
+def test_an_engine_and_a_server_do_not_draft_by_it(bundles):
+    model = load(bundles("mimo"), threads=1, draft="mtp")
+    with Engine(model) as engine:
+        found = engine.submit(TEXT, max_new_tokens=8, ignore_eos=True).finish()
+    assert found.speculation is None
+    assert found.token_ids == model.generate(TEXT, max_new_tokens=8, ignore_eos=True).token_ids
+    with pytest.raises(RequestError, match="^an engine does not draft by multi-token prediction; .* smaller model.$"):
+        load_models([bundles("mimo")], "cpu", 1, draft="mtp")
+
+
+def test_a_model_on_a_gpu_does_not_draft_by_it(bundles, monkeypatch):
+    model = load(bundles("mimo"), threads=1)
+    monkeypatch.setattr(model, "provider", CUDA)
+    with pytest.raises(
+        RequestError, match="^drafts by mtp are for the CPU, and the model runs on CUDA. Leave draft out"
+    ):
+        model.use_draft("mtp")
+    assert not model.drafts_by_mtp
+
+
+def test_a_manifest_says_of_both_or_of_none(bundles, tmp_path):
+    data = json.loads((bundles("mimo") / "edgeformer.json").read_text())
+    del data["model"]["mtp"]
+    (tmp_path / "edgeformer.json").write_text(json.dumps(data))
+    with pytest.raises(BundleError, match="graph of drafts"):
+        Manifest.read(tmp_path)
+
+
+def test_the_layer_inside_a_model_that_reads_pictures_is_found(folders, tmp_path):
+    """Checkpoints of Qwen3.5 on the hub have a tower, and the layer beside their text model."""
+    folder = folders("qwen3_5_text")
+    stored, inner = load_file(folder / "model.safetensors"), json.loads((folder / "config.json").read_text())
+    named = {name.replace("model.", "model.language_model.", 1): tensor for name, tensor in stored.items()}
+    save_file(named | {"model.visual.merger.norm.weight": torch.ones(8)}, tmp_path / "model.safetensors")
+    outer = {"model_type": "qwen3_5", "text_config": inner, "vision_config": {"model_type": "qwen3_5"}}
+    (tmp_path / "config.json").write_text(json.dumps(outer))
+    alone, inside = open_source(folder, mtp=True), open_source(tmp_path, text_only=True, mtp=True)
+    weights, expected = inside.weights(), alone.weights()
+    assert inside.config == alone.config and weights.keys() == expected.keys()
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)
+    with pytest.raises(ConfigError, match="^mtp drafts tokens of texts, and .* Leave mtp out. Its .*: --text-only.$"):
+        open_source(tmp_path, mtp=True)
