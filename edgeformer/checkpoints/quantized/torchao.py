@@ -222,4 +222,4 @@ CLASSES: dict[str, Callable[[Flattened], Any]] = {
     "MXTensor": _mx,
     "NVFP4Tensor": _nvfp4,
 }
-"""What reads the weights of a class."""
+"""The function that reads the weights of a class."""
