@@ -48,6 +48,8 @@ PLANTED = {
     ("families", "test_picture_text", "RUNTIME_FAULTS"): ("test_verification_refuses_other_positions_and_states",),
     ("families", "test_picture_to_text", "FAULTS"): ("test_an_export_refuses_a_model_that_is_another",),
     ("families", "test_quantized_checkpoints", "FAULTS"): ("test_a_fault_changes_the_weights",),
+    ("families", "test_quantized_checkpoints", "MISREAD_FAULTS"): ("test_verification_refuses_nvfp4_read_wrong",),
+    ("families", "test_written_checkpoints", "FAULTS"): ("test_a_fault_in_a_written_checkpoint_shows",),
     ("families", "test_request_lengths", "FAULTS"): ("test_a_wrong_table_is_refused",),
     ("kernels", "test_abi", "FAULTS"): ("test_another_declaration_does_not_compile",),
     ("kernels", "test_cpp_faults", "FAULTS"): ("test_faults_are_found",),

@@ -102,6 +102,19 @@ def test_a_stale_copy_in_another_shard_is_refused_by_name(folder):
         open_source(folder).weights()
 
 
+def test_a_folder_of_an_onnx_exporter_names_what_to_give(folder):
+    (folder / "model.safetensors").unlink()
+    (folder / "onnx").mkdir()
+    (folder / "onnx" / "model.onnx").write_bytes(b"a graph")
+    config = json.loads((folder / "config.json").read_text())
+    message = r"has no safetensors files \(onnx/model\.onnx is the graph of another exporter, whose weights have lost"
+    with pytest.raises(WeightsError, match=rf"{message}.* made of: a folder or hub id with model\.safetensors\."):
+        open_source(folder).weights()
+    (folder / "config.json").write_text(json.dumps(config | {"_name_or_path": "some/model"}))
+    with pytest.raises(WeightsError, match=r"made of, some/model by its config\.json: a folder"):
+        open_source(folder).weights()
+
+
 def test_shards_without_an_index_must_be_one_whole_set(folder):
     tensors = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()

@@ -7,15 +7,11 @@ Source: OCP Microscaling Formats v1.0; transformers/integrations/mxfp4.py.
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from edgeformer.checkpoints.quantized.microscaling import float4_numbers, powers_of_two
 from edgeformer.errors import WeightsError
 
-MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-"""Numbers of E2M1 by their lower three bits; the fourth is the sign."""
-BIAS = 127
-"""The exponent that is stored for 2⁰."""
 BLOCKS, SCALES = "_blocks", "_scales"
 """Endings of the names of both tensors."""
 
@@ -47,7 +43,4 @@ class PackedSlice:
 
 def dequantize(blocks: Tensor, scales: Tensor) -> Tensor:
     """Return float32 [..., K] of blocks uint8 [..., K / 32, 16] and scales uint8 [..., K / 32]."""
-    table = torch.tensor(MAGNITUDES + tuple(-number for number in MAGNITUDES))
-    halves = torch.stack((blocks & 15, blocks >> 4), -1).flatten(-2)  # [..., K / 32, 32]
-    numbers = torch.ldexp(table[halves.int()], scales.int().unsqueeze(-1) - BIAS)
-    return numbers.flatten(-2)
+    return (float4_numbers(blocks) * powers_of_two(scales)[..., None]).flatten(-2)

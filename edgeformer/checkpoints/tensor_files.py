@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from edgeformer.checkpoints.quantized.formats import take_quantization
+from edgeformer.checkpoints.quantized.formats import check_quantization, take_quantization
 from edgeformer.checkpoints.weight_map import find_weight_files
 from edgeformer.documents.json_document import read_object
 from edgeformer.errors import WeightsError
@@ -90,6 +90,10 @@ def open_tensors(folder: Path, allow_pickle: bool = False) -> dict[str, TensorFi
     weights, for a missing or damaged file, and where two files hold different tensors of one name.
     """
     files = find_weight_files(folder, allow_pickle)
+    options = _quantization(folder)
+    reason = "" if options is None else check_quantization(options, "config.json").pickled
+    if reason and (files.pickled or not files.paths):
+        raise WeightsError(f"{folder} has no safetensors files, and {reason}.")
     if not files.paths:
         raise WeightsError(f"{folder} has no safetensors files{_instead(folder)}.")
     if files.gguf:
@@ -117,18 +121,17 @@ def open_tensors(folder: Path, allow_pickle: bool = False) -> dict[str, TensorFi
                     f"is left over from another save.{said} Download the folder again, or save the model anew."
                 )
             stored[name], places[name] = file, path
-    return _plain(stored, folder)
-
-
-def _plain(stored: dict[str, TensorFile], folder: Path) -> dict[str, TensorFile]:
-    """Return files whose quantized matrices are read as what they mean, if config.json says that they are quantized."""
-    config = folder / "config.json"
-    options = take_quantization(read_object(config), str(config))[1] if config.is_file() else None
     if options is None:
         return stored
     from edgeformer.checkpoints.quantized.opened import dequantized
 
-    return dict(dequantized(stored, options, str(config)))
+    return dict(dequantized(stored, options, str(folder / "config.json")))
+
+
+def _quantization(folder: Path) -> dict[str, Any] | None:
+    """Return the `quantization_config` of a folder; None where its weights are plain."""
+    config = folder / "config.json"
+    return take_quantization(read_object(config), str(config))[1] if config.is_file() else None
 
 
 def open_pickle(path: Path) -> dict[str, TensorFile]:
@@ -158,6 +161,14 @@ def _instead(folder: Path) -> str:
         return (
             f" that are named as a model's are: model.safetensors, or shards of it. It has {names}; if that is the "
             "model, rename it to model.safetensors"
+        )
+    if graphs := [path for place in (folder, folder / "onnx") for path in sorted(place.glob("*.onnx"))]:
+        config = folder / "config.json"
+        origin = read_object(config).get("_name_or_path") if config.is_file() else None
+        named = f", {origin} by its config.json" if isinstance(origin, str) and origin else ""
+        return (
+            f" ({graphs[0].relative_to(folder)} is the graph of another exporter, whose weights have lost their names)."
+            f" Give the model that it was made of{named}: a folder or hub id with model.safetensors"
         )
     if not pickles:
         return ""

@@ -1,10 +1,13 @@
 """Checkpoints in GPTQ, AWQ, compressed-tensors, float8 and bitsandbytes: their numbers, and integers that are copied.
 
+torchao and modelopt are in test_written_checkpoints.py.
+
 The writers here follow the formats' own packers; where a package of a format is installed, it is the other reader.
 """
 
 import json
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+from edgeformer.checkpoints.quantized import compressed, microscaling
 from edgeformer.checkpoints.source import open_source
 from edgeformer.errors import ConfigError, ExportError, WeightsError
 from edgeformer.export import export_model
@@ -114,6 +118,39 @@ def float8(weight, block=None, last="weight_scale_inv"):
     return {"weight": numbers, last: scale}, numbers.double() * full
 
 
+def microscaled(weight, form):
+    """Pack a matrix with the package's own packer. Returns its numbers as it unpacks them, in float64."""
+    from compressed_tensors.compressors import BaseCompressor
+    from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
+    from compressed_tensors.quantization import QuantizationScheme
+
+    size, blocks = MICROSCALED[form]["group_size"], weight.unflatten(1, (-1, MICROSCALED[form]["group_size"]))
+    largest = blocks.abs().amax(-1)
+    stored = {"weight": weight}
+    if "nvfp4" in form:
+        stored["weight_global_scale"] = (448 * 6 / weight.abs().amax()).float().reshape(1)
+        stored["weight_scale"] = (largest / 6 * stored["weight_global_scale"]).to(torch.float8_e4m3fn).float()
+    else:
+        top = 6 if "mxfp4" in form else 448
+        stored["weight_scale"] = torch.exp2((largest / top).log2().ceil())
+    scheme = QuantizationScheme(targets=["Linear"], weights=MICROSCALED[form] | {"type": "float", "symmetric": True})
+    packer = BaseCompressor.get_value_from_registry(form)
+    packed = packer.compress(stored, scheme)
+    scale, divisor = stored["weight_scale"].double(), stored.get("weight_global_scale", torch.ones(1)).double()
+    numbers = (
+        unpack_fp4_from_uint8(packed["weight_packed"], *weight.shape, dtype=torch.float64)
+        if "weight_packed" in packed else packed["weight"].double()
+    )  # fmt: skip
+    return packed, (numbers.unflatten(1, (-1, size)) * (scale / divisor)[..., None]).flatten(1)
+
+
+MICROSCALED = {
+    "nvfp4-pack-quantized": {"num_bits": 4, "strategy": "tensor_group", "group_size": 16},
+    "mxfp4-pack-quantized": {"num_bits": 4, "strategy": "group", "group_size": 32, "scale_dtype": torch.uint8},
+    "mxfp8-quantized": {"num_bits": 8, "strategy": "group", "group_size": 32, "scale_dtype": torch.uint8},
+}
+"""Arguments of compressed-tensors by format."""
+
 NF4 = torch.tensor([-1.0, -0.7, -0.53, -0.39, -0.28, -0.18, -0.09, 0.0, 0.08, 0.16, 0.25, 0.34, 0.44, 0.56, 0.72, 1.0])
 """A table like that of nf4; the file brings its own."""
 
@@ -188,6 +225,10 @@ FORMATS = {
         ct("float-quantized", num_bits=8, type="float", strategy="block", block_structure=[32, 64]),
         lambda weight: float8(weight, (32, 64), "weight_scale"),
     ),
+    **{
+        form: (ct(form, type="float", **json.loads(json.dumps(of, default=str))), partial(microscaled, form=form))
+        for form, of in MICROSCALED.items()
+    },
     "fp8-blocks": (FP8 | {"weight_block_size": [24, 48]}, lambda weight: float8(weight, (24, 48))),
     "fp8-even-blocks": (FP8 | {"weight_block_size": [32, 64]}, lambda weight: float8(weight, (32, 64))),
     "nf4": (BNB | {"load_in_4bit": True}, nf4),
@@ -305,6 +346,30 @@ def test_compressed_tensors_are_those_of_their_package(quantized, name):
     source = open_source(quantized(name)[0])
     compared = compare_modules(source, source.weights())
     assert compared.difference is not None and compared.difference < 1e-6
+
+
+MISREAD_FAULTS = {
+    "half bytes swapped": ("weight_packed", lambda packed: (packed << 4) | (packed >> 4)),
+    "scale of the matrix left out": ("weight_global_scale", torch.ones_like),
+    "scales read as e5m2": ("weight_scale", lambda scales: scales.view(torch.float8_e5m2)),
+    "groups transposed": ("weight_scale", lambda scales: scales.float().T.reshape(scales.shape)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", MISREAD_FAULTS)
+def test_verification_refuses_nvfp4_read_wrong(quantized, monkeypatch, fault):
+    """A reading of our own that is wrong differs from that of the package."""
+    last, wrong = MISREAD_FAULTS[fault]
+    original = compressed.read
+    monkeypatch.setattr(
+        compressed, "read", lambda stored, name: (wrong if name.endswith(last) else torch.clone)(original(stored, name))
+    )
+    if last == "weight_packed":
+        numbers = microscaling.float4_numbers
+        monkeypatch.setattr(microscaling, "float4_numbers", lambda packed: numbers(wrong(packed)))
+    source = open_source(quantized("nvfp4-pack-quantized")[0])
+    with pytest.raises(ExportError, match="does not compute what transformers"):
+        compare_modules(source, source.weights())
 
 
 FAULTS = {

@@ -4,6 +4,10 @@
                       X.weight_scale [N, G]   X.weight_zero_point  int32 [N · bits / 32, G]   X.weight_g_idx  [K]
     int-quantized     X.weight  int8 [N, K]       X.weight_scale [N, G], [N, 1] or [1]   X.weight_zero_point  the same
     float-quantized   X.weight  float8 [N, K]     X.weight_scale, as of float8 (`float8.py`)
+    mxfp8-quantized   X.weight  float8 [N, K]     X.weight_scale  uint8 [N, K / 32], exponents
+    mxfp4-pack-quantized   X.weight_packed  uint8 [N, K / 2]   X.weight_scale  uint8 [N, K / 32], exponents
+    nvfp4-pack-quantized   X.weight_packed  uint8 [N, K / 2]   X.weight_scale  float8 [N, K / 16]
+                           X.weight_global_scale  float32 [1], by which scales are divided (`microscaling.py`)
 
 Scales of inputs, of outputs and of caches are left out: a bundle rounds activations as its precision says, or not.
 Source: compressed_tensors 0.20, compressors/.
@@ -17,6 +21,7 @@ from torch import Tensor
 
 from edgeformer.checkpoints.quantized.float8 import ScaledSlice
 from edgeformer.checkpoints.quantized.grouped_integers import Grouped, GroupedSlice, unpacked
+from edgeformer.checkpoints.quantized.microscaling import EXPONENTS, Float4Numbers, in_nvfp4, with_exponents
 from edgeformer.checkpoints.quantized.stored import Stored, even_groups, matrices, read, whole_shape
 from edgeformer.errors import WeightsError
 
@@ -28,6 +33,10 @@ def compressed_matrices(options: Mapping[str, Any], stored: Stored) -> dict[str,
     """Return the matrices of a checkpoint by the names of their modules. Raises WeightsError for other shapes."""
     found: dict[str, Any] = {}
     for module in matrices(stored, "weight_packed"):
+        name = f"{module}.weight_packed"
+        if stored[name].get_slice(name).get_dtype() == "U8":
+            found[module] = _float4(stored, module)
+            continue
         whole_shape(stored, f"{module}.weight_shape", (2,))
         outputs, inputs = (int(size) for size in read(stored, f"{module}.weight_shape"))
         _, words = whole_shape(stored, f"{module}.weight_packed", 2)
@@ -50,9 +59,23 @@ def compressed_matrices(options: Mapping[str, Any], stored: Stored) -> dict[str,
         if matrix.get_dtype() == "I8":
             even_groups(name, inputs, scales.shape[-1] if scales.dim() > 1 else 1)
             found[module] = GroupedSlice((outputs, inputs), 8, partial(_plain, stored, module))
+        elif scales.dtype in EXPONENTS:
+            found[module] = with_exponents(name, matrix, scales)
         else:
             found[module] = ScaledSlice(name, matrix, scales, _block(options))
     return found
+
+
+def _float4(stored: Stored, module: str) -> ScaledSlice:
+    name = f"{module}.weight_packed"
+    if f"{module}.weight_zero_point" in stored:
+        raise WeightsError(f"{name} has zero points, which float4 has not. Give the model that it was made of.")
+    whole_shape(stored, f"{module}.weight_scale", 2)
+    packed, scales = stored[name].get_slice(name), read(stored, f"{module}.weight_scale")
+    if scales.dtype in EXPONENTS:
+        return with_exponents(name, Float4Numbers(packed), scales)
+    whole_shape(stored, f"{module}.weight_global_scale", (1,))
+    return in_nvfp4(name, packed, scales.float() / read(stored, f"{module}.weight_global_scale").float())
 
 
 def _block(options: Mapping[str, Any]) -> tuple[int, int] | None:

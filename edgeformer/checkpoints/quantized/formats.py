@@ -18,12 +18,14 @@ class Format:
         tensors: last parts of the names of tensors that it stores beside a matrix, or in the place of one.
         options: what a field must be, and in words; fields that are not here decide about no number.
         dequantizes: whether transformers reads it as plain weights where it is told to.
+        pickled: why pickles of it are not read, and what to do; empty where they are.
     """
 
     reader: tuple[str, str]
     tensors: tuple[str, ...]
     options: Mapping[str, tuple[Check, str]] = field(default_factory=dict)
     dequantizes: bool = False
+    pickled: str = ""
 
 
 def _one_of(*values: Any) -> tuple[Check, str]:
@@ -35,9 +37,21 @@ def _size(value: Any) -> bool:
 
 
 GROUP = (_size, "a number of weights, or -1 for all of an output")
-SCALES = ("input_scale", "output_scale", "input_zero_point", "output_zero_point", "k_scale", "v_scale", "q_scale")
+SCALES = (
+    "input_scale",
+    "input_global_scale",
+    "output_scale",
+    "input_zero_point",
+    "output_zero_point",
+    "k_scale",
+    "v_scale",
+    "q_scale",
+)
 """Scales of activations and caches, which a bundle does not have."""
-COMPRESSED = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "mixed-precision")
+COMPRESSED = (
+    "pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "mixed-precision",
+    "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp8-quantized",
+)  # fmt: skip
 FORMATS: dict[str, Format] = {
     "gptq": Format(
         ("gptq", "gptq_matrices"),
@@ -56,7 +70,8 @@ FORMATS: dict[str, Format] = {
     "compressed-tensors": Format(
         ("compressed", "compressed_matrices"),
         (
-            "weight_packed", "weight_shape", "weight_scale", "weight_zero_point", "weight_g_idx", *SCALES,
+            "weight_packed", "weight_shape", "weight_scale", "weight_global_scale", "weight_zero_point", "weight_g_idx",
+            *SCALES,
         ),
         {
             "format": _one_of(*COMPRESSED),
@@ -82,6 +97,23 @@ FORMATS: dict[str, Format] = {
             "weight.absmax", "weight.quant_map", "weight.nested_absmax", "weight.nested_quant_map",
             "weight.quant_state.bitsandbytes__nf4", "weight.quant_state.bitsandbytes__fp4", "SCB", "weight_format",
         ),
+    ),
+    "modelopt": Format(
+        ("modelopt", "modelopt_matrices"),
+        ("weight_scale", "weight_scale_2", *SCALES),
+        {"quant_algo": _one_of("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "NVFP4", "W4A16_NVFP4", "MXFP8", "mxfp4")},
+    ),
+    "torchao": Format(
+        ("torchao", "torchao_matrices"),
+        tuple(
+            f"_weight_{part}"
+            for part in (
+                "qdata", "scale", "zero_point", "scale_and_zero", "per_tensor_scale",
+                "act_quant_scale", "act_quant_zero_point", "act_per_tensor_scale",
+            )
+        ),
+        pickled="pickles of torchao hold objects of its own classes. Load the model with transformers 5 and torchao "
+        "0.15 or later, and save it again: save_pretrained then writes safetensors",
     ),
 }  # fmt: skip
 """Formats by `quant_method`; MXFP4 of gpt-oss is read by its family (`mxfp4.py`)."""

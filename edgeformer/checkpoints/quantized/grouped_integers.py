@@ -1,6 +1,6 @@
 """A matrix in integers whose columns have scales by groups, which is indexed as the matrix that it means.
 
-weight[n, k] = scale[n, g] · (integer[n, k] − zero[n, g]),   g the group of column k
+weight[n, k] = scale[n, g] · (integer[n, k] − zero[n, g]) + offset[n, g],   g the group of column k
 """
 
 from collections.abc import Callable
@@ -25,12 +25,14 @@ class Grouped:
         scales: float32 [N, G].
         zeros: uint8 [N, G]; None for 2^(bits − 1), the middle of the range.
         groups: of each column, int64 [K]; None for K / G columns after another.
+        offsets: float32 [N, G], added to the weights; None for 0. Only beside groups that are adjacent.
     """
 
     integers: Tensor
     scales: Tensor
     zeros: Tensor | None = None
     groups: Tensor | None = None
+    offsets: Tensor | None = None
 
     def in_order(self) -> "Grouped":
         """Return the same without `groups`, where these are K / G columns after another.
@@ -69,7 +71,8 @@ class GroupedSlice:
         if found.groups is None:
             width = integers.shape[-1] // scales.shape[-1]
             steps = integers.float().unflatten(-1, (-1, width)) - zeros[..., None]
-            return (steps * scales[..., None]).flatten(-2)
+            weights = steps * scales[..., None]
+            return (weights if found.offsets is None else weights + found.offsets[index][..., None]).flatten(-2)
         return (integers.float() - zeros[..., found.groups]) * scales[..., found.groups]
 
     def blocks(
@@ -78,7 +81,7 @@ class GroupedSlice:
         """Return the integers uint8 [N, B, L], scales float32 and zero points uint8 [N, B] of rows, as they are stored.
 
         A group may fill several blocks. None where the groups are no whole blocks of adjacent columns, where the bits
-        are other ones, and where the blocks of a symmetric format would need a zero point.
+        are other ones, where offsets are added, and where the blocks of a symmetric format would need a zero point.
         """
         if bits != self._bits:
             return None
@@ -87,7 +90,7 @@ class GroupedSlice:
         width = columns // groups
         length = columns if block is None else block
         middle = 1 << (bits - 1)
-        fits = found.groups is None and width % length == 0
+        fits = found.groups is None and width % length == 0 and (found.offsets is None or not found.offsets.any())
         if not fits or (symmetric and found.zeros is not None and bool((found.zeros != middle).any())):
             return None
         scales = found.scales[index].repeat_interleave(width // length, -1)

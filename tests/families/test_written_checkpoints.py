@@ -1,0 +1,234 @@
+"""Checkpoints that torchao and NVIDIA's modelopt wrote, and what they mean: tools/checkpoints/quantized_fixtures.py."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from edgeformer.checkpoints.quantized.torchao import untiled
+from edgeformer.checkpoints.source import open_source
+from edgeformer.checkpoints.tensor_files import open_tensors
+from edgeformer.errors import ConfigError, WeightsError
+from edgeformer.export import export_model
+from edgeformer.export.importers.library_comparison import compare_modules
+from edgeformer.manifest.quantization import QuantizationOverrides, make_quantization
+
+FOLDER = Path(__file__).parent / "quantized_checkpoints"
+NAMES = sorted(path.name for path in FOLDER.iterdir())
+MATRIX = "model.layers.0.mlp.gate_proj.weight"
+"""A matrix of more than 128 outputs."""
+
+
+def digest(weight):
+    return hashlib.sha256((weight + 0.0).contiguous().numpy().tobytes()).hexdigest()
+
+
+def of_library(folder):
+    return json.loads((folder / "dequantized.json").read_text())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_are_those_that_the_library_dequantizes(name):
+    """All bits of all matrices."""
+    stored, expected = open_tensors(FOLDER / name), of_library(FOLDER / name)
+    assert len(expected) == 7
+    assert {key: digest(stored[key].get_tensor(key)) for key in expected} == expected
+    part = stored[MATRIX].get_slice(MATRIX)[3:9]
+    torch.testing.assert_close(part, stored[MATRIX].get_tensor(MATRIX)[3:9], atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "-int" in name])
+def test_all_integers_of_torchao_are_copied(name):
+    files, stored = open_tensors(FOLDER / name), load_file(FOLDER / name / "model.safetensors")
+    bits = 4 if "int4" in name else 8
+    middle, block = 1 << (bits - 1), None if bits == 8 and "groups" not in name else 32
+    for key in of_library(FOLDER / name):
+        raw = {last: stored[key.replace(".weight", f"._weight_{last}")] for last in ("qdata", "scale", "zero_point")}
+        integers, scales, zeros = files[key].get_slice(key).blocks(bits, block, symmetric="asymmetric" not in name)
+        assert torch.equal(integers.flatten(1).int() - middle, raw["qdata"].int())
+        assert torch.equal(scales, raw["scale"].float())
+        assert torch.equal(zeros.int() - middle, raw["zero_point"].int())
+
+
+@pytest.mark.slow  # the integers themselves are compared above
+@pytest.mark.parametrize(
+    ("name", "precision", "options"),
+    [
+        ("torchao-int4-asymmetric", "int4", {"symmetric": False}),
+        ("torchao-int4-dynamic", "int4", {}),
+        ("torchao-int8-dynamic", "int8", {"activations": "per_token"}),
+    ],
+)
+def test_copied_integers_are_verified(tmp_path, name, precision, options):
+    chosen = make_quantization(precision, QuantizationOverrides(**options))
+    result = export_model(FOLDER / name, tmp_path / "bundle", precision=precision, quantization=chosen)
+    report = json.loads((result.path / "parity" / "report.json").read_text())
+    copied = [check for check in report["checks"] if check["name"] == "weights: copied blocks"]
+    assert [check["value"] for check in copied] == [0]
+
+
+def test_the_certificate_says_that_nothing_was_compared():
+    source = open_source(FOLDER / "torchao-float8")
+    compared = compare_modules(source, source.weights())
+    assert compared.difference is None
+    assert compared.reason == "transformers does not read torchao as plain weights"
+
+
+def rewritten(name, folder, change):
+    """Copy a checkpoint, with its tensors and metadata changed in place."""
+    shutil.copytree(FOLDER / name, folder)
+    path = folder / "model.safetensors"
+    with safe_open(path, framework="pt") as file:
+        metadata = dict(file.metadata())
+    tensors = load_file(path)
+    change(tensors, metadata)
+    save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, path, metadata)
+    return folder
+
+
+FAULTS = {
+    "half bytes swapped": ("modelopt-nvfp4", "", lambda packed: (packed << 4) | (packed >> 4)),
+    "half bytes of torchao swapped": ("torchao-mxfp4", "qdata", lambda packed: (packed << 4) | (packed >> 4)),
+    "scale of the matrix left out": ("modelopt-nvfp4", "_2", torch.ones_like),
+    "scales read as e5m2": ("modelopt-nvfp4", "_scale", lambda scales: scales.view(torch.float8_e5m2)),
+    "tiles of scales in other rows": ("torchao-nvfp4", "scale", lambda scales: scales.view(torch.uint8).flip(0)),
+    "zero points one higher": ("torchao-int4-asymmetric", "zero_point", lambda zeros: zeros + 1),
+    "groups transposed": ("torchao-int8-groups", "scale", lambda scales: scales.T.reshape(scales.shape)),
+    "exponents one higher": ("modelopt-mxfp8", "_scale", lambda scales: scales + 1),
+}  # fmt: skip
+DOWN = "model.layers.0.mlp.down_proj"
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_a_written_checkpoint_shows(tmp_path, fault):
+    """The negative control: all that is read decides about the weights."""
+    name, part, wrong = FAULTS[fault]
+    torchao = name.startswith("torchao")
+    suffix = f"._weight_{part}" if torchao else {"": ".weight", "_2": ".weight_scale_2"}.get(part, ".weight_scale")
+    key = DOWN + suffix
+
+    def change(tensors, metadata):
+        tensors[key] = wrong(tensors[key]).view(tensors[key].dtype) if "tiles" in fault else wrong(tensors[key])
+
+    folder = rewritten(name, tmp_path / "wrong", change)
+    found = open_tensors(folder)[f"{DOWN}.weight"].get_tensor(f"{DOWN}.weight")
+    assert digest(found) != of_library(folder)[f"{DOWN}.weight"]
+
+
+def tiled(integers):
+    """Pack integers [N, K] as PyTorch's kernel for tensor cores does: for each word, the fields of its lane in turn."""
+    rows, columns = integers.shape
+    packed = (integers[:, ::2] << 4 | integers[:, 1::2]).tolist()
+    words = torch.zeros(rows // 8, columns // 128, 32, 4, dtype=torch.int64)
+    for tile, outer, lane, pair in torch.cartesian_prod(*map(torch.arange, words.shape)).tolist():
+        first = (outer * 8 + 2 * pair) * 8 + lane % 4
+        row = packed[8 * tile + lane // 4]
+        for place, byte in enumerate(row[first + step] for step in (0, 4, 8, 12)):
+            words[tile, outer, lane, pair] |= (byte >> 4) << 4 * place | (byte & 15) << 16 + 4 * place
+    return words.to(torch.uint32).view(torch.int32)
+
+
+def of_class(kind, parts, **data):
+    """Return a change that stores a matrix as a class of torchao."""
+
+    def change(tensors, metadata):
+        for last in ("qdata", "scale", "zero_point"):
+            del tensors[f"{DOWN}._weight_{last}"]
+        tensors.update({f"{DOWN}._weight_{last}": tensor for last, tensor in parts.items()})
+        metadata[f"{DOWN}.weight"] = json.dumps({"_type": kind, "_data": data})
+
+    return change
+
+
+def test_int4_in_tiles_of_tensor_cores_is_read(tmp_path):
+    """Made for CUDA alone, 160 inputs filled up to 1,024: the writer here follows PyTorch's kernel."""
+    integers, scale = torch.randint(0, 16, (32, 1024)), torch.rand(32, 32).bfloat16()
+    zero = torch.randn(32, 32).bfloat16()
+    both = torch.stack([scale, zero], -1).transpose(0, 1).contiguous()  # [G, N, 2]
+    assert torch.equal(untiled(tiled(integers)).long(), integers)
+    assert not torch.equal(untiled(tiled(integers).flip(2)).long(), integers), "the control: lanes decide"
+    parts = {"qdata": tiled(integers), "scale_and_zero": both}
+    change = of_class("Int4TilePackedTo4dTensor", parts, block_size=[1, 32], shape=[32, 160])
+    files = open_tensors(rewritten("torchao-int4-groups", tmp_path / "model", change))
+    steps = (integers.float() - 8).unflatten(1, (-1, 32)) * scale.float()[..., None] + zero.float()[..., None]
+    found = files[f"{DOWN}.weight"].get_slice(f"{DOWN}.weight")
+    torch.testing.assert_close(found[...], steps.flatten(1)[:, :160], atol=1e-6, rtol=1e-6)
+    assert found.blocks(4, 32, False) is None, "zero points are floats"
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_plain_int4_is_read(tmp_path, symmetric):
+    """Made on GPUs alone, by mslk: signed, the first in the low half, zero points that are added."""
+    integers, scale = torch.randint(-8, 8, (32, 160)), torch.rand(5, 32).bfloat16()
+    zero = torch.zeros(5, 32).bfloat16() if symmetric else torch.randn(5, 32).bfloat16()
+    qdata = ((integers[:, ::2] & 15) | (integers[:, 1::2] << 4)).to(torch.int8)
+    parts = {"qdata": qdata, "scale": scale, "zero_point": zero}
+    change = of_class("Int4Tensor", parts, block_size=[1, 32], shape=[32, 160])
+    files = open_tensors(rewritten("torchao-int4-groups", tmp_path / "model", change))
+    found = files[f"{DOWN}.weight"].get_slice(f"{DOWN}.weight")
+    expected = integers.float().unflatten(1, (-1, 32)) * scale.T.float()[..., None] + zero.T.float()[..., None]
+    torch.testing.assert_close(found[...], expected.flatten(1), atol=1e-6, rtol=1e-6)
+    copied = found.blocks(4, 32, True)
+    assert (copied is not None) == symmetric, "a float that is added is no zero point of ours"
+    if copied is not None:
+        assert torch.equal(copied[0].flatten(1).long() - 8, integers)
+
+
+def set_class(tensors, metadata):
+    metadata[MATRIX] = json.dumps({"_type": "Int4PlainInt32Tensor", "_data": {}})
+
+
+def drop_description(tensors, metadata):
+    del metadata[MATRIX]
+
+
+def scale_inputs(tensors, metadata):
+    tensors[f"{DOWN}._weight_act_pre_scale"] = torch.ones(160)
+
+
+def drop_scale(tensors, metadata):
+    del tensors[f"{DOWN}._weight_scale"]
+
+
+def drop_group(tensors, metadata):
+    tensors[f"{DOWN}._weight_scale"] = tensors[f"{DOWN}._weight_scale"][:, 1:]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (set_class, r"gate_proj\.weight is a Int4PlainInt32Tensor of torchao, and those that are read are Int8Tensor"),
+        (drop_description, r"does not say which class of torchao .*gate_proj\.weight has"),
+        (scale_inputs, r"down_proj scales its inputs \(act_pre_scale\)"),
+        (drop_scale, r"lacks .*down_proj\._weight_scale"),
+        (drop_group, r"down_proj\._weight_scale is \[32, 4\], and \[32, 5\] follows"),
+    ],
+)
+def test_a_checkpoint_of_torchao_that_does_not_fit_is_refused(tmp_path, change, message):
+    with pytest.raises(WeightsError, match=message):
+        open_tensors(rewritten("torchao-int4-groups", tmp_path / "model", change))
+
+
+@pytest.mark.parametrize("allow_pickle", [False, True])
+def test_pickles_of_torchao_are_refused_by_a_sentence(tmp_path, allow_pickle):
+    folder = shutil.copytree(FOLDER / "torchao-int8-groups", tmp_path / "model")
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(WeightsError, match="pickles of torchao hold objects of its own classes. Load the model with"):
+        open_tensors(folder, allow_pickle)
+
+
+def test_other_algorithms_of_modelopt_are_refused(tmp_path):
+    folder = shutil.copytree(FOLDER / "modelopt-fp8", tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"]["quant_algo"] = "W4A8_AWQ"
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(
+        ConfigError, match=r"quant_algo = 'W4A8_AWQ', and edgeformer reads modelopt where it is one of FP8"
+    ):
+        open_source(folder)

@@ -1,0 +1,144 @@
+"""Write the checkpoints of tests/families/quantized_checkpoints with the libraries of their formats.
+
+    pip install torchao==0.18.0 nvidia-modelopt==0.47.0 omegaconf
+    python tools/checkpoints/quantized_fixtures.py tests/families/quantized_checkpoints [NAME …]
+
+Each is a tiny model with random weights: config.json, model.safetensors, and dequantized.json, the SHA-256 of every
+quantized matrix as its library dequantizes it, in float32 without negative zeros. The libraries are no dependency of
+the tests; torch and transformers are those of constraints.txt.
+"""
+
+import hashlib
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+import transformers
+from safetensors.torch import load_file
+
+SIZES = {
+    "vocab_size": 48, "hidden_size": 32, "intermediate_size": 160, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "max_position_embeddings": 64, "head_dim": 16, "initializer_range": 0.2,
+    "tie_word_embeddings": True,
+}  # fmt: skip
+"""More than 128 outputs: two tiles of scales."""
+WIDE = 96
+"""Hidden size with which NVFP4 has two tiles of scales in both directions."""
+LARGEST = 50_000
+"""Bytes that a checkpoint in the repository may have."""
+
+
+def make_plain(folder: Path, **sizes: int) -> None:
+    """Write the model that is quantized."""
+    torch.manual_seed(4)
+    transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**SIZES | sizes)).save_pretrained(folder)
+
+
+def write_torchao(plain: Path, wide: Path, folder: Path) -> None:
+    """Write checkpoints of torchao, as transformers saves them."""
+    import torchao.quantization as q
+    from torchao.prototype.mx_formats.inference_workflow import MXDynamicActivationMXWeightConfig, NVFP4WeightOnlyConfig
+    from torchao.quantization.granularity import PerGroup
+
+    int4, group = torch.int4, PerGroup(32)
+    kinds = {
+        "int8-weight-only": q.Int8WeightOnlyConfig(),
+        "int8-groups": q.Int8WeightOnlyConfig(granularity=group),
+        "int8-dynamic": q.Int8DynamicActivationInt8WeightConfig(),
+        "int4-groups": q.IntxWeightOnlyConfig(weight_dtype=int4, granularity=group),
+        "int4-asymmetric": q.IntxWeightOnlyConfig(
+            weight_dtype=int4, granularity=group, mapping_type=q.MappingType.ASYMMETRIC
+        ),
+        "int4-dynamic": q.Int8DynamicActivationIntxWeightConfig(weight_dtype=int4, weight_granularity=group),
+        "float8": q.Float8WeightOnlyConfig(),
+        "nvfp4": NVFP4WeightOnlyConfig(),
+        "mxfp8": MXDynamicActivationMXWeightConfig(),
+        "mxfp4": MXDynamicActivationMXWeightConfig(
+            weight_dtype=torch.float4_e2m1fn_x2, activation_dtype=torch.float4_e2m1fn_x2
+        ),
+    }
+    for name, kind in kinds.items():
+        if not wanted(f"torchao-{name}"):
+            continue
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            wide if name == "nvfp4" else plain,
+            dtype=torch.bfloat16 if name.startswith("mx") else torch.float32,  # the kernels for mx take bfloat16
+            quantization_config=transformers.TorchAoConfig(kind),
+        )
+        model.save_pretrained(folder / f"torchao-{name}")
+        weights = {key: weight for key, weight in model.state_dict().items() if type(weight) is not torch.Tensor}
+        finish(folder / f"torchao-{name}", {key: _dequantized(weight) for key, weight in weights.items()})
+
+
+def _dequantized(weight: torch.Tensor) -> torch.Tensor:
+    """Return float32 of a tensor of torchao; classes of integers take no type, and have that of the model."""
+    return weight.dequantize() if weight.dtype == torch.float32 else weight.dequantize(torch.float32)
+
+
+def write_modelopt(plain: Path, folder: Path) -> None:
+    """Write checkpoints of modelopt, calibrated by random tokens."""
+    import modelopt.torch.quantization as mtq
+    from modelopt.torch.export import export_hf_checkpoint
+    from modelopt.torch.quantization.qtensor import FP8QTensor, MXFP4QTensor, MXFP8QTensor, NVFP4QTensor
+
+    kinds = {
+        "fp8": (mtq.FP8_DEFAULT_CFG, FP8QTensor),
+        "fp8-channels": (mtq.FP8_PER_CHANNEL_PER_TOKEN_CFG, None),
+        "nvfp4": (mtq.NVFP4_DEFAULT_CFG, NVFP4QTensor),
+        "nvfp4-weight-only": (mtq.W4A16_NVFP4_CFG, NVFP4QTensor),
+        "mxfp4": (mtq.MXFP4_DEFAULT_CFG, MXFP4QTensor),
+        "mxfp8": (mtq.MXFP8_DEFAULT_CFG, MXFP8QTensor),
+    }
+    for name, (kind, tensor_class) in kinds.items():
+        if not wanted(f"modelopt-{name}"):
+            continue
+        torch.manual_seed(5)
+        model = transformers.AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float32)
+        shapes = {key: weight.shape for key, weight in model.state_dict().items()}
+        model = mtq.quantize(model, kind, lambda model: model(torch.randint(0, SIZES["vocab_size"], (2, 16))))
+        with torch.inference_mode():
+            export_hf_checkpoint(model, export_dir=folder / f"modelopt-{name}")
+        stored, meant = load_file(folder / f"modelopt-{name}" / "model.safetensors"), {}
+        for key in (key for key in shapes if f"{key}_scale" in stored):
+            numbers, scale = stored[key], stored[f"{key}_scale"]
+            if tensor_class is None:  # FP8QTensor broadcasts a scale over inputs
+                meant[key] = numbers.float() * scale[:, None]
+                continue
+            options = {"scale": scale, "block_sizes": {-1: 16 if tensor_class is NVFP4QTensor else 32}}
+            if tensor_class is FP8QTensor:
+                options = {"scale": scale}
+            if tensor_class is NVFP4QTensor:
+                options["double_scale"] = stored[f"{key}_scale_2"]
+            tensor = tensor_class(shapes[key], torch.float32, numbers)
+            meant[key] = tensor.dequantize(dtype=torch.float32, **options)
+        finish(folder / f"modelopt-{name}", meant)
+
+
+def wanted(name: str) -> bool:
+    """Return whether a checkpoint is asked for: all are where no names are given."""
+    return name in sys.argv[2:] or len(sys.argv) == 2
+
+
+def finish(folder: Path, meant: dict[str, torch.Tensor]) -> None:
+    """Add digests of the matrices, and leave no other files."""
+    digests = {key: hashlib.sha256((weight + 0.0).numpy().tobytes()).hexdigest() for key, weight in meant.items()}
+    assert digests, f"nothing of {folder} is quantized"
+    (folder / "dequantized.json").write_text(json.dumps(digests, indent=1) + "\n")
+    for path in folder.iterdir():
+        if path.name not in ("config.json", "model.safetensors", "dequantized.json"):
+            path.unlink()
+    size = (folder / "model.safetensors").stat().st_size
+    assert size <= LARGEST, f"{folder} has {size:,} bytes"
+    print(f"{folder.name}: {size:,} bytes, {len(digests)} matrices")
+
+
+if __name__ == "__main__":
+    output = Path(sys.argv[1])
+    with tempfile.TemporaryDirectory() as name:
+        plain, wide = Path(name) / "plain", Path(name) / "wide"
+        make_plain(plain)
+        make_plain(wide, hidden_size=WIDE, intermediate_size=144, vocab_size=16)
+        write_torchao(plain, wide, output)
+        write_modelopt(plain, output)
