@@ -49,6 +49,7 @@ def make_plan(options: ExportOptions, config: ModelConfig | None) -> ExportPlan:
     if options.adapters:
         _check_adapters(plan, config)
     _check_pictures(plan, config)
+    _check_clients(plan, config)
     return plan
 
 
@@ -68,7 +69,7 @@ def _quantization(options: ExportOptions, proposal: Proposal, precision: Precisi
         )
     if precision not in DEFAULTS or isinstance(asked, Quantization):
         return asked if isinstance(asked, Quantization) else None
-    everywhere = not DEPLOYMENTS[options.deployment].block_kernels
+    everywhere = not DEPLOYMENTS[options.deployment].on(options.provider).block_kernels
     return make_quantization(precision, asked, calibrated=options.calibration is not None, everywhere=everywhere)
 
 
@@ -252,4 +253,13 @@ def _check_pictures(plan: ExportPlan, config: ModelConfig | None) -> None:
         raise ExportError(
             f"no check compares keys and values of pictures that are cached as {plan.cache_precision}. Leave "
             f"cache_precision out.{instead}"
+        )
+
+
+def _check_clients(plan: ExportPlan, config: ModelConfig | None) -> None:
+    merged = plan.place.clients == ("transformers.js",) and not plan.runs_on.merged_decoder
+    if merged and config is not None and config.form == "encoder-decoder":
+        raise ExportError(
+            f"transformers.js, for which the deployment {plan.deployment} is, runs encoder-decoders by one graph for all "
+            f"steps, which is not written for {plan.runs_on.title}. Leave provider {plan.provider} out."
         )

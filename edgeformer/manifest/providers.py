@@ -36,6 +36,7 @@ class Provider:
         own_kernels: whether edgeformer-kernels are for it.
         prepacked: whether its sessions open prepacked graphs.
         merged_decoder: whether clients that want one graph for all steps run on it.
+        browser_device: what clients in browsers call it; None where browsers have none.
         genai_options: its options in a config of onnxruntime-genai; None where that needs no entry for it.
         twin: the provider on which float32 twins of its graphs are verified where there is no device.
     """
@@ -55,6 +56,7 @@ class Provider:
     own_kernels: bool = False
     prepacked: bool = False
     merged_decoder: bool = False
+    browser_device: str | None = None
     genai_options: Mapping[str, str] | None = None
     twin: ProviderName | None = None
 
@@ -72,6 +74,7 @@ CPU = Provider(
     own_kernels=True,
     prepacked=True,
     merged_decoder=True,
+    browser_device="wasm",
 )
 
 CUDA = Provider(
@@ -98,6 +101,7 @@ WEBGPU = Provider(
     arithmetic={"fp32": "fp32", "fp16": "fp16", "bf16": "fp32", "int8": "fp32", "int4": "fp32"},
     quantized_arithmetic=frozenset({"fp16"}),
     cache_precisions=(),
+    browser_device="webgpu",
     twin="cpu",
 )
 
