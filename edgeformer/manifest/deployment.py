@@ -120,7 +120,9 @@ _HALF = Proposal(precision="fp16")
 _PER_TOKEN = Proposal(precision="int8", activations="per_token")
 _IN_BLOCKS = (Proposal(precision="int4", head="int8"), Proposal(precision="int8"))
 
-ANYWHERE = Deployment(name=None, steps=_PLAIN, texts=_PLAIN, on_devices={"cuda": (_PLAIN, _PLAIN), "webgpu": (_PLAIN, _PLAIN)})
+ANYWHERE = Deployment(
+    name=None, steps=_PLAIN, texts=_PLAIN, on_devices={"cuda": (_PLAIN, _PLAIN), "webgpu": (_PLAIN, _PLAIN)}
+)
 """No particular deployment: nothing is quantized that nobody asked to have quantized."""
 
 # A server has plenty of memory, and requests come in batches: int8 has a fortieth of int4's loss, and products of many
@@ -143,8 +145,8 @@ _DESKTOP = Deployment(
 )
 
 # onnxruntime's WebAssembly has no kernels for products in blocks (it dequantizes the whole matrix every time), and none
-# for gathers from them. It has products of int8 with int8. WebGPU has kernels for blocks, and none for int8 with int8: of
-# tiny-llama, onnxruntime-web left 93 of 345 nodes of the latter to WebAssembly, and of int4 the lengths alone.
+# for gathers from them. It has products of int8 with int8. WebGPU has kernels for blocks, and none for int8 with int8:
+# of tiny-llama, onnxruntime-web left 93 of 345 nodes of the latter to WebAssembly, and of int4 the lengths alone.
 _WEB = Deployment(
     name="web",
     steps=_PER_TOKEN,

@@ -3,7 +3,8 @@
 const CACHE = "edgeformer-bundles";
 
 // report({ loaded, total, downloaded, speed }): bytes that are there, of all, from the network, and those per second.
-export async function openFiles(folder, manifest, report) {
+// refuse(problem): says why a file is not what it should be; reading it fails, with an error that does not say so.
+export async function openFiles(folder, manifest, report, refuse) {
   const base = new URL(`${folder}/`, location.href).href;
   const keyOf = (name) => `${base}${name}?sha256=${manifest.files[name].sha256}`;
   const cache = await self.caches?.open(CACHE).catch(() => null); // pages over http have none, and some private windows
@@ -36,8 +37,10 @@ export async function openFiles(folder, manifest, report) {
         out.enqueue(chunk);
       },
       flush(out) {
+        if (received === expected) return;
         const problem = `${name} has ${received} bytes, and edgeformer.json says ${expected}`;
-        if (received !== expected) out.error(new Error(problem));
+        refuse(problem);
+        out.error(new Error(problem));
       },
     });
     return new Response(response.body.pipeThrough(counter), { headers: { "content-length": expected } });

@@ -10,12 +10,12 @@ env.allowRemoteModels = false; // a file that is missing is an error here, and n
 env.useBrowserCache = false; // it goes by names, which a bundle exported anew has again; files.js goes by hashes
 env.backends.onnx.wasm.wasmPaths = new URL("node_modules/onnxruntime-web/dist/", import.meta.url).href;
 
-let model, tokenizer;
+let model, tokenizer, problem;
 
 async function load(asked) {
   const { device, why, folder, manifest } = await chooseDevice(asked);
   postMessage({ device, why, name: manifest.name });
-  env.fetch = await openFiles(folder, manifest, (files) => postMessage({ files }));
+  env.fetch = await openFiles(folder, manifest, (files) => postMessage({ files }), (why) => (problem = why));
   [model, tokenizer] = await Promise.all([
     AutoModelForCausalLM.from_pretrained(folder, { device }),
     AutoTokenizer.from_pretrained(folder),
@@ -49,5 +49,5 @@ async function write(prompt) {
 
 addEventListener("message", ({ data }) => {
   const work = data.prompt === undefined ? load(data.device) : write(data.prompt);
-  work.catch((error) => postMessage({ error: error.message ?? String(error) }));
+  work.catch((error) => postMessage({ error: problem ?? error.message ?? String(error) }));
 });
