@@ -260,6 +260,6 @@ def _check_clients(plan: ExportPlan, config: ModelConfig | None) -> None:
     merged = plan.place.clients == ("transformers.js",) and not plan.runs_on.merged_decoder
     if merged and config is not None and config.form == "encoder-decoder":
         raise ExportError(
-            f"the deployment {plan.deployment} is for transformers.js, which runs encoder-decoders by one graph for all "
-            f"steps, and none is written for {plan.runs_on.title}. Leave provider {plan.provider} out."
+            f"the deployment {plan.deployment} is for transformers.js, which runs encoder-decoders by one graph for "
+            f"all steps, and none is written for {plan.runs_on.title}. Leave provider {plan.provider} out."
         )

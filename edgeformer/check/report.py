@@ -92,8 +92,8 @@ def _findings(rules: Callable[[Folder], Iterator[Finding]], facts: Folder) -> tu
 def check(folder: str | Path, provider: str = "cpu") -> CheckReport:
     """Return which clients will load a folder, and why others won't, from its files only.
 
-    provider: cuda to also compare every node with the kernels of onnxruntime's CUDA provider; it takes no GPU. A name of
-        `OPERATOR_TABLES` to count the nodes whose operators that provider publishes.
+    provider: cuda to also compare every node with the kernels of onnxruntime's CUDA provider; it takes no GPU. A name
+        of `OPERATOR_TABLES` to count the nodes whose operators that provider publishes.
 
     Raises BundleError if there is no folder with a graph, RequestError for a provider without a table of kernels, and
     MissingDependencyError if onnx is not installed.

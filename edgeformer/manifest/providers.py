@@ -5,7 +5,7 @@ name in `edgeformer.runtime.sessions.providers`, what graphs must keep to is one
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from edgeformer.errors import EdgeformerError, shown
@@ -14,6 +14,9 @@ from edgeformer.manifest.parts import Arithmetic, CachePrecision, Precision
 ProviderName = Literal["cpu", "cuda", "webgpu"]
 ProviderChoice = Literal["auto", "cpu", "cuda", "webgpu"]
 """A provider, or the best one of a machine."""
+
+OTHERS = "ExecutionProvider"
+"""The end of onnxruntime's names of execution providers, by which those that have no entry here are asked for."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -114,3 +117,9 @@ def find_provider(name: ProviderName, error: type[EdgeformerError] = EdgeformerE
     if not isinstance(name, str) or name not in PROVIDERS:
         raise error(f"provider is {shown(name)}; it must be one of {', '.join(PROVIDERS)}.")
     return PROVIDERS[name]
+
+
+def unproven_provider(execution_provider: str) -> Provider:
+    """Return a provider that onnxruntime alone knows: it runs graphs for the CPU, whose tensors stay in its memory."""
+    name, kept = execution_provider, {"own_kernels": False, "prepacked": False, "browser_device": None}
+    return replace(CPU, title=name.removesuffix(OTHERS), execution_provider=name, **kept)

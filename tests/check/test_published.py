@@ -8,7 +8,7 @@ from edgeformer.check import check
 from edgeformer.check.published import OPERATOR_TABLES
 from edgeformer.check.published.audit import count_operators
 from edgeformer.check.published.tables import OperatorTable
-from edgeformer.cli.main import main
+from edgeformer.cli.main import cli
 from edgeformer.manifest.providers import PROVIDERS
 
 TABLE = OperatorTable(title="T", source="s", commit="c", ops={"Add": "", "If": "", "com.microsoft::Gelu": "a limit"})
@@ -59,7 +59,7 @@ def test_tables_name_other_providers_and_their_source():
 
 
 def test_the_command_says_what_was_not_compared(tiny_llama_bundle):
-    done = CliRunner().invoke(main, ["check", str(tiny_llama_bundle), "--provider", "xnnpack"])
+    done = CliRunner().invoke(cli, ["check", str(tiny_llama_bundle), "--provider", "xnnpack"])
     assert done.exit_code == 0, done.output
     assert "XNNPACK" in done.output and "MatMul: 2 dimensions" in done.output
     assert "Types, shapes and limits were not compared, and nothing was run." in done.output
