@@ -1,4 +1,4 @@
-"""Which nodes of a graph other execution providers take, by the operators that they publish; nothing was run on them.
+"""The nodes of a graph that other execution providers take, by the operators that they publish; none was run.
 
 `operators.json` has, for each provider, its published operators by name (of other domains than ONNX's, domain::name),
 with what the operator must keep to, and the file and the commit that say so.
