@@ -6,7 +6,7 @@ name in `edgeformer.runtime.sessions.providers`, what graphs must keep to is one
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, cast
 
 from edgeformer.errors import EdgeformerError, shown
 from edgeformer.manifest.parts import Arithmetic, CachePrecision, Precision
@@ -112,14 +112,20 @@ PROVIDERS: dict[ProviderName, Provider] = {each.name: each for each in (CPU, CUD
 """The providers by name."""
 
 
-def find_provider(name: ProviderName, error: type[EdgeformerError] = EdgeformerError) -> Provider:
+def find_provider(name: ProviderName | str, error: type[EdgeformerError] = EdgeformerError) -> Provider:
     """Return the provider of a name. Raises `error` for a name that none has."""
     if not isinstance(name, str) or name not in PROVIDERS:
         raise error(f"provider is {shown(name)}; it must be one of {', '.join(PROVIDERS)}.")
-    return PROVIDERS[name]
+    return PROVIDERS[cast(ProviderName, name)]
 
 
 def unproven_provider(execution_provider: str) -> Provider:
     """Return a provider that onnxruntime alone knows: it runs graphs for the CPU, whose tensors stay in its memory."""
-    name, kept = execution_provider, {"own_kernels": False, "prepacked": False, "browser_device": None}
-    return replace(CPU, title=name.removesuffix(OTHERS), execution_provider=name, **kept)
+    return replace(
+        CPU,
+        title=execution_provider.removesuffix(OTHERS),
+        execution_provider=execution_provider,
+        own_kernels=False,
+        prepacked=False,
+        browser_device=None,
+    )
