@@ -6,7 +6,7 @@ name in `edgeformer.runtime.sessions.providers`, what graphs must keep to is one
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, cast
+from typing import Literal
 
 from edgeformer.errors import EdgeformerError, shown
 from edgeformer.manifest.parts import Arithmetic, CachePrecision, Precision
@@ -116,7 +116,7 @@ def find_provider(name: ProviderName | str, error: type[EdgeformerError] = Edgef
     """Return the provider of a name. Raises `error` for a name that none has."""
     if not isinstance(name, str) or name not in PROVIDERS:
         raise error(f"provider is {shown(name)}; it must be one of {', '.join(PROVIDERS)}.")
-    return PROVIDERS[cast(ProviderName, name)]
+    return PROVIDERS[name]
 
 
 def unproven_provider(execution_provider: str) -> Provider:
