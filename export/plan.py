@@ -51,6 +51,7 @@ def make_plan(options: ExportOptions, config: ModelConfig | None) -> ExportPlan:
     _check_pictures(plan, config)
     if options.mtp:
         _check_mtp(plan, options, config)
+    _check_clients(plan, config)
     return plan
 
 
@@ -70,7 +71,7 @@ def _quantization(options: ExportOptions, proposal: Proposal, precision: Precisi
         )
     if precision not in DEFAULTS or isinstance(asked, Quantization):
         return asked if isinstance(asked, Quantization) else None
-    everywhere = not DEPLOYMENTS[options.deployment].block_kernels
+    everywhere = not DEPLOYMENTS[options.deployment].on(options.provider).block_kernels
     return make_quantization(precision, asked, calibrated=options.calibration is not None, everywhere=everywhere)
 
 
@@ -269,3 +270,12 @@ def _check_mtp(plan: ExportPlan, options: ExportOptions, config: ModelConfig | N
         raise ExportError(f"no check runs drafts by mtp over {plan.cache_precision} caches. Leave cache_precision out.")
     if options.adapters:
         raise ExportError("no check runs drafts by mtp with adapters. Leave mtp out, or merge the adapter.")
+
+
+def _check_clients(plan: ExportPlan, config: ModelConfig | None) -> None:
+    merged = plan.place.clients == ("transformers.js",) and not plan.runs_on.merged_decoder
+    if merged and config is not None and config.form == "encoder-decoder":
+        raise ExportError(
+            f"the deployment {plan.deployment} is for transformers.js, which runs encoder-decoders by one graph for "
+            f"all steps, and none is written for {plan.runs_on.title}. Leave provider {plan.provider} out."
+        )

@@ -11,9 +11,10 @@ from edgeformer.check.cuda import ProviderAudit, audit_cuda
 from edgeformer.check.finding import Finding, Verdict, error, verdict
 from edgeformer.check.folder import Folder, read_folder
 from edgeformer.check.kernel_rules import kernel_functions, kernel_sentences
+from edgeformer.check.published import OPERATOR_TABLES, OperatorAudit, audit_operators
 from edgeformer.config.models import Form
 from edgeformer.errors import RequestError
-from edgeformer.manifest.providers import ProviderName, find_provider
+from edgeformer.manifest.providers import CPU, ProviderName, find_provider
 
 AUDITS: dict[ProviderName, Callable[[Folder], ProviderAudit]] = {"cuda": audit_cuda}
 """Comparisons of every node of the graphs with the kernels of a provider."""
@@ -31,6 +32,8 @@ class CheckReport:
         functions: names of the graphs' functions for which kernels of edgeformer-kernels may stand in.
         kernels: a sentence by client, about whether kernels or bodies run; none without such functions.
         audit: what the device that was asked for does with each graph; None if none was.
+        operators: what the provider that was asked for takes of each graph, by its published operators; None if none
+            was.
     """
 
     folder: Path
@@ -40,6 +43,7 @@ class CheckReport:
     functions: tuple[str, ...]
     kernels: dict[str, str]
     audit: ProviderAudit | None = None
+    operators: OperatorAudit | None = None
 
     @property
     def keeps_contract(self) -> bool:
@@ -66,6 +70,7 @@ class CheckReport:
                 for name, findings in self.clients.items()
             },
             **({"provider": self.audit.to_json()} if self.audit is not None else {}),
+            **({"operators": self.operators.to_json()} if self.operators is not None else {}),
         }
 
 
@@ -84,16 +89,18 @@ def _findings(rules: Callable[[Folder], Iterator[Finding]], facts: Folder) -> tu
     return tuple(found)
 
 
-def check(folder: str | Path, provider: ProviderName = "cpu") -> CheckReport:
+def check(folder: str | Path, provider: str = "cpu") -> CheckReport:
     """Return which clients will load a folder, and why others won't, from its files only.
 
-    provider: cuda to also compare every node with the kernels of onnxruntime's CUDA provider; it takes no GPU.
+    provider: cuda to also compare every node with the kernels of onnxruntime's CUDA provider; it takes no GPU. A name
+        of `OPERATOR_TABLES` to count the nodes whose operators that provider publishes.
 
     Raises BundleError if there is no folder with a graph, RequestError for a provider without a table of kernels, and
     MissingDependencyError if onnx is not installed.
     """
-    runs_on = find_provider(provider, RequestError)
-    if runs_on.on_device and provider not in AUDITS:
+    published = isinstance(provider, str) and provider in OPERATOR_TABLES
+    runs_on = CPU if published else find_provider(provider, RequestError)
+    if runs_on.on_device and runs_on.name not in AUDITS:
         raise RequestError(
             f"there is no table of the kernels of {runs_on.title}. To see what runs there, verify the bundle on a "
             "machine that has it: edgeformer verify"
@@ -106,5 +113,6 @@ def check(folder: str | Path, provider: ProviderName = "cpu") -> CheckReport:
         clients={name: _findings(client.findings, facts) for name, client in CLIENTS.items()},
         functions=kernel_functions(facts),
         kernels=kernel_sentences(facts),
-        audit=AUDITS[provider](facts) if provider in AUDITS else None,
+        audit=AUDITS[runs_on.name](facts) if runs_on.name in AUDITS else None,
+        operators=audit_operators(facts, provider) if published else None,
     )

@@ -36,7 +36,14 @@ def with_transformers_js_config(hf_config: dict[str, Any], manifest: Manifest) -
     counts = {PurePosixPath(graph).name: len(_weight_files(manifest, graph)) for graph in graphs}
     weights = {name: count for name, count in counts.items() if count}
     layers = _layer_types(hf_config, manifest.cache)
-    return hf_config | layers | {KEY: {"dtype": NO_SUFFIX, "use_external_data_format": weights}}
+    device = _device(manifest)
+    return hf_config | layers | {KEY: {"dtype": NO_SUFFIX, **device, "use_external_data_format": weights}}
+
+
+def _device(manifest: Manifest) -> dict[str, str]:
+    """Return the device of a bundle for browsers, where its graphs are for another one than they take by default."""
+    runs_on, browsers_alone = manifest.plan.runs_on, not manifest.plan.place.shared_data
+    return {"device": runs_on.browser_device} if browsers_alone and runs_on.on_device and runs_on.browser_device else {}
 
 
 def _layer_types(hf_config: dict[str, Any], cache: CacheGeometry) -> dict[str, list[str]]:

@@ -5,7 +5,7 @@ file.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from edgeformer.config import ModelConfig
@@ -53,7 +53,7 @@ class Deployment:
     Attributes:
         steps: options proposed for models whose time goes to steps of single tokens.
         texts: options proposed for all others.
-        on_devices: the precision proposed for every device that there can be.
+        on_devices: steps and texts of every device that there can be, whose kernels take weights in blocks.
         block_kernels: whether its onnxruntime has kernels for products and gathers of matrices that are quantized in
             blocks; without them gathers are made of primitive ops, and embeddings and heads quantize activations per
             token as well.
@@ -70,7 +70,7 @@ class Deployment:
     name: DeploymentName | None
     steps: Proposal
     texts: Proposal
-    on_devices: Mapping[ProviderName, Precision] = field(default_factory=dict)
+    on_devices: Mapping[ProviderName, tuple[Proposal, Proposal]] = field(default_factory=dict)
     block_kernels: bool = True
     primitive_gathers: bool = False
     shared_data: bool = True
@@ -90,6 +90,12 @@ class Deployment:
         parts += [".ort files" if self.ort_format else ""]
         return f"{self.name}: {', '.join(filter(None, parts))}"
 
+    def on(self, provider: ProviderName) -> "Deployment":
+        """Return the deployment where the graphs run on a provider: gaps in the host's kernels are not a device's."""
+        if not find_provider(provider).on_device:
+            return self
+        return replace(self, block_kernels=True, primitive_gathers=False)
+
     def proposal(self, config: ModelConfig | None, ops: OpSet, provider: ProviderName) -> Proposal:
         """Return what the deployment proposes for a kind of model and these kernels.
 
@@ -102,16 +108,21 @@ class Deployment:
                     f"the deployment {self.name} has no {runs_on.title}. Leave provider {provider} out, or the "
                     "deployment."
                 )
-            return Proposal(precision=self.on_devices[provider])
+            steps, texts = self.on_devices[provider]
+            return steps if config is None or config.steps else texts
         if ops != "ort":  # which alone has quantized products
             return Proposal(precision="fp32")
         return self.steps if config is None or config.steps else self.texts
 
 
 _PLAIN = Proposal(precision="fp32")
+_HALF = Proposal(precision="fp16")
 _PER_TOKEN = Proposal(precision="int8", activations="per_token")
+_IN_BLOCKS = (Proposal(precision="int4", head="int8"), Proposal(precision="int8"))
 
-ANYWHERE = Deployment(name=None, steps=_PLAIN, texts=_PLAIN, on_devices={"cuda": "fp32", "webgpu": "fp32"})
+ANYWHERE = Deployment(
+    name=None, steps=_PLAIN, texts=_PLAIN, on_devices={"cuda": (_PLAIN, _PLAIN), "webgpu": (_PLAIN, _PLAIN)}
+)
 """No particular deployment: nothing is quantized that nobody asked to have quantized."""
 
 # A server has plenty of memory, and requests come in batches: int8 has a fortieth of int4's loss, and products of many
@@ -121,7 +132,7 @@ _SERVER = Deployment(
     name="server",
     steps=Proposal(precision="int8", cache="fp16"),
     texts=_PER_TOKEN,
-    on_devices={"cuda": "fp16"},
+    on_devices={"cuda": (_HALF, _HALF)},
 )
 
 # A desktop has one user: the bytes that a token has to read bound its speed. An int8 head costs little and halves the
@@ -130,15 +141,17 @@ _DESKTOP = Deployment(
     name="desktop",
     steps=Proposal(precision="int4", head="int8", cache="fp16"),
     texts=_PER_TOKEN,
-    on_devices={"cuda": "fp16"},
+    on_devices={"cuda": (_HALF, _HALF), "webgpu": _IN_BLOCKS},
 )
 
 # onnxruntime's WebAssembly has no kernels for products in blocks (it dequantizes the whole matrix every time), and none
-# for gathers from them. It has products of int8 with int8.
+# for gathers from them. It has products of int8 with int8. WebGPU has kernels for blocks, and none for int8 with int8:
+# of tiny-llama, onnxruntime-web left 93 of 345 nodes of the latter to WebAssembly, and of int4 the lengths alone.
 _WEB = Deployment(
     name="web",
     steps=_PER_TOKEN,
     texts=_PER_TOKEN,
+    on_devices={"webgpu": _IN_BLOCKS},
     block_kernels=False,
     primitive_gathers=True,
     shared_data=False,

@@ -47,7 +47,7 @@ class ExportPlan:
     @property
     def place(self) -> Deployment:
         """The deployment, with the files that it has a use for."""
-        return DEPLOYMENTS[self.deployment]
+        return DEPLOYMENTS[self.deployment].on(self.provider)
 
     @property
     def quantized_cache(self) -> QuantizedCache | None:

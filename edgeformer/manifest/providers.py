@@ -5,7 +5,7 @@ name in `edgeformer.runtime.sessions.providers`, what graphs must keep to is one
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from edgeformer.errors import EdgeformerError, shown
@@ -14,6 +14,9 @@ from edgeformer.manifest.parts import Arithmetic, CachePrecision, Precision
 ProviderName = Literal["cpu", "cuda", "webgpu"]
 ProviderChoice = Literal["auto", "cpu", "cuda", "webgpu"]
 """A provider, or the best one of a machine."""
+
+OTHERS = "ExecutionProvider"
+"""The end of onnxruntime's names of execution providers, by which those that have no entry here are asked for."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,6 +39,7 @@ class Provider:
         own_kernels: whether edgeformer-kernels are for it.
         prepacked: whether its sessions open prepacked graphs.
         merged_decoder: whether clients that want one graph for all steps run on it.
+        browser_device: what clients in browsers call it; None where browsers have none.
         genai_options: its options in a config of onnxruntime-genai; None where that needs no entry for it.
         twin: the provider on which float32 twins of its graphs are verified where there is no device.
     """
@@ -55,6 +59,7 @@ class Provider:
     own_kernels: bool = False
     prepacked: bool = False
     merged_decoder: bool = False
+    browser_device: str | None = None
     genai_options: Mapping[str, str] | None = None
     twin: ProviderName | None = None
 
@@ -72,6 +77,7 @@ CPU = Provider(
     own_kernels=True,
     prepacked=True,
     merged_decoder=True,
+    browser_device="wasm",
 )
 
 CUDA = Provider(
@@ -98,6 +104,7 @@ WEBGPU = Provider(
     arithmetic={"fp32": "fp32", "fp16": "fp16", "bf16": "fp32", "int8": "fp32", "int4": "fp32"},
     quantized_arithmetic=frozenset({"fp16"}),
     cache_precisions=(),
+    browser_device="webgpu",
     twin="cpu",
 )
 
@@ -105,8 +112,20 @@ PROVIDERS: dict[ProviderName, Provider] = {each.name: each for each in (CPU, CUD
 """The providers by name."""
 
 
-def find_provider(name: ProviderName, error: type[EdgeformerError] = EdgeformerError) -> Provider:
+def find_provider(name: ProviderName | str, error: type[EdgeformerError] = EdgeformerError) -> Provider:
     """Return the provider of a name. Raises `error` for a name that none has."""
     if not isinstance(name, str) or name not in PROVIDERS:
         raise error(f"provider is {shown(name)}; it must be one of {', '.join(PROVIDERS)}.")
     return PROVIDERS[name]
+
+
+def unproven_provider(execution_provider: str) -> Provider:
+    """Return a provider that onnxruntime alone knows: it runs graphs for the CPU, whose tensors stay in its memory."""
+    return replace(
+        CPU,
+        title=execution_provider.removesuffix(OTHERS),
+        execution_provider=execution_provider,
+        own_kernels=False,
+        prepacked=False,
+        browser_device=None,
+    )

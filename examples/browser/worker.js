@@ -2,26 +2,37 @@
 import {
   AutoModelForCausalLM, AutoTokenizer, env, TextStreamer,
 } from "./node_modules/@huggingface/transformers/dist/transformers.min.js";
+import { chooseDevice } from "./device.js";
+import { openFiles } from "./files.js";
 
 env.allowLocalModels = true;
 env.allowRemoteModels = false; // a file that is missing is an error here, and not looked for on the hub
-env.useBrowserCache = false; // a bundle exported anew has the same names: the server knows what is new, the cache does not
+env.useBrowserCache = false; // it goes by names, which a bundle exported anew has again; files.js goes by hashes
 env.backends.onnx.wasm.wasmPaths = new URL("node_modules/onnxruntime-web/dist/", import.meta.url).href;
 
-const BUNDLE = "./model";
-let model, tokenizer;
+let model, tokenizer, problem;
 
-async function load(device) {
+async function load(asked) {
+  const { device, why, folder, manifest } = await chooseDevice(asked);
+  postMessage({ device, why, name: manifest.name });
+  env.fetch = await openFiles(folder, manifest, (files) => postMessage({ files }), (why) => (problem = why));
   [model, tokenizer] = await Promise.all([
-    AutoModelForCausalLM.from_pretrained(BUNDLE, { device }),
-    AutoTokenizer.from_pretrained(BUNDLE),
+    AutoModelForCausalLM.from_pretrained(folder, { device }),
+    AutoTokenizer.from_pretrained(folder),
   ]);
-  postMessage({ status: `Ready, on ${device}.`, ready: true });
+  postMessage({ ready: true });
 }
 
 async function write(prompt) {
   const inputs = tokenizer(prompt);
   const start = performance.now();
+  let count = 0, first;
+  const counted = () => {
+    first ??= performance.now();
+    count += 1;
+    const speed = count > 1 ? (1000 * (count - 1)) / (performance.now() - first) : undefined;
+    postMessage({ count, speed, wait: first - start });
+  };
   const output = await model.generate({
     ...inputs,
     max_new_tokens: 64,
@@ -30,13 +41,13 @@ async function write(prompt) {
       skip_prompt: true,
       skip_special_tokens: true,
       callback_function: (text) => postMessage({ text }),
+      token_callback_function: counted,
     }),
   });
-  const ids = output.tolist()[0].slice(inputs.input_ids.dims[1]).map(Number);
-  const speed = (1000 * ids.length) / (performance.now() - start);
-  postMessage({ ids, status: `${ids.length} tokens, ${speed.toFixed(0)} a second.`, ready: true });
+  postMessage({ ids: output.tolist()[0].slice(inputs.input_ids.dims[1]).map(Number), ready: true });
 }
 
 addEventListener("message", ({ data }) => {
-  (data.device ? load(data.device) : write(data.prompt)).catch((error) => postMessage({ error: error.message }));
+  const work = data.prompt === undefined ? load(data.device) : write(data.prompt);
+  work.catch((error) => postMessage({ error: problem ?? error.message ?? String(error) }));
 });

@@ -34,6 +34,7 @@ class Subject:
         model_spec, weights: what it should compute.
         reference: whose weights they are, for people.
         adapters: what each adapter adds to the weights; what is not there, the bundle's own files say.
+        provider: what runs the graph, by a name that `load` takes; None for the one that it is for.
     """
 
     folder: Path
@@ -42,6 +43,7 @@ class Subject:
     weights: Weights
     reference: str
     adapters: Mapping[str, Mapping[str, Update]] = field(default_factory=dict)
+    provider: str | None = None
 
 
 def open_subject(

@@ -95,7 +95,7 @@ class Verification:
         self._setup = Setup(
             folder=folder,
             manifest=manifest,
-            provider=choose_provider(manifest.plan.provider, manifest),
+            provider=choose_provider(subject.provider or manifest.plan.provider, manifest),
             model_spec=model_spec,
             weights=CastWeights(self._weights, torch.bfloat16) if manifest.plan.precision == "bf16" else stored,
             mode=mode,

@@ -39,15 +39,18 @@ def verify(
     *,
     merge_adapter: str | Path | None = None,
     mode: VerifyMode = "full",
+    provider: str | None = None,
     progress: Progress = no_progress,
 ) -> Report:
     """Verify a graph against PyTorch; `open_subject` says what may be given and which errors it raises.
 
-    merge_adapter: folder of the LoRA adapter that was merged into the model `against`, where one was. A graph that
-    computes something else gives a report that has not passed.
+    merge_adapter: folder of the LoRA adapter that was merged into the model `against`, where one was. provider: what
+    runs the graphs, by a name that `load` takes; None for the one that the bundle is for. A graph that computes
+    something else gives a report that has not passed. Raises RequestError for a provider that does not run here.
     """
     _check_mode(mode)
-    return _verify(open_subject(bundle, against, progress, adapter=merge_adapter), mode, progress)
+    subject = replace(open_subject(bundle, against, progress, adapter=merge_adapter), provider=provider)
+    return _verify(subject, mode, progress)
 
 
 def verify_module(
@@ -104,7 +107,7 @@ def _verify(subject: Subject, mode: VerifyMode, progress: Progress) -> Report:
     Limits grow with eager PyTorch's own errors, which may be small by chance at the few positions that amplify rounding
     most (`reference/summation_orders.py`). Without a device, graphs for it are verified by their twins (`twin.py`).
     """
-    if lacks_gpu(subject.manifest):
+    if subject.provider is None and lacks_gpu(subject.manifest):
         return verify_twin(subject, progress, lambda twin: _verify(twin, mode, progress))
     first = Verification(subject, mode, progress)
     report = first.run()

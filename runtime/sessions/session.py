@@ -11,14 +11,22 @@ from functools import cache
 from itertools import count as counted
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from edgeformer.errors import BundleError, MissingDependencyError, RequestError, require
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.parts import Arithmetic, QuantizedCache
-from edgeformer.manifest.providers import CPU, PROVIDERS, Provider, ProviderChoice
+from edgeformer.manifest.providers import (
+    CPU,
+    OTHERS,
+    PROVIDERS,
+    Provider,
+    ProviderChoice,
+    ProviderName,
+    unproven_provider,
+)
 from edgeformer.runtime.sessions.kernels import BODIES, KernelChoice
 from edgeformer.runtime.sessions.narrow_floats import BFLOAT16, FLOAT8
 from edgeformer.runtime.sessions.optional_inputs import with_optional_inputs
@@ -60,7 +68,7 @@ class Rewritten(NamedTuple):
 class SessionSettings(NamedTuple):
     """The arguments of `load` that its sessions are opened with; it says what each means."""
 
-    provider: ProviderChoice = "auto"
+    provider: ProviderChoice | str = "auto"
     threads: int | None = None
     kernels: bool = True
     options: ProviderOptions | None = None
@@ -165,16 +173,24 @@ def choose_threads(threads: int | None) -> int:
     return threads
 
 
-def choose_provider(choice: ProviderChoice, manifest: Manifest, options: ProviderOptions | None = None) -> Provider:
+def choose_provider(
+    choice: ProviderChoice | str, manifest: Manifest, options: ProviderOptions | None = None
+) -> Provider:
     """Resolve `auto`, and refuse a provider that does not work here instead of falling back to a slower one.
 
     `auto` is the CPU where onnxruntime has no device, where there is none at all, and for a bundle that does not run on
     one; it warns of the latter two, and of a device that onnxruntime cannot use. Raises RequestError if onnxruntime has
     no such provider, if the driver or a library is missing or too old, or if the bundle does not run on it.
+
+    choice: onnxruntime's own name of another provider takes that one, with a warning that nothing was proven of it.
     """
-    if not isinstance(choice, str) or choice not in ("auto", *PROVIDERS):
+    other = isinstance(choice, str) and choice.endswith(OTHERS)
+    if not other and (not isinstance(choice, str) or choice not in ("auto", *PROVIDERS)):
         *others, last = ("auto", *PROVIDERS)
-        raise RequestError(f"provider is {choice!r}; it must be {', '.join(others)} or {last}.")
+        raise RequestError(
+            f"provider is {choice!r}; it must be {', '.join(others)} or {last}, or onnxruntime's name of another one, "
+            "such as OpenVINOExecutionProvider."
+        )
     ort = onnxruntime()
     if choice == "auto":
         reasons = [(each.provider, each.why_not(ort, manifest, options)) for each in DEVICES]
@@ -183,7 +199,7 @@ def choose_provider(choice: ProviderChoice, manifest: Manifest, options: Provide
             if chosen is CPU and why_not is not None and why_not.surprises:
                 warnings.warn(f"provider auto is the CPU: {why_not.reason}. {why_not.advice}.", stacklevel=4)
     else:
-        chosen = PROVIDERS[choice]
+        chosen = unproven_provider(choice) if other else PROVIDERS[cast(ProviderName, choice)]
     sessions_of(chosen).check(ort, manifest, options)
     return chosen
 

@@ -44,7 +44,7 @@ KINDS: dict[Task, Kind] = {
 
 def load(
     path: str | Path,
-    provider: ProviderChoice = "auto",
+    provider: ProviderChoice | str = "auto",
     threads: int | None = None,
     *,
     kernels: bool = True,
@@ -57,6 +57,8 @@ def load(
         provider: `auto` takes CUDA where onnxruntime has it, the bundle runs on it and there is a GPU; else WebGPU
             where its plugin is installed, the bundle was exported for it and there is a GPU; else the CPU. It warns
             where it leaves a GPU, or finds none for a CUDA build.
+            onnxruntime's name of another provider (`OpenVINOExecutionProvider`), of its build or a registered plugin,
+            runs bundles for the CPU there, and warns that nothing was proven.
         threads: None for all usable cores.
         kernels: run edgeformer's own kernels on the CPU, where the package edgeformer-kernels is installed.
         provider_options: a CudaOptions or a WebGpuOptions, which has no effect on another provider; None for their
@@ -79,7 +81,7 @@ def load(
 
 def load_causal_lm(
     path: str | Path,
-    provider: ProviderChoice = "auto",
+    provider: ProviderChoice | str = "auto",
     threads: int | None = None,
     *,
     kernels: bool = True,
@@ -96,7 +98,7 @@ def load_causal_lm(
 
 def load_picture_text(
     path: str | Path,
-    provider: ProviderChoice = "auto",
+    provider: ProviderChoice | str = "auto",
     threads: int | None = None,
     *,
     kernels: bool = True,
@@ -110,7 +112,7 @@ def load_picture_text(
 
 def load_seq2seq(
     path: str | Path,
-    provider: ProviderChoice = "auto",
+    provider: ProviderChoice | str = "auto",
     threads: int | None = None,
     *,
     kernels: bool = True,
@@ -122,7 +124,7 @@ def load_seq2seq(
 
 def load_encoder(
     path: str | Path,
-    provider: ProviderChoice = "auto",
+    provider: ProviderChoice | str = "auto",
     threads: int | None = None,
     *,
     kernels: bool = True,
@@ -134,7 +136,7 @@ def load_encoder(
 
 def load_vision_encoder(
     path: str | Path,
-    provider: ProviderChoice = "auto",
+    provider: ProviderChoice | str = "auto",
     threads: int | None = None,
     *,
     kernels: bool = True,
@@ -146,7 +148,7 @@ def load_vision_encoder(
 
 def load_dual_encoder(
     path: str | Path,
-    provider: ProviderChoice = "auto",
+    provider: ProviderChoice | str = "auto",
     threads: int | None = None,
     *,
     kernels: bool = True,

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 
@@ -154,6 +155,15 @@ def test_kernels_that_a_browser_lacks(bundles, places, name, says):
     require(BrowserClient(), places)
     with pytest.raises(ClientError, match=f"Could not find an implementation for {says}"):
         BrowserClient().generate(bundles[name], [PROMPT], STEPS, places)
+
+
+def test_a_browser_that_is_told_webgpu_gathers_from_blocks(bundles, tmp_path):
+    copy = shutil.copytree(bundles["int4"], tmp_path / "bundle")
+    config = json.loads((copy / "config.json").read_text())
+    assert check(copy).verdict("transformers.js-browser") == "does not load"
+    config["transformers.js_config"]["device"] = "webgpu"
+    (copy / "config.json").write_text(json.dumps(config))
+    assert check(copy).verdict("transformers.js-browser") == "loads"
 
 
 def test_types_are_those_of_the_installed_package(places):

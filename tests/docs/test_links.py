@@ -16,7 +16,7 @@ PAGES = [
 ALL = [*PAGES, *sorted(DOCS.rglob("*.md"))]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 PATH = re.compile(r"(?<![\w./-])((?:edgeformer|export|runtime|tools|tests|examples|docs)/[\w./-]*\w/?)(?![\w*{])")
-MADE_BY_READERS = {"examples/browser/model", "tools/FOLDER/NAME.py"}
+MADE_BY_READERS = {"examples/browser/model", "examples/browser/model-webgpu", "tools/FOLDER/NAME.py"}
 HEADING = re.compile(r"^#+ (.+)$", re.M)
 
 

@@ -86,6 +86,8 @@ def test_per_token_is_chosen_only_where_nothing_else_runs():
         ("server", {"precision": "fp32"}, ("fp32", None)),
         ("server", {"ops": "standard"}, ("fp32", None)),
         ("server", {"provider": "cuda"}, ("fp16", None)),
+        ("web", {"provider": "webgpu"}, ("int4", HEAD_OF_8)),
+        ("desktop", {"provider": "webgpu"}, ("int4", HEAD_OF_8)),
         ("desktop", {"precision": "int8"}, ("int8", make_quantization("int8"))),
         (
             "desktop",
@@ -112,6 +114,19 @@ def test_what_is_asked_for_goes_before_it(target, asked, expected, configs):
         assert chosen.quantization.format_of("blocks.0.feed_forward.up.weight").block is None
         return
     assert (chosen.precision, chosen.quantization) == expected
+
+
+def test_webgpu_of_a_browser_has_kernels_for_blocks(configs):
+    """Encoders get int8 in blocks; transformers.js has no graphs of an encoder-decoder, which it is told."""
+    options = ExportOptions(deployment="web", provider="webgpu")
+    chosen = make_plan(options, configs["tiny-embed"])
+    assert (chosen.precision, chosen.quantization) == ("int8", make_quantization("int8"))
+    assert chosen.place.block_kernels and not chosen.place.primitive_gathers
+    wasm = make_plan(ExportOptions(deployment="web"), configs["tiny-embed"])
+    assert not wasm.place.block_kernels and wasm.place.primitive_gathers
+    with pytest.raises(ExportError, match="^the deployment web is for transformers.js, .* none is written for WebGPU"):
+        make_plan(options, configs["tiny-translate"])
+    assert make_plan(replace(options, deployment=None), configs["tiny-translate"]).provider == "webgpu"
 
 
 @pytest.mark.parametrize(
@@ -271,6 +286,20 @@ def test_a_damaged_piece_is_found(in_pieces, tmp_path):
 def test_real_files_stay_below_what_chrome_takes():
     assert DEPLOYMENTS["web"].largest_data == LARGEST_ARRAY < 2**31 - 1
     assert [name for name, each in DEPLOYMENTS.items() if each.largest_data is not None] == ["web"]
+
+
+def test_transformers_js_is_told_the_device(bundles):
+    """Of bundles for browsers alone: others run in Node, too, which has no GPU for certain."""
+    manifest = bundles["web"].manifest
+    for provider, deployment, told in (
+        ("webgpu", "web", {"device": "webgpu"}),
+        ("cpu", "web", {}),
+        ("webgpu", None, {}),
+    ):
+        plan = replace(manifest.plan, provider=provider, deployment=deployment)
+        config = with_transformers_js_config({}, replace(manifest, plan=plan))
+        section = config["transformers.js_config"]
+        assert {name: section[name] for name in section if name == "device"} == told
 
 
 def test_pieces_are_counted_by_whole_names(bundles):

@@ -6,12 +6,22 @@ the tests are skipped and say what would install it.
 
 import json
 import os
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from verification.client_programs.browser import BrowserClient, link_bundle, open_page, program, served, write
+from verification.client_programs.browser import (
+    BrowserClient,
+    change_file,
+    link_bundle,
+    open_page,
+    program,
+    served,
+    wait,
+    write,
+)
 from verification.client_programs.chromium import open_chromium
 from verification.client_programs.client import EXAMPLES, TIMEOUT, Places
 from verification.client_programs.programs import with_modules
@@ -73,13 +83,65 @@ def with_counts(bundle, copy, counts):
     shutil.copytree(bundle, copy)
     config = json.loads((copy / "config.json").read_text())
     config["transformers.js_config"]["use_external_data_format"] |= counts
-    (copy / "config.json").write_text(json.dumps(config))
+    change_file(copy, "config.json", config)
     return copy
 
 
 def test_a_file_that_is_not_counted_is_missed(writer, places, tmp_path):
     bundle = with_counts(writer, tmp_path / "bundle", {"model.onnx": 4})
     with pytest.raises(RuntimeError, match="It does not work here"), open_page(bundle, places):
+        pass
+
+
+def said(page, part):
+    return page.value(f"document.querySelector('#{part}').textContent")
+
+
+@pytest.fixture(scope="module")
+def for_gpu(tmp_path_factory):
+    """Return the preset in float32 for WebGPU in browsers."""
+    bundle = tmp_path_factory.mktemp("gpu") / "bundle"
+    options = {"deployment": "web", "provider": "webgpu", "precision": "fp32"}
+    return export_model("tiny-llama", bundle, verify=None, **options).path
+
+
+@pytest.mark.slow
+def test_a_page_writes_on_webgpu_what_the_cpu_writes(writer, for_gpu, places):
+    """In Chromium's own driver in software; files come from the browser's cache the second time."""
+    expected = load(for_gpu, "cpu").generate(PROMPTS[0], max_new_tokens=64).token_ids
+    with open_page(writer, places, for_gpu=for_gpu, asks="?device=webgpu", webgpu=True) as page:
+        if said(page, "device") != "WebGPU":
+            pytest.skip(f"2026-11-28: this Chromium has no WebGPU: {said(page, 'why')}")
+        assert said(page, "files").endswith("MB/s")
+        assert [int(word) for word in write(page, PROMPTS[0]).split()] == expected
+        page.open(page.value("location.href") + "&again")
+        wait(page)
+        assert said(page, "files").endswith("from this browser’s cache")
+
+
+@pytest.mark.parametrize(
+    ("asks", "webgpu", "why"),
+    [
+        ("?device=webgpu", False, "WebGPU found no GPU"),
+        ("", True, "WebGPU (would compute in software|found no GPU)"),
+        ("?device=wasm", True, "the address asks for it"),
+    ],
+)
+@pytest.mark.slow
+def test_without_a_gpu_the_page_takes_webassembly(writer, for_gpu, places, asks, webgpu, why):
+    with open_page(writer, places, for_gpu=for_gpu, asks=asks, webgpu=webgpu) as page:
+        assert said(page, "device") == "WebAssembly"
+        assert re.fullmatch(f"computes tiny-llama: {why}.", said(page, "why"))
+        expected = load(writer).generate(PROMPTS[0], max_new_tokens=64).token_ids
+        assert [int(word) for word in write(page, PROMPTS[0]).split()] == expected
+
+
+def test_a_file_of_another_size_is_refused(writer, places, tmp_path):
+    bundle = shutil.copytree(writer, tmp_path / "bundle")
+    data = bundle / "onnx" / "model.onnx_data"
+    data.write_bytes(data.read_bytes()[:-1])
+    message = r"model.onnx_data has \d+ bytes, and edgeformer.json says"
+    with pytest.raises(RuntimeError, match=message), open_page(bundle, places):
         pass
 
 

@@ -30,6 +30,6 @@ CLIENTS = {
     "onnxruntime-cpp": Client("C++ and C# examples", buffer_findings),
     "onnxruntime-genai": Client("version 0.18", genai_findings),
     "transformers.js-node": Client("version 4.3", node_findings),
-    "transformers.js-browser": Client("version 4.3, WebAssembly", browser_findings),
+    "transformers.js-browser": Client("version 4.3, WebAssembly or WebGPU", browser_findings),
     "optimum": Client("optimum-onnx 0.1", optimum_findings),
 }

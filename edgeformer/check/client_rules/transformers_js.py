@@ -1,4 +1,4 @@
-"""transformers.js in Node, and in a browser's WebAssembly; it chooses graphs and classes by config.json.
+"""transformers.js in Node, and in a browser by WebAssembly or WebGPU; it chooses graphs and classes by config.json.
 
 Source: transformers.js 4.3, `src/models/session.js`, `src/models/modeling_utils.js`, `src/utils/model-loader.js` and
 `src/utils/dtypes.js`.
@@ -19,14 +19,16 @@ from edgeformer.check.tensor_facts import is_per_token
 from edgeformer.contract.ops import BLOCK_GATHER
 from edgeformer.contract.tensors import MEDIA_INPUTS
 from edgeformer.manifest.deployment import LARGEST_ARRAY
+from edgeformer.manifest.providers import CPU, WEBGPU
 
 KEY = "transformers.js_config"
 SUFFIXES = {
     "fp32": "", "fp16": "_fp16", "int8": "_int8", "uint8": "_uint8", "q8": "_quantized", "bnb4": "_bnb4", "q4": "_q4",
     "q2": "_q2", "q1": "_q1", "q4f16": "_q4f16", "q2f16": "_q2f16", "q1f16": "_q1f16",
 }  # fmt: skip
-Device = Literal["cpu", "wasm"]
-DEFAULT_DTYPE: dict[Device, str] = {"cpu": "fp32", "wasm": "q8"}
+Device = Literal["node", "wasm", "gpu"]
+"""Where it runs graphs: in Node, or in a browser by WebAssembly or WebGPU."""
+DEFAULT_DTYPE: dict[Device, str] = {"node": "fp32", "wasm": "q8", "gpu": "fp32"}
 
 # Bytes of WebAssembly's memory, which holds all weights. Source: onnxruntime.ai/docs/tutorials/web/large-models.html
 MAX_MEMORY = 2**32
@@ -55,12 +57,13 @@ ENCODER_TASKS = {
 
 def node_findings(folder: Folder) -> Iterator[Finding]:
     """Yield what keeps transformers.js from running a folder in Node."""
-    yield from _findings(folder, "cpu")
+    yield from _findings(folder, "node")
 
 
 def browser_findings(folder: Folder) -> Iterator[Finding]:
-    """Yield what keeps transformers.js from running a folder in a browser, in WebAssembly."""
-    yield from _findings(folder, "wasm")
+    """Yield what keeps transformers.js from running a folder in a browser, where its config.json says, or else wasm."""
+    section = folder.document(CONFIG).get(KEY) or {}
+    yield from _findings(folder, "gpu" if section.get("device") == WEBGPU.browser_device else "wasm")
 
 
 def _findings(folder: Folder, device: Device) -> Iterator[Finding]:
@@ -132,7 +135,8 @@ def _tokenizer(folder: Folder) -> Iterator[Finding]:
 def _setting(config: dict[str, Any], key: str, device: Device) -> Any:
     """Return a value of transformers.js_config in config.json; one for the device takes precedence."""
     own = config.get(KEY) or {}
-    return own.get("device_config", {}).get(device, {}).get(key, own.get(key))
+    names = {"node": CPU.name, "wasm": CPU.browser_device, "gpu": WEBGPU.browser_device}
+    return own.get("device_config", {}).get(names[device], {}).get(key, own.get(key))
 
 
 def _find_graph(
@@ -174,7 +178,7 @@ def _data(folder: Folder, config: dict[str, Any], graph: GraphFacts, device: Dev
             f"{CONFIG} says that {graph.name} has {count} files of weights, and {', '.join(lacking)} is not there.",
             f"Set {KEY}.use_external_data_format to the number of files.",
         )
-    if device == "cpu":
+    if device == "node":
         return
     unlisted = [name for name in graph.data_files if name not in names]
     if unlisted:
@@ -281,7 +285,7 @@ def _kernels(graph: GraphFacts) -> Iterator[Finding]:
     if BLOCK_GATHER.key in graph.ops:
         yield error(
             f"{graph.name} has a quantized embedding (GatherBlockQuantized), for which its WebAssembly has no kernel.",
-            "Export with --head-precision fp32.",
+            "Export with --head-precision fp32, or for GPUs: --deployment web --provider webgpu.",
         )
     if "bfloat16" in graph.constants:
         yield error(

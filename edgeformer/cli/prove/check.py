@@ -9,9 +9,10 @@ import click
 from edgeformer.check import CheckReport, Finding, check
 from edgeformer.check.client_rules import CLIENTS
 from edgeformer.check.cuda import ProviderAudit
+from edgeformer.check.published import OPERATOR_TABLES, OperatorAudit
 from edgeformer.cli._options import Command, json_option, option
 from edgeformer.cli._output import print_json, print_table
-from edgeformer.manifest.providers import PROVIDERS, ProviderName
+from edgeformer.manifest.providers import PROVIDERS
 
 WIDTH = 80
 """Columns of the text of findings."""
@@ -29,13 +30,14 @@ WIDTH = 80
 )
 @option(
     "--provider",
-    type=click.Choice(list(PROVIDERS)),
+    type=click.Choice([*PROVIDERS, *OPERATOR_TABLES]),
     default="cpu",
     show_default=True,
-    help="With cuda, exit with 1 if onnxruntime's CUDA provider lacks a kernel for a node in a layer. Takes no GPU.",
+    help="With cuda, exit with 1 if onnxruntime's CUDA provider lacks a kernel for a node in a layer. Takes no GPU. "
+    f"With {', '.join(OPERATOR_TABLES)}, count the nodes whose operators that provider publishes.",
 )
 @json_option
-def check_command(bundle: Path, clients: Sequence[str], provider: ProviderName, as_json: bool) -> None:
+def check_command(bundle: Path, clients: Sequence[str], provider: str, as_json: bool) -> None:
     """Say which clients will load BUNDLE, and why one won't.
 
     It also says whether each runs edgeformer's own kernels, and what to do so that it does. Reads no weights and runs
@@ -69,6 +71,8 @@ def _print(report: CheckReport, clients: Sequence[str]) -> None:
             _print_indented(f"{name}: {report.kernels[name]}")
     if report.audit is not None:
         _print_audit(report.audit)
+    if report.operators is not None:
+        _print_operators(report.operators)
 
 
 def _print_audit(audit: ProviderAudit) -> None:
@@ -80,6 +84,21 @@ def _print_audit(audit: ProviderAudit) -> None:
     _print_findings(audit.findings)
     if audit.verdict == "loads":
         click.echo(f"Every node of every layer has a {provider} kernel.")
+
+
+def _print_operators(audit: OperatorAudit) -> None:
+    click.echo()
+    rows = [
+        (each.file, f"{sum(each.taken.values())} of {sum(each.taken.values()) + sum(each.left.values())}",
+         _counts(each.left))
+        for each in audit.graphs
+    ]  # fmt: skip
+    print_table(rows, audit.title, "nodes of published operators", "others, which run on the CPU")
+    limits = {name: limit for graph in audit.graphs for name, limit in graph.limits.items()}
+    for name, limit in limits.items():
+        _print_indented(f"{name}: {limit}")
+    click.echo(f"operators: {audit.source} at {audit.commit[:12]}")
+    click.echo("Types, shapes and limits were not compared, and nothing was run.")
 
 
 def _counts(ops: dict[str, int]) -> str:

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     "--merge-adapter", type=click.Path(path_type=Path), metavar="DIR",
     help="The LoRA adapter that was merged into that model.",
 )  # fmt: skip
+@option(
+    "--provider", metavar="PROVIDER",
+    help="Execution provider that runs the graphs, also by onnxruntime's name of one, such as "
+    "OpenVINOExecutionProvider. [default: the one that BUNDLE is for]",
+)  # fmt: skip
 @option("--quick", is_flag=True, help="Run the checks that an export runs, instead of all.")
 @option("--locate", is_flag=True, topic=VERIFICATION, help="Find the first node that computes something else.")
 @option(
@@ -32,6 +37,7 @@ def verify_command(
     bundle: Path,
     against: str | None,
     merge_adapter: Path | None,
+    provider: str | None,
     quick: bool,
     locate: bool,
     certificate: Path | None,
@@ -52,7 +58,12 @@ def verify_command(
     against = against or found
     with progress_bar() as progress:
         report = verify(
-            bundle, against, merge_adapter=merge_adapter, mode="quick" if quick else "full", progress=progress
+            bundle,
+            against,
+            merge_adapter=merge_adapter,
+            mode="quick" if quick else "full",
+            provider=provider,
+            progress=progress,
         )
         where = _locate(bundle, against, merge_adapter) if locate else None
     if certificate:

@@ -1,9 +1,10 @@
 """How sessions run on each of onnxruntime's execution providers: a file for each provider."""
 
-from edgeformer.manifest.providers import Provider, ProviderName
+from edgeformer.manifest.providers import PROVIDERS, Provider, ProviderName
 from edgeformer.runtime.sessions.providers.cpu import CpuSessions
 from edgeformer.runtime.sessions.providers.cuda import CudaSessions
 from edgeformer.runtime.sessions.providers.provider_sessions import ProviderSessions
+from edgeformer.runtime.sessions.providers.unproven import UnprovenSessions
 from edgeformer.runtime.sessions.providers.webgpu import WebGpuSessions
 
 __all__ = ["DEVICES", "ProviderSessions", "sessions_of"]
@@ -20,4 +21,4 @@ DEVICES = [each for each in _SESSIONS.values() if each.provider.on_device]
 
 def sessions_of(provider: Provider) -> ProviderSessions:
     """Return how sessions run on a provider."""
-    return _SESSIONS[provider.name]
+    return _SESSIONS[provider.name] if provider is PROVIDERS[provider.name] else UnprovenSessions(provider)

@@ -1,5 +1,6 @@
-"""Run examples/browser in a headless Chromium: transformers.js over onnxruntime-web, in WebAssembly."""
+"""Run examples/browser in a headless Chromium: transformers.js over onnxruntime-web, by WebAssembly or WebGPU."""
 
+import hashlib
 import json
 import re
 import shutil
@@ -59,15 +60,27 @@ def program(places: Places) -> str | None:
 
 
 @contextmanager
-def open_page(bundle: Path, places: Places, *, words_are_ids: bool = False) -> Iterator[Page]:
+def open_page(
+    bundle: Path,
+    places: Places,
+    *,
+    words_are_ids: bool = False,
+    for_gpu: Path | None = None,
+    asks: str = "",
+    **chromium: bool,
+) -> Iterator[Page]:
     """Serve the example with a bundle and yield its page once the model is loaded.
+
+    for_gpu: a bundle for WebGPU. asks: the query of the address. chromium: options of `open_chromium`.
 
     Raises RuntimeError with the page's message if the page reports an error.
     """
     with with_modules(EXAMPLES / "browser", places) as folder:
         link_bundle(bundle, Path(folder) / "model", words_are_ids)
-        with served(Path(folder)) as address, open_chromium(program(places) or "", TIMEOUT) as page:
-            page.open(f"{address}/index.html")
+        if for_gpu is not None:
+            link_bundle(for_gpu, Path(folder) / "model-webgpu", words_are_ids)
+        with served(Path(folder)) as address, open_chromium(program(places) or "", TIMEOUT, **chromium) as page:
+            page.open(f"{address}/index.html{asks}")
             wait(page)
             yield page
 
@@ -104,8 +117,17 @@ def link_bundle(bundle: Path, folder: Path, words_are_ids: bool) -> None:
     }
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "0"}
     for name, content in {"tokenizer.json": tokenizer, "tokenizer_config.json": config}.items():
-        (folder / name).unlink(missing_ok=True)  # a link: to write through it would change the bundle
-        (folder / name).write_text(json.dumps(content), encoding="utf-8")
+        change_file(folder, name, content)
+
+
+def change_file(folder: Path, name: str, content: Any) -> None:
+    """Write a JSON file of a bundle, or of links to one, anew, and its size and hash into edgeformer.json."""
+    text, place = json.dumps(content), folder / "edgeformer.json"
+    manifest = json.loads(place.read_text(encoding="utf-8"))
+    manifest["files"][name] = {"bytes": len(text), "sha256": hashlib.sha256(text.encode()).hexdigest()}
+    for file, written in ((folder / name, text), (place, json.dumps(manifest))):
+        file.unlink(missing_ok=True)  # a link: to write through it would change the bundle
+        file.write_text(written, encoding="utf-8")
 
 
 class Quiet(SimpleHTTPRequestHandler):

@@ -18,10 +18,13 @@ from typing import Any
 
 # In a container, root has no sandbox and little shared memory.
 FLAGS = (
-    "--headless", "--remote-debugging-pipe", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu",
-    "--window-size=800,600", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
+    "--headless", "--remote-debugging-pipe", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=800,600",
+    "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update",
+    "--disable-sync",
 )  # fmt: skip
+
+# Chromium's own driver in software computes WebGPU where there is no GPU; on Linux a flag asks for WebGPU.
+WITH_GPU, WITHOUT_GPU = "--enable-unsafe-webgpu", "--disable-gpu"
 
 # The browser reads commands from file descriptor 3 and answers on 4.
 LAUNCH = """
@@ -108,12 +111,13 @@ class Page:
 
 
 @contextmanager
-def open_chromium(program: str, limit: float) -> Iterator[Page]:
+def open_chromium(program: str, limit: float, *, webgpu: bool = False) -> Iterator[Page]:
     """Start a browser and yield a page of it; the browser ends with the `with` block."""
     with tempfile.TemporaryDirectory(prefix="chromium.", ignore_cleanup_errors=True) as profile:
         is_speech, write = os.pipe()
         read, says = os.pipe()
-        line = [sys.executable, "-c", LAUNCH, str(is_speech), str(says), program, *FLAGS, f"--user-data-dir={profile}"]
+        line = [sys.executable, "-c", LAUNCH, str(is_speech), str(says), program, *FLAGS]
+        line += [WITH_GPU if webgpu else WITHOUT_GPU, f"--user-data-dir={profile}"]
         process = subprocess.Popen(line, pass_fds=(is_speech, says), stderr=subprocess.DEVNULL)
         os.close(is_speech)
         os.close(says)
