@@ -142,6 +142,7 @@ WRITERS: dict[str, Writer] = {
     "model": Writer(lambda job: True, _lower_model),
     # Weights of a tower stay floats: what it makes of a picture is computed once, and its outliers cost much.
     "vision_encoder": _lower_other("vision_encoder", quantized=False),
+    "audio_encoder": _lower_other("audio_encoder", quantized=False),
     "embed_tokens": _lower_other("embed_tokens"),
     "embedding_decoder": _lower_other("embedding_decoder"),
     "merged": Writer(_has_merged_decoder, _merge_decoder),

@@ -32,7 +32,9 @@ def _load(path: Path) -> ir.Model:
 
 def _weight_graphs(manifest: Manifest) -> list[str]:
     """Return the graphs that hold all weights together: those that run the model, a tower, and joined halves."""
-    others = [manifest.graphs[name].file for name in ("vision_encoder", "joined") if name in manifest.graphs]
+    others = [
+        manifest.graphs[name].file for name in ("vision_encoder", "audio_encoder", "joined") if name in manifest.graphs
+    ]
     return [*manifest.step_graphs, *others]
 
 
