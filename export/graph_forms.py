@@ -143,6 +143,7 @@ WRITERS: dict[str, Writer] = {
     "model": Writer(lambda job: True, _lower_model),
     # Weights of a tower stay floats: what it makes of a picture is computed once, and its outliers cost much.
     "vision_encoder": _lower_other("vision_encoder", quantized=False),
+    "audio_encoder": _lower_other("audio_encoder", quantized=False),
     "embed_tokens": _lower_other("embed_tokens"),
     "embedding_decoder": _lower_other("embedding_decoder"),
     "mtp": _lower_other("mtp"),

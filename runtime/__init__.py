@@ -41,9 +41,11 @@ from edgeformer.runtime.tasks.loading import (
     load_encoder,
     load_picture_text,
     load_seq2seq,
+    load_sound_text,
     load_vision_encoder,
 )
 from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
+from edgeformer.runtime.tasks.sound_text import SoundTextLM
 from edgeformer.runtime.tasks.speech import Segment, SpeechConfig, Transcript, Word
 from edgeformer.runtime.tasks.vision.dual_encoder import DualEncoder, RankedPicture
 from edgeformer.runtime.tasks.vision.picture_text import PictureTextLM
@@ -87,6 +89,7 @@ __all__ = [
     "RequestError",
     "Segment",
     "Seq2SeqLM",
+    "SoundTextLM",
     "Span",
     "SparseVector",
     "SpeculationStatistics",
@@ -104,6 +107,7 @@ __all__ = [
     "load_encoder",
     "load_picture_text",
     "load_seq2seq",
+    "load_sound_text",
     "load_vision_encoder",
     "optimize",
 ]

@@ -17,6 +17,8 @@ from edgeformer.config import (
     ModelConfig,
     PictureTextConfig,
     Projector,
+    SoundTextConfig,
+    SoundTowerConfig,
     Task,
     VisionConfig,
 )
@@ -59,10 +61,14 @@ def test_table_has_every_kind(name):
 
 
 def test_tables_of_heads_have_every_stack():
-    """A tower of pictures of any size is a stack of other models alone."""
-    stacks = {config for config in get_args(ModelConfig) if hasattr(config, "from_json")} | {GridVisionConfig}
+    """A tower of pictures of any size and one of sound are stacks of other models alone."""
+    stacks = {config for config in get_args(ModelConfig) if hasattr(config, "from_json")}
+    stacks |= {GridVisionConfig, SoundTowerConfig}
     assert set(HEADS) == set(DESCRIBED_HEADS) == stacks
-    assert stacks == {DecoderConfig, EncoderConfig, GridVisionConfig, PictureTextConfig, VisionConfig}
+    assert stacks == {
+        DecoderConfig, EncoderConfig, GridVisionConfig, PictureTextConfig, SoundTextConfig, SoundTowerConfig,
+        VisionConfig,
+    }  # fmt: skip
 
 
 def test_five_files_name_every_kind():
@@ -96,7 +102,8 @@ def test_every_kind_of_a_part_has_its_module():
     described, computed = (kinds_of(package, "PROCESSOR").keys() for package in processors)
     assert described == computed
     assert {each.kind for each in get_args(Projector)} == PROJECTORS.keys()
-    assert {each.kind for each in get_args(get_type_hints(PictureTextConfig)["vision"])} == TOWERS.keys()
+    towers = (*get_args(get_type_hints(PictureTextConfig)["vision"]), get_type_hints(SoundTextConfig)["vision"])
+    assert {each.kind for each in towers} == TOWERS.keys()
 
 
 def test_few_lines_ask_for_the_kind():

@@ -37,6 +37,8 @@ PLANTED = {
     ("check", "test_states", "FAULTS"): ("test_a_fault_in_a_state_is_found",),
     ("families", "test_mtp", "LAYER_FAULTS"): ("test_verification_refuses_another_layer",),
     ("families", "test_mtp", "RUNTIME_FAULTS"): ("test_verification_refuses_another_runtime",),
+    ("families", "test_sound_text", "FAULTS"): ("test_planted_faults_of_towers_of_sound_are_refused",),
+    ("families", "test_sound_text", "SOUND_FAULTS"): ("test_an_export_refuses_other_spectrograms",),
     ("families", "test_picture_text", "BLOCK_FAULTS"): ("test_planted_faults_of_blocks_are_refused",),
     ("families", "test_picture_text", "CODE_FAULTS"): ("test_an_export_refuses_code_that_is_another",),
     ("families", "test_picture_text", "EDGE_FAULTS"): ("test_an_export_refuses_other_patches_of_mistral",),

@@ -26,6 +26,7 @@ from edgeformer.config import (
     LearnedPositions,
     ModelConfig,
     Pooling,
+    SoundTextConfig,
 )
 from edgeformer.documents.json_document import parse
 from edgeformer.errors import ConfigError
@@ -40,6 +41,7 @@ from edgeformer.families import (
     text_config,
 )
 from edgeformer.families._mtp import with_mtp
+from edgeformer.families._sound import check_feature_extractor
 from edgeformer.families._wrappers import WRAPPERS
 from edgeformer.families.picture_text import PictureTextFamily, load_seeing, with_tower
 from edgeformer.manifest.parts import SpecialTokens, sha256
@@ -195,7 +197,7 @@ def open_source(
 
 
 def _open_seeing(found: FoundModel, seeing: PictureTextFamily, context_length: int | None) -> ModelSource:
-    """Return a model that reads pictures and text, with its tower."""
+    """Return a model that reads pictures or sound, and text, with its tower."""
     instead = text_only_instead(found.hf_config["model_type"])
     text = find_text_model(found, inside=True)
     family, decoder = read_model_config(text.hf_config, context_length)
@@ -203,10 +205,14 @@ def _open_seeing(found: FoundModel, seeing: PictureTextFamily, context_length: i
         raise ConfigError(f"the text model of {found.origin} is no decoder, and its pictures are for one.{instead}")
     try:
         family, config = with_tower(found.hf_config, family, cast(DecoderConfig, decoder))
-        pictures = read_picture_processor(found.folder, seeing.picture_options(found.hf_config, config))
-        if pictures.kind != seeing.processor:
-            raise ConfigError(f"the processor of its pictures is of kind {pictures.kind}, not {seeing.processor}.")
-        config = pictures.fitted(config)
+        pictures = None
+        if isinstance(config, SoundTextConfig):
+            check_feature_extractor(found.folder, config.vision)
+        else:
+            pictures = read_picture_processor(found.folder, seeing.picture_options(found.hf_config, config))
+            if pictures.kind != seeing.processor:
+                raise ConfigError(f"the processor of its pictures is of kind {pictures.kind}, not {seeing.processor}.")
+            config = pictures.fitted(config)
     except ConfigError as error:
         raise ConfigError(f"{error}{instead}") from error
     return ModelSource(

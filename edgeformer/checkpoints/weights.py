@@ -33,7 +33,7 @@ from edgeformer.models import build_model
 from edgeformer.models.without_values import without_values
 
 UNHEARD = "audio"
-"""The modality that no model is exported with beside pictures and text."""
+"""The modality that no model of pictures and text is exported with."""
 
 Weights = Mapping[str, Tensor]
 Shapes = dict[str, tuple[int, ...]]
@@ -91,9 +91,10 @@ class CheckpointWeights(LazyWeights):
         if family.nested:
             self._names, others = find_tensors(family, stored)
             if family.sees:
-                seen = (names for modality, names in others.items() if modality != UNHEARD)
+                unheard = set() if config.task == "audio-text-to-text" else {UNHEARD}
+                seen = (names for modality, names in others.items() if modality not in unheard)
                 self._names |= {name.removeprefix("model."): name for names in seen for name in names}
-                others = {UNHEARD: others[UNHEARD]} if UNHEARD in others else {}
+                others = {modality: names for modality, names in others.items() if modality in unheard}
             self.left_out = tuple(_left_out(modality, names, stored) for modality, names in others.items())
             stored = {name: stored[theirs] for name, theirs in self._names.items()}
         prefix = family.optional_prefix

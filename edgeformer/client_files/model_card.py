@@ -17,6 +17,7 @@ from edgeformer.config import (
     PictureTextConfig,
     PoolingHead,
     Seq2SeqConfig,
+    SoundTextConfig,
     StackConfig,
     Task,
     VisionConfig,
@@ -24,7 +25,7 @@ from edgeformer.config import (
 from edgeformer.contract.tensors import past_names
 from edgeformer.manifest.accounting import account, cache_element_bytes
 from edgeformer.manifest.deployment import DEPLOYMENTS, OPERATORS_FILE
-from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.manifest import TOWER_TASKS, Manifest
 
 TEMPLATE = Path(__file__).with_suffix(".md.jinja")
 BERT_MASK = "[MASK]"
@@ -152,6 +153,16 @@ def _picture_text_values(manifest: Manifest, config: PictureTextConfig, folder: 
     return {"python_use": use + 'print(model.chat([message], images=["cat.jpg"]).finish().text)'}
 
 
+def _sound_text_first_line(name: str, config: SoundTextConfig, folder: Path | None) -> str:
+    return f'edgeformer run {name} --chat --audio recording.wav "What is said?"'
+
+
+def _sound_text_values(manifest: Manifest, config: SoundTextConfig, folder: Path | None) -> dict[str, Any]:
+    parts = '[{"type": "audio"}, {"type": "text", "text": "What is said?"}]'
+    use = f'message = {{"role": "user", "content": {parts}}}\n'
+    return {"python_use": use + 'print(model.chat([message], sounds=["recording.wav"]).finish().text)'}
+
+
 def _dual_first_line(name: str, config: DualEncoderConfig, folder: Path | None) -> str:
     return f"edgeformer run {name} --image cat.jpg --label cat --label dog"
 
@@ -184,6 +195,7 @@ CARDS: dict[Task, Card] = {
     "seq2seq-lm": Card(_seq2seq_first_line, _seq2seq_values),
     "encoder": Card(_encoder_first_line, _encoder_values),
     "image-text-to-text": Card(_picture_text_first_line, _picture_text_values, has_parameters=True),
+    "audio-text-to-text": Card(_sound_text_first_line, _sound_text_values, has_parameters=True),
     "vision-encoder": Card(_vision_first_line, _vision_values, has_parameters=True),
     "dual-encoder": Card(_dual_first_line, _dual_values, has_parameters=True),
 }
@@ -200,7 +212,7 @@ def _transformers_js_where(manifest: Manifest) -> str:
         or manifest.plan.cache_form == "static"
         or (manifest.cache.num_layers and not manifest.cache.elements_per_token)  # it counts tokens by keys
         or (is_seq2seq and "merged" not in manifest.graphs)
-        or manifest.task == "image-text-to-text"  # whose pipeline was not tried
+        or manifest.task in TOWER_TASKS  # whose pipelines were not tried
     ):
         return ""
     if is_seq2seq and deployment.shared_data:

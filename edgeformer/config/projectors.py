@@ -208,6 +208,35 @@ class MergedPatchesProjector(SquareProjector):
         return self.norm.weights(width) + width * inputs + outputs * (width + outputs + 2 * self.bias)
 
 
+@dataclass(frozen=True, kw_only=True)
+class StackedFramesProjector(ProjectorConfig):
+    """The projector of Voxtral: states that follow each other side by side, then two dense layers without biases.
+
+    Source: arXiv 2507.13264 (Voxtral), transformers' VoxtralMultiModalProjector.
+
+    Attributes:
+        frames: states that become one.
+        activation, beta: between the layers; see `FeedForwardConfig`.
+    """
+
+    kind: Literal["stacked_frames"] = "stacked_frames"
+    frames: int
+    activation: Activation
+    beta: float = 1.0
+
+    def __post_init__(self) -> None:
+        check(self.frames > 0, self, "frames", "positive")
+
+    @property
+    def joined(self) -> int:
+        """Return the states that stand side by side in what is read."""
+        return self.frames
+
+    def weights(self, inputs: int, outputs: int, more: int = 0) -> int:
+        """Return the number of weights."""
+        return outputs * (inputs + outputs)
+
+
 Projector = (
     PixelShuffleProjector
     | MlpProjector
@@ -215,5 +244,6 @@ Projector = (
     | LinearProjector
     | MergerProjector
     | MergedPatchesProjector
+    | StackedFramesProjector
 )
 """The kinds of projectors, told apart by `kind`."""

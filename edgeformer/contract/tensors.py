@@ -376,6 +376,20 @@ def audio_inputs(mel_bins: int, frames: int) -> list[TensorSpec]:
     return [TensorSpec("input_features", ("batch_size", mel_bins, frames))]
 
 
+AUDIO_VALUES, FEATURE_MASK = "audio_values", "feature_attention_mask"
+"""Inputs of towers of sound: the first with transformers.js' name, the other with that of transformers."""
+
+
+def sound_inputs(mel_bins: int, frames: int, *, masked: bool) -> list[TensorSpec]:
+    """Return the inputs of a tower of sound: windows of a spectrogram, float32 in every precision of the graph.
+
+    masked: whether there is one that has ones for frames of sound, then zeros.
+    """
+    values = TensorSpec(AUDIO_VALUES, ("batch_size", mel_bins, frames), single=True)
+    mask = TensorSpec(FEATURE_MASK, ("batch_size", frames), integer=True)
+    return [values, *([mask] if masked else [])]
+
+
 def embedding_decoder_inputs(geometry: CacheGeometry, width: int, axes: int | None = None) -> list[TensorSpec]:
     """Return all inputs of the graph of a decoder that reads embeddings in the place of tokens, in order.
 
@@ -406,7 +420,7 @@ POSITION_IDS = "position_ids"
 """The input of positions that have several axes."""
 
 
-MEDIA_INPUTS = ("input_features", "pixel_values")
+MEDIA_INPUTS = ("input_features", "pixel_values", AUDIO_VALUES)
 """Inputs of encoder graphs that hold no tokens: spectrograms, pixels."""
 
 

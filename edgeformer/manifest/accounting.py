@@ -14,6 +14,8 @@ from edgeformer.config import (
     LearnedPositions,
     ModelConfig,
     PictureTextConfig,
+    SoundTextConfig,
+    SoundTowerConfig,
     StackConfig,
     T5BiasConfig,
     TokenPooler,
@@ -294,6 +296,8 @@ HEADS: dict[type[StackConfig], HeadCount] = {
     GridVisionConfig: HeadCount(lambda config: 0, lambda config: 0),
     VisionConfig: HeadCount(_vision_head, _vision_head_products),
     PictureTextConfig: HeadCount(lambda config: _decoder_head(config) + _projector(config), _table),
+    SoundTextConfig: HeadCount(lambda config: _decoder_head(config) + _projector(config), _table),
+    SoundTowerConfig: HeadCount(lambda config: 0, lambda config: 0),
 }
 """Counts of heads, by the class of the stack."""
 

@@ -144,16 +144,21 @@ FORMS: dict[str, GraphForm] = {
         written="models that read pictures and text", verified="trial of its own",
         read_by=(EDGEFORMER, TRANSFORMERS_JS),
     ),
+    "audio_encoder": GraphForm(
+        file="onnx/audio_encoder.onnx", what="tower of sound and projector: spectrograms → `audio_features`",
+        written="models that read sound and text", verified="trial of its own",
+        read_by=(EDGEFORMER, TRANSFORMERS_JS),
+    ),
     "embed_tokens": GraphForm(
-        file="onnx/embed_tokens.onnx", what="embeddings of tokens, which those of pictures are put between",
-        written="models that read pictures and text", verified="trial of its own",
+        file="onnx/embed_tokens.onnx", what="embeddings of tokens, which those of pictures or sound are put between",
+        written="models that read pictures or sound, and text", verified="trial of its own",
         read_by=(EDGEFORMER, TRANSFORMERS_JS),
     ),
     "embedding_decoder": GraphForm(
         file=MERGED_GRAPH, what="decode graph that reads embeddings in the place of tokens, same weights; where these "
         "attend both ways (Gemma 3, the larger Gemma 4, PaliGemma) of one block, `onnx/decoder_model_blocks.onnx`, for "
         "edgeformer alone",
-        written="models that read pictures and text", verified="trial of its own, behind the other two",
+        written="models that read pictures or sound, and text", verified="trial of its own, behind the other two",
         read_by=(EDGEFORMER, TRANSFORMERS_JS),
     ),
     "mtp": GraphForm(

@@ -48,6 +48,9 @@ SCHEMA_VERSION = 7
 MODELS: dict[Task, type[Any]] = {kind.task: kind for kind in get_args(ModelConfig)}
 """The config of each task's model."""
 
+TOWER_TASKS = ("image-text-to-text", "audio-text-to-text")
+"""The tasks of models with a tower before a decoder."""
+
 G = TypeVar("G", bound=BundledGraph)
 
 
@@ -68,7 +71,7 @@ class Manifest:
         generation: defaults of generation of an encoder-decoder, with the keys of generation_config.json.
         prompts: of a sentence encoder, what it was trained to find before texts.
         pictures: what is done to a picture before a graph reads it; None for models that read none.
-        placeholder: what stands for a picture in a prompt; None for models that read none in texts.
+        placeholder: what stands for a picture or a recording in a prompt; None for models that read none in texts.
         similarity: how a dual encoder compares texts and pictures; None for other models.
         adapters: the LoRA adapters of the adapter graph.
         cache_scales: scales of keys and values that are cached as int8 or fp8.
@@ -117,7 +120,7 @@ class Manifest:
             raise ConfigError(f"the task is {self.task}, and there is no processor of pictures.")
         if self.task in ("vision-encoder", "dual-encoder") and not isinstance(self.pictures, FixedSizeProcessor):
             raise ConfigError(f"the task is {self.task}, and its processor makes several pictures of one.")
-        if (self.task == "image-text-to-text") != (self.placeholder is not None):
+        if (self.task in TOWER_TASKS) != (self.placeholder is not None):
             raise ConfigError(f"the task is {self.task}, and placeholder is {shown(self.placeholder)}.")
         if ("mtp" in self.graphs) != (getattr(self.model, "mtp", None) is not None):
             raise ConfigError("there is a graph of drafts or a layer of the model for it (mtp), and not both.")

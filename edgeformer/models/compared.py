@@ -14,7 +14,7 @@ from edgeformer.config import (
     Seq2SeqConfig,
     VisionConfig,
 )
-from edgeformer.models.pictures.comparison import pictures_by_ours, pictures_by_theirs
+from edgeformer.models.pictures.comparison import pictures_by_ours, pictures_by_theirs, sounds_by_theirs
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,7 @@ ENCODER = Comparison(_encoder_class, _encoder_ours, _encoder_theirs)
 VISION = Comparison(_vision_class, _vision_ours, _vision_theirs)
 DUAL = Comparison(_dual_class, _dual_ours, _dual_theirs)
 SEQ2SEQ = Comparison(_seq2seq_class, _seq2seq_ours, _seq2seq_theirs)
+SOUND_TEXT = Comparison(lambda config, architectures: "AutoModelForMultimodalLM", pictures_by_ours, sounds_by_theirs)
 PICTURE_TEXT = Comparison(
     lambda config, architectures: "AutoModelForImageTextToText", pictures_by_ours, pictures_by_theirs
 )

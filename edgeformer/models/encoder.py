@@ -67,6 +67,13 @@ class Encoder(Stack):
         self, inputs: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
     ) -> Tensor:
         """Return the last states [B, S, E] without the head; arguments are those of `forward`."""
+        states: Tensor = self.final_norm(self.encode_blocks(inputs, attention_mask, token_type_ids))
+        return states
+
+    def encode_blocks(
+        self, inputs: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
+    ) -> Tensor:
+        """Return what `encode` does, in front of the final norm."""
         if isinstance(self.config.head, PoolingHead) and self.config.head.skips_prompt:
             inputs = torch.where(inputs < 0, -1 - inputs, inputs)
         x = self.stem(inputs) if self.config.audio is not None else self.embed_tokens(inputs)
@@ -99,8 +106,7 @@ class Encoder(Stack):
         )
         for index in range(len(self.blocks)):
             x, _ = self.run_block(index, x, (), run)
-        states: Tensor = self.final_norm(x)
-        return states
+        return x
 
 
 def _without_masks(rows: Tensor, ids: Tensor, attention_mask: Tensor | None, dropout: TokenDropout) -> Tensor:

@@ -185,13 +185,13 @@ def seq2seq_graphs(config: Seq2SeqConfig) -> tuple[GraphSpec, GraphSpec]:
 
 
 def picture_graphs(config: PictureTextConfig) -> dict[str, GraphSpec]:
-    """Return the graphs with which a decoder reads pictures, by form, beside the one with which it reads text."""
+    """Return the graphs with which a decoder reads pictures or sound, by form, beside that of text."""
     cache, axes = config.cache_geometry, None if config.axes is None else AXES
     return {
-        "vision_encoder": GraphSpec(
-            file=FORMS["vision_encoder"].file,
+        config.tower_graph: GraphSpec(
+            file=FORMS[config.tower_graph].file,
             inputs=tuple(config.vision.inputs(config.tiled)),
-            outputs=("image_features",),
+            outputs=(config.features,),
             wrap=_PictureGraph,
             stack=config.vision,
         ),

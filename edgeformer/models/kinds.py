@@ -112,6 +112,13 @@ KINDS: dict[Task, Kind] = {
         comparison=compared.PICTURE_TEXT,
         others=picture_graphs,
     ),
+    "audio-text-to-text": Kind(
+        build=PictureText,
+        graphs=lambda config, cache: (decoder_graph(cache, config),),
+        read=_read_with_decoder,
+        comparison=compared.SOUND_TEXT,
+        others=picture_graphs,
+    ),
     "dual-encoder": Kind(
         build=DualEncoder,
         graphs=lambda config, cache: dual_graphs(config),

@@ -32,7 +32,8 @@ def _load(path: Path) -> ir.Model:
 
 def _weight_graphs(manifest: Manifest) -> list[str]:
     """Return the graphs that hold all weights together: those that run or draft, a tower, joined halves."""
-    others = [manifest.graphs[name].file for name in ("vision_encoder", "joined", "mtp") if name in manifest.graphs]
+    names = ("vision_encoder", "audio_encoder", "joined", "mtp")
+    others = [manifest.graphs[name].file for name in names if name in manifest.graphs]
     return [*manifest.step_graphs, *others]
 
 

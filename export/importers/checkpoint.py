@@ -11,13 +11,14 @@ from edgeformer.checkpoints.found_model import CONTEXT_FIELDS
 from edgeformer.checkpoints.sentence_transformers import lowers_case, read_prompts
 from edgeformer.checkpoints.source import ModelSource
 from edgeformer.checkpoints.weights import CheckpointWeights
-from edgeformer.config import EncoderConfig, PictureTextConfig, PoolingHead
+from edgeformer.config import EncoderConfig, PictureTextConfig, PoolingHead, SoundTextConfig
 from edgeformer.errors import ConfigError
 from edgeformer.export.importers.checkpoint_warnings import checkpoint_warnings
 from edgeformer.export.importers.opened_model import OpenedAdapter, OpenedModel, Origin
 from edgeformer.export.importers.pictures.dual_texts import open_dual
 from edgeformer.export.importers.pictures.picture_comparison import compare_pictures
 from edgeformer.export.importers.pictures.placeholders import compare_prompts, read_placeholder
+from edgeformer.export.importers.sounds import compare_sounds
 from edgeformer.export.importers.tokenizer_files import TokenizerFiles
 from edgeformer.export.progress import Progress, no_progress
 from edgeformer.lora.adapter_tensors import open_adapter
@@ -88,10 +89,13 @@ def open_checkpoint(
 def _read_pictures(
     source: ModelSource, folder: Path | None, compares: bool
 ) -> tuple[Placeholder | None, tuple[str, ...]]:
-    """Return what stands for a picture in prompts, and why pictures were not compared with transformers.
+    """Return what stands for a picture or a recording in prompts, and why it was not compared with transformers.
 
     folder: of the tokenizer.
     """
+    if isinstance(source.config, SoundTextConfig):
+        heard = read_placeholder(source, source.config, folder)
+        return heard, compare_sounds(source, heard, folder) if compares else ()
     if source.pictures is None:
         return None, ()
     warnings = compare_pictures(source.folder, source.pictures) if compares else ()

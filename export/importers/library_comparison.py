@@ -19,10 +19,10 @@ from edgeformer.checkpoints.gguf.unpacked import UnpackedGguf
 from edgeformer.checkpoints.quantized.formats import check_quantization
 from edgeformer.checkpoints.source import ModelSource
 from edgeformer.checkpoints.tensor_files import open_tensors
-from edgeformer.config import ModelConfig, PatchStem, PictureTextConfig, StackConfig
+from edgeformer.config import ModelConfig, PatchStem, PictureTextConfig, SoundTextConfig, StackConfig
 from edgeformer.errors import EdgeformerError, ExportError, MissingDependencyError
 from edgeformer.export.importers.opened_model import Comparison
-from edgeformer.export.importers.pictures.compared_inputs import pictures_in_text
+from edgeformer.export.importers.pictures.compared_inputs import pictures_in_text, sounds_in_text
 from edgeformer.export.reference.reference import Reference
 from edgeformer.export.reference.weight_streaming import streaming_parameters
 from edgeformer.models.kinds import KINDS
@@ -249,6 +249,8 @@ def _inputs(source: ModelSource) -> list[Tensor] | PicturesInText:
     """Return the inputs of every stack of the model, [1, N] or a spectrogram; those of a decoder are its target."""
     generator = torch.Generator().manual_seed(0)
     text = partial(_text, padding=source.hf_config.get("pad_token_id"), generator=generator)
+    if isinstance(source.config, SoundTextConfig):
+        return sounds_in_text(source.config, text(source.config))
     if isinstance(source.config, PictureTextConfig):
         found = pictures_in_text(source, source.config, text(source.config))
         if found is None:

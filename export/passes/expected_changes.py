@@ -46,4 +46,5 @@ def _norms_of_sums(config: StackConfig) -> int:
         routed = block.altup is not None and block.feed_forward is not None  # AltUp's router reads the block's output
         count += fusible * routed
         sum_before = block.altup is None and not block.output_scale
+    sum_before = sum_before and config.pool is None
     return count + (config.final_norm is not None and config.final_norm.kind in FUSIBLE and sum_before)

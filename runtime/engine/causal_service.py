@@ -19,7 +19,7 @@ from edgeformer.runtime.prefixes.prefix_cache import SHORTEST, PrefixCache
 from edgeformer.runtime.steps.adapters import check_adapter
 from edgeformer.runtime.steps.decode_graph import DecodeGraph, Logits
 from edgeformer.runtime.steps.memory import PREFILL_CHUNK
-from edgeformer.runtime.tasks.causal_lm import CausalLM
+from edgeformer.runtime.tasks.causal_lm import MEDIA, CausalLM
 
 PREFIX_SHARE = 4
 """The prefixes that an engine keeps take at most this part of the bytes of its rows, unless it is told."""
@@ -46,14 +46,14 @@ class CausalService(Service):
 
         prompt: a text, its tokens, or what `CausalLM.see` returned. keywords: those of `CausalLM.generate`.
         """
-        adapter, images = keywords.pop("adapter", None), keywords.pop("images", ())
+        adapter, media = keywords.pop("adapter", None), {name: keywords.pop(name, ()) for name in MEDIA}
         if adapter is not None:
             check_adapter(self.manifest, adapter)
             if self._adapters is None:
                 raise RequestError("an engine runs adapters on the CPU. Load the bundle with provider='cpu'.")
         processors, given = keywords.pop("logits_processors", ()), keywords.pop("config", None)
         config = self._model.generation_config.replaced_by(given).override(keywords)
-        [seen] = self._model.see_prompts([prompt], images, adapter)
+        [seen] = self._model.see_prompts([prompt], self._model.media(**media), adapter)
         row = self._model.new_row(seen, config=config, logits_processors=processors)
         tokens = len(row.prompt) + row.max_new_tokens
         needed = self.cache_bytes(tokens)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, Unpack, cast, overload
+from typing import Any, ClassVar, Literal, Unpack, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,7 @@ from edgeformer.runtime.generation.speculation import (
 )
 from edgeformer.runtime.generation.speculation.row_drafts import RowDrafts, drafts_of
 from edgeformer.runtime.media.pictures.picture_files import Picture
+from edgeformer.runtime.media.sound.recordings import Sound
 from edgeformer.runtime.prefixes.prefix_cache import PrefixCache
 from edgeformer.runtime.prefixes.session_file import read_session, write_session
 from edgeformer.runtime.sessions.session import SessionSettings
@@ -57,19 +58,24 @@ PREFIX_BYTES = 256 * 2**20
 """Bytes of conversations that `chat` keeps: 5,800 tokens at SmolLM2-135M's geometry in float32."""
 
 
+MEDIA = {"images": "pictures", "sounds": "recordings"}
+"""Words for what comes with prompts, by the argument of a call."""
+
+
 class DecoderCall(CallOptions, total=False):
     """Keywords of the overloads of `CausalLM.generate`."""
 
     adapter: str | None
     images: Any
+    sounds: Any
 
 
 @dataclass(frozen=True)
 class SeenPrompt:
-    """A prompt with pictures.
+    """A prompt with pictures or recordings.
 
     Attributes:
-        tokens: of the prompt, with numbers that stand for the states of pictures.
+        tokens: of the prompt, with numbers that stand for the states of pictures or recordings.
         shown: the same with the token of their placeholders instead.
         pictures: None where the prompt has none.
     """
@@ -85,8 +91,11 @@ class SeenPrompt:
 class CausalLM(Model):
     """A decoder-only language model.
 
-    prefix_cache: what `chat` keeps of its conversations; a `max_bytes` of 0 keeps nothing more.
+    prefix_cache: what `chat` keeps of its conversations; a `max_bytes` of 0 keeps nothing more. reads: the argument of
+    calls by which it reads more than text, `images` or `sounds`; None for a model that reads text alone.
     """
+
+    reads: ClassVar[str | None] = None
 
     def __init__(self, folder: Path, manifest: Manifest, settings: SessionSettings):
         super().__init__(folder, manifest, settings)
@@ -172,23 +181,33 @@ class CausalLM(Model):
             self._adapters[name] = read_adapter(self.folder, self.manifest, name)
         return self._adapters[name]
 
-    def forward(self, token_ids: Sequence[int], images: Sequence[Picture] = ()) -> NDArray[np.float32]:
+    def forward(
+        self, token_ids: Sequence[int], images: Sequence[Picture] = (), sounds: Sequence[Sound] = ()
+    ) -> NDArray[np.float32]:
         """Return the logits after every token of one text: float32 [S, V].
 
-        images: pictures of the text's placeholders; S counts the tokens that these become. Raises RequestError for more
-        tokens than the context has.
+        images, sounds: pictures or recordings of the text's placeholders; S counts the tokens that these become. Raises
+        RequestError for more tokens than the context has.
         """
-        [seen] = self.see_prompts([token_ids], images)
+        [seen] = self.see_prompts([token_ids], self.media(images=images, sounds=sounds))
         tokens = seen.tokens if isinstance(seen, SeenPrompt) else self.encode(seen)
         check_length(len(tokens), self.manifest.context_length, "the text")
         decoder = self.new_decoder(1, len(tokens))
         decoder.graph.pictures = seen.pictures if isinstance(seen, SeenPrompt) else None
         return decoder.prefill_all(0, tokens)
 
+    def media(self, images: Any = (), sounds: Any = ()) -> Any:
+        """Return those of a call's arguments that this model reads. Raises RequestError where the other is given."""
+        given = {"images": images, "sounds": sounds}
+        for name, value in given.items():
+            if name != self.reads and not (isinstance(value, list | tuple) and not value):
+                raise RequestError(f"this model reads no {MEDIA[name]}; leave {name} out.")
+        return () if self.reads is None else given[self.reads]
+
     def see(
         self,
         prompt: Text,
-        images: Sequence[Picture],
+        images: Sequence[Any],
         *,
         most_tokens: int | None = None,
         names: Sequence[str] | None = None,
@@ -196,25 +215,25 @@ class CausalLM(Model):
         """Return a prompt with pictures in the places of its placeholders. Raises RequestError: it reads none."""
         raise RequestError("this model reads no pictures; leave images out.")
 
-    def _images(self, images: Any, prompts: int, single: bool) -> list[list[Picture]]:
-        """Return the pictures of each prompt. Raises RequestError: this model reads none."""
+    def _media(self, media: Any, prompts: int, single: bool) -> list[list[Any]]:
+        """Return the pictures or recordings of each prompt. Raises RequestError: this model reads none."""
         raise RequestError("this model reads no pictures; leave images out.")
 
     def see_prompts(
-        self, prompts: Sequence[Any], images: Any, adapter: str | None = None, single: bool = True
+        self, prompts: Sequence[Any], media: Any, adapter: str | None = None, single: bool = True
     ) -> Sequence[Text | SeenPrompt]:
-        """Return prompts with their pictures; as they are, where there are none.
+        """Return prompts with their pictures or recordings; as they are, where there are none.
 
-        prompts: texts or token ids, or what `see` returned. images: of the only prompt, or a list for each. Raises
-        RequestError as `see`, and for pictures with an adapter.
+        prompts: texts or token ids, or what `see` returned. media: of the only prompt, or a list for each, as the
+        method `media` returns it. Raises RequestError as `see`, and for pictures with an adapter.
         """
-        sees = not (isinstance(images, list | tuple) and not images)
+        sees = not (isinstance(media, list | tuple) and not media)
         if adapter is not None and (sees or any(isinstance(prompt, SeenPrompt) for prompt in prompts)):
-            raise RequestError("prompts with pictures run without adapters; leave adapter out.")
+            raise RequestError(f"prompts with {MEDIA[self.reads or 'images']} run without adapters; leave adapter out.")
         if not sees:
             return prompts
-        lists = self._images(images, len(prompts), single)
-        return [self.see(prompt, pictures) for prompt, pictures in zip(prompts, lists, strict=True)]
+        lists = self._media(media, len(prompts), single)
+        return [self.see(prompt, each) for prompt, each in zip(prompts, lists, strict=True)]
 
     # A str is a Sequence[str] too, which mypy reports; the overload of one text comes first and wins.
     @overload
@@ -245,6 +264,7 @@ class CausalLM(Model):
         num_return_sequences: int = 1,
         adapter: str | None = None,
         images: Any = (),
+        sounds: Any = (),
         logits_processors: Sequence[LogitsProcessor] = (),
         **options: Unpack[GenerationOptions],
     ) -> Generation | list[Generation] | list[list[Generation]]:
@@ -258,6 +278,7 @@ class CausalLM(Model):
             adapter: the name of a LoRA adapter of the bundle; None for the model alone.
             images: pictures for the placeholders of a prompt, in their order: a list, or a list for each prompt of a
                 batch; each a path, bytes, an array uint8 [height, width, 3] or an image of Pillow.
+            sounds: recordings, as images; each a path, bytes, or mono samples at 16 kHz, floats [N].
             logits_processors: functions that change logits before a token is chosen (see `LogitsProcessor`).
             options: fields of `GenerationConfig`, which override those of the config. Without max_new_tokens there are
                 256 new tokens at most, or what the context leaves.
@@ -268,7 +289,9 @@ class CausalLM(Model):
         single = not is_batch(prompt)
         prompts = cast(list[Text], [prompt] if single else prompt)
         count = _samples(num_return_sequences, chosen)
-        rows, decoder = self._prepare(prompts, chosen, logits_processors, count, adapter, images, single=single)
+        rows, decoder = self._prepare(
+            prompts, chosen, logits_processors, count, adapter, self.media(images=images, sounds=sounds), single
+        )
         beginnings = SampleBeginnings(decoder, count) if count > 1 else Beginnings(decoder)
         drafts = self.new_drafts(rows[0], chosen, decoder=decoder) if len(rows) == 1 else None
         start_rows(beginnings, rows, drafts=drafts)[0].run()
@@ -285,6 +308,7 @@ class CausalLM(Model):
         config: GenerationConfig | None = None,
         adapter: str | None = None,
         images: Any = (),
+        sounds: Any = (),
         logits_processors: Sequence[LogitsProcessor] = (),
         **options: Unpack[GenerationOptions],
     ) -> GenerationStream:
@@ -293,7 +317,9 @@ class CausalLM(Model):
         Arguments and errors are those of `generate`.
         """
         chosen = self._config(config, options)
-        [row], decoder = self._prepare([prompt], chosen, logits_processors, adapter=adapter, images=images)
+        [row], decoder = self._prepare(
+            [prompt], chosen, logits_processors, adapter=adapter, media=self.media(images=images, sounds=sounds)
+        )
         [stream] = start_rows(Beginnings(decoder), [row], drafts=self.new_drafts(row, chosen, decoder=decoder))[1]
         return stream
 
@@ -309,6 +335,7 @@ class CausalLM(Model):
         config: GenerationConfig | None = None,
         adapter: str | None = None,
         images: Any = (),
+        sounds: Any = (),
         logits_processors: Sequence[LogitsProcessor] = (),
         **options: Unpack[GenerationOptions],
     ) -> GenerationStream:
@@ -324,6 +351,7 @@ class CausalLM(Model):
             reasoning_effort: how much it thinks ("low", "medium", "high"), where its chat template asks.
             chat_template_kwargs: other variables that the template reads.
             images: the pictures of the parts {"type": "image"} of all messages, in order.
+            sounds: the recordings of the parts {"type": "audio"}, likewise.
 
         The other arguments are those of `generate`. What the messages have in common with those of earlier calls is not
         read again (`prefix_cache`).
@@ -342,7 +370,9 @@ class CausalLM(Model):
             chat_template_kwargs=variables or None,
         )
         chosen = self._config(config, options)
-        [row], decoder = self._prepare([prompt], chosen, logits_processors, adapter=adapter, images=images)
+        [row], decoder = self._prepare(
+            [prompt], chosen, logits_processors, adapter=adapter, media=self.media(images=images, sounds=sounds)
+        )
         beginnings, drafts = PrefixBeginnings(decoder, self.prefix_cache), self.new_drafts(row, chosen, decoder=decoder)
         make_stream: Callable[[ScheduledRequest, Scheduler], GenerationStream] = GenerationStream
         if tokenizer.thinking_format is not None:
@@ -419,11 +449,11 @@ class CausalLM(Model):
         processors: Sequence[LogitsProcessor],
         samples: int = 1,
         adapter: str | None = None,
-        images: Any = (),
+        media: Any = (),
         single: bool = True,
     ) -> tuple[list[Row], StepRunner]:
         """Return the rows of each prompt, one for each of its samples, and a decoder with room for all of them."""
-        seen, rows = self.see_prompts(prompts, images, adapter, single), list[Row]()
+        seen, rows = self.see_prompts(prompts, media, adapter, single), list[Row]()
         for index, prompt in enumerate(seen):
             with request_values.naming_entry("prompt", index, prompts[index], of=len(prompts)):
                 rows += [self._new_row(prompt, config, processors, sample) for sample in range(samples)]

@@ -15,6 +15,7 @@ from edgeformer.runtime.tasks.causal_lm import MTP, CausalLM
 from edgeformer.runtime.tasks.encoders.encoder import Encoder
 from edgeformer.runtime.tasks.model import Model
 from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
+from edgeformer.runtime.tasks.sound_text import SoundTextLM
 from edgeformer.runtime.tasks.vision.dual_encoder import DualEncoder
 from edgeformer.runtime.tasks.vision.picture_text import PictureTextLM
 from edgeformer.runtime.tasks.vision.vision_encoder import VisionEncoder
@@ -26,7 +27,13 @@ class Kind(NamedTuple):
     """The class of the models of a task, and the name of the loader that says so to a type checker."""
 
     model: (
-        type[CausalLM] | type[Seq2SeqLM] | type[Encoder] | type[VisionEncoder] | type[DualEncoder] | type[PictureTextLM]
+        type[CausalLM]
+        | type[Seq2SeqLM]
+        | type[Encoder]
+        | type[VisionEncoder]
+        | type[DualEncoder]
+        | type[PictureTextLM]
+        | type[SoundTextLM]
     )
     loader: str
 
@@ -38,6 +45,7 @@ KINDS: dict[Task, Kind] = {
     "vision-encoder": Kind(VisionEncoder, "load_vision_encoder"),
     "dual-encoder": Kind(DualEncoder, "load_dual_encoder"),
     "image-text-to-text": Kind(PictureTextLM, "load_picture_text"),
+    "audio-text-to-text": Kind(SoundTextLM, "load_sound_text"),
 }
 """The classes and loaders of the bundles of every task."""
 
@@ -108,6 +116,18 @@ def load_picture_text(
     return _load(
         path, "image-text-to-text", PictureTextLM, SessionSettings(provider, threads, kernels, provider_options)
     )
+
+
+def load_sound_text(
+    path: str | Path,
+    provider: ProviderChoice = "auto",
+    threads: int | None = None,
+    *,
+    kernels: bool = True,
+    provider_options: ProviderOptions | None = None,
+) -> SoundTextLM:
+    """Open the bundle of a model that reads sound and text, as `load` does. Raises BundleError for another task."""
+    return _load(path, "audio-text-to-text", SoundTextLM, SessionSettings(provider, threads, kernels, provider_options))
 
 
 def load_seq2seq(

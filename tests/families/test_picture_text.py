@@ -37,7 +37,7 @@ from edgeformer.export.importers.pictures.library_processor import library_proce
 from edgeformer.export.importers.pictures.picture_comparison import compare_pictures
 from edgeformer.export.reference.reference import CastWeights
 from edgeformer.families import read_model_config
-from edgeformer.families.picture_text import seeing_names, with_tower
+from edgeformer.families.picture_text import family_named, seeing_names, with_tower
 from edgeformer.layers import linear
 from edgeformer.layers.attention.attention import Context
 from edgeformer.manifest.accounting import account
@@ -128,7 +128,8 @@ def error(actual, expected):
 
 
 def test_every_family_has_three_models():
-    assert {family: len(models) >= 3 for family, models in MODELS.items()} == dict.fromkeys(seeing_names(), True)
+    seeing = [name for name in seeing_names() if family_named(name).processor != "log_mel"]
+    assert {family: len(models) >= 3 for family, models in MODELS.items()} == dict.fromkeys(seeing, True)
 
 
 REAL = {

@@ -17,6 +17,8 @@ from edgeformer.config import (
     GridVisionConfig,
     ModelConfig,
     PictureTextConfig,
+    SoundTextConfig,
+    SoundTowerConfig,
     StackConfig,
     VisionConfig,
 )
@@ -269,6 +271,19 @@ HEADS: dict[type[StackConfig], Head] = {
                 f"{config.picture_tokens or 'by its size'} tokens a picture",
             ]
         ),
+    ),
+    SoundTextConfig: Head(
+        fields=lambda config: {"tied_head": config.tied_head, "tokens_per_window": config.picture_tokens},
+        words=lambda config: ", ".join(
+            [
+                *(["head tied to the embedding"] if config.tied_head else []),
+                f"{config.picture_tokens} tokens for {config.vision.frames} frames of sound",
+            ]
+        ),
+    ),
+    SoundTowerConfig: Head(
+        fields=lambda config: {"mel_bins": config.mel_bins, "frames": config.frames},
+        words=lambda config: f"spectrograms of {config.mel_bins} × {config.frames}",
     ),
     GridVisionConfig: Head(
         fields=lambda config: {"patch": [config.patches.side] * 2, "square": [config.square] * 2},

@@ -200,13 +200,13 @@ def _named(file: str) -> str:
     return file
 
 
-def opening(system: str | None, prompt: str | None = None, pictures: int = 0) -> list[dict[str, Any]]:
-    """Return the messages that a conversation begins with. pictures: how many stand in front of the prompt."""
+def opening(system: str | None, prompt: str | None = None, media: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Return the messages that a conversation begins with. media: types of the parts in front of the prompt."""
     messages: list[dict[str, Any]] = [] if system is None else [{"role": "system", "content": system}]
     if prompt is None:
         return messages
-    parts = [*({"type": "image"} for _ in range(pictures)), {"type": "text", "text": prompt}]
-    return [*messages, {"role": "user", "content": parts if pictures else prompt}]
+    parts = [*({"type": each} for each in media), {"type": "text", "text": prompt}]
+    return [*messages, {"role": "user", "content": parts if media else prompt}]
 
 
 def show(

@@ -38,6 +38,12 @@ ENCODER_OPTIONS = ("question", "aggregation")
 PICTURE_OPTIONS = ("images", "labels")
 """Options that only bundles of models of pictures take."""
 
+SOUND_OPTIONS = ("sounds",)
+"""Options that only bundles of models of recordings and text take."""
+
+MEDIA_OPTIONS = (*PICTURE_OPTIONS, *SOUND_OPTIONS)
+"""Options that say what is not text."""
+
 CHAT = "Chat"
 
 CHAT_OPTIONS = ("enable_thinking", "reasoning_effort", "chat_template_kwargs")
@@ -99,6 +105,11 @@ CHAT_OPTIONS = ("enable_thinking", "reasoning_effort", "chat_template_kwargs")
     "their order.",
 )  # fmt: skip
 @option(
+    "--audio", "sounds", multiple=True, type=click.Path(path_type=Path),
+    help="A recording, in the place of a placeholder of PROMPT (models of recordings and text); with --chat, or where "
+    "PROMPT has none, before it. Several of these, in their order.",
+)  # fmt: skip
+@option(
     "--label", "labels", multiple=True, metavar="TEXT",
     help="A label that the picture may have (dual encoders of texts and pictures). Repeatable.",
 )  # fmt: skip
@@ -116,6 +127,7 @@ def run_command(
     question: str | None,
     aggregation: str | None,
     images: tuple[Path, ...],
+    sounds: tuple[Path, ...],
     labels: tuple[str, ...],
     **given: object,
 ) -> None:
@@ -132,6 +144,7 @@ def run_command(
     if model.manifest.provenance.random_weights is not None:
         note("note: this model's weights are random, not trained. Its text is noise.")
     named = {"question": question, "aggregation": aggregation, "images": images or None, "labels": labels or None}
+    named["sounds"] = sounds or None
     _check_options(model, chat, system, options | {name: value for name, value in named.items() if value is not None})
     if isinstance(model, VisionEncoder | DualEncoder):
         _classify(model, prompt, images, labels, as_json)
@@ -149,27 +162,29 @@ def run_command(
         case Seq2SeqLM():
             _write(model, prompt or "", options, as_json)
         case CausalLM() if prompt is None:
+            if sounds:
+                raise RequestError("a conversation is typed here; ask about a recording with PROMPT.")
             conversation = Conversation(model, system, options)
             for path in images:
                 conversation.attach(str(path))
             conversation.hold()
         case _:
             options |= {"images": list(images)} if images else {}
-            chat = chat or _is_asked(model, prompt, images)
-            stream = (
-                model.chat(opening(system, prompt, len(images)), **options) if chat else model.stream(prompt, **options)
-            )
+            options |= {"sounds": list(sounds)} if sounds else {}
+            chat = chat or _is_asked(model, prompt, (*images, *sounds))
+            parts = ["image"] * len(images) + ["audio"] * len(sounds)
+            stream = model.chat(opening(system, prompt, parts), **options) if chat else model.stream(prompt, **options)
             if as_json:
                 print_json(asdict(stream.finish()))
             else:
                 show(stream, model)
 
 
-def _is_asked(model: "Model", prompt: str, images: tuple[Path, ...]) -> bool:
-    """Return whether pictures have no place in a prompt, so that it is the message of a conversation about them."""
-    from edgeformer.runtime import PictureTextLM
+def _is_asked(model: "Model", prompt: str, media: tuple[Path, ...]) -> bool:
+    """Return whether pictures or recordings have no place in a prompt, so that it is a message of a conversation."""
+    from edgeformer.runtime import PictureTextLM, SoundTextLM
 
-    if not images or not isinstance(model, PictureTextLM):
+    if not media or not isinstance(model, PictureTextLM | SoundTextLM):
         return False
     tokenizer = model.require_tokenizer()
     return tokenizer.has_chat_template and model.placeholder.token not in tokenizer.encode(prompt)
@@ -177,7 +192,7 @@ def _is_asked(model: "Model", prompt: str, images: tuple[Path, ...]) -> bool:
 
 def _check_options(model: "Model", chat: bool, system: str | None, options: dict[str, Any]) -> None:
     """Raise RequestError for options that do not apply to this task, instead of ignoring them."""
-    from edgeformer.runtime import DualEncoder, Encoder, PictureTextLM, Seq2SeqLM, VisionEncoder
+    from edgeformer.runtime import DualEncoder, Encoder, PictureTextLM, Seq2SeqLM, SoundTextLM, VisionEncoder
 
     given = [*options, *(["chat"] if chat else []), *(["system"] if system is not None else [])]
     match model:
@@ -191,14 +206,16 @@ def _check_options(model: "Model", chat: bool, system: str | None, options: dict
             foreign = [name for name in given if name != "images"]
         case Seq2SeqLM():
             languages = ["source_language", "target_language"] if model.is_speech else list(SPEECH_OPTIONS)
-            others = ("chat", "system", "adapter", *CHAT_OPTIONS, *ENCODER_OPTIONS, *PICTURE_OPTIONS)
+            others = ("chat", "system", "adapter", *CHAT_OPTIONS, *ENCODER_OPTIONS, *MEDIA_OPTIONS)
             foreign = [name for name in given if name in (*others, *languages)]
             if not (model.reads_text or model.is_speech):
                 foreign = [name for name in given if name in (*others, *SEQ2SEQ_OPTIONS[1:]) and name != "images"]
         case PictureTextLM():
-            foreign = [name for name in given if name in (*SEQ2SEQ_OPTIONS, *ENCODER_OPTIONS)]
-        case _:
+            foreign = [name for name in given if name in (*SEQ2SEQ_OPTIONS, *ENCODER_OPTIONS, *SOUND_OPTIONS)]
+        case SoundTextLM():
             foreign = [name for name in given if name in (*SEQ2SEQ_OPTIONS, *ENCODER_OPTIONS, *PICTURE_OPTIONS)]
+        case _:
+            foreign = [name for name in given if name in (*SEQ2SEQ_OPTIONS, *ENCODER_OPTIONS, *MEDIA_OPTIONS)]
     if foreign:
         names = ", ".join(_flag(name, options) for name in foreign)
         raise RequestError(f"{names}: not for a bundle of this kind ({model.manifest.task}).")
@@ -211,7 +228,7 @@ def _flag(name: str, options: dict[str, Any]) -> str:
     """Return an option of a parameter as it was given."""
     if name == "enable_thinking":
         return "--thinking" if options[name] else "--no-thinking"
-    names = {"images": "--image", "labels": "--label"}
+    names = {"images": "--image", "labels": "--label", "sounds": "--audio"}
     return names.get(name, f"--{name.replace('_', '-')}")
 
 

@@ -17,14 +17,24 @@ from edgeformer.config.models.grid_vision import GridVisionConfig
 from edgeformer.config.models.mtp import MTPConfig
 from edgeformer.config.models.picture_text import PictureTextConfig
 from edgeformer.config.models.seq2seq import Seq2SeqConfig
+from edgeformer.config.models.sound_text import SoundTextConfig, SoundTowerConfig
 from edgeformer.config.models.stack import NO_CACHE, AudioStem, Form, StackConfig, Task, TokenDropout, TokenProjection
 from edgeformer.config.models.vision_encoder import VisionConfig
 
-ModelConfig = DecoderConfig | EncoderConfig | Seq2SeqConfig | VisionConfig | DualEncoderConfig | PictureTextConfig
+ModelConfig = (
+    DecoderConfig
+    | EncoderConfig
+    | Seq2SeqConfig
+    | VisionConfig
+    | DualEncoderConfig
+    | PictureTextConfig
+    | SoundTextConfig
+)
 
 __all__ = [
     "NO_CACHE", "AudioStem", "DecoderConfig", "DualEncoderConfig", "EncoderConfig", "Form", "GridVisionConfig",
     "MTPConfig", "ModelConfig",
     "PictureTextConfig",
-    "Seq2SeqConfig", "StackConfig", "Task", "TokenDropout", "TokenProjection", "VisionConfig",
+    "Seq2SeqConfig", "SoundTextConfig", "SoundTowerConfig", "StackConfig", "Task",
+    "TokenDropout", "TokenProjection", "VisionConfig",
 ]  # fmt: skip

@@ -23,6 +23,7 @@ class PictureTextConfig(DecoderConfig):
     The fields of a `DecoderConfig` are those of the text model, which computes on text what it computes by itself.
 
     Attributes:
+        tower_graph, features: the form of the tower's graph, and the name of its output.
         vision: the tower; its blocks are those that are read.
         feature_layers: after how many blocks of the tower states are read, side by side where there are several. The
             tower's final norm belongs to those after its last block.
@@ -39,6 +40,8 @@ class PictureTextConfig(DecoderConfig):
     """
 
     task: ClassVar[Task] = "image-text-to-text"
+    tower_graph: ClassVar[str] = "vision_encoder"
+    features: ClassVar[str] = "image_features"
     kind: Literal["picture_text"] = "picture_text"  # type: ignore[assignment]  # of another class of configs
     vision: VisionConfig | GridVisionConfig
     feature_layers: tuple[int, ...]

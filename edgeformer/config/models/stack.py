@@ -16,7 +16,7 @@ from edgeformer.documents.schema import check
 from edgeformer.errors import ConfigError, ContextLengthError
 
 Task = Literal[
-    "causal-lm", "seq2seq-lm", "encoder", "vision-encoder", "dual-encoder", "image-text-to-text",
+    "causal-lm", "seq2seq-lm", "encoder", "vision-encoder", "dual-encoder", "image-text-to-text", "audio-text-to-text",
 ]  # fmt: skip
 """The task of a model, which the manifest stores; it is the key of tables by kind. Every class of configs has one."""
 
@@ -178,6 +178,11 @@ class StackConfig:
     @property
     def audio(self) -> AudioStem | None:
         """Return None: only encoders read spectrograms."""
+        return None
+
+    @property
+    def pool(self) -> int | None:
+        """Return None: only towers of sound have a pool behind their blocks."""
         return None
 
     @property

@@ -1,6 +1,6 @@
-"""Families of models that read pictures and text: one file per Hugging Face `model_type`, without registration.
+"""Families of models that read pictures or sound, and text: a file per Hugging Face `model_type`, without registration.
 
-Rooms have families whose pictures have one size, are cut into tiles, or have any size.
+Rooms have families whose pictures have one size, are cut into tiles, or have any size, and those that hear.
 
 The text model is read by its own family, as where it is exported by itself (`_nested.py`). A file of this package says
 what stands around it, as a `PictureTextFamily`: the tower, the projector, and what stands for a picture in a prompt.
@@ -22,6 +22,8 @@ from edgeformer.config import (
     PictureTextConfig,
     Projector,
     RotaryAxes,
+    SoundTextConfig,
+    SoundTowerConfig,
     VisionConfig,
 )
 from edgeformer.errors import ConfigError
@@ -38,7 +40,7 @@ class Seeing:
     unread: patterns of tensors of the tower that nothing reads, because its config leaves them out.
     """
 
-    vision: VisionConfig | GridVisionConfig
+    vision: VisionConfig | GridVisionConfig | SoundTowerConfig
     feature_layers: tuple[int, ...]
     projector: Projector
     keeps_prefix: bool = False
@@ -60,7 +62,7 @@ class PictureTextFamily:
         tensors: as in `Family`, of the tower (`vision.`) and the projector (`projector.`). Names of the checkpoint have
             no prefix `model.`.
         marks: returns the texts of tokens around pictures, of tokenizer_config.json.
-        processor: kind of its processor of pictures (`edgeformer.manifest.pictures`).
+        processor: kind of its processor of pictures (`edgeformer.manifest.pictures`), or `log_mel` of sound.
         axes: returns the axes of positions of a config.json; None for a family without them.
         completed: returns what was read with what follows from the text model, of its config and of config.json.
         picture_options: returns fields of its processor of pictures that its processor of texts and pictures says,
@@ -130,7 +132,8 @@ def with_tower(data: dict[str, Any], text_family: Family, text: DecoderConfig) -
     fields = Fields({**own, "model_type": data["model_type"]})
     seeing = family.completed(family.read(fields), text, data)
     fields.finish()
-    config = PictureTextConfig.of_decoder(
+    kind = SoundTextConfig if seeing.vision.kind == "sound_tower" else PictureTextConfig
+    config = kind.of_decoder(
         text,
         vision=seeing.vision,
         feature_layers=seeing.feature_layers,

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from edgeformer.documents import schema
 from edgeformer.documents.kinds import kinds_of
@@ -17,9 +17,11 @@ class Placeholder:
     """The tokens that stand for a picture in a prompt, and what others ask of them. A file of the package is a kind.
 
     Attributes:
+        medium: what it stands for, as a word in errors.
         token: the placeholder, which stands for each state of a picture, too.
     """
 
+    medium: ClassVar[str] = "picture"
     kind: str
     token: int
 

@@ -115,6 +115,22 @@ def pictures_by_theirs(model: Any, config: PictureTextConfig, inputs: PicturesIn
     return [torch.cat([each.flatten(0, -2) for each in features]), logits, *beyond]
 
 
+def sounds_by_theirs(model: Any, config: PictureTextConfig, inputs: PicturesInText) -> list[Tensor]:
+    """Return what transformers' module computes: states of recordings, and logits."""
+    text = inputs.text.masked_fill(inputs.text == PLACEHOLDER, model.config.audio_token_id)
+    found: list[Tensor] = []
+    # Not every class has a method for these states alone.
+    hook = model.model.multi_modal_projector.register_forward_hook(lambda module, given, states: found.append(states))
+    try:
+        logits = model(
+            input_ids=text, attention_mask=torch.ones_like(text), return_dict=True, use_cache=False, **inputs.theirs
+        ).logits
+    finally:
+        hook.remove()
+    features = found[0].reshape(-1, config.hidden_size)
+    return [features if inputs.packed is None else inputs.packed.of(features), logits]
+
+
 @contextmanager
 def positions_in_float32(model: Any) -> Iterator[None]:
     """Let towers that find positions by parts of height and width compute these in float32, as they always do.

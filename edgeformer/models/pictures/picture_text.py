@@ -15,9 +15,12 @@ from edgeformer.models.decoder import Decoder
 from edgeformer.models.pictures.grid_vision import GridVisionEncoder
 from edgeformer.models.pictures.projectors import PROJECTORS
 from edgeformer.models.pictures.vision import VisionEncoder
+from edgeformer.models.sounds import SoundTower
 from edgeformer.models.stack import Run
 
-TOWERS: dict[str, Callable[[Any, torch.dtype], Any]] = {"grid_vision": GridVisionEncoder, "vision": VisionEncoder}
+TOWERS: dict[str, Callable[[Any, torch.dtype], Any]] = {
+    "grid_vision": GridVisionEncoder, "sound_tower": SoundTower, "vision": VisionEncoder,
+}  # fmt: skip
 """The modules of towers, by the kind of their config."""
 
 
@@ -59,7 +62,8 @@ class PictureText(Decoder):
         pixel_values: [N, channels, height, width], or [B, pictures, channels, height, width] where the graph has such
         an axis (`PictureTextConfig.tiled`); in any float type. Where pictures have any size, it is the patches of one,
         [P, numbers], and grid its rows and columns, [[1, rows, columns]]; the states are [1, tokens, E · (1 + D)], with
-        those that are added behind the first D blocks.
+        those that are added behind the first D blocks. Of a tower of sound it is windows of a spectrogram, and grid
+        what else the tower reads (`SoundTowerConfig.masked`).
         """
         config = self.seeing
         if config.tiled:

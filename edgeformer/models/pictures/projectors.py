@@ -17,6 +17,7 @@ from edgeformer.config.projectors import (
     MergerProjector,
     MlpProjector,
     PixelShuffleProjector,
+    StackedFramesProjector,
 )
 from edgeformer.layers import make_norm
 from edgeformer.ops.activation import activate
@@ -161,6 +162,23 @@ class MergedPatches(nn.Module):
         return features.unsqueeze(0)
 
 
+class StackedFrames(nn.Module):
+    """The projector that `StackedFramesProjector` describes."""
+
+    def __init__(self, config: StackedFramesProjector, seeing: PictureTextConfig, dtype: torch.dtype):
+        super().__init__()
+        self.config, outputs = config, seeing.hidden_size
+        self.input = nn.Linear(seeing.feature_size, outputs, bias=False, dtype=dtype)
+        self.output = nn.Linear(outputs, outputs, bias=False, dtype=dtype)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return [N, P / frames, E] of states [N, P, E']."""
+        count, length, _ = states.shape
+        x = states.reshape(count, length // self.config.frames, self.input.in_features)
+        features: Tensor = self.output(activate(self.config.activation, self.input(x), self.config.beta))
+        return features
+
+
 PROJECTORS: dict[str, Callable[..., nn.Module]] = {
     "average_pool": PooledPatches,
     "linear": DenseLayer,
@@ -168,5 +186,6 @@ PROJECTORS: dict[str, Callable[..., nn.Module]] = {
     "merger": PatchMerger,
     "mlp": DenseLayers,
     "pixel_shuffle": ShuffledPatches,
+    "stacked_frames": StackedFrames,
 }
 """The modules of projectors, by the kind of their config."""

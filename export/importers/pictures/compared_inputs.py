@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from edgeformer.checkpoints.source import ModelSource
-from edgeformer.config import PictureTextConfig
+from edgeformer.config import PictureTextConfig, SoundTextConfig
 from edgeformer.models.pictures.comparison import PLACEHOLDER, BeyondLimit, Packed, PicturesInText
 from edgeformer.runtime.media.pictures.positions import picture_spans, positions_of
 from edgeformer.runtime.media.pictures.processors import new_processor
@@ -68,6 +68,31 @@ def _one_size(config: PictureTextConfig, count: int, text: Tensor) -> PicturesIn
     return PicturesInText(text=torch.cat(parts, 1), pictures=[(pixels,)], theirs={"pixel_values": pixels})
 
 
+def sounds_in_text(config: SoundTextConfig, text: Tensor) -> PicturesInText:
+    """Return windows of noise, and a text [1, N] with them: two at its beginning and one at its end.
+
+    Of a tower that is masked, the first one is whole, and the others have some frames and few.
+    """
+    generator, tower = torch.Generator().manual_seed(1), config.vision
+    features = torch.randn(WINDOWS, tower.mel_bins, tower.frames, generator=generator).double()
+    theirs, lengths = {"input_features": features}, [tower.frames] * WINDOWS
+    if tower.masked:
+        lengths = [tower.frames, tower.frames // 2 + 1, 9]
+        mask = torch.arange(tower.frames) < torch.tensor(lengths).unsqueeze(1)
+        theirs["feature_attention_mask"] = mask.to(torch.int64)
+    counts = [tower.states_of(length) // config.projector.joined for length in lengths]
+    first, second, last = (torch.full((1, count), PLACEHOLDER) for count in counts)
+    rows = torch.cat([torch.arange(count) + index * config.picture_tokens for index, count in enumerate(counts)])
+    return PicturesInText(
+        text=torch.cat((first, text[:, :1], second, text[:, 1:], last), 1),
+        pictures=[tuple(theirs.values())],
+        theirs=theirs,
+        packed=Packed(rows=rows.unsqueeze(1), weights=torch.ones(len(rows), 1, dtype=torch.float64)),
+    )
+
+
+WINDOWS = 3
+"""Windows of sound."""
 SIZES = ((61, 97), (97, 61))
 """Height and width of pictures whose tiles are put together."""
 

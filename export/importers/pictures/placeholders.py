@@ -7,7 +7,7 @@ with a special token, which is checked.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -18,14 +18,17 @@ from edgeformer.documents.json_document import read_object
 from edgeformer.errors import ConfigError, ExportError, shown
 from edgeformer.export.importers.pictures.library_processor import library_processor
 from edgeformer.families.picture_text import PictureTextFamily, load_seeing
+from edgeformer.manifest.pictures.processor import PictureProcessor
 from edgeformer.manifest.placeholders.placeholder import Placeholder
 from edgeformer.runtime.media.pictures.placeholders import expand
 from edgeformer.runtime.media.pictures.processors import new_processor
 from edgeformer.runtime.media.pictures.processors.processor import Processor
 from edgeformer.runtime.text.tokenizer import Tokenizer
 
-TOKEN_FIELDS = ("image_token_id", "image_token_index")
-"""Names of the placeholder's id in config.json."""
+TOKEN_FIELDS = {
+    "picture": ("image_token_id", "image_token_index"), "recording": ("audio_token_id", "audio_token_index"),
+}  # fmt: skip
+"""Names of the placeholder's id in config.json, by what it stands for."""
 
 COUNTS = ("image_seq_len", "image_seq_length", "num_image_tokens")
 """Names of the states that a picture becomes in processor_config.json."""
@@ -46,14 +49,15 @@ def read_placeholder(source: ModelSource, config: PictureTextConfig, folder: Pat
     assert family is not None, "such a config comes from such a family"
     instead = text_only_instead(source.hf_config["model_type"])
     if folder is None or not (folder / "tokenizer.json").is_file():
-        raise ConfigError(f"{source.origin} has no tokenizer, so nothing says what stands for a picture.{instead}")
+        raise ConfigError(
+            f"{source.origin} has no tokenizer, so nothing says what stands for a picture or a recording.{instead}"
+        )
     try:
         _check_processor_file(source.folder, family, config)
         tokenizer = Tokenizer(folder)
         marks = family.marks(tokenizer.config)
-        assert source.pictures is not None, "every such model has a processor"
         encoder = _Encoder(source, config, tokenizer, marks.picture)
-        return marks.placeholder(encoder, source.pictures)
+        return marks.placeholder(encoder, cast(PictureProcessor, source.pictures))
     except ConfigError as error:
         raise ConfigError(f"{error}{instead}") from error
 
@@ -84,10 +88,11 @@ class _Encoder:
         self.token, self.states = self.special(picture), config.picture_tokens
         self.video: int | None = source.hf_config.get("video_token_id")
         self.sound: int | None = source.hf_config.get("audio_token_id")
-        named = {name: source.hf_config[name] for name in TOKEN_FIELDS if source.hf_config.get(name) is not None}
+        names = TOKEN_FIELDS["picture" if config.sees_pictures else "recording"]
+        named = {name: source.hf_config[name] for name in names if source.hf_config.get(name) is not None}
         wrong = {name: value for name, value in named.items() if value != self.token}
         if wrong or not named:
-            said = ", ".join(f"{name} = {shown(value)}" for name, value in wrong.items()) or "no image_token_id"
+            said = ", ".join(f"{name} = {shown(value)}" for name, value in wrong.items()) or f"no {names[0]}"
             raise ConfigError(f"config.json has {said}, and the tokenizer has {self.token} for {picture!r}.")
 
     def _ids(self, text: str) -> list[int]:

@@ -43,11 +43,12 @@ def _of_pictures(given: FormSetup) -> Iterator[tuple[str, Callable[[], list[Chec
     setup, graphs = given.setup, given.setup.manifest.graphs
 
     def judge() -> list[Check]:
-        names = ("model", "embedding_decoder", "vision_encoder", "embed_tokens")
+        tower = "vision_encoder" if "vision_encoder" in graphs else "audio_encoder"
+        names = ("model", "embedding_decoder", tower, "embed_tokens")
         files = [setup.folder / graphs[name].file for name in names]
         return judge_pictures(setup, *open_unrounded(files, setup.provider, given.formats.values()))
 
-    yield "pictures, ", judge
+    yield "pictures, " if "vision_encoder" in graphs else "recordings, ", judge
 
 
 def _of_drafts(given: FormSetup) -> Iterator[tuple[str, Callable[[], list[Check]]]]:
@@ -55,5 +56,5 @@ def _of_drafts(given: FormSetup) -> Iterator[tuple[str, Callable[[], list[Check]
 
 
 FORM_TRIALS: dict[str, FormTrials] = {
-    "adapters": _of_adapter_graph, "mtp": _of_drafts, "vision_encoder": _of_pictures,
+    "adapters": _of_adapter_graph, "mtp": _of_drafts, "vision_encoder": _of_pictures, "audio_encoder": _of_pictures,
 }  # fmt: skip

@@ -14,6 +14,7 @@ TRIALS: dict[Task, type[Trial]] = {
     "seq2seq-lm": EncoderDecoderTrial,
     "vision-encoder": VisionTrial,
     "image-text-to-text": DecoderTrial,
+    "audio-text-to-text": DecoderTrial,
     "dual-encoder": DualTrial,
 }
 """The trial of the graphs of each kind."""

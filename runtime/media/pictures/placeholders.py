@@ -30,8 +30,9 @@ def check_count(tokens: Sequence[int], placeholder: Placeholder, pictures: int) 
     places = list(tokens).count(placeholder.token)
     if places != pictures:
         raise RequestError(
-            f"the prompt has {_counted(places, 'placeholder')} of pictures (token {placeholder.token}), and "
-            f"{_counted(pictures, 'picture')} came with it. It needs one for each picture, where it is to be seen."
+            f"the prompt has {_counted(places, 'placeholder')} of {placeholder.medium}s (token {placeholder.token}), "
+            f"and {_counted(pictures, placeholder.medium)} came with it. It needs one for each {placeholder.medium}, "
+            f"where it is to be {'seen' if placeholder.medium == 'picture' else 'heard'}."
         )
 
 

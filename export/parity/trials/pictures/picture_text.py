@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edgeformer.config import PictureTextConfig
+from edgeformer.config import PictureTextConfig, SoundTextConfig, SoundTowerConfig
+from edgeformer.contract.tensors import AUDIO_VALUES, FEATURE_MASK
 from edgeformer.export.graph.tensors import to_numpy
 from edgeformer.export.parity.figures import worst_of
 from edgeformer.export.parity.report import Check
@@ -68,14 +69,16 @@ class PictureTextTrial(Trial):
         config, placeholder = setup.manifest.model, setup.manifest.placeholder
         assert isinstance(config, PictureTextConfig) and placeholder is not None
         self._config, self._token, self._whole = config, placeholder.token, config.bidirectional == "prompt"
-        self._vision = vision
+        self._vision, self._media = vision, f"{placeholder.medium}s"
         self._pictures = PictureGraphs(embed, decoder, placeholder.token, config.vocab_size)
 
     def run(self) -> None:
         """Run every check."""
         pictures = [self._picture(index) for index in range(PICTURES + MORE_PICTURES)]
         seen = [self._seen(each) for each in pictures]
-        self._judge_vectors("tower", "pictures of noise, each alone", [self._states(each) for each in pictures], seen)
+        self._judge_vectors(
+            "tower", f"{self._media} of noise, each alone", [self._states(each) for each in pictures], seen
+        )
         self._judge_embeddings()
         self._judge_text(pictures[:PICTURES])
 
@@ -113,10 +116,12 @@ class PictureTextTrial(Trial):
 
         decoder = read(graph.decoder(1, len(tokens)))
         whole = decoder.prefill_all(0, tokens, chunk=len(tokens))
-        self.judge.logits("text with pictures", f"{fits} pictures, first, side by side and last", [row.piece(whole)])
+        self.judge.logits(
+            f"text with {self._media}", f"{fits} of them, first, side by side and last", [row.piece(whole)]
+        )
         caches = [tuple(tensor[0] for tensor in layer) for layer in graph.read(decoder, len(tokens))]
         geometry = self.setup.manifest.cache
-        self.judge.caches("text with pictures", geometry, caches, row.eager.caches, row.expected.caches)
+        self.judge.caches(f"text with {self._media}", geometry, caches, row.eager.caches, row.expected.caches)
         pieces, start = [], 0
         decoder = read(graph.decoder(1, len(tokens)))
         placed = text.spans[-1].end if text.spans else 0  # behind it, the graph of text reads
@@ -164,6 +169,8 @@ class PictureTextTrial(Trial):
     def _picture(self, salt: int) -> Picture:
         """Return a picture of noise, as large as normalized pixels are, as the tower reads it."""
         random, vision = np.random.default_rng(salt), self._config.vision
+        if isinstance(vision, SoundTowerConfig):
+            return _window(random, vision, salt)
         grid = vision.sample_grids[salt % len(vision.sample_grids)]
         values = random.standard_normal(vision.values_shape(grid), np.float32)
         if vision.grid_input is None:
@@ -181,6 +188,9 @@ class PictureTextTrial(Trial):
     def _tokens_of(self, picture: Picture) -> int:
         """Return the number of states of a picture."""
         count = self._config.picture_tokens
+        if isinstance(self._config, SoundTextConfig) and FEATURE_MASK in picture:
+            states = self._config.vision.states_of(int(picture[FEATURE_MASK].sum()))
+            return states // self._config.projector.joined
         if count is None:
             rows, columns = self._squares(picture)
             return rows * columns
@@ -188,13 +198,13 @@ class PictureTextTrial(Trial):
 
     def _states(self, picture: Picture) -> Array:
         """Return what the graph computes of a picture, [tokens, E]."""
-        found: Array = self._vision.run(["image_features"], picture)[0][0]
-        return found
+        found: Array = self._vision.run([self._config.features], picture)[0][0]
+        return found[: self._tokens_of(picture)]
 
     def _see(self, reference: Reference, picture: Picture) -> Tensor:
         with reference.loaded():
             states: Tensor = reference.module.see(*map(torch.from_numpy, picture.values()))
-        return states
+        return states[:, : self._tokens_of(picture)]
 
     def _seen(self, picture: Picture) -> Row:
         """Run both references on a picture."""
@@ -236,6 +246,15 @@ class PictureTextTrial(Trial):
 
         [pair] = self.compute(outputs)
         return Row(tokens, *pair)
+
+
+def _window(random: np.random.Generator, tower: SoundTowerConfig, salt: int) -> Picture:
+    """Return a window of noise as a tower of sound reads it: whole, or of fewer frames, where these are masked."""
+    window: Picture = {AUDIO_VALUES: random.standard_normal((1, tower.mel_bins, tower.frames), np.float32)}
+    if tower.masked:
+        frames = (tower.frames, tower.frames // 2 + 1, 2 * (tower.pool or 1) + 1)[salt % 3]
+        window[FEATURE_MASK] = (np.arange(tower.frames) < frames).astype(np.int64)[None]
+    return window
 
 
 def judge_pictures(setup: Setup, model: Any, decoder: Any, vision: Any, embed: Any) -> list[Check]:

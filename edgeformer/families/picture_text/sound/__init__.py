@@ -1,0 +1,1 @@
+"""Families whose towers read sound: a file per `model_type`."""
