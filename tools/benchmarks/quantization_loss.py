@@ -234,9 +234,7 @@ def twin_of(bundle: Path, model: str, folder: Path) -> Path:
 
 def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return the log-probabilities of the next token [S, V]."""
-    shifted = logits.astype(np.float64)
-    shifted -= shifted.max(-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    return torch.from_numpy(np.array(logits)).double().log_softmax(-1).numpy()
 
 
 def compare(
@@ -265,9 +263,11 @@ def compare(
     )
 
 
-def row(name: str, precision: str) -> str:
-    """Return the name of a peer's row in the table."""
-    return f"{name}, {PEERS[name].precisions[precision]}"
+def rows_of(name: str) -> dict[str, str]:
+    """Return the names of a peer's rows in the table, by precision or format; fp32 comes first."""
+    peer = PEERS[name]
+    own = peer.precisions | {form: form for form in peer.formats}
+    return {precision: f"{name}, {called}" for precision, called in own.items()}
 
 
 def peer_losses(
@@ -279,13 +279,13 @@ def peer_losses(
     exact: list[NDArray[np.float32]],
     only: Sequence[str],
 ) -> Iterator[tuple[str, Loss]]:
-    """Yield a row name and its loss for each requested precision of a peer, after its float32 file.
+    """Yield a row name and its loss for each requested precision or format of a peer, after its float32 file.
 
     Raises ClickException if the peer fails, or if its float32 file computes another model.
     """
     peer, checkpoint = PEERS[name], source.folder.resolve()
-    for precision in peer.precisions:  # fp32 comes first
-        if precision != "fp32" and not asked_for(row(name, precision), only):
+    for precision, row in rows_of(name).items():
+        if precision != "fp32" and not asked_for(row, only):
             continue
         folder = work / name.replace(" ", "-") / precision
         if peer.converts:
@@ -300,7 +300,7 @@ def peer_losses(
                 f"{name} computes another model in float32: its mean KL to ours is {loss.kl_anywhere:.1e}. What its "
                 "integers lose can't be told from that."
             )
-        yield row(name, precision), loss
+        yield row, loss
 
 
 def asked_for(name: str, only: Sequence[str]) -> bool:
@@ -313,7 +313,7 @@ def measured_texts(model: Any, file: Path | None, preset: Path) -> list[Text]:
     if file is None:
         problems = [(model.encode(asked), model.encode(answer)) for asked, answer in held_out(preset)]
         return [Text(asked + answer, len(asked)) for asked, answer in problems]
-    tokens = model.encode(file.read_text(encoding="utf-8"))
+    tokens = model.tokenizer.encode(file.read_text(encoding="utf-8"))  # a file may be longer than the context
     return [Text(tokens[start : start + LENGTH]) for start in range(0, len(tokens), LENGTH)[:PIECES]]
 
 
@@ -363,7 +363,7 @@ def main(
     if OURS in python_of:
         raise click.UsageError(f"{OURS} is always measured; it cannot be a --peer.")
     configs = [name for name in CONFIGS if asked_for(name, only)]
-    rows = [row(name, precision) for name in python_of for precision in PEERS[name].precisions]
+    rows = [row for name in python_of for row in rows_of(name).values()]
     if not configs and not gguf and not any(asked_for(name, only) for name in rows):
         raise click.ClickException(f"no row matches --only; the rows are: {'; '.join([*CONFIGS, *rows])}")
     peers, _ = choose(list(python_of), python_of)
