@@ -80,6 +80,6 @@ def _check_reach(
     asked = target.bytes - fixed if target.bytes is not None else (target.bits or 0) * weights / 8
     if not smallest <= asked <= largest:
         raise ExportError(
-            f"{target} is out of reach: the weights take {in_words(smallest)} with every matrix in the smallest format, "
-            f"and {in_words(largest)} in the largest. Choose a size between these, or a precision."
+            f"{target} is out of reach: the weights take {in_words(smallest)} with every matrix in the smallest "
+            f"format, and {in_words(largest)} in the largest. Choose a size between these, or a precision."
         )
