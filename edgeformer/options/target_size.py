@@ -22,7 +22,7 @@ class TargetSize:
     bits: float | None = None
 
     def __str__(self) -> str:
-        return f"{self.bits:g} bits per weight" if self.bytes is None else f"{self.bytes / 1e6:,.1f} MB"
+        return f"{self.bits:g} bits per weight" if self.bytes is None else f"{self.bytes / 1e6:,g} MB"
 
 
 def target_size(size: str | int | None, bits: float | None) -> TargetSize | None:

@@ -69,7 +69,7 @@ def _other_bytes(job: GraphJob, groups: Sequence[Group]) -> int:
 def _words(target: TargetSize, fixed: int, weights: int) -> Callable[[int], str]:
     """Return a function that says bytes of quantized matrices as the target is said, rounded up."""
     if target.bytes is not None:
-        return lambda size: f"{math.ceil((size + fixed) / 1e5) / 10:,.1f} MB"
+        return lambda size: f"{math.ceil((size + fixed) / 1e4) / 100:,g} MB"
     return lambda size: f"{math.ceil(8e3 * size / weights) / 1e3:g} bits per weight"
 
 

@@ -10,6 +10,7 @@ import torch
 from test_calibration import LLAMA, TEXTS, correlated, gram, matrix, opened
 
 from edgeformer.errors import ExportError
+from edgeformer.export import export_model
 from edgeformer.export.calibrate import sensitivity
 from edgeformer.export.calibrate.sensitivity import FORMATS, measure_groups
 from edgeformer.export.calibrate.target_formats import with_target_formats
@@ -168,8 +169,11 @@ def test_a_size_out_of_reach_names_what_can_be_reached(measured, monkeypatch):
     for target, message in (
         (TargetSize(bits=2.0), "2 bits per weight is out of reach: the weights take 4.591 bits per weight with every"),
         (TargetSize(bits=12.0), "12 bits per weight is out of reach: .* and 9 bits per weight in the largest."),
-        (TargetSize(bytes=1000), "0.0 MB is out of reach: the weights take 0.[0-9] MB with every matrix in the small"),
-        (TargetSize(bytes=10**9), "1,000.0 MB is out of reach: "),
+        (
+            TargetSize(bytes=1000),
+            "0.001 MB is out of reach: the weights take 0.[0-9]+ MB with every matrix in the small",
+        ),
+        (TargetSize(bytes=10**9), "1,000 MB is out of reach: "),
     ):
         with pytest.raises(ExportError, match=message):
             formats(job_of(), target, measured, monkeypatch)
@@ -229,3 +233,57 @@ def test_a_size_is_a_number_and_a_unit(given, bytes_):
 def test_what_is_no_size_is_refused(size, bits, message):
     with pytest.raises(ExportError, match=message):
         target_size(size, bits)
+
+
+TARGET = {"calibration": [[1, 2, 3]], "target_size": "1MB"}
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"calibration": None}, "a target size needs a text of what the model is for, on which the loss of each format"),
+    ({"precision": "int8"}, "a target size chooses among int4 and int8 in blocks of 32, 64 and 128 for each matrix"),
+    ({"precision": "fp32"}, "a target size chooses among int4 and int8 in blocks of 32, 64 and 128 for each matrix"),
+    ({"quantization": QuantizationOverrides(block=64)}, "Leave the precision, a quantization config and its overrides"),
+    ({"quantization": BASE}, "Leave the precision, a quantization config and its overrides but --keep out, or"),
+    ({"deployment": "web"}, "the deployment web has no kernels for the formats that a target size chooses among"),
+    ({"ops": "portable"}, "quantized products are ops of onnxruntime's own. Leave ops portable out, or"),
+    ({"target_size": None, "sensitivities": "a.json"}, "sensitivities are measured for a target size. Give target_s"),
+])  # fmt: skip
+def test_what_a_target_excludes_is_refused(options, message, tmp_path):
+    with pytest.raises(ExportError, match=message):
+        export_model("tiny-llama", tmp_path / "bundle", **TARGET | options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_encoder_has_no_target(tmp_path):
+    with pytest.raises(ExportError, match="a target size is for decoders, whose predictions of the next token tell"):
+        export_model("tiny-embed", tmp_path / "bundle", **TARGET)
+
+
+@pytest.mark.slow
+def test_a_mixed_bundle_is_verified_and_says_its_formats(make_llama, tmp_path):
+    """int4 and int8 products of several blocks in one graph; nothing is larger than asked for."""
+    checkpoint = make_llama(num_hidden_layers=2, max_position_embeddings=64)
+    texts = [np.random.default_rng(seed).integers(0, 90, 60) for seed in range(4)]
+    result = export_model(checkpoint, tmp_path / "bundle", bits=6.5, calibration=texts,
+                          quantization=QuantizationOverrides(keep=("blocks.0.feed_forward.down.*",)))  # fmt: skip
+    assert result.report.passed
+    stored = {name: each.quantized for each in result.manifest.weights.values() if each.part == "integers"
+              for name in each.parameters}  # fmt: skip
+    assert {form.bits for form in stored.values()} == {4, 8} and {form.rounding for form in stored.values()} <= {
+        "gptq", "mse",
+    }  # fmt: skip
+    assert "blocks.0.feed_forward.down.weight" not in stored
+    quantization = result.manifest.plan.quantization
+    for name, form in stored.items():
+        asked = quantization.format_of(name)
+        assert form.bits == asked.bits and form.block <= asked.block
+    assert "matrices int" in str(quantization) and "calibrated with 240 tokens of token ids" in str(quantization)
+
+
+def test_a_file_is_at_most_as_large_as_the_target(make_llama, tmp_path):
+    checkpoint = make_llama(num_hidden_layers=2, max_position_embeddings=64)
+    size = 190_000
+    result = export_model(checkpoint, tmp_path / "bundle", target_size=size, calibration=TEXTS[:2], verify=None)
+    found = (result.path / "onnx" / "model.onnx_data").stat().st_size
+    assert size / 3 < found <= size, "every tensor is counted with a page to align it"
+    assert result.manifest.plan.precision == "int4"
