@@ -46,7 +46,7 @@ from edgeformer.manifest.quantization import WeightFormat
 
 FORMATS = tuple(WeightFormat(bits=bits, block=block, rounding="gptq") for bits in (4, 8) for block in (128, 64, 32))
 """Formats that a matrix may have, where their blocks divide its inputs."""
-CRUDE = WeightFormat(bits=4, block=128, rounding="mse")
+CRUDE = WeightFormat(bits=4, block=128, rounding="gptq").without_calibration()
 """The rounding whose divergence is measured: coarse, so that float32 does not hide it."""
 SAMPLES, LENGTH = 2, 256
 """Texts that divergences are measured on, and tokens of each at most."""
