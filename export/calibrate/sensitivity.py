@@ -215,7 +215,7 @@ def _add_change(change: Tensor, layer: nn.Module, inputs: Any, output: Tensor) -
 
 @dataclass
 class _Input:
-    """What a group's layers read: the tensor, to know it again, its costs, and the Gram matrices [K, K].
+    """The input of a group: the tensor, to know it again, its costs, and the Gram matrices [K, K].
 
     gram: of the inputs. rounding: by format, of what rounding the inputs changes in them.
     """
