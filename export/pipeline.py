@@ -22,6 +22,7 @@ from edgeformer.export.bundle.staging import staged
 from edgeformer.export.bundle.writer import GraphWriter, file_entries
 from edgeformer.export.calibrate.caches import calibrate_caches
 from edgeformer.export.calibrate.smoothing import Smoothed, smoothing_factors
+from edgeformer.export.calibrate.target_formats import with_target_formats
 from edgeformer.export.calibrate.text import read_calibration
 from edgeformer.export.calibrate.weights import with_calibrated_weights
 from edgeformer.export.graph_folder import GraphFolder
@@ -39,6 +40,7 @@ from edgeformer.manifest.parts import BundledAdapter, sha256
 from edgeformer.manifest.plan import ExportPlan
 from edgeformer.manifest.quantization import Smoothing
 from edgeformer.options.export import ExportOptions
+from edgeformer.options.target_size import target_size
 from edgeformer.runtime.sessions.session import onnxruntime
 
 CERTIFICATE = "parity"
@@ -127,7 +129,7 @@ def _begin(model: OpenedModel, plan: ExportPlan, options: ExportOptions, folder:
 
 
 def calibrate(export: Export) -> None:
-    """Smooth the weights, measure the scales of a quantized cache, and round weights by the text, as far as planned."""
+    """Smooth weights, choose their formats, measure the scales of a quantized cache, and round weights, as planned."""
     plan, out = export.plan, export.out
     if plan.smooth:
         assert out.text is not None and plan.quantization is not None
@@ -135,6 +137,11 @@ def calibrate(export: Export) -> None:
         factors = smoothing_factors(out.job, plan.quantization, out.text)
         out.job = replace(out.job, weights=Smoothed(out.job.weights, factors))
         export.smoothing = Smoothing(norms=tuple(factors), text=out.text.source)
+    options = export.options
+    if (target := target_size(options.target_size, options.bits)) is not None:
+        assert out.text is not None
+        kept = None if options.sensitivities is None else Path(options.sensitivities)
+        out.job = with_target_formats(out.job, out.text, target, kept, out.progress)
     if plan.quantized_cache is not None:
         out.progress("measuring keys and values", 0)
         texts, bos = () if out.text is None else out.text.texts, export.model.origin.tokens.bos

@@ -21,6 +21,7 @@ from edgeformer.manifest.quantization import (
     make_quantization,
 )
 from edgeformer.options.export import OPTIONS, ExportOptions
+from edgeformer.options.target_size import target_size
 
 
 def make_plan(options: ExportOptions, config: ModelConfig | None) -> ExportPlan:
@@ -29,16 +30,21 @@ def make_plan(options: ExportOptions, config: ModelConfig | None) -> ExportPlan:
     Raises ExportError for options that exclude each other, or that a model of this kind cannot have.
     """
     proposal = DEPLOYMENTS[options.deployment].proposal(config, options.ops, options.provider)
-    precision = options.precision or proposal.precision
+    target = target_size(options.target_size, options.bits)
+    precision = options.precision or (proposal.precision if target is None else "int4")
     asked = {each.name: getattr(options, each.name) for each in fields(ExportPlan) if each.name in OPTIONS}
     decided = {
         "cache_form": "any" if options.ops == "ort" else options.cache or "dynamic",
         "precision": precision,
         "arithmetic": options.arithmetic or find_provider(options.provider).arithmetic[precision],
-        "quantization": _quantization(options, proposal, precision),
+        "quantization": _quantization(options, proposal, precision)
+        if target is None
+        else _quantization_of_target(options, precision, config),
     }
     plan = ExportPlan(**asked | decided)
     plan = replace(plan, cache_precision=_cache_precision(plan, options, proposal, config))
+    if target is None and options.sensitivities is not None:
+        raise ExportError("sensitivities are measured for a target size. Give target_size or bits, or leave them out.")
     _check_quantization(plan, options)
     _check_op_set(plan, options, config)
     _check_smoothing(plan, options)
@@ -73,6 +79,36 @@ def _quantization(options: ExportOptions, proposal: Proposal, precision: Precisi
         return asked if isinstance(asked, Quantization) else None
     everywhere = not DEPLOYMENTS[options.deployment].on(options.provider).block_kernels
     return make_quantization(precision, asked, calibrated=options.calibration is not None, everywhere=everywhere)
+
+
+def _quantization_of_target(options: ExportOptions, precision: Precision, config: ModelConfig | None) -> Quantization:
+    """Return the quantization config of a target size before the format of each matrix is chosen.
+
+    Raises ExportError for options that say what is to be chosen, and where nothing tells what a format loses.
+    """
+    asked = options.quantization or NO_OVERRIDES
+    keeps = isinstance(asked, QuantizationOverrides) and asked == QuantizationOverrides(keep=asked.keep)
+    if options.precision not in (None, "int4") or not keeps or isinstance(asked, Quantization):
+        raise ExportError(
+            "a target size chooses among int4 and int8 in blocks of 32, 64 and 128 for each matrix. Leave the "
+            "precision, a quantization config and its overrides but --keep out, or the target size."
+        )
+    if config is not None and config.form != "decoder":
+        raise ExportError(
+            "a target size is for decoders, whose predictions of the next token tell what a format loses. Choose a "
+            "precision."
+        )
+    if not DEPLOYMENTS[options.deployment].block_kernels:
+        raise ExportError(
+            f"the deployment {options.deployment} has no kernels for the formats that a target size chooses among. "
+            "Leave one of them out."
+        )
+    if options.calibration is None:
+        raise ExportError(
+            "a target size needs a text of what the model is for, on which the loss of each format is measured. Give "
+            "one (--calibrate TEXT.txt, or calibration= of export_model), or choose a precision."
+        )
+    return make_quantization(precision, asked, calibrated=True)
 
 
 def _proposed(proposal: Proposal, overrides: QuantizationOverrides) -> QuantizationOverrides:

@@ -39,6 +39,10 @@ CROSS_ATTENTION_KEYS_VALUES = ("decoder.*cross_attention.key.weight", "decoder.*
 """Patterns of the decoder's layers that read all encoder outputs at once."""
 
 
+FEW = 4
+"""Names that a description lists; more are counted."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class WeightFormat:
     """How the integers of a matrix are made.
@@ -173,7 +177,8 @@ class Quantization:
                 shown.append(str(form) if others else f"embedding gathers {form}")
                 others = False
             elif patterns:
-                shown.append(f"{', '.join(patterns)} {form or 'not quantized'}")
+                named = ", ".join(patterns) if len(patterns) <= FEW else f"{len(patterns)} matrices"
+                shown.append(f"{named} {form or 'not quantized'}")
         if self.calibration is not None:
             shown.append(f"calibrated with {self.calibration.tokens:,} tokens of {self.calibration.name}")
         return "; ".join(shown)

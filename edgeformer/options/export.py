@@ -36,6 +36,8 @@ ADAPTER_NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 
 Folder = str | Path
 Adapters = Mapping[str, str | Path]
+Size = str | int
+"""A number and its unit, such as 75MB, or a number of bytes."""
 Calibration = str | Path | Sequence[Any]
 """A file of text in UTF-8, or texts as token ids: lists, or arrays int64."""
 
@@ -105,6 +107,19 @@ class QuantizationOptions:
     quantization: Quantization | QuantizationOverrides | None = option(
         None, "How int8 and int4 weights are stored: a whole config, or overrides of the default one.",
         unset="the deployment's, or the default of the precision",
+    )  # fmt: skip
+    target_size: Size | None = option(
+        None, "Choose the format of each matrix so that the weights take at most this size, such as 75MB, and lose the "
+        "least on the calibration text.", "The graph and the tokenizer come on top.", cli=True, metavar="SIZE",
+    )  # fmt: skip
+    bits: float | None = option(
+        None, "The same, by the bits per weight of all quantized matrices together, their scales included.", above=0,
+        finite=True, cli=True,
+    )  # fmt: skip
+    sensitivities: Folder | None = option(
+        None, "Keep what each matrix was measured to lose for a target size in this file, and read it there.",
+        "An export that was interrupted goes on from there, and other sizes of the same model take no measurement.",
+        cli=True, metavar="FILE",
     )  # fmt: skip
     smooth: bool = option(
         False, "Move the outliers of activations into weights (SmoothQuant), by the calibration text.", cli=True
@@ -211,6 +226,9 @@ class ModuleOptionKeywords(TypedDict, total=False):
     calibration: Calibration | None
     overwrite: bool
     quantization: Quantization | QuantizationOverrides | None
+    target_size: Size | None
+    bits: float | None
+    sensitivities: Folder | None
     smooth: bool
     cache_precision: CachePrecision | None
     provider: ProviderName

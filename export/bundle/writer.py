@@ -10,15 +10,13 @@ import torch
 from torch import Tensor
 
 from edgeformer.errors import ExportError
-from edgeformer.export.graph.tensors import StreamedTensor
+from edgeformer.export.graph.tensors import PAGE, StreamedTensor
 from edgeformer.export.progress import Progress
 from edgeformer.export.quantize.quantized_tensor import by_matrix
 from edgeformer.manifest.graph_forms import FORMS, GRAPH
 from edgeformer.manifest.manifest import FILE_NAME
 from edgeformer.manifest.parts import FileEntry, StoredWeight, sha256
 
-PAGE = 4096
-"""Bytes: a tensor of at least a page starts at a multiple of it, because memory maps do."""
 SMALL = 64
 """Bytes: smaller tensors start at a multiple of this, the width of a cache line and of an AVX-512 register."""
 

@@ -72,7 +72,7 @@ def calibrate(job: GraphJob, text: CalibrationTokens, folder: Path, progress: Pr
     model_spec, weights, quantization = job.model_spec, job.weights, job.plan.quantization
     assert quantization is not None
     reference, result = Reference(model_spec, weights, torch.float32), Calibrated(folder)
-    found = list(_quantized_layers(reference.module, quantization, model_spec.task == "seq2seq-lm"))
+    found = list(quantized_layers(reference.module, quantization, model_spec.task == "seq2seq-lm"))
     tables = [layer for layer in found if isinstance(layer.module, nn.Embedding)]
     layers = [layer for layer in found if type(layer.module) is nn.Linear and layer.form.reads_calibration]
     (ids, mask), total = padded(text), len({layer.name for layer in layers})
@@ -102,7 +102,7 @@ def with_calibrated_weights(
     return replace(job, calibrated=calibrate(job, text, folder, progress))
 
 
-def _quantized_layers(module: nn.Module, quantization: Quantization, encoder_decoder: bool) -> Iterator[Layer]:
+def quantized_layers(module: nn.Module, quantization: Quantization, encoder_decoder: bool) -> Iterator[Layer]:
     """Yield the linear layers and embeddings whose weights are quantized."""
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     embeddings = {id(each.weight) for each in module.modules() if isinstance(each, nn.Embedding)}

@@ -34,6 +34,15 @@ TORCH_DTYPES = {
 }
 
 
+PAGE = 4096
+"""Bytes: in a file of weights a tensor of at least a page starts at a multiple of it, because memory maps do."""
+
+
+def stored_bytes(size: int) -> int:
+    """Return the bytes of a file that a tensor of `size` bytes takes at most, with what aligns the next one."""
+    return -(-size // PAGE) * PAGE
+
+
 def to_numpy(tensor: Tensor) -> NDArray[Any]:
     """Return a tensor as an array, in float32 if it is of bfloat16, which numpy does not have."""
     array: NDArray[Any] = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()

@@ -84,6 +84,22 @@ def error_compensation(gram: Tensor, lost: Tensor) -> Tensor:
     return torch.cholesky_solve(lost.t(), torch.linalg.cholesky(gram + RIDGE * power * torch.eye(len(gram)))).t()
 
 
+def expected_error(rows: Tensor, costs: Costs, form: WeightFormat) -> float:
+    """Return about which squared error products of a matrix [N, K] will have when it is rounded to a format.
+
+    It is that of the nearest integers, at what errors cost after the inputs that come later have compensated them.
+    """
+    block, total = form.block or rows.shape[1], 0.0
+    by_block = costs.of_errors().unflatten(0, (-1, block))
+    for part in rows.split(ROWS):
+        blocks = part.unflatten(1, (-1, block))
+        scales, zeros = ranges_of_least_cost(blocks, by_block, form)
+        low = -zeros.float()[..., None]
+        steps = _steps(blocks, scales[..., None]).clamp_(low, low + 2 * form.zero - 1)
+        total += float(((blocks - steps * scales[..., None]).square() * by_block).sum())
+    return total
+
+
 def round_for_inputs(rows: Tensor, costs: Costs, form: WeightFormat, targets: Tensor | None = None) -> QuantizedBlocks:
     """Round a matrix [N, K] to a format, given the costs of errors of its inputs.
 

@@ -31,6 +31,9 @@ WRONG = {
     "context_length": ("128", "at least 1, or None"),
     "merge_adapter": (3, "a text or a Path, or None"),
     "adapters": (["a"], "a mapping of names to paths"),
+    "target_size": (1.5, "a text or an integer, or None"),
+    "bits": (0, "above 0, or None"),
+    "sensitivities": (3, "a text or a Path, or None"),
     "calibration": ({"text": "a"}, "a text or a Path or a list, or None"),
     "verify": (True, "one of quick, full, or None"),
 }
@@ -145,6 +148,8 @@ LINES = {
     "--precision int4 --overwrite": {"precision": "int4", "overwrite": True},
     "--calibrate a.txt --context-length 64": {"calibration": Path("a.txt"), "context_length": 64},
     "--no-normalize --pooling mean_sqrt": {"normalize": False, "pooling": "mean_sqrt"},
+    "--target-size 75MB --sensitivities a.json": {"target_size": "75MB", "sensitivities": Path("a.json")},
+    "--bits 4.5": {"bits": 4.5},
     "--full-verify": {"verify": "full"},
     "--no-verify": {"verify": None},
     "--adapter a=b --adapter c=d": {"adapters": {"a": "b", "c": "d"}},

@@ -208,10 +208,14 @@ def test_a_model_that_is_no_preset_wants_texts_of_its_own(foreign, tmp_path, mon
     assert "has no evaluation.jsonl, as presets have. Give --text FILE to measure on" in result.stderr
 
 
-def test_what_is_not_calibrated_wants_only_a_text_to_measure_on(foreign, tmp_path):
+def test_what_is_not_calibrated_wants_only_a_text_to_measure_on(foreign, tmp_path, monkeypatch):
+    """Which may be far longer than the context, and whose rows are not measured a second time."""
+    monkeypatch.setattr(quantization_loss, "PIECES", 1)
     text, file = tmp_path / "text.txt", tmp_path / "loss.json"
-    text.write_text("Once upon a time there was a dog. " * 10)
+    text.write_text("Once upon a time there was a dog. " * 2000)
     result = measure(foreign, "--text", text, "--only", "bf16", "--json", file)
 
     assert result.exit_code == 0, result.output
     assert json.loads(file.read_text())["losses"]["bf16"]["kl"] == 0
+    result = measure(foreign, "--text", text, "--only", "bf16", "--json", file)
+    assert result.exit_code == 0 and "bf16" in result.stdout and "bf16: " not in result.stderr

@@ -20,21 +20,29 @@ which every token counts.
 tells how to install them), on the same tokens and against the same float32 export. The peer's float32 file is measured
 first: if it does not agree with edgeformer's, the peer's losses would mean nothing, and that is an error.
 
+--target-size measures exports of that size, whose matrices have the formats that lose least by the calibration text
+(calibrated configs, too); what each matrix loses is measured once, and kept in the file of --sensitivities. --plot
+draws the divergence of each row against its size.
+
+Rows that the file of --json already has, of the same model and number of tokens, are not measured again.
+
 --gguf measures what the blocks of a GGUF file lose: the package `gguf` rounds the matrices of the checkpoint and what
 they mean is exported in float32, so that nothing else is rounded. Embeddings are Q8_0 where they share the head, as
 llama.cpp stores them.
 """
 
 import json
+import math
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 import click
 import numpy as np
@@ -48,6 +56,7 @@ from edgeformer.export import export_model
 from edgeformer.export.importers.opened_bundle import open_subject
 from edgeformer.export.parity.twin import replace_fp8_attention, write_twin
 from edgeformer.export.progress import no_progress
+from edgeformer.manifest.deployment import DeploymentName
 from edgeformer.manifest.quantization import (
     MATRICES,
     VOCABULARY,
@@ -58,6 +67,7 @@ from edgeformer.manifest.quantization import (
     WeightFormat,
     make_quantization,
 )
+from edgeformer.models.model_spec import model_spec_of
 from edgeformer.runtime import load
 from edgeformer.runtime.sessions.session import usable_cores
 
@@ -67,6 +77,7 @@ from presets.corpora.mixture import document
 
 from benchmarks.compare_peers import choose, interpreters
 from benchmarks.environment import environment
+from benchmarks.peers.plot import draw_sizes
 from benchmarks.peers.process import convert, read_texts
 from benchmarks.peers.registry import OURS, PEERS
 
@@ -126,6 +137,11 @@ def per_token(rounding: Rounding) -> Options:
     return {"precision": "int8", "quantization": Quantization(rules=(*vocabulary, own))}
 
 
+def deployed(name: str) -> Callable[[], Options]:
+    """Return a function that returns export options for a deployment, with what it proposes."""
+    return lambda: {"deployment": name}
+
+
 FP8_CACHE: Options = {"cache_precision": "fp8", "provider": "cuda", "precision": "fp16"}
 
 CONFIGS: dict[str, Callable[[], Options]] = {
@@ -148,7 +164,15 @@ CONFIGS: dict[str, Callable[[], Options]] = {
     "int4 in blocks of 32, gptq, int8 head": lambda: blocks("int4", "gptq", block=32, head="int8"),
     "int4 in blocks of 64, gptq, int8 head": lambda: blocks("int4", "gptq", block=64, head="int8"),
     "int4 in blocks of 128, gptq, int8 head": lambda: blocks("int4", "gptq", block=128, head="int8"),
+    "int8 in blocks of 32, nearest": lambda: blocks("int8", "nearest", block=32),
+    "int8 in blocks of 32, gptq": lambda: blocks("int8", "gptq", block=32),
+    **{f"deployment {name}": deployed(name) for name in get_args(DeploymentName)},
 }
+
+
+def sized(size: str, sensitivities: Path) -> Options:
+    """Return export options for a target size."""
+    return {"target_size": size, "sensitivities": sensitivities}
 
 
 def calibrated(name: str) -> bool:
@@ -234,9 +258,7 @@ def twin_of(bundle: Path, model: str, folder: Path) -> Path:
 
 def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return the log-probabilities of the next token [S, V]."""
-    shifted = logits.astype(np.float64)
-    shifted -= shifted.max(-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    return torch.from_numpy(np.array(logits)).double().log_softmax(-1).numpy()
 
 
 def compare(
@@ -265,9 +287,11 @@ def compare(
     )
 
 
-def row(name: str, precision: str) -> str:
-    """Return the name of a peer's row in the table."""
-    return f"{name}, {PEERS[name].precisions[precision]}"
+def rows_of(name: str) -> dict[str, str]:
+    """Return the names of a peer's rows in the table, by precision or format; fp32 comes first."""
+    peer = PEERS[name]
+    own = peer.precisions | {form: form for form in peer.formats}
+    return {precision: f"{name}, {called}" for precision, called in own.items()}
 
 
 def peer_losses(
@@ -278,14 +302,17 @@ def peer_losses(
     texts: list[Text],
     exact: list[NDArray[np.float32]],
     only: Sequence[str],
+    known: Collection[str],
 ) -> Iterator[tuple[str, Loss]]:
-    """Yield a row name and its loss for each requested precision of a peer, after its float32 file.
+    """Yield a row name and its loss for each requested precision or format of a peer, after its float32 file.
+
+    known: rows that are left out.
 
     Raises ClickException if the peer fails, or if its float32 file computes another model.
     """
     peer, checkpoint = PEERS[name], source.folder.resolve()
-    for precision in peer.precisions:  # fp32 comes first
-        if precision != "fp32" and not asked_for(row(name, precision), only):
+    for precision, row in rows_of(name).items():
+        if precision != "fp32" and (row in known or not asked_for(row, only)):
             continue
         folder = work / name.replace(" ", "-") / precision
         if peer.converts:
@@ -300,7 +327,7 @@ def peer_losses(
                 f"{name} computes another model in float32: its mean KL to ours is {loss.kl_anywhere:.1e}. What its "
                 "integers lose can't be told from that."
             )
-        yield row(name, precision), loss
+        yield row, loss
 
 
 def asked_for(name: str, only: Sequence[str]) -> bool:
@@ -313,27 +340,36 @@ def measured_texts(model: Any, file: Path | None, preset: Path) -> list[Text]:
     if file is None:
         problems = [(model.encode(asked), model.encode(answer)) for asked, answer in held_out(preset)]
         return [Text(asked + answer, len(asked)) for asked, answer in problems]
-    tokens = model.encode(file.read_text(encoding="utf-8"))
+    tokens = model.tokenizer.encode(file.read_text(encoding="utf-8"))  # a file may be longer than the context
     return [Text(tokens[start : start + LENGTH]) for start in range(0, len(tokens), LENGTH)[:PIECES]]
 
 
-COLUMNS = ("weights and embeddings", "MB", "mean KL", "on all tokens", "same top-1", "perplexity")
+COLUMNS = ("weights and embeddings", "MB", "bits per weight", "mean KL", "on all tokens", "same top-1", "perplexity")
 
 
-def cells(name: str, loss: Loss) -> list[str]:
-    """Return a row of the table."""
+def cells(name: str, loss: Loss, weights: int) -> list[str]:
+    """Return a row of the table. weights: the number of parameters."""
     change = f"{100 * (loss.perplexity - 1):+.2f} %"
     kl, anywhere, top1 = f"{loss.kl:.1e}", f"{loss.kl_anywhere:.1e}", f"{100 * loss.top1:.2f} %"
-    return [name, f"{loss.bytes / 1e6:.2f}", kl, anywhere, top1, change]
+    return [name, f"{loss.bytes / 1e6:.2f}", f"{8 * loss.bytes / weights:.2f}", kl, anywhere, top1, change]
 
 
-def print_losses(losses: dict[str, Loss], title: str) -> None:
-    """Print the table."""
+def read_losses(file: Path | None, model: str, read: int) -> dict[str, Loss]:
+    """Return the losses that an earlier run of the same model and number of tokens wrote into a file."""
+    if file is None or not file.exists():
+        return {}
+    data = json.loads(file.read_text(encoding="utf-8"))
+    same = (data["model"], data["tokens"]) == (Path(model).name, read)
+    return {name: Loss(**loss) for name, loss in data["losses"].items()} if same else {}
+
+
+def print_losses(losses: dict[str, Loss], title: str, weights: int) -> None:
+    """Print the table. weights: the number of parameters."""
     table = Table(title=title, title_justify="left")
     for column in COLUMNS:
         table.add_column(column, justify="left" if column.startswith("weights") else "right")
     for name, loss in losses.items():
-        table.add_row(*cells(name, loss))
+        table.add_row(*cells(name, loss, weights))
     Console(highlight=False, width=100).print(table)
 
 
@@ -345,6 +381,9 @@ def print_losses(losses: dict[str, Loss], title: str) -> None:
 )
 @click.option("--only", multiple=True, help="Rows whose names contain this; repeatable.")
 @click.option("--peer", "given", multiple=True, metavar="NAME=PYTHON", help="Also measure this peer; repeatable.")
+@click.option("--target-size", "sizes", multiple=True, metavar="SIZE", help="Also measure this size; repeatable.")
+@click.option("--sensitivities", type=click.Path(dir_okay=False, path_type=Path), help="File that is kept for sizes.")
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Also draw size against loss here.")
 @click.option("--gguf", multiple=True, metavar="TYPE", help="Also measure blocks of a GGUF file; repeatable.")
 @click.option(
     "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the figures to this file."
@@ -355,6 +394,9 @@ def main(
     calibrate: Path | None,
     only: tuple[str, ...],
     given: tuple[str, ...],
+    sizes: tuple[str, ...],
+    sensitivities: Path | None,
+    plot: Path | None,
     gguf: tuple[str, ...],
     json_file: Path | None,
 ) -> None:
@@ -363,17 +405,18 @@ def main(
     if OURS in python_of:
         raise click.UsageError(f"{OURS} is always measured; it cannot be a --peer.")
     configs = [name for name in CONFIGS if asked_for(name, only)]
-    rows = [row(name, precision) for name in python_of for precision in PEERS[name].precisions]
-    if not configs and not gguf and not any(asked_for(name, only) for name in rows):
+    rows = [row for name in python_of for row in rows_of(name).values()]
+    if not configs and not gguf and not sizes and not any(asked_for(name, only) for name in rows):
         raise click.ClickException(f"no row matches --only; the rows are: {'; '.join([*CONFIGS, *rows])}")
     peers, _ = choose(list(python_of), python_of)
     source = open_source(model)
-    wants_text = text is None or (calibrate is None and any(map(calibrated, configs)))
+    wants_text = text is None or (calibrate is None and (sizes or any(map(calibrated, configs))))
     if wants_text and not (source.folder / PROBLEMS_FILE).is_file():
         raise click.UsageError(
             f"{model} has no {PROBLEMS_FILE}, as presets have. Give --text FILE to measure on, and --calibrate FILE, "
             "another text like its training data, for the calibrated configs."
         )
+    weights = sum(map(math.prod, model_spec_of(source.config).parameter_shapes().values()))
     ours: dict[str, Loss] = {}
     theirs: dict[str, Loss] = {}
     with tempfile.TemporaryDirectory(prefix="quantization_loss.") as temporary:
@@ -391,35 +434,49 @@ def main(
             title += f", of which {written:,} are answers"
         title += f"; in float32 the perplexity is {perplexity:.2f}"
 
+        for name, loss in read_losses(json_file, model, read).items():
+            (theirs if name in rows or name.startswith("GGUF") else ours)[name] = loss
+        known = ours.keys() | theirs.keys()
+
         def keep(losses: dict[str, Loss], name: str, loss: Loss) -> None:
             """Keep a row, and write what there is, since the next rows take minutes."""
             losses[name] = loss
             click.echo(f"{name}: {loss.kl:.2e}", err=True)
             if json_file:
                 versions = {name: facts["versions"] for name, facts in peers.items()}
-                rows = ours | theirs
-                data = {"tool": "quantization_loss", "title": title, "environment": environment(), "model": model}
+                found = ours | theirs
+                data = {"tool": "quantization_loss", "title": title, "environment": environment()}
+                data |= {"model": Path(model).name, "weights": weights}
                 data |= {"tokens": read, "written": written, "peers": versions, "perplexity": perplexity}
-                data |= {"losses": {name: asdict(each) for name, each in rows.items()}}
-                data |= {"tables": [{"columns": COLUMNS, "rows": [cells(*each) for each in rows.items()]}]}
+                data |= {"losses": {name: asdict(each) for name, each in found.items()}}
+                data |= {"tables": [{"columns": COLUMNS, "rows": [cells(*each, weights) for each in found.items()]}]}
                 json_file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
         for name, facts in peers.items():  # first, because a peer can fail
-            for called, loss in peer_losses(name, facts, source, folder, texts, exact, only):
+            for called, loss in peer_losses(name, facts, source, folder, texts, exact, only, known):
                 keep(theirs, called, loss)
-        for name in configs:
-            options = dict(CONFIGS[name]())
-            if calibrated(name):
+        wanted = {name: CONFIGS[name] for name in configs}
+        kept = sensitivities or folder / "sensitivities.json"
+        wanted |= {f"target size {size}": partial(sized, size, kept) for size in sizes}
+        for name, make in wanted.items():
+            if name in known:
+                continue
+            options = dict(make())
+            if calibrated(name) or "target_size" in options:
                 options["calibration"] = calibration
             bundle = export_model(model, folder / "bundle", verify=None, overwrite=True, **options).path
             if options.get("cache_precision") == "fp8":
                 bundle = twin_of(bundle, model, Path(tempfile.mkdtemp(dir=folder)) / "twin")
             keep(ours, name, compare((bundle / "onnx").iterdir(), logits_of(bundle, texts), exact, texts))
         for kind in gguf:
+            if f"GGUF {kind}" in known:
+                continue
             blocks = write_rounded(source, kind, folder / kind)
             bundle = export_model(folder / kind, folder / "bundle", verify=None, overwrite=True).path
             keep(theirs, f"GGUF {kind}", compare([blocks], logits_of(bundle, texts), exact, texts))
-    print_losses(ours | theirs, title)
+    print_losses(ours | theirs, title, weights)
+    if plot is not None:
+        draw_sizes({name: (loss.bytes, loss.kl_anywhere) for name, loss in (ours | theirs).items()}, title, plot)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from edgeformer.documents.option import options_of
 from edgeformer.manifest.accounting import cache_element_bytes
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.quantization import Activations, QuantizationOverrides
-from edgeformer.options.export import OPTIONS, Adapters, Calibration, ExportOptions, Folder
+from edgeformer.options.export import OPTIONS, Adapters, Calibration, ExportOptions, Folder, Size
 
 if TYPE_CHECKING:  # edgeformer.export imports torch
     from edgeformer.export import ExportResult
@@ -31,7 +31,7 @@ class ActivationsChoice(click.Choice[str]):
 PATH: dict[str, Any] = {"type": click.Path(path_type=Path)}
 SEVERAL = {"multiple": True}
 KINDS: Kinds = {
-    Calibration: PATH, Folder: PATH, Adapters: SEVERAL, tuple[str, ...]: SEVERAL,
+    Calibration: PATH, Folder: PATH, Size: {}, Adapters: SEVERAL, tuple[str, ...]: SEVERAL,
     Activations: {"type": ActivationsChoice(["block", "per-token"])},
 }  # fmt: skip
 

@@ -32,7 +32,8 @@ SOURCE = "LLAMA_CPP_SOURCE"
 BATCH = 2048
 """Tokens of a call at most: llama.cpp's default of n_batch."""
 
-FILE_TYPES = {"int4": llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_0, "int8": llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0}
+FORMATS = {"int4": "Q4_0", "int8": "Q8_0"}
+"""Formats of weights by precision. Wherever a precision is taken, the name of any other format is, too."""
 
 TENSORS = {
     "model.embed_tokens": "token_embd",
@@ -62,7 +63,7 @@ def convert(checkpoint: Path, folder: Path, precision: str) -> None:
     exact = folder / "exact.gguf"
     write(checkpoint, config, exact)
     params = llama_cpp.llama_model_quantize_default_params()
-    params.ftype = FILE_TYPES[precision]
+    params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{FORMATS.get(precision, precision)}")
     if llama_cpp.llama_model_quantize(bytes(exact), bytes(folder / FILE), ctypes.byref(params)):
         raise ValueError("llama.cpp did not quantize the file; its output is above.")
     exact.unlink()

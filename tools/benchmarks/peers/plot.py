@@ -1,4 +1,8 @@
-"""Draw speeds as bars: one row of panels per precision, one bar per prompt length, the range over rounds as a line."""
+"""Draw what benchmarks found.
+
+`draw`: speeds as bars, one row of panels per precision, one bar per prompt length, the range over rounds as a line.
+`draw_sizes`: the loss of a quantized model against its size.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -59,3 +63,34 @@ def draw_panel(axes: Axes, results: Sequence[Mapping[str, Any]], figure_name: st
     axes.set_xticks(range(len(names)), names, rotation=20, ha="right", fontsize=8)
     axes.margins(y=0.15)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def draw_sizes(rows: Mapping[str, tuple[int, float]], title: str, file: Path) -> None:
+    """Write a figure of divergences in nats against bytes, by the names of rows; those without a loss are left out.
+
+    Rows of one runtime, and target sizes, share a colour.
+    """
+    figure = Figure(figsize=(9, 6), layout="constrained")
+    axes = figure.subplots()
+    kinds: dict[str, list[tuple[float, float, str]]] = {}
+    for name, (size, divergence) in rows.items():
+        kind, _, rest = name.partition(", ")
+        peer, target = kind in PEERS, name.startswith("target size")
+        known = kind if peer else "edgeformer, a target size" if target else OURS
+        if divergence > 1e-9:
+            kinds.setdefault(known, []).append((size / 1e6, divergence, rest if peer else name))
+    for colour, (kind, points) in zip(COLOURS, sorted(kinds.items()), strict=False):
+        points.sort()
+        joined = "-" if "target" in kind else ""
+        axes.plot(
+            *zip(*((size, nats) for size, nats, _ in points), strict=True), f"o{joined}", color=colour, label=kind
+        )
+        for size, nats, name in points if not joined else ():
+            axes.annotate(name, (size, nats), xytext=(4, 4), textcoords="offset points", fontsize=7, color=colour)
+    axes.set_yscale("log")
+    axes.set_xlabel("MB of graph and weights")
+    axes.set_ylabel("mean KL from float32, nats")
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(title, fontsize=10)
+    figure.savefig(file, dpi=120)

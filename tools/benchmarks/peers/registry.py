@@ -17,6 +17,7 @@ class Peer:
         packages: distributions whose versions are reported.
         precisions: the precisions it supports → its own names for them.
         recipe: a shell line that installs it into the environment of an interpreter PYTHON.
+        formats: further formats of weights that quantization_loss.py measures, by its own names.
         weights: a glob pattern of the files that hold graph and weights.
         converts: whether it writes a model of its own instead of reading the checkpoint.
         keep: whether a converted model is reused until the checkpoint or a version changes.
@@ -30,6 +31,7 @@ class Peer:
     weights: str
     converts: bool = True
     keep: bool = True
+    formats: tuple[str, ...] = ()
 
 
 PEERS: dict[str, Peer] = {
@@ -57,6 +59,7 @@ PEERS: dict[str, Peer] = {
         {"fp32": "F32", "int8": "Q8_0", "int4": "Q4_0"},
         "CMAKE_ARGS=-DGGML_NATIVE=ON PYTHON -m pip install llama-cpp-python gguf",
         "model.gguf",
+        formats=("Q6_K", "Q5_K_M", "Q4_K_M", "IQ4_NL", "Q3_K_M"),
     ),
     "OpenVINO GenAI": Peer(
         FOLDER / "openvino_genai.py",

@@ -1,0 +1,301 @@
+"""Measure how much a model loses when one group of its matrices is rounded, for every format that it may have.
+
+A group are the linear layers that read the same input (query, key and value; gate and up), which may be stored as one
+matrix, or a table of embeddings with the head that shares it. Two figures of each are measured:
+
+    divergence   mean KL of the next token, in nats, on a few hundred tokens, when this group alone is rounded crudely
+    errors       squared error of the group's products over the whole text: of that rounding, and of each format
+
+To second order a divergence is proportional to the squared error that causes it, so that a format's loss is
+
+    loss(format) = divergence · error(format) / error(crude rounding)
+
+The error of a format has two parts: what GPTQ is expected to leave of the weights' error (`expected_error`), and what
+comes of rounding the inputs to 8 bits in blocks as long as the weights', as the kernels do. Divergences take a run of
+the model for each group; errors take one run for all.
+"""
+
+import hashlib
+import json
+import os
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from edgeformer.errors import ExportError
+from edgeformer.export.calibrate.forward_hooks import padded, run_observed, valid_tokens
+from edgeformer.export.calibrate.text import CalibrationTokens
+from edgeformer.export.calibrate.weights import Layer, quantized_layers
+from edgeformer.export.lower import GraphJob
+from edgeformer.export.progress import Progress
+from edgeformer.export.quantize.gptq import Costs, costs_of, expected_error
+from edgeformer.export.quantize.quantized_tensor import check_finite
+from edgeformer.export.quantize.rounding import round_blocks
+from edgeformer.export.reference.quantized_activations import fake_quantize_activations
+from edgeformer.export.reference.reference import Reference
+from edgeformer.manifest.quantization import WeightFormat
+
+FORMATS = tuple(WeightFormat(bits=bits, block=block, rounding="gptq") for bits in (4, 8) for block in (128, 64, 32))
+"""Formats that a matrix may have, where their blocks divide its inputs."""
+CRUDE = WeightFormat(bits=4, block=128, rounding="gptq").without_calibration()
+"""The rounding whose divergence is measured: coarse, so that float32 does not hide it."""
+SAMPLES, LENGTH = 2, 256
+"""Texts that divergences are measured on, and tokens of each at most."""
+
+
+@dataclass
+class Group:
+    """Matrices that have one format, and what is known of them.
+
+    sizes: outputs and inputs of each. errors: by format, the squared error of the products; crude: that of CRUDE.
+    divergence: in nats; None before it is measured.
+    """
+
+    names: list[str] = field(default_factory=list)
+    sizes: list[tuple[int, int]] = field(default_factory=list)
+    errors: dict[WeightFormat, float] = field(default_factory=dict)
+    crude: float = 0.0
+    divergence: float | None = None
+
+    def loss(self, form: WeightFormat) -> float:
+        """Return the expected divergence, in nats, when the group has a format."""
+        assert self.divergence is not None
+        return self.divergence * self.errors[form] / self.crude if self.crude else 0.0
+
+    def fitted(self, name: str, form: WeightFormat) -> WeightFormat:
+        """Return a format with blocks that divide the inputs of one of the matrices."""
+        fitted = form.fitted(self.sizes[self.names.index(name)][1])
+        assert fitted is not None, "others are no candidates"
+        return fitted
+
+    def bytes_of(self, form: WeightFormat, stored: Callable[[int], int]) -> int:
+        """Return the bytes that the group takes in a format. stored: returns those that a tensor takes in a file."""
+        total = 0
+        for name, (outputs, inputs) in zip(self.names, self.sizes, strict=True):
+            fitted = self.fitted(name, form)
+            scales = 4 * outputs * (inputs // (fitted.block or inputs))
+            total += stored(fitted.bytes_of(outputs, inputs) - scales) + stored(scales)
+        return total
+
+
+def measure_groups(job: GraphJob, text: CalibrationTokens, kept: Path | None, progress: Progress) -> list[Group]:
+    """Return the groups of all matrices that the plan quantizes and the text reaches, with their figures.
+
+    kept: a file that has the divergences which an earlier export measured, and gets those that are measured now; None
+    for none. Raises ExportError for a file of another model or text, and for hidden states that are not finite.
+    """
+    run = _Measurement(job, text)
+    progress("measuring what each format loses", 0)
+    groups = run.errors()
+    store = _Kept(kept, run.fingerprint() if kept is not None else "")
+    exact = run.log_probabilities()
+    for number, group in enumerate(groups):
+        progress(f"measuring what {group.names[0]} loses", number / len(groups))
+        key = " ".join(group.names)
+        group.divergence = store.divergences.get(key)
+        if group.divergence is None:
+            group.divergence = run.divergence(group, exact)
+            store.add(key, group.divergence)
+    return groups
+
+
+class _Kept:
+    """Divergences by the names of a group, in a file that is written after each of them."""
+
+    def __init__(self, file: Path | None, fingerprint: str):
+        self._file, self._of = file, fingerprint
+        self.divergences: dict[str, float] = {}
+        if file is None or not file.exists():
+            return
+        try:
+            found = json.loads(file.read_text(encoding="utf-8"))
+            measured_on, divergences = found["of"], {str(key): float(value) for key, value in found["nats"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            raise ExportError(
+                f"{file} has no sensitivities that an export measured. Name another file, or delete it."
+            ) from None
+        if measured_on != fingerprint:
+            raise ExportError(
+                f"the sensitivities in {file} are those of another model, another calibration text or another version "
+                "of edgeformer. Name another file, or delete it."
+            )
+        self.divergences = divergences
+
+    def add(self, key: str, divergence: float) -> None:
+        """Keep a divergence."""
+        self.divergences[key] = divergence
+        if self._file is not None:
+            partial_file = self._file.with_name(f"{self._file.name}.partial")
+            content = {"of": self._of, "nats": self.divergences}
+            partial_file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+            os.replace(partial_file, self._file)
+
+
+class _Measurement:
+    """One model and one text, run in float32 PyTorch."""
+
+    def __init__(self, job: GraphJob, text: CalibrationTokens):
+        quantization = job.plan.quantization
+        assert quantization is not None
+        self._weights, self._text, self._model_spec = job.weights, text, job.model_spec
+        self._reference = Reference(job.model_spec, job.weights, torch.float32)
+        self._layers = [
+            layer
+            for layer in quantized_layers(self._reference.module, quantization, encoder_decoder=False)
+            if layer.form.block is not None
+        ]
+        places = np.unique(np.linspace(0, len(text.texts) - 1, SAMPLES).astype(int))
+        self._samples = [torch.from_numpy(text.texts[place][:LENGTH])[None] for place in places]
+
+    def fingerprint(self) -> str:
+        """Return a hash of all that divergences depend on: weights, samples and the crude rounding."""
+        digest = hashlib.sha256(repr((CRUDE, [sample.tolist() for sample in self._samples])).encode())
+        for name, value in self._weights.items():
+            digest.update(name.encode())
+            digest.update(memoryview(value.contiguous().flatten().view(torch.uint8).numpy()))
+        return digest.hexdigest()
+
+    def errors(self) -> list[Group]:
+        """Return the groups with the errors of their products over all texts."""
+        heads = {layer.name for layer in self._layers if not isinstance(layer.module, nn.Embedding)}
+        ids, mask = padded(self._text)
+        observer = _Errors(self._weights, mask.bool())
+        before: list[tuple[nn.Module, Callable[[Tensor], None]]] = []
+        for layer in self._layers:
+            if not isinstance(layer.module, nn.Embedding):
+                before.append((layer.module, partial(observer.product, layer)))
+            elif layer.name not in heads:
+                before.append((layer.module, partial(observer.gather, layer)))
+        pending = {layer.name for layer in self._layers}
+        run_observed(
+            self._reference, self._model_spec, ids, mask, until=lambda: observer.seen == pending, before=before
+        )
+        return observer.groups
+
+    def log_probabilities(self) -> list[Tensor]:
+        """Return the log-probabilities of the next token after each token of the samples, float64 [S, V]."""
+        return [self._reference.run(sample)[0][0].double().log_softmax(-1) for sample in self._samples]
+
+    def divergence(self, group: Group, exact: Sequence[Tensor]) -> float:
+        """Return the mean KL on the samples when the group is rounded by CRUDE."""
+        changes = {name: crude_change(self._weights[name].float(), name) for name in group.names}
+        with ExitStack() as stack:
+            for layer in self._layers:
+                if layer.name in changes:
+                    hook = partial(_add_change, changes[layer.name])
+                    stack.callback(layer.module.register_forward_hook(hook).remove)
+            rounded = self.log_probabilities()
+        nats = [(truth.exp() * (truth - other)).sum(-1) for truth, other in zip(exact, rounded, strict=True)]
+        found = float(torch.cat(nats).mean())
+        if not np.isfinite(found):
+            raise ExportError(f"the calibration text makes outputs that are not finite when {group.names} are rounded.")
+        return max(found, 0.0)
+
+
+def crude_change(rows: Tensor, name: str) -> Tensor:
+    """Return what CRUDE changes in a matrix [N, K]."""
+    check_finite(rows, [name])
+    form = CRUDE.fitted(rows.shape[1])
+    assert form is not None, "others are no candidates"
+    return round_blocks(rows.unflatten(1, (-1, form.block)), form).weights().flatten(1) - rows
+
+
+def _add_change(change: Tensor, layer: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+    return output + (F.embedding if isinstance(layer, nn.Embedding) else F.linear)(inputs[0], change)
+
+
+@dataclass
+class _Input:
+    """The input of a group: the tensor, to know it again, its costs, and the Gram matrices [K, K].
+
+    gram: of the inputs. rounding: by format, of what rounding the inputs changes in them.
+    """
+
+    tensor: "weakref.ref[Tensor]"
+    group: Group
+    costs: Costs
+    gram: Tensor
+    rounding: dict[int, Tensor]
+
+
+class _Errors:
+    """Observers that add up the errors of products. valid: bool [B, S], False for padding."""
+
+    def __init__(self, weights: Mapping[str, Tensor], valid: Tensor):
+        self._weights, self._valid = weights, valid
+        self._last: _Input | None = None
+        self.groups: list[Group] = []
+        self.seen: set[str] = set()
+
+    def product(self, layer: Layer, x: Tensor) -> None:
+        """Add a linear layer, given its input x [B, S, K], to the group of those that read the same."""
+        if layer.name in self.seen:
+            return
+        self.seen.add(layer.name)
+        if self._last is None or self._last.tensor() is not x:
+            self._last = None  # matrices [K, K] before are released before the next ones are computed
+            self._last = self._new_input(layer, x)
+        read, rows = self._last, self._weights[layer.name].float()
+        group = self._add(read.group, layer.name, rows)
+        change = crude_change(rows, layer.name)
+        group.crude += _power(change, read.gram)
+        for form in FORMATS:
+            fitted = group.fitted(layer.name, form)
+            assert fitted.block is not None
+            error = expected_error(rows, read.costs, fitted) + _power(rows, read.rounding[fitted.block])
+            group.errors[form] = group.errors.get(form, 0.0) + error
+
+    def gather(self, layer: Layer, token_ids: Tensor) -> None:
+        """Add a table of embeddings that no head shares, given token ids [B, S]."""
+        if layer.name in self.seen:
+            return
+        self.seen.add(layer.name)
+        rows = self._weights[layer.name].float()
+        counts = torch.bincount(token_ids[self._valid], minlength=len(rows)).float()
+        self.groups.append(group := Group())
+        self._add(group, layer.name, rows)
+        group.crude = float(counts @ crude_change(rows, layer.name).square().sum(1))
+        for form in FORMATS:
+            fitted = group.fitted(layer.name, form).without_calibration()
+            rounded = round_blocks(rows.unflatten(1, (-1, fitted.block)), fitted).weights().flatten(1)
+            group.errors[form] = float(counts @ (rounded - rows).square().sum(1))
+
+    def _new_input(self, layer: Layer, x: Tensor) -> _Input:
+        tokens = valid_tokens(x, self._valid)
+        gram = tokens.t() @ tokens
+        if not gram.isfinite().all():
+            raise ExportError(
+                f"the calibration text makes inputs of {layer.name} that are not finite; no format can be chosen by "
+                "them. Export without a target size."
+            )
+        self.groups.append(group := Group())
+        rounding = {}
+        for fitted in filter(None, (form.fitted(tokens.shape[1]) for form in FORMATS)):
+            if fitted.block is not None and fitted.block not in rounding:
+                change = fake_quantize_activations(tokens, fitted.block) - tokens
+                rounding[fitted.block] = change.t() @ change
+        return _Input(weakref.ref(x), group, costs_of(gram), gram, rounding)
+
+    @staticmethod
+    def _add(group: Group, name: str, rows: Tensor) -> Group:
+        group.names.append(name)
+        group.sizes.append((rows.shape[0], rows.shape[1]))
+        return group
+
+
+def _power(rows: Tensor, gram: Tensor) -> float:
+    """Return the sum of squares of products of a matrix [N, K] with inputs of a Gram matrix [K, K]."""
+    return float(sum(((part @ gram) * part).sum() for part in _parts(rows)))
+
+
+def _parts(rows: Tensor) -> Iterator[Tensor]:
+    yield from rows.split(4096)
