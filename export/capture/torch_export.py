@@ -3,6 +3,7 @@
 torch.export does for every node what nothing here needs, and `traced_leanly` leaves it out, for two fifths of the time:
 
 - it notes where in the sources the node was called, for which it walks the stack and reads lines;
+- it writes the program as Python code each time that it changes, and compiles that;
 - it notes in which memory formats what the node gives is contiguous, for which it compares products of symbolic sizes;
 - it remembers the shapes that an op gave, for which it compares and hashes symbolic sizes: that takes longer than to
   find them again;
@@ -84,6 +85,7 @@ def traced_leanly(version: str = torch.__version__) -> Iterator[None]:
     if not _is_checked(version):
         yield
         return
+    from torch.fx._lazy_graph_module import _use_lazy_graph_module
     from torch.fx.experimental import proxy_tensor
 
     metadata = functools.partial(proxy_tensor._extract_tensor_metadata, include_contiguity=False)
@@ -92,6 +94,7 @@ def traced_leanly(version: str = torch.__version__) -> Iterator[None]:
         patch.object(torch.fx.config, "do_not_emit_stack_traces", True),
         patch.object(proxy_tensor, "_extract_tensor_metadata", metadata),
         torch._dynamo.config.patch(fake_tensor_cache_enabled=False),
+        _use_lazy_graph_module(True),
         products_by_shape(),
     ):
         yield
