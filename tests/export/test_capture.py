@@ -314,7 +314,7 @@ def test_shapes_of_products_are_those_that_torch_finds():
         torch.export.export(torch.nn.LayerNorm(4), (torch.ones(3, 5),), strict=False)
 
 
-def test_nothing_is_remembered_of_shapes_while_a_module_is_traced():
+def test_a_trace_remembers_no_shapes():
     def remembered(version):
         hits = FakeTensorMode.cache_info().hits
         with torch_export.traced_leanly(version):
