@@ -87,8 +87,9 @@ def traced_leanly(version: str = torch.__version__) -> Iterator[None]:
         return
     from torch.fx._lazy_graph_module import _use_lazy_graph_module
     from torch.fx.experimental import proxy_tensor
+    from torch.fx.passes.shape_prop import _extract_tensor_metadata
 
-    metadata = functools.partial(proxy_tensor._extract_tensor_metadata, include_contiguity=False)
+    metadata = functools.partial(_extract_tensor_metadata, include_contiguity=False)
     with (
         _LOCK,
         patch.object(torch.fx.config, "do_not_emit_stack_traces", True),
