@@ -132,8 +132,19 @@ def which_tests(config: pytest.Config) -> str:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with what takes longest: a long file at the end leaves the other processes nothing to do."""
+    draw_no_constants_of_modules()
     seconds = json.loads(DURATIONS.read_text())[which_tests(config)]
     items.sort(key=lambda item: -seconds.get(scope_of(item.nodeid), 0))
+
+
+def draw_no_constants_of_modules() -> None:
+    """Let hypothesis draw none of the numbers and texts that stand in our sources.
+
+    It would parse every module that is imported, for seconds in each process, and draw what depends on which these are.
+    """
+    providers = sys.modules.get("hypothesis.internal.conjecture.providers")
+    if providers is not None:
+        providers._get_local_constants = lambda: providers._local_constants  # type: ignore[attr-defined]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -1,15 +1,17 @@
-"""Shapes of matrix products, while a module is traced: of linear layers and of matmul in the common cases.
+"""Shapes of matrix products and of layer norms, while a module is traced, in the common cases.
 
-torch decomposes both to find the shape of what they give: into views of symbolic sizes, of which it proves that they
-are possible, and a product of two matrices. That takes a third of the time of a trace, and the answer is known:
+torch decomposes them to find the shape of what they give: a product into views of symbolic sizes, of which it proves
+that they are possible, and a product of two matrices; a norm into fifteen sums and products. That takes a third of the
+time of a trace, and the answer is known:
 
-    linear    (…, n) and (m, n)           →  (…, m)
-    matmul    (batch…, i, n), (batch…, n, m)  →  (batch…, i, m)
+    linear      (…, n) and (m, n)               →  (…, m)
+    matmul      (batch…, i, n), (batch…, n, m)  →  (batch…, i, m)
+    layer_norm  (…, n)                          →  (…, n)
 
 Whatever else comes, such as sizes that differ, goes to torch.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -20,13 +22,18 @@ from torch._C import DispatchKey
 
 COMPOSITE = DispatchKey.CompositeImplicitAutograd
 LINEAR, MATMUL = torch.ops.aten.linear.default, torch.ops.aten.matmul.default
+LAYER_NORM = torch.ops.aten.layer_norm.default
 
 
 @contextmanager
 def products_by_shape() -> Iterator[None]:
-    """Let torch find the shapes of products without decomposing them, where it traces with symbolic sizes."""
+    """Let torch find the shapes of products and norms without decomposing them, where it traces with symbolic sizes."""
     decompose = MATMUL.py_kernels[COMPOSITE]
-    kernels = {LINEAR: _linear, MATMUL: lambda left, right: _matmul(left, right, decompose)}
+    kernels = {
+        LINEAR: _linear,
+        MATMUL: lambda left, right: _matmul(left, right, decompose),
+        LAYER_NORM: _layer_norm,
+    }
     with ExitStack() as replaced:
         for op, kernel in kernels.items():
             replaced.callback(op._dispatch_cache.clear)
@@ -54,6 +61,20 @@ def _matmul(left: Tensor, right: Tensor, decompose: Callable[..., Tensor]) -> Te
     if batched and _same(left.shape[-1], right.shape[-2]) and all(map(_same, left.shape[:-2], right.shape[:-2])):
         return left.new_empty((*left.shape[:-1], right.shape[-1]))
     return decompose(left, right)
+
+
+def _layer_norm(values: Tensor, shape: Sequence[int], *parameters: Any) -> Tensor:
+    """parameters: the weight and the bias, which may be None or left out, and two that change no shape."""
+    weights = [each for each in parameters[:2] if each is not None]
+    if all(each.dtype == values.dtype and _same_shapes(each.shape, shape) for each in weights) and _same_shapes(
+        values.shape[values.dim() - len(shape) :], shape
+    ):
+        return values.new_empty(values.shape)
+    return LAYER_NORM._op_dk(COMPOSITE, values, shape, *parameters)
+
+
+def _same_shapes(shape: Sequence[Any], other: Sequence[Any]) -> bool:
+    return len(shape) == len(other) and all(map(_same, shape, other))
 
 
 def _same(size: Any, other: Any) -> bool:

@@ -1,8 +1,13 @@
 """A shim around torch.export and torch.onnx.export: build tables once, and skip what would change nothing.
 
-torch.export notes for every node where in the sources it was called, for which it walks the stack and reads lines, and
-it finds the shapes of products by decomposing them. Nothing shows the first here, and the second is known
-(`product_shapes.py`); `traced_leanly` leaves both out.
+torch.export does for every node what nothing here needs, and `traced_leanly` leaves it out, for two fifths of the time:
+
+- it notes where in the sources the node was called, for which it walks the stack and reads lines;
+- it writes the program as Python code each time that it changes, and compiles that;
+- it notes in which memory formats what the node gives is contiguous, for which it compares products of symbolic sizes;
+- it remembers the shapes that an op gave, for which it compares and hashes symbolic sizes: that takes longer than to
+  find them again;
+- it finds the shapes of products and norms by decomposing them, and they are known (`product_shapes.py`).
 
 torch.onnx.export builds its registry of operators and its table of decompositions anew in every call, for 0.30 s and
 0.06 s of processor time. `tables_built_once` keeps them for the process.
@@ -76,11 +81,23 @@ _LOCK = threading.Lock()
 
 @contextmanager
 def traced_leanly(version: str = torch.__version__) -> Iterator[None]:
-    """Let torch.export note no stack for the nodes that it makes, and decompose no products. version: of torch."""
+    """Let torch.export note, remember and decompose no more than the shapes of nodes take. version: of torch."""
     if not _is_checked(version):
         yield
         return
-    with _LOCK, patch.object(torch.fx.config, "do_not_emit_stack_traces", True), products_by_shape():
+    from torch.fx._lazy_graph_module import _use_lazy_graph_module
+    from torch.fx.experimental import proxy_tensor
+    from torch.fx.passes.shape_prop import _extract_tensor_metadata
+
+    metadata = functools.partial(_extract_tensor_metadata, include_contiguity=False)
+    with (
+        _LOCK,
+        patch.object(torch.fx.config, "do_not_emit_stack_traces", True),
+        patch.object(proxy_tensor, "_extract_tensor_metadata", metadata),
+        torch._dynamo.config.patch(fake_tensor_cache_enabled=False),
+        _use_lazy_graph_module(True),
+        products_by_shape(),
+    ):
         yield
 
 

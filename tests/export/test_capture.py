@@ -9,6 +9,7 @@ import onnx_ir as ir
 import pytest
 import torch
 from slow_rows import slow_unless
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
 from torch.nn import functional
 from torch.onnx._internal.fx.passes.type_promotion import InsertTypePromotion
@@ -18,7 +19,7 @@ from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.contract.tensors import TensorSpec
 from edgeformer.export.capture import torch_export
 from edgeformer.export.capture import trace as capture_module
-from edgeformer.export.capture.product_shapes import COMPOSITE, LINEAR, MATMUL
+from edgeformer.export.capture.product_shapes import COMPOSITE, LAYER_NORM, LINEAR, MATMUL
 from edgeformer.export.graph.canonical import OPS
 from edgeformer.export.graph.tensors import StreamedTensor
 from edgeformer.models.model_spec import model_spec_of
@@ -264,11 +265,12 @@ def test_no_stack_of_a_node_is_noted():
 
 
 class Products(torch.nn.Module):
-    """Linear layers and products of many shapes, of which only some are found without torch."""
+    """Linear layers, products and norms of many shapes, of which only some are found without torch."""
 
     def __init__(self):
         super().__init__()
         self.layer, self.plain = torch.nn.Linear(4, 3), torch.nn.Linear(4, 4, bias=False)
+        self.norm, self.bare = torch.nn.LayerNorm(4), torch.nn.LayerNorm((1, 4), elementwise_affine=False)
 
     def forward(self, x):
         rows = self.plain(x[:, 0]) @ self.plain.weight
@@ -281,6 +283,8 @@ class Products(torch.nn.Module):
             scores @ x.unsqueeze(1),
             x @ x[:1].mT,
             x @ rows[0],
+            self.norm(x.mT.contiguous().mT),
+            self.bare(x.unsqueeze(2)),
         )
 
 
@@ -291,10 +295,11 @@ def test_shapes_of_products_are_those_that_torch_finds():
     def shapes(version):
         real = MATMUL.py_kernels[COMPOSITE]
         with torch_export.traced_leanly(version), torch.no_grad():
-            answered.append(MATMUL.py_kernels[COMPOSITE] is not real and COMPOSITE in LINEAR.py_kernels)
+            kernels = {COMPOSITE in op.py_kernels for op in (LINEAR, LAYER_NORM)}
+            answered.append(MATMUL.py_kernels[COMPOSITE] is not real and kernels == {True})
             program = torch.export.export(Products(), (torch.ones(3, 5, 4),), dynamic_shapes=axes, strict=False)
         assert MATMUL.py_kernels[COMPOSITE] is real
-        assert COMPOSITE not in LINEAR.py_kernels
+        assert COMPOSITE not in LINEAR.py_kernels and COMPOSITE not in LAYER_NORM.py_kernels
         found = [node.meta["val"] for node in program.graph.nodes if node.op == "call_function"]
         return [(str(each.shape), each.dtype, each.stride()) for each in found if isinstance(each, torch.Tensor)]
 
@@ -305,6 +310,19 @@ def test_shapes_of_products_are_those_that_torch_finds():
         pytest.raises(RuntimeError, match="same reduction dim"),
     ):
         torch.export.export(Products(), (torch.ones(3, 5, 6),), dynamic_shapes=axes, strict=False)
+    with torch_export.traced_leanly(), pytest.raises(RuntimeError, match="normalized_shape"):
+        torch.export.export(torch.nn.LayerNorm(4), (torch.ones(3, 5),), strict=False)
+
+
+def test_a_trace_remembers_no_shapes():
+    def remembered(version):
+        hits = FakeTensorMode.cache_info().hits
+        with torch_export.traced_leanly(version):
+            torch.export.export(Products(), (torch.ones(3, 5, 4),), strict=False)
+        return FakeTensorMode.cache_info().hits - hits
+
+    assert remembered(torch.__version__) == 0
+    assert remembered("2.0.1") > 0
 
 
 def test_a_method_that_torch_no_longer_has_is_not_overridden():
