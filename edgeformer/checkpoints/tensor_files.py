@@ -165,10 +165,10 @@ def _instead(folder: Path) -> str:
     if graphs := [path for place in (folder, folder / "onnx") for path in sorted(place.glob("*.onnx"))]:
         config = folder / "config.json"
         origin = read_object(config).get("_name_or_path") if config.is_file() else None
-        named = f", {origin} by its config.json" if isinstance(origin, str) and origin else ""
+        given = f", {origin} by its config.json" if isinstance(origin, str) and origin else ""
         return (
             f" ({graphs[0].relative_to(folder)} is the graph of another exporter, whose weights have lost their names)."
-            f" Give the model that it was made of{named}: a folder or hub id with model.safetensors"
+            f" Give the model that it was made of{given}: a folder or hub id with model.safetensors"
         )
     if not pickles:
         return ""

@@ -161,7 +161,7 @@ class _Measurement:
         digest = hashlib.sha256(repr((CRUDE, [sample.tolist() for sample in self._samples])).encode())
         for name, value in self._weights.items():
             digest.update(name.encode())
-            digest.update(memoryview(value.contiguous().flatten().view(torch.uint8).numpy()))
+            digest.update(value.contiguous().flatten().view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
     def errors(self) -> list[Group]:

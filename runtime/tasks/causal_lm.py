@@ -111,7 +111,8 @@ class CausalLM(Model):
         `mtp` is the model's own layer of multi-token prediction. Raises RequestError for a bundle without one, for a
         model with another tokenizer, and for anything but a decoder-only model.
         """
-        if draft == MTP:
+        by_mtp = isinstance(draft, str) and draft == MTP
+        if by_mtp:
             self._check_mtp()
         elif draft is not None:
             if not isinstance(draft, CausalLM):
@@ -120,7 +121,7 @@ class CausalLM(Model):
                 )
             sizes = self.manifest.vocab_size, draft.manifest.vocab_size
             check_same_tokens(self.tokenizer, draft.tokenizer, sizes)
-        self.drafts_by_mtp = draft == MTP
+        self.drafts_by_mtp = by_mtp
         self.draft = draft if isinstance(draft, CausalLM) else None
 
     def _check_mtp(self) -> None:

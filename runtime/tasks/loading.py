@@ -83,7 +83,8 @@ def load(
         raise RequestError(f"a draft model is for a decoder-only model; {folder} holds one for {manifest.task}.")
     model = kind(folder, manifest, settings)
     if draft is not None and isinstance(model, CausalLM):
-        model.use_draft(MTP if draft == MTP else _load(draft, "causal-lm", CausalLM, settings, "draft"))
+        by_mtp = isinstance(draft, str) and draft == MTP
+        model.use_draft(MTP if by_mtp else _load(draft, "causal-lm", CausalLM, settings, "draft"))
     return model
 
 
@@ -100,7 +101,8 @@ def load_causal_lm(
     settings = SessionSettings(provider, threads, kernels, provider_options)
     model = _load(path, "causal-lm", CausalLM, settings)
     if draft is not None:
-        model.use_draft(MTP if draft == MTP else _load(draft, "causal-lm", CausalLM, settings, "draft"))
+        by_mtp = isinstance(draft, str) and draft == MTP
+        model.use_draft(MTP if by_mtp else _load(draft, "causal-lm", CausalLM, settings, "draft"))
     return model
 
 

@@ -84,7 +84,7 @@ def test_a_form_is_read_by_commands_from_the_table(toy, tmp_path, monkeypatch):
     assert list(Manifest.read(mobile).graphs) == ["model"], "its row does not say that a bundle in ORT format has it"
 
 
-PICTURE_FORMS = ("vision_encoder", "embed_tokens", "embedding_decoder")
+PICTURE_FORMS = ("vision_encoder", "audio_encoder", "embed_tokens", "embedding_decoder")
 
 
 def test_what_a_client_opens_follows_from_the_table():

@@ -241,7 +241,7 @@ def test_the_tests_name_every_public_call(have):
         "encode_source", "save_session", "transcription", "encode_windows", "row_adapters", "score_encoded",
         "require_scores", "require_vectors", "new_draft_model", "drafts_by_model", "new_drafts",
         "template_variables", "use_templates", "encode_marks", "by_length", "part", "run_encoded",
-        "see", "see_prompts", "max_sim_and_tokens",
+        "media", "see", "see_prompts", "max_sim_and_tokens",
         "opens_thinking", "thinking_variables",
     }  # fmt: skip
     missing = {

@@ -259,7 +259,7 @@ def test_an_example_writes_the_runtimes_text_and_stops(name, tiny_llama_bundle, 
 def test_the_page_streams_the_text_of_our_runtime(tiny_llama_bundle, places):
     require(BROWSER, places)
     with open_page(tiny_llama_bundle, places) as page:
-        assert page.value(f"{STATUS}.textContent") == "Ready, on wasm."
+        assert page.value(f"{STATUS}.textContent") == "Ready."
         page.value(
             f"window.states = []; new MutationObserver(() => states.push({TEXT}.textContent))"
             f".observe({TEXT}, {{childList: true}})"
@@ -269,7 +269,7 @@ def test_the_page_streams_the_text_of_our_runtime(tiny_llama_bundle, places):
         assert page.screenshot().startswith(b"\x89PNG")
     expected = load(tiny_llama_bundle).generate("Once upon a time", max_new_tokens=64)
     assert ids == expected.token_ids
-    assert text == states[-1] == "Once upon a time" + expected.text
+    assert text == states[-1] == expected.text  # the page has the beginning before it
     assert len(set(states)) > 20
     assert all(after.startswith(before) for before, after in itertools.pairwise(states))
 
@@ -383,7 +383,8 @@ def test_a_client_with_a_wrong_config_does_not_find_the_graph(tiny_llama_bundle,
     bundle = shutil.copytree(tiny_llama_bundle, tmp_path / "bundle")
     config = json.loads((bundle / "config.json").read_text())
     config["transformers.js_config"]["dtype"] = "q8"
-    (bundle / "config.json").write_text(json.dumps(config))
+    size = (bundle / "config.json").stat().st_size  # the page refuses a file of another size
+    (bundle / "config.json").write_text(json.dumps(config).ljust(size))
     with pytest.raises(ClientError, match="model_quantized.onnx"):
         client.generate(bundle, PROMPTS, STEPS, places)
 
