@@ -363,8 +363,11 @@ MODELS = {
     "smolvlm": {
         "tiles": Model(picture=tiles(28, 84), outer={"scale_factor": 2}, file={"image_seq_len": 4}),
         "fractions": Model(
-            # 19 patches a side, of which float32 makes other positions of some; one square of all
-            vision={"image_size": 57, "patch_size": 3, "num_hidden_layers": 1},
+            # 19 patches a side, of which float32 makes other positions of some; one square of all. They are narrow:
+            # onnxruntime adds up the projector's sums otherwise than PyTorch, and these are as long as a real model's.
+            vision={
+                "image_size": 57, "patch_size": 3, "num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2,
+            },
             outer={"scale_factor": 19}, picture=tiles(57, 57 * 2), file={"image_seq_len": 1},
         ),
         "whole": Model(
