@@ -99,7 +99,7 @@ def load_model(config, tensors):
 
 
 class Formula:
-    """What the layer of a checkpoint drafts, in float64: by the paper, around a block of transformers."""
+    """Compute in float64 the drafts of a checkpoint's layer: by the paper, around a block of transformers."""
 
     def __init__(self, folder: Path, family):
         made_of, _, _, block, (projection, *norms), offset = MODELS[family]

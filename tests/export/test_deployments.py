@@ -289,7 +289,7 @@ def test_real_files_stay_below_what_chrome_takes():
 
 
 def test_transformers_js_is_told_the_device(bundles):
-    """Of bundles for browsers alone: others run in Node, too, which has no GPU for certain."""
+    """Only bundles for browsers alone name the GPU: others run in Node, too, which may have none."""
     manifest = bundles["web"].manifest
     for provider, deployment, told in (
         ("webgpu", "web", {"device": "webgpu"}),

@@ -1,8 +1,10 @@
 // AMX beside AVX-512 with bfloat16: Intel from Sapphire Rapids on. Its panels are those of Avx512.
 #pragma once
 
-#include <cstring>
+#include <cstddef>
+#include <cstdint>
 
+#include "../aligned.h"
 #include "avx512_bf16.h"
 
 namespace edgeformer {
