@@ -102,7 +102,7 @@ def test_every_kind_of_a_part_has_its_module():
     described, computed = (kinds_of(package, "PROCESSOR").keys() for package in processors)
     assert described == computed
     assert {each.kind for each in get_args(Projector)} == PROJECTORS.keys()
-    towers = (*get_args(get_type_hints(PictureTextConfig)["vision"]), get_type_hints(SoundTextConfig)["vision"])
+    towers = (*get_args(get_type_hints(PictureTextConfig)["tower"]), get_type_hints(SoundTextConfig)["tower"])
     assert {each.kind for each in towers} == TOWERS.keys()
 
 

@@ -30,6 +30,7 @@ from edgeformer.runtime.generation.chat_stream import divided
 from edgeformer.runtime.measure.evaluation import score_text
 from edgeformer.runtime.tasks.causal_lm import SeenPrompt
 from edgeformer.runtime.tasks.encoders.text_encoder import Encoded
+from edgeformer.runtime.tasks.tower_text import TowerTextLM
 from edgeformer.runtime.text.thinking.reader import new_thinking
 
 BATCH = 32
@@ -64,7 +65,7 @@ class Result:
 def choose_verb(manifest: Manifest, verb: Verb | None) -> Verb:
     """Return the verb of a job. Raises RequestError for one that the bundle's task cannot do."""
     speech = getattr(getattr(manifest.model, "encoder", None), "audio", None) is not None
-    if manifest.task == "vision-encoder" or (manifest.task == "seq2seq-lm" and manifest.pictures is not None):
+    if manifest.task == "vision-encoder" or manifest.transcribes_pictures:
         raise RequestError(
             "a job reads texts or recordings, and this bundle reads pictures. Use edgeformer.runtime.load."
         )
@@ -168,6 +169,7 @@ class Runner:
             return _text(prompt)
         if isinstance(prompt, PicturePrompt):
             shown = self._encode_chat(prompt.prompt) if self._verb == "chat" else _text(prompt.prompt)
+            assert isinstance(model, TowerTextLM), "`find_pictures` has checked it"
             return model.see(shown, prompt.contents())
         if self._verb == "chat":
             return self._encode_chat(prompt)

@@ -207,7 +207,7 @@ def _open_seeing(found: FoundModel, seeing: PictureTextFamily, context_length: i
         family, config = with_tower(found.hf_config, family, cast(DecoderConfig, decoder))
         pictures = None
         if isinstance(config, SoundTextConfig):
-            check_feature_extractor(found.folder, config.vision)
+            check_feature_extractor(found.folder, config.tower)
         else:
             pictures = read_picture_processor(found.folder, seeing.picture_options(found.hf_config, config))
             if pictures.kind != seeing.processor:

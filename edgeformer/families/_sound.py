@@ -70,11 +70,11 @@ def read_sound_tower(
 
 
 TOWER_TENSORS = {
-    "vision.stem.first": "audio_tower.conv1",
-    "vision.stem.second": "audio_tower.conv2",
-    "vision.position_embedding": "audio_tower.embed_positions",
-    "vision.final_norm": "audio_tower.layer_norm",
-    **block_tensors("vision.blocks.*", "audio_tower.layers.*"),
+    "tower.stem.first": "audio_tower.conv1",
+    "tower.stem.second": "audio_tower.conv2",
+    "tower.position_embedding": "audio_tower.embed_positions",
+    "tower.final_norm": "audio_tower.layer_norm",
+    **block_tensors("tower.blocks.*", "audio_tower.layers.*"),
 }
 """Tensors of a tower."""
 

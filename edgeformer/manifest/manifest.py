@@ -179,6 +179,11 @@ class Manifest:
         return form
 
     @property
+    def transcribes_pictures(self) -> bool:
+        """Return whether it is an encoder-decoder whose sources are pictures."""
+        return self.task == "seq2seq-lm" and self.pictures is not None
+
+    @property
     def graph(self) -> str:
         """Return the path of the decode graph or of an encoder; of an encoder-decoder, that of the decoder."""
         return self.graphs["model"].file

@@ -190,10 +190,10 @@ def picture_graphs(config: PictureTextConfig) -> dict[str, GraphSpec]:
     return {
         config.tower_graph: GraphSpec(
             file=FORMS[config.tower_graph].file,
-            inputs=tuple(config.vision.inputs(config.tiled)),
+            inputs=tuple(config.tower.inputs(config.tiled)),
             outputs=(config.features,),
             wrap=_PictureGraph,
-            stack=config.vision,
+            stack=config.tower,
         ),
         "embed_tokens": GraphSpec(
             file=FORMS["embed_tokens"].file,

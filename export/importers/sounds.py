@@ -48,15 +48,15 @@ def compare_sounds(source: ModelSource, placeholder: Placeholder, folder: Path |
 
     config = source.config
     assert isinstance(config, SoundTextConfig) and folder is not None
-    recordings = noises(config.vision)
+    recordings = noises(config.tower)
     try:
         extractor = transformers.WhisperFeatureExtractor.from_pretrained(source.folder, local_files_only=True)
-        found = [their_windows(extractor, samples, config.vision) for samples in recordings]
+        found = [their_windows(extractor, samples, config.tower) for samples in recordings]
     except Exception as error:  # of any class: what a feature extractor lacks shows anywhere in its constructor
         reason = shown(str(error), 200)
         return (f"transformers cannot run the feature extractor, so its spectrograms were not compared: {reason}.",)
     for samples, theirs in zip(recordings, found, strict=True):
-        ours = windows_of(samples, config.vision)
+        ours = windows_of(samples, config.tower)
         for name, expected in theirs.items():
             mine = np.concatenate([each[name] for each in ours])
             difference = np.abs(mine - expected).max() if mine.shape == expected.shape else np.inf

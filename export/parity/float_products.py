@@ -26,6 +26,7 @@ from edgeformer.export.parity.block_products import BlockProducts
 from edgeformer.export.parity.locate.cut_graph import first_line, open_model
 from edgeformer.manifest.providers import Provider
 from edgeformer.manifest.quantization import WeightFormat
+from edgeformer.runtime.sessions.optional_inputs import added_input
 from edgeformer.runtime.sessions.session import onnxruntime_errors, open_session
 
 BOUNDS = {"float_product/lowest": 0.0, "float_product/highest": 255.0}
@@ -68,8 +69,7 @@ def open_rewritten(model: onnx.ModelProto, path: Path, provider: Provider, value
     load.
     """
     if any(tensor.name == REQUEST_LENGTH for tensor in model.graph.initializer):  # as the runtime opens it
-        rows = onnx.helper.make_tensor_value_info(REQUEST_LENGTH, onnx.TensorProto.INT64, ["batch_size"])
-        model.graph.input.append(rows)
+        model.MergeFromString(added_input(REQUEST_LENGTH))
     try:
         return open_model(model, path.parent, provider, optimise=False, values=values)
     except onnxruntime_errors() as error:

@@ -28,16 +28,16 @@ LARGEST_GRAPH = 64 * 2**20
 beside what it makes of them."""
 
 
-def _added(name: str, dimension: bytes) -> bytes:
-    """Return the piece of a file that adds an input."""
-    shape = written_field(onnx.SHAPE_DIM, dimension)
+def added_input(name: str) -> bytes:
+    """Return the piece of a file that adds an optional input."""
+    shape = written_field(onnx.SHAPE_DIM, OPTIONAL[name])
     tensor = written_field(onnx.TENSOR_ELEMENT, INT64) + written_field(onnx.TENSOR_SHAPE, shape)
     kind = written_field(onnx.VALUE_TYPE, written_field(onnx.TYPE_TENSOR, tensor))
     value = written_field(onnx.VALUE_NAME, name) + kind
     return written_field(onnx.MODEL_GRAPH, written_field(onnx.GRAPH_INPUT, value))
 
 
-ADDED = {written_field(onnx.TENSOR_NAME, name): _added(name, dimension) for name, dimension in OPTIONAL.items()}
+ADDED = {written_field(onnx.TENSOR_NAME, name): added_input(name) for name in OPTIONAL}
 """The piece of each input by the name of its initializer, as a file has it."""
 
 

@@ -205,36 +205,24 @@ class CausalLM(Model):
                 raise RequestError(f"this model reads no {MEDIA[name]}; leave {name} out.")
         return () if self.reads is None else given[self.reads]
 
-    def see(
-        self,
-        prompt: Text,
-        images: Sequence[Any],
-        *,
-        most_tokens: int | None = None,
-        names: Sequence[str] | None = None,
-    ) -> SeenPrompt:
-        """Return a prompt with pictures in the places of its placeholders. Raises RequestError: it reads none."""
-        raise RequestError("this model reads no pictures; leave images out.")
-
-    def _media(self, media: Any, prompts: int, single: bool) -> list[list[Any]]:
-        """Return the pictures or recordings of each prompt. Raises RequestError: this model reads none."""
-        raise RequestError("this model reads no pictures; leave images out.")
-
     def see_prompts(
         self, prompts: Sequence[Any], media: Any, adapter: str | None = None, single: bool = True
     ) -> Sequence[Text | SeenPrompt]:
         """Return prompts with their pictures or recordings; as they are, where there are none.
 
         prompts: texts or token ids, or what `see` returned. media: of the only prompt, or a list for each, as the
-        method `media` returns it. Raises RequestError as `see`, and for pictures with an adapter.
+        method `media` returns it. Raises RequestError as `TowerTextLM.see`, and for pictures with an adapter.
         """
         sees = not (isinstance(media, list | tuple) and not media)
         if adapter is not None and (sees or any(isinstance(prompt, SeenPrompt) for prompt in prompts)):
             raise RequestError(f"prompts with {MEDIA[self.reads or 'images']} run without adapters; leave adapter out.")
         if not sees:
             return prompts
-        lists = self._media(media, len(prompts), single)
-        return [self.see(prompt, each) for prompt, each in zip(prompts, lists, strict=True)]
+        return self._seen(prompts, media, single)
+
+    def _seen(self, prompts: Sequence[Any], media: Any, single: bool) -> list[SeenPrompt]:
+        """Return prompts with their pictures or recordings. Raises RequestError: this model reads neither."""
+        raise RequestError("this model reads neither pictures nor recordings; give it the prompt alone.")
 
     # A str is a Sequence[str] too, which mypy reports; the overload of one text comes first and wins.
     @overload

@@ -40,7 +40,7 @@ class SoundTextLM(TowerTextLM):
     def _grid(self, samples: Samples, name: str) -> tuple[int, int]:
         """Return the windows of a recording, and the states of each. Raises RequestError where there are none."""
         windows, states = self.config.tokens_of(len(samples), HOP)
-        check_duration(samples, self.config.vision, states, name)
+        check_duration(samples, self.config.tower, states, name)
         return windows, states
 
     def _read_media(
@@ -57,7 +57,7 @@ class SoundTextLM(TowerTextLM):
         """Return a recording of a prompt, which the tower reads when the prompt is run."""
         digest = hashlib.sha256(b"sound" + np.ascontiguousarray(samples).data).digest()
         windows, states = grid
-        tower, count = self.config.vision, windows * states
+        tower, count = self.config.tower, windows * states
         # A masked window has more states than there is sound.
         heard = WaitingPicture(digest, count, self.tower, lambda: windows_of(samples, tower), lambda all: all[:count])
         return heard, grid

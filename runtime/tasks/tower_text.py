@@ -62,7 +62,7 @@ class TowerTextLM(CausalLM):
         return self.manifest.placeholder
 
     @cached_property
-    def vision_session(self) -> Any:
+    def tower_session(self) -> Any:
         """The session of the tower, opened when there is something to read."""
         return self._open_graph(self.manifest.graphs[self.config.tower_graph].file)
 
@@ -107,7 +107,7 @@ class TowerTextLM(CausalLM):
     def see(
         self,
         prompt: Text,
-        images: Sequence[Any],
+        media: Sequence[Any],
         *,
         most_tokens: int | None = None,
         names: Sequence[str] | None = None,
@@ -116,23 +116,23 @@ class TowerTextLM(CausalLM):
 
         They are decoded; the tower reads them when the prompt is run. most_tokens: of the prompt; None for what the
         context has room for. Sizes of pictures are known from headers, so what is too long is not decoded. names: of
-        the pictures, in errors.
+        each, in errors.
 
         Raises RequestError unless there is a placeholder for each, and for what cannot be read, and PromptLengthError
         for a prompt that is too long.
         """
-        if isinstance(prompt, str) and images and self.placeholder.bare:
+        if isinstance(prompt, str) and media and self.placeholder.bare:
             prompt = self.require_tokenizer().encode(
                 prompt, add_special_tokens=False, most_tokens=self.manifest.context_length
             )
         tokens = super().encode(prompt)
-        check_count(tokens, self.placeholder, len(images))
-        self._check_pictures(len(images))
+        check_count(tokens, self.placeholder, len(media))
+        self._check_pictures(len(media))
         if names is None:
-            names = [f"the {self.medium}"] if len(images) == 1 else [
-                f"{self.medium} {index}" for index in range(len(images))
+            names = [f"the {self.medium}"] if len(media) == 1 else [
+                f"{self.medium} {index}" for index in range(len(media))
             ]  # fmt: skip
-        found = self._read_media(tokens, images, names, most_tokens or self.manifest.context_length - 1)
+        found = self._read_media(tokens, media, names, most_tokens or self.manifest.context_length - 1)
         read, grids = [picture for picture, _ in found], [grid for _, grid in found]
         shown = np.array(expand(tokens, self.placeholder, grids), np.int64)
         if not read:
@@ -158,13 +158,18 @@ class TowerTextLM(CausalLM):
     def _run_tower(self, run: Run) -> Features:
         """Return the states of a run of the tower, float32 [n, E]."""
         inputs = {name: value[None] for name, value in run.items()} if self.config.tiled else dict(run)
-        [states] = self.vision_session.run([self.config.features], inputs)
+        [states] = self.tower_session.run([self.config.features], inputs)
         features: Features = states.reshape(-1, self.config.state_size)
         return features
 
     @abstractmethod
     def _is_medium(self, value: Any) -> bool:
         """Return whether a value is one of what the tower reads, and not several."""
+
+    def _seen(self, prompts: Sequence[Any], media: Any, single: bool) -> list[SeenPrompt]:
+        """Return prompts with their pictures or recordings."""
+        lists = self._media(media, len(prompts), single)
+        return [self.see(prompt, each) for prompt, each in zip(prompts, lists, strict=True)]
 
     def _media(self, media: Any, prompts: int, single: bool) -> list[list[Any]]:
         """Return the pictures or recordings of each prompt. Raises RequestError where there is no list for each."""

@@ -6,18 +6,15 @@ MODELS[model_type] holds options of each model's config. Windows have a second o
 from dataclasses import dataclass, field
 from typing import Any
 
-import tokenizers
 import torch
 import transformers
-from picture_text_rows import SENTENCES, TEXT, VOCABULARY
-from tokenizers import decoders, models, pre_tokenizers, trainers
-
-from edgeformer.transformers_backend.float64 import computing_in_float64
+from tower_models import TEXT, byte_level_tokenizer, randomize, reloaded, saved_tokenizer
 
 SPECIAL = [
     "<pad>", "<s>", "</s>", *(f"<unused_{index}>" for index in range(21)), "[AUDIO]", "[BEGIN_AUDIO]", "<|AUDIO|>",
     "<|audio_bos|>", "<|audio_eos|>", "<end_of_utterance>",
 ]  # fmt: skip
+"""Tokens; Voxtral's processor takes token 24 for that of a recording."""
 MARKS = {"voxtral": "[AUDIO]", "qwen2_audio": "<|audio_bos|><|AUDIO|><|audio_eos|>"}
 """The text that stands for a recording in a prompt."""
 STATES = {"voxtral": "[AUDIO]", "qwen2_audio": "<|AUDIO|>"}
@@ -81,17 +78,6 @@ MODELS: dict[str, dict[str, Model]] = {
 }  # fmt: skip
 
 
-def tokenizer() -> tokenizers.Tokenizer:
-    """Return a byte-level tokenizer; Voxtral's processor takes token 24 for that of a recording."""
-    made = tokenizers.Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = trainers.BpeTrainer(vocab_size=VOCABULARY - 1, special_tokens=SPECIAL, initial_alphabet=alphabet)
-    made.train_from_iterator(SENTENCES * 3, trainer)
-    return made
-
-
 def save(model_type: str, name: str, folder: Any) -> Any:
     """Save a seeded random model with its processor and tokenizer; return transformers' module in float64."""
     row = MODELS[model_type][name]
@@ -102,25 +88,13 @@ def save(model_type: str, name: str, folder: Any) -> Any:
     options = {"audio_config": tower, "text_config": TEXT | row.text, token: SPECIAL.index(STATES[model_type])}
     config = transformers.CONFIG_MAPPING[model_type](**options, **row.outer)
     model = transformers.AutoModelForMultimodalLM.from_config(config)
-    with torch.no_grad():
-        # transformers starts with norms of one and biases of zero, which would hide many faults.
-        for parameter_name, parameter in model.named_parameters():
-            if parameter.dim() == 1 or "norm" in parameter_name or "embed" in parameter_name:
-                parameter.add_(0.2 * torch.randn_like(parameter))
-            elif "audio" in parameter_name or "projector" in parameter_name:
-                parameter.copy_(torch.randn_like(parameter) / parameter[0].numel() ** 0.5)
+    randomize(model, ("audio", "projector"))
     model.save_pretrained(folder)
-    fast = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer(), bos_token="<s>", eos_token="</s>", pad_token="<pad>",
-        additional_special_tokens=SPECIAL[3:],
-    )  # fmt: skip
+    fast = saved_tokenizer(byte_level_tokenizer(SPECIAL), SPECIAL)
     fast.chat_template = TEMPLATE.replace("MARK", MARKS[model_type])
     extractor = transformers.WhisperFeatureExtractor(**row.extractor)
     if model_type == "qwen2_audio":
         transformers.Qwen2AudioProcessor(extractor, fast, chat_template=fast.chat_template).save_pretrained(folder)
     fast.save_pretrained(folder)
     extractor.save_pretrained(folder)
-    with computing_in_float64():  # so that its tables are computed in float64, too
-        return transformers.AutoModelForMultimodalLM.from_pretrained(
-            folder, dtype=torch.float64, attn_implementation="eager"
-        ).eval()
+    return reloaded(transformers.AutoModelForMultimodalLM, folder)

@@ -19,6 +19,7 @@ import transformers
 from click.testing import CliRunner
 from slow_rows import slow_unless
 from sound_text_rows import MARKS, MODELS, SPECIAL, save
+from tower_models import error, exporter
 
 from edgeformer.checkpoints.source import open_source
 from edgeformer.cli.main import cli
@@ -71,14 +72,7 @@ def models(tmp_path_factory):
 @pytest.fixture(scope="module")
 def bundles(models, tmp_path_factory):
     """Return a function that returns the folder of a model's bundle, each made once."""
-
-    @functools.cache
-    def of(family, name):
-        folder = tmp_path_factory.mktemp("bundles") / f"{family}-{name}"
-        export_model(models(family, name).folder, folder)
-        return folder
-
-    return of
+    return exporter(models, tmp_path_factory)
 
 
 def numpy_extractor(folder):
@@ -93,7 +87,7 @@ def theirs(model, family, prompt, heard, new_tokens=0):
 
     Voxtral's processor makes prompts by mistral-common alone, which writes a token in front of those of a recording.
     """
-    tower = open_source(model.folder).config.vision
+    tower = open_source(model.folder).config.tower
     found = [their_windows(numpy_extractor(model.folder), each, tower) for each in heard]
     inputs = {
         {"audio_values": "input_features"}.get(name, name): torch.from_numpy(
@@ -125,11 +119,6 @@ def theirs(model, family, prompt, heard, new_tokens=0):
     return ids[0].tolist(), logits, written
 
 
-def error(actual, expected):
-    assert actual.shape == expected.shape
-    return np.abs(actual - expected).max() / np.abs(expected).max()
-
-
 def test_every_family_that_hears_has_three_models():
     assert {family: len(models) >= 3 for family, models in MODELS.items()} == {"voxtral": True, "qwen2_audio": True}
     assert MODELS.keys() <= set(seeing_names())
@@ -143,7 +132,7 @@ def test_module_spectrograms_and_ids_are_those_of_transformers(models, family, n
     placeholder = read_placeholder(source, source.config, source.folder)
     warned = compare_sounds(source, placeholder, source.folder)
     assert warned == () if family == "qwen2_audio" else "ids of its prompts were not compared" in warned[0]
-    extractor, tower = numpy_extractor(source.folder), source.config.vision
+    extractor, tower = numpy_extractor(source.folder), source.config.tower
     silence = np.zeros(3000, np.float32)
     for samples in (*sounds.noises(tower), silence, silence[:201] + 0.5):
         expected = their_windows(extractor, samples, tower)["audio_values"]
@@ -155,7 +144,7 @@ def test_module_spectrograms_and_ids_are_those_of_transformers(models, family, n
 def test_a_bundle_answers_about_sound_as_transformers(models, bundles, family, name):
     model, runtime = models(family, name), load(bundles(family, name), "cpu", 1)
     mark = MARKS[family]
-    longest = noise(4.7 if family == "voxtral" else runtime.config.vision.frames / 100, 3)
+    longest = noise(4.7 if family == "voxtral" else runtime.config.tower.frames / 100, 3)
     cases = [("What is said?", []), (f"{mark}a", [longest]), (f"a{mark}", [np.zeros(5000, np.float32)]),
              (f"{mark} b", [SOUNDS[1][:700]]), (PROMPT.format(mark), SOUNDS)]  # fmt: skip
     for prompt, heard in cases:
@@ -259,7 +248,7 @@ def test_an_engine_hears_as_one_request_alone(voxtral):
 def test_windows_are_read_once_and_one_at_a_time(voxtral):
     long = noise(5.1, 7)
     voxtral.features.max_bytes = 1 << 20
-    with patch.object(voxtral.vision_session, "run", wraps=voxtral.vision_session.run) as run:
+    with patch.object(voxtral.tower_session, "run", wraps=voxtral.tower_session.run) as run:
         for _ in range(2):
             states = voxtral.sound_features(long)
     assert [call.args[1]["audio_values"].shape for call in run.call_args_list] == [(1, 16, 200)] * 3

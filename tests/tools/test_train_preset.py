@@ -638,7 +638,7 @@ def test_a_preset_is_a_model_folder_with_a_card(tmp_path):
         (
             "tiny-vision",
             "LlavaForConditionalGeneration",
-            "vision.blocks.0.attention.key",
+            "tower.blocks.0.attention.key",
             "model.vision_tower.encoder.layers.0.self_attn.k_proj",
         ),
     ],

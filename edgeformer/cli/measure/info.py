@@ -277,7 +277,7 @@ HEADS: dict[type[StackConfig], Head] = {
         words=lambda config: ", ".join(
             [
                 *(["head tied to the embedding"] if config.tied_head else []),
-                f"{config.picture_tokens} tokens for {config.vision.frames} frames of sound",
+                f"{config.picture_tokens} tokens for {config.tower.frames} frames of sound",
             ]
         ),
     ),

@@ -24,7 +24,7 @@ class PictureTextConfig(DecoderConfig):
 
     Attributes:
         tower_graph, features: the form of the tower's graph, and the name of its output.
-        vision: the tower; its blocks are those that are read.
+        tower: of pictures; its blocks are those that are read.
         feature_layers: after how many blocks of the tower states are read, side by side where there are several. The
             tower's final norm belongs to those after its last block.
         keeps_prefix: whether the states of the tower's learned tokens are read, too, in front of those of patches.
@@ -43,7 +43,7 @@ class PictureTextConfig(DecoderConfig):
     tower_graph: ClassVar[str] = "vision_encoder"
     features: ClassVar[str] = "image_features"
     kind: Literal["picture_text"] = "picture_text"  # type: ignore[assignment]  # of another class of configs
-    vision: VisionConfig | GridVisionConfig
+    tower: VisionConfig | GridVisionConfig
     feature_layers: tuple[int, ...]
     keeps_prefix: bool = False
     projector: Projector
@@ -56,7 +56,7 @@ class PictureTextConfig(DecoderConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        last = len(self.vision.blocks)
+        last = len(self.tower.blocks)
         fits = len(self.feature_layers) > 0 and all(0 <= layer <= last for layer in self.feature_layers)
         check(fits, self, "feature_layers", f"numbers from 0 to {last}, the tower's blocks")
         beside = (self.per_layer_embedding is None) == (self.layer_input is None)
@@ -71,7 +71,7 @@ class PictureTextConfig(DecoderConfig):
             whole = not self.tiled and not self.newline
             check(whole, self, "bidirectional", "None where a picture is cut into tiles")
             check(all(map(_turns, self.blocks)), self, "bidirectional", "None for blocks that only look back")
-        self.vision.check_model(self)
+        self.tower.check_model(self)
 
     @classmethod
     def of_decoder(cls, text: DecoderConfig, **seeing: object) -> "PictureTextConfig":
@@ -82,7 +82,7 @@ class PictureTextConfig(DecoderConfig):
     @property
     def stacks(self) -> "Mapping[str, StackConfig]":
         """Return the stacks by the names of their modules; the text model's is the whole."""
-        return {"vision": self.vision, "": self}
+        return {"tower": self.tower, "": self}
 
     @property
     def sees_pictures(self) -> bool:
@@ -92,20 +92,20 @@ class PictureTextConfig(DecoderConfig):
     @property
     def patch_grid(self) -> Grid:
         """Return the rows and columns of patches of pictures, which have one size."""
-        grid = self.vision.patch_grid
+        grid = self.tower.patch_grid
         assert grid is not None, "pictures of any size have no such grid"
         return grid
 
     @property
     def picture_tokens(self) -> int | None:
         """Return the number of states that one of the tower's pictures becomes; None where its size decides."""
-        states = self.vision.states(self.projector.side, prefix=self.keeps_prefix)
+        states = self.tower.states(self.projector.side, prefix=self.keeps_prefix)
         return None if states is None else states + bool(self.newline)
 
     @property
     def feature_size(self) -> int:
         """Return the size of the states that the projector reads."""
-        return self.vision.hidden_size * len(self.feature_layers) * self.projector.joined
+        return self.tower.hidden_size * len(self.feature_layers) * self.projector.joined
 
     @property
     def state_size(self) -> int:
@@ -120,14 +120,14 @@ class PictureTextConfig(DecoderConfig):
 
     def with_picture_size(self, height: int, width: int) -> Self:
         """Return the config for pictures of another size. Raises ConfigError where the tower does not read them."""
-        return replace(self, vision=self.vision.with_picture_size(height, width))
+        return replace(self, tower=self.tower.with_picture_size(height, width))
 
     def with_patches(self, side: int, square: int, frames: int, most: int) -> Self:
         """Return the config for pictures of up to `most` rows or columns of patches.
 
         Raises ConfigError where the tower reads others than those of these sides, squares and frames.
         """
-        return replace(self, vision=self.vision.with_patches(side, square, frames, most))
+        return replace(self, tower=self.tower.with_patches(side, square, frames, most))
 
 
 def _turns(block: BlockConfig) -> bool:

@@ -69,22 +69,18 @@ class SoundTowerConfig(EncoderConfig):
         fits = self.states(1, prefix=False) % model.projector.joined == 0
         check(fits and model.projector.side == 1, model, "projector", "one of frames that make up a window")
         lines = not (model.tiled or model.newline or model.deepstack or model.axes or model.bidirectional)
-        check(lines, model, "vision", "a tower of pictures where states are no plain row")
+        check(lines, model, "tower", "a tower of pictures where states are no plain row")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SoundTextConfig(PictureTextConfig):
-    """A causal language model with a tower of sound, whose states stand in the place of embeddings of tokens.
-
-    Attributes:
-        vision: the tower, which has the place and the name of the tower of pictures of a `PictureTextConfig`.
-    """
+    """A causal language model with a tower of sound, whose states stand in the place of embeddings of tokens."""
 
     task: ClassVar[Task] = "audio-text-to-text"
     tower_graph: ClassVar[str] = "audio_encoder"
     features: ClassVar[str] = "audio_features"
     kind: Literal["sound_text"] = "sound_text"  # type: ignore[assignment]  # of another class of configs
-    vision: SoundTowerConfig  # type: ignore[assignment]  # pictures have others
+    tower: SoundTowerConfig  # type: ignore[assignment]  # pictures have others
 
     @property
     def sees_pictures(self) -> bool:
@@ -94,11 +90,11 @@ class SoundTextConfig(PictureTextConfig):
     @property
     def picture_tokens(self) -> int:
         """Return the number of states that a window becomes."""
-        return self.vision.states(1, prefix=False) // self.projector.joined
+        return self.tower.states(1, prefix=False) // self.projector.joined
 
     def tokens_of(self, samples: int, hop: int) -> tuple[int, int]:
         """Return the windows of a recording, and the states of each. hop: samples from one frame to the next."""
         frames = -(-samples // hop)
-        if self.vision.masked:
-            return 1, self.vision.states_of(frames) // self.projector.joined
-        return -(-frames // self.vision.frames), self.picture_tokens
+        if self.tower.masked:
+            return 1, self.tower.states_of(frames) // self.projector.joined
+        return -(-frames // self.tower.frames), self.picture_tokens

@@ -144,7 +144,7 @@ class VisionConfig(StackConfig):
     def check_model(self, model: "PictureTextConfig") -> None:
         """Raise ConfigError unless a model can read its states."""
         outputs = (self.pooler, self.projection, self.classifier)
-        check(all(each is None for each in outputs), model, "vision", "without outputs beside its states")
+        check(all(each is None for each in outputs), model, "tower", "without outputs beside its states")
         check(model.deepstack is None, model, "deepstack", "None for pictures of one size")
         grid, side = self.patches.grid, model.projector.side
         single = side == 1 or not model.keeps_prefix

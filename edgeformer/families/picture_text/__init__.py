@@ -40,7 +40,7 @@ class Seeing:
     unread: patterns of tensors of the tower that nothing reads, because its config leaves them out.
     """
 
-    vision: VisionConfig | GridVisionConfig | SoundTowerConfig
+    tower: VisionConfig | GridVisionConfig | SoundTowerConfig
     feature_layers: tuple[int, ...]
     projector: Projector
     keeps_prefix: bool = False
@@ -59,7 +59,7 @@ class PictureTextFamily:
     Attributes:
         summary: one line for people about the supported models.
         read: returns what config.json says beside its text model.
-        tensors: as in `Family`, of the tower (`vision.`) and the projector (`projector.`). Names of the checkpoint have
+        tensors: as in `Family`, of the tower (`tower.`) and the projector (`projector.`). Names of the checkpoint have
             no prefix `model.`.
         marks: returns the texts of tokens around pictures, of tokenizer_config.json.
         processor: kind of its processor of pictures (`edgeformer.manifest.pictures`), or `log_mel` of sound.
@@ -132,10 +132,10 @@ def with_tower(data: dict[str, Any], text_family: Family, text: DecoderConfig) -
     fields = Fields({**own, "model_type": data["model_type"]})
     seeing = family.completed(family.read(fields), text, data)
     fields.finish()
-    kind = SoundTextConfig if seeing.vision.kind == "sound_tower" else PictureTextConfig
+    kind = SoundTextConfig if seeing.tower.kind == "sound_tower" else PictureTextConfig
     config = kind.of_decoder(
         text,
-        vision=seeing.vision,
+        tower=seeing.tower,
         feature_layers=seeing.feature_layers,
         keeps_prefix=seeing.keeps_prefix,
         projector=seeing.projector,

@@ -30,7 +30,7 @@ class PictureText(Decoder):
     def __init__(self, config: PictureTextConfig, dtype: torch.dtype = torch.float32):
         super().__init__(config, dtype)
         self.seeing = config
-        self.vision = TOWERS[config.vision.kind](config.vision, dtype)
+        self.tower = TOWERS[config.tower.kind](config.tower, dtype)
         projector = PROJECTORS[config.projector.kind]
         self.projector = projector(config.projector, config, dtype)
         if config.deepstack:
@@ -68,11 +68,11 @@ class PictureText(Decoder):
         config = self.seeing
         if config.tiled:
             pixel_values = pixel_values.flatten(0, 1)
-        states = self.vision.states_after(
+        states = self.tower.states_after(
             pixel_values, *grid, layers=(*config.feature_layers, *(config.deepstack or ()))
         )
         if not config.keeps_prefix:
-            states = [self.vision.without_prefix(each) for each in states]
+            states = [self.tower.without_prefix(each) for each in states]
         read = states[: len(config.feature_layers)]
         features: Tensor = self.projector(torch.cat(read, -1) if len(read) > 1 else read[0])
         if config.newline:

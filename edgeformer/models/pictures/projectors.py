@@ -51,7 +51,7 @@ class DenseLayers(nn.Module):
     def __init__(self, config: MlpProjector, seeing: PictureTextConfig, dtype: torch.dtype):
         super().__init__()
         # The patches of a square come one after the other where pictures have any size.
-        self.config, self.in_squares = config, seeing.vision.grid_input is not None
+        self.config, self.in_squares = config, seeing.tower.grid_input is not None
         inputs, outputs = seeing.feature_size, seeing.hidden_size
         size = config.size or outputs
         self.norm = make_norm(config.norm, inputs, dtype=dtype)
@@ -75,7 +75,7 @@ class PooledPatches(nn.Module):
     def __init__(self, config: AveragePoolProjector, seeing: PictureTextConfig, dtype: torch.dtype):
         super().__init__()
         self.config, self.factor = config, config.factor
-        self.grid = None if seeing.vision.grid_input is not None else seeing.patch_grid
+        self.grid = None if seeing.tower.grid_input is not None else seeing.patch_grid
         self.norm = make_norm(config.norm, seeing.feature_size, dtype=dtype)
         if config.standardized:
             self.mean = nn.Parameter(torch.zeros(seeing.feature_size, dtype=dtype))

@@ -37,8 +37,8 @@ def _any_size(config: PictureTextConfig, processor: Processor, text: Tensor) -> 
     That is where positions have axes.
     """
     generator, side = torch.Generator().manual_seed(1), config.projector.side  # of a square, in patches
-    sizes = [(grid.rows, grid.columns) for grid in config.vision.sample_grids]
-    counts, numbers = zip(*map(config.vision.values_shape, config.vision.sample_grids), strict=True)
+    sizes = [(grid.rows, grid.columns) for grid in config.tower.sample_grids]
+    counts, numbers = zip(*map(config.tower.values_shape, config.tower.sample_grids), strict=True)
     grids = torch.tensor([[1, rows * side, columns * side] for rows, columns in sizes])
     pixels = torch.randn(sum(counts), numbers[0], generator=generator).double()
     states = [torch.full((1, rows * columns), PLACEHOLDER) for rows, columns in sizes]
@@ -56,9 +56,9 @@ def _any_size(config: PictureTextConfig, processor: Processor, text: Tensor) -> 
 
 def _one_size(config: PictureTextConfig, count: int, text: Tensor) -> PicturesInText:
     """Return three pictures of one size. count: states of each."""
-    generator, [grid] = torch.Generator().manual_seed(1), config.vision.sample_grids
+    generator, [grid] = torch.Generator().manual_seed(1), config.tower.sample_grids
     batch = (1, 3) if config.tiled else (3,)
-    pixels = torch.randn(*batch, *config.vision.values_shape(grid), generator=generator).double()
+    pixels = torch.randn(*batch, *config.tower.values_shape(grid), generator=generator).double()
     picture = torch.full((1, count), PLACEHOLDER)
     # transformers takes pictures side by side for one, where their states attend to each other.
     between = [text[:, :1]] if config.bidirectional == "pictures" else []
@@ -73,7 +73,7 @@ def sounds_in_text(config: SoundTextConfig, text: Tensor) -> PicturesInText:
 
     Of a tower that is masked, the first one is whole, and the others have some frames and few.
     """
-    generator, tower = torch.Generator().manual_seed(1), config.vision
+    generator, tower = torch.Generator().manual_seed(1), config.tower
     features = torch.randn(WINDOWS, tower.mel_bins, tower.frames, generator=generator).double()
     theirs, lengths = {"input_features": features}, [tower.frames] * WINDOWS
     if tower.masked:

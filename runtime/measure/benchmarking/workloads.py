@@ -81,7 +81,7 @@ def plan(
                 "of sound. Leave them out."
             )
         prompts = [room]
-    elif MODELS[manifest.task].reads == "picture" or (manifest.task == "seq2seq-lm" and manifest.pictures is not None):
+    elif MODELS[manifest.task].reads == "picture" or manifest.transcribes_pictures:
         if prompts is not None:
             raise RequestError(
                 f"lengths of prompts are not for {manifest.name}: each picture is {room:,} tokens. Leave them out."

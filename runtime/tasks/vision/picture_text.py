@@ -94,7 +94,7 @@ class PictureTextLM(TowerTextLM):
         values, grids = processor.values(pixels, name), processor.patch_grid(*pixels.shape[:2])
         if grids is None:
             return [{"pixel_values": values[start : start + TILES]} for start in range(0, len(values), TILES)]
-        grid_input = self.config.vision.grid_input
+        grid_input = self.config.tower.grid_input
         assert grid_input is not None, "the export has checked it"
         parts = np.split(values, np.cumsum(grids.prod(1))[:-1])
         return [{"pixel_values": part, grid_input: grid[None]} for part, grid in zip(parts, grids, strict=True)]

@@ -53,7 +53,7 @@ def read(fields: Fields) -> Seeing:
     factor, standardized = tower.take("pooling_kernel_size"), tower.take("standardize")
     vision = _read_tower(tower, factor)
     return Seeing(
-        vision=vision,
+        tower=vision,
         feature_layers=(len(vision.blocks),),
         projector=AveragePoolProjector(
             factor=factor,
@@ -160,12 +160,12 @@ FAMILY = PictureTextFamily(
     summary="Gemma 4: pictures of any size within a number of tokens, and text; sound and videos are left out",
     read=read,
     tensors={
-        "vision.stem": f"{TOWER}.patch_embedder.input_proj",
-        "vision.position_embedding.weight": f"{TOWER}.patch_embedder.position_embedding_table",
-        **{f"vision.blocks.*.{ours}": f"{LAYER}.{theirs}" for ours, theirs in NORMS.items()},
-        **{f"vision.blocks.*.{ours}": f"{LAYER}.{theirs}.linear" for ours, theirs in LINEAR.items()},
+        "tower.stem": f"{TOWER}.patch_embedder.input_proj",
+        "tower.position_embedding.weight": f"{TOWER}.patch_embedder.position_embedding_table",
+        **{f"tower.blocks.*.{ours}": f"{LAYER}.{theirs}" for ours, theirs in NORMS.items()},
+        **{f"tower.blocks.*.{ours}": f"{LAYER}.{theirs}.linear" for ours, theirs in LINEAR.items()},
         **{
-            f"vision.blocks.*.{ours}.{bound}": f"{LAYER}.{theirs}.{bound}"
+            f"tower.blocks.*.{ours}.{bound}": f"{LAYER}.{theirs}.{bound}"
             for ours, theirs in LINEAR.items() for bound in BOUNDS
         },
         "projector.mean": f"{TOWER}.std_bias",

@@ -36,7 +36,7 @@ def read(fields: Fields) -> Seeing:
     vision = _read_tower(inner_fields(fields, DEFAULTS, "siglip2_vision_model"), factor)
     normalized = fields.take("projector_use_layernorm", True)
     return Seeing(
-        vision=vision,
+        tower=vision,
         feature_layers=(len(vision.blocks),),
         projector=MlpProjector(
             factor=factor,
@@ -89,11 +89,11 @@ def _in_tower(theirs: str) -> str:
 
 
 TENSORS = {
-    "vision.stem": _in_tower("embeddings.patch_embedding"),
-    "vision.position_embedding": _in_tower("embeddings.position_embedding"),
-    "vision.final_norm": _in_tower("post_layernorm"),
+    "tower.stem": _in_tower("embeddings.patch_embedding"),
+    "tower.position_embedding": _in_tower("embeddings.position_embedding"),
+    "tower.final_norm": _in_tower("post_layernorm"),
     **{
-        f"vision.{ours}": _in_tower(theirs.removeprefix("vision_model."))
+        f"tower.{ours}": _in_tower(theirs.removeprefix("vision_model."))
         for ours, theirs in encoder_tensors("vision_model").items()
     },
     "projector.norm": "multi_modal_projector.layer_norm",

@@ -21,7 +21,7 @@ def read(fields: Fields) -> Seeing:
     factor = fields.take("spatial_merge_size", 2)
     vision, layer, unread = llava_pixtral.read_pixtral(fields, square=factor, layer=-1)
     projector = MergedPatchesProjector(factor=factor, norm=llava_pixtral.NORM, activation="gelu", bias=False)
-    return Seeing(vision=vision, feature_layers=(layer,), projector=projector, unread=unread)
+    return Seeing(tower=vision, feature_layers=(layer,), projector=projector, unread=unread)
 
 
 def marks(tokenizer_config: Mapping[str, Any]) -> GridMarks:

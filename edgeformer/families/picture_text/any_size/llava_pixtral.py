@@ -39,7 +39,7 @@ def read(fields: Fields) -> Seeing:
     fields.choice("vision_feature_select_strategy", {"full": None}, "default")  # every patch has its token
     vision, layer, unread = read_pixtral(fields, square=1, layer=-2)
     return Seeing(
-        vision=vision,
+        tower=vision,
         feature_layers=(layer,),
         projector=MlpProjector(
             **fields.choice("projector_hidden_act", ACTIVATIONS, "gelu"),
@@ -90,17 +90,17 @@ def read_pixtral(fields: Fields, square: int, layer: int) -> tuple[GridVisionCon
 LAYER = "vision_tower.transformer.layers.*"
 
 TOWER_TENSORS = {
-    "vision.stem": "vision_tower.patch_conv",
-    "vision.embedding_norm": "vision_tower.ln_pre",
-    "vision.blocks.*.attention.query": f"{LAYER}.attention.q_proj",
-    "vision.blocks.*.attention.key": f"{LAYER}.attention.k_proj",
-    "vision.blocks.*.attention.value": f"{LAYER}.attention.v_proj",
-    "vision.blocks.*.attention.output": f"{LAYER}.attention.o_proj",
-    "vision.blocks.*.attention_norm": f"{LAYER}.attention_norm",
-    "vision.blocks.*.feed_forward_norm": f"{LAYER}.ffn_norm",
-    "vision.blocks.*.feed_forward.gate": f"{LAYER}.feed_forward.gate_proj",
-    "vision.blocks.*.feed_forward.up": f"{LAYER}.feed_forward.up_proj",
-    "vision.blocks.*.feed_forward.down": f"{LAYER}.feed_forward.down_proj",
+    "tower.stem": "vision_tower.patch_conv",
+    "tower.embedding_norm": "vision_tower.ln_pre",
+    "tower.blocks.*.attention.query": f"{LAYER}.attention.q_proj",
+    "tower.blocks.*.attention.key": f"{LAYER}.attention.k_proj",
+    "tower.blocks.*.attention.value": f"{LAYER}.attention.v_proj",
+    "tower.blocks.*.attention.output": f"{LAYER}.attention.o_proj",
+    "tower.blocks.*.attention_norm": f"{LAYER}.attention_norm",
+    "tower.blocks.*.feed_forward_norm": f"{LAYER}.ffn_norm",
+    "tower.blocks.*.feed_forward.gate": f"{LAYER}.feed_forward.gate_proj",
+    "tower.blocks.*.feed_forward.up": f"{LAYER}.feed_forward.up_proj",
+    "tower.blocks.*.feed_forward.down": f"{LAYER}.feed_forward.down_proj",
 }
 """Names of the tower's tensors."""
 DENSE = {"projector.input": "multi_modal_projector.linear_1", "projector.output": "multi_modal_projector.linear_2"}

@@ -21,7 +21,7 @@ def read(fields: Fields) -> Seeing:
     factor = fields.take("spatial_merge_size", 2)
     vision, layer, unread = llava_pixtral.read_pixtral(fields, square=factor, layer=-1)
     return Seeing(
-        vision=vision,
+        tower=vision,
         feature_layers=(layer,),
         projector=MergedPatchesProjector(
             factor=factor,

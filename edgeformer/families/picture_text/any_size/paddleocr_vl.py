@@ -36,7 +36,7 @@ def read(fields: Fields) -> Seeing:
     vision = _read_tower(inner_fields(fields, DEFAULTS, "paddleocr_vl_vision"))
     norm = NormConfig(kind="layer_norm", eps=1e-5, bias=True)
     return Seeing(
-        vision=vision,
+        tower=vision,
         feature_layers=(len(vision.blocks),),
         projector=MergerProjector(factor=vision.square, norm=norm, activation="gelu"),
     )
@@ -85,10 +85,10 @@ FAMILY = PictureTextFamily(
     summary="PaddleOCR-VL: pages of any size, a token for each square of patches, and text; videos are left out",
     read=read,
     tensors={
-        "vision.stem": f"{TOWER}.embeddings.patch_embedding",
-        "vision.position_embedding": f"{TOWER}.embeddings.position_embedding",
-        "vision.final_norm": f"{TOWER}.post_layernorm",
-        **{f"vision.{ours}": theirs for ours, theirs in encoder_tensors(TOWER).items()},
+        "tower.stem": f"{TOWER}.embeddings.patch_embedding",
+        "tower.position_embedding": f"{TOWER}.embeddings.position_embedding",
+        "tower.final_norm": f"{TOWER}.post_layernorm",
+        **{f"tower.{ours}": theirs for ours, theirs in encoder_tensors(TOWER).items()},
         **{f"projector.{ours}": f"mlp_AR.{theirs}|projector.{theirs}" for ours, theirs in PARTS.items()},
     },
     marks=marks,

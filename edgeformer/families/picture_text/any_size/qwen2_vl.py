@@ -106,7 +106,7 @@ def read_grid_tower(
     )
     tower.finish()
     return Seeing(
-        vision=vision,
+        tower=vision,
         feature_layers=(depth,),
         projector=MergerProjector(factor=square, norm=norm, activation="gelu"),
         deepstack=deepstack,
@@ -131,12 +131,12 @@ def tower_tensors(feed_forward: Mapping[str, str], merger: Mapping[str, str]) ->
     layer = "visual.blocks.*"
     packed = enumerate(("query", "key", "value"))
     return {
-        "vision.stem": "visual.patch_embed.proj",
-        **{f"vision.blocks.*.attention.{name}": Packed(f"{layer}.attn.qkv", part) for part, name in packed},
-        "vision.blocks.*.attention.output": f"{layer}.attn.proj",
-        "vision.blocks.*.attention_norm": f"{layer}.norm1",
-        "vision.blocks.*.feed_forward_norm": f"{layer}.norm2",
-        **{f"vision.blocks.*.feed_forward.{ours}": f"{layer}.mlp.{theirs}" for ours, theirs in feed_forward.items()},
+        "tower.stem": "visual.patch_embed.proj",
+        **{f"tower.blocks.*.attention.{name}": Packed(f"{layer}.attn.qkv", part) for part, name in packed},
+        "tower.blocks.*.attention.output": f"{layer}.attn.proj",
+        "tower.blocks.*.attention_norm": f"{layer}.norm1",
+        "tower.blocks.*.feed_forward_norm": f"{layer}.norm2",
+        **{f"tower.blocks.*.feed_forward.{ours}": f"{layer}.mlp.{theirs}" for ours, theirs in feed_forward.items()},
         **{f"projector.{ours}": f"visual.merger.{theirs}" for ours, theirs in merger.items()},
     }
 

@@ -78,7 +78,7 @@ TENSORS = {
         {"up": "linear_fc1", "down": "linear_fc2"},
         dict(zip(("norm", "input", "output"), PARTS, strict=True)),
     ),
-    "vision.position_embedding": "visual.pos_embed",
+    "tower.position_embedding": "visual.pos_embed",
 }
 
 FAMILY = PictureTextFamily(

@@ -31,7 +31,7 @@ def read(fields: Fields) -> Seeing:
             f"{vision.patches.grid.columns} patches, which no squares make {shown(tokens)} states of."
         )
     return Seeing(
-        vision=vision,
+        tower=vision,
         feature_layers=(len(vision.blocks),),
         projector=AveragePoolProjector(factor=factor, norm=NormConfig(eps=_eps(vision), offset=1.0)),
         bidirectional="pictures",
@@ -60,7 +60,7 @@ def _eps(vision: VisionConfig) -> float:
 
 
 TOWER_TENSORS = {
-    f"vision.{ours}": f"vision_tower.{theirs}|vision_tower.{theirs.removeprefix('vision_model.')}"
+    f"tower.{ours}": f"vision_tower.{theirs}|vision_tower.{theirs.removeprefix('vision_model.')}"
     for ours, theirs in siglip_vision_model.TENSORS.items()
     if isinstance(theirs, str) and not ours.startswith(("classifier.", "pooler."))
 }

@@ -52,7 +52,7 @@ def read_llava(
         )
     return Seeing(
         # The states are read before the norm behind the last block.
-        vision=replace(vision, blocks=vision.blocks[: max(indices)] or vision.blocks[:1], final_norm=None),
+        tower=replace(vision, blocks=vision.blocks[: max(indices)] or vision.blocks[:1], final_norm=None),
         feature_layers=indices,
         keeps_prefix=not without_first,
         projector=MlpProjector(
@@ -99,7 +99,7 @@ PARTS = ("stem.", "prefix.", "position_embedding", "embedding_norm", "blocks.")
 
 TENSORS = {
     **{
-        f"vision.{ours}": _in_tower(theirs)
+        f"tower.{ours}": _in_tower(theirs)
         for ours, theirs in clip_vision_model.TENSORS.items()
         if ours.startswith(PARTS)
     },

@@ -28,7 +28,7 @@ def read(fields: Fields) -> Seeing:
     fields.ignore("image_token_index", "image_token_id", "projection_dim", "use_bidirectional_attention")
     vision = read_siglip(fields, DEFAULTS)
     return Seeing(
-        vision=vision,
+        tower=vision,
         feature_layers=(len(vision.blocks),),
         projector=LinearProjector(bias=True),
         bidirectional="prompt",

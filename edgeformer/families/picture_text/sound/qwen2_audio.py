@@ -20,7 +20,7 @@ def read(fields: Fields) -> Seeing:
     """Read the tower and the projector."""
     fields.ignore("audio_token_index", "audio_token_id")
     tower = read_sound_tower(fields, NAMES, pool=2, masked=True)
-    return Seeing(vision=tower, feature_layers=(len(tower.blocks),), projector=LinearProjector(bias=True))
+    return Seeing(tower=tower, feature_layers=(len(tower.blocks),), projector=LinearProjector(bias=True))
 
 
 FAMILY = PictureTextFamily(

@@ -34,7 +34,7 @@ def read(fields: Fields) -> Seeing:
         )
     activation = fields.choice("projector_hidden_act", ACTIVATIONS, "gelu")
     return Seeing(
-        vision=tower,
+        tower=tower,
         feature_layers=(len(tower.blocks),),
         projector=StackedFramesProjector(frames=size // tower.hidden_size, **activation),
     )

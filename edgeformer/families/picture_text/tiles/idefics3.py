@@ -29,7 +29,7 @@ def read(fields: Fields) -> Seeing:
     vision = read_tower(tower, None, prefix_tokens=0, feed_forward=read_feed_forward(tower))
     tower.finish()
     return Seeing(
-        vision=replace(vision, fractional=True),
+        tower=replace(vision, fractional=True),
         feature_layers=(len(vision.blocks),),
         projector=PixelShuffleProjector(factor=factor, bias=False),
         tiled=True,
@@ -38,7 +38,7 @@ def read(fields: Fields) -> Seeing:
 
 TENSORS = {
     **{
-        f"vision.{ours}": theirs
+        f"tower.{ours}": theirs
         for ours, theirs in clip_tensors(("final_norm", "vision_model.post_layernorm")).items()
         if ours != "classifier.output"
     },

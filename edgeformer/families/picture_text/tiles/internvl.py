@@ -39,7 +39,7 @@ def read(fields: Fields) -> Seeing:
     if given != -1:  # the states are read before the norm behind the last block
         vision = replace(vision, blocks=vision.blocks[:layer] or vision.blocks[:1], final_norm=None)
     return Seeing(
-        vision=vision,
+        tower=vision,
         feature_layers=(layer,),
         projector=MlpProjector(
             factor=_factor(fields.take("downsample_ratio", 0.5)),
@@ -93,22 +93,22 @@ def _read_tower(fields: Fields) -> VisionConfig:
 EMBEDDINGS, LAYER = "vision_tower.embeddings", "vision_tower.encoder.layer.*"
 
 TENSORS = {
-    "vision.stem.convolution": f"{EMBEDDINGS}.patch_embeddings.projection",
-    "vision.prefix.0": f"{EMBEDDINGS}.cls_token",
-    "vision.position_embedding.weight": f"{EMBEDDINGS}.position_embeddings",
-    "vision.blocks.*.attention.query": f"{LAYER}.attention.q_proj",
-    "vision.blocks.*.attention.key": f"{LAYER}.attention.k_proj",
-    "vision.blocks.*.attention.value": f"{LAYER}.attention.v_proj",
-    "vision.blocks.*.attention.output": f"{LAYER}.attention.projection_layer",
-    "vision.blocks.*.attention.query_norm": f"{LAYER}.attention.q_norm",
-    "vision.blocks.*.attention.key_norm": f"{LAYER}.attention.k_norm",
-    "vision.blocks.*.attention_norm": f"{LAYER}.layernorm_before",
-    "vision.blocks.*.attention_scale.scale": f"{LAYER}.lambda_1",
-    "vision.blocks.*.feed_forward_norm": f"{LAYER}.layernorm_after",
-    "vision.blocks.*.feed_forward.up": f"{LAYER}.mlp.fc1",
-    "vision.blocks.*.feed_forward.down": f"{LAYER}.mlp.fc2",
-    "vision.blocks.*.feed_forward_scale.scale": f"{LAYER}.lambda_2",
-    "vision.final_norm": "vision_tower.layernorm",
+    "tower.stem.convolution": f"{EMBEDDINGS}.patch_embeddings.projection",
+    "tower.prefix.0": f"{EMBEDDINGS}.cls_token",
+    "tower.position_embedding.weight": f"{EMBEDDINGS}.position_embeddings",
+    "tower.blocks.*.attention.query": f"{LAYER}.attention.q_proj",
+    "tower.blocks.*.attention.key": f"{LAYER}.attention.k_proj",
+    "tower.blocks.*.attention.value": f"{LAYER}.attention.v_proj",
+    "tower.blocks.*.attention.output": f"{LAYER}.attention.projection_layer",
+    "tower.blocks.*.attention.query_norm": f"{LAYER}.attention.q_norm",
+    "tower.blocks.*.attention.key_norm": f"{LAYER}.attention.k_norm",
+    "tower.blocks.*.attention_norm": f"{LAYER}.layernorm_before",
+    "tower.blocks.*.attention_scale.scale": f"{LAYER}.lambda_1",
+    "tower.blocks.*.feed_forward_norm": f"{LAYER}.layernorm_after",
+    "tower.blocks.*.feed_forward.up": f"{LAYER}.mlp.fc1",
+    "tower.blocks.*.feed_forward.down": f"{LAYER}.mlp.fc2",
+    "tower.blocks.*.feed_forward_scale.scale": f"{LAYER}.lambda_2",
+    "tower.final_norm": "vision_tower.layernorm",
     "projector.norm": "multi_modal_projector.layer_norm",
     "projector.input": "multi_modal_projector.linear_1",
     "projector.output": "multi_modal_projector.linear_2",

@@ -28,12 +28,12 @@ def read(fields: Fields) -> Seeing:
 
 def with_newline(seeing: Seeing) -> Seeing:
     """Return what is read where a learned state ends rows of states, which must be those of patches."""
-    if seeing.keeps_prefix and seeing.vision.prefix_tokens:
+    if seeing.keeps_prefix and seeing.tower.prefix_tokens:
         raise ConfigError(
             "config.json has vision_feature_select_strategy = 'full', and its tower has a class token, which has no "
             "place in rows of patches."
         )
-    vision = seeing.vision
+    vision = seeing.tower
     assert vision.kind == "vision", "as all of LLaVA's are"
     grid = vision.patches.grid
     if grid.rows != grid.columns:
