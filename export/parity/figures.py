@@ -15,9 +15,12 @@ PIECE = 64
 
 @dataclass
 class Errors:
-    """Errors at each position; the vectors themselves are not kept. unit: the unit roundoff of the precision."""
+    """Errors at each position; the vectors themselves are not kept.
 
-    unit: float
+    least: a relative error; eager's counts as that much at least.
+    """
+
+    least: float
     graph_rmse: list[float] = field(default_factory=list)
     eager_rmse: list[float] = field(default_factory=list)
     graph_largest: list[float] = field(default_factory=list)
@@ -61,8 +64,8 @@ class Errors:
         """
         worst = worst or Worst()
         graph, eager = np.array(self.graph_rmse), np.array(self.eager_rmse)
-        # Eager is exact at some positions by chance; its error then counts as half a unit in the last place.
-        floor = self.unit * np.sqrt(np.array(self.mean_square))
+        # Eager is exact at some positions by chance.
+        floor = self.least * np.sqrt(np.array(self.mean_square))
         largest_logit = max(self.largest_logit)
         square = sum(self.mean_square)
         return {

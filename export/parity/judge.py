@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from edgeformer.contract.tensors import CacheGeometry
 from edgeformer.export.parity.figures import Errors, Worst, largest_difference, margins, relative_rmse
 from edgeformer.export.parity.report import Check, Curve, Greedy, StateError
-from edgeformer.export.parity.tolerances import LIMITS, UNIT_ROUNDOFF
+from edgeformer.export.parity.tolerances import LIMITS, UNIT_ROUNDOFF, summed_rmse
 from edgeformer.manifest.parts import Arithmetic
 
 Array = NDArray[Any]
@@ -70,24 +70,33 @@ class Judge:
         return allowed
 
     def vectors(
-        self, run: str, what: str, pieces: Iterable[Piece], *, few: bool = False, worst: Worst | None = None
+        self,
+        run: str,
+        what: str,
+        pieces: Iterable[Piece],
+        *,
+        few: bool = False,
+        worst: Worst | None = None,
+        longest_sum: int = 0,
     ) -> None:
         """Check the figures of one run over vectors that are not logits.
 
         few: whether a text has only one vector, so that the median is left to chance. worst: eager's largest errors of
-        such vectors in all runs.
+        such vectors in all runs. longest_sum: products that are added up in one sum of the model (`SUM_ERRORS`).
         """
         left_out = (*ONLY_LOGITS, "median ratio") if few else ONLY_LOGITS
-        errors = self._errors(run, pieces)
+        errors = self._errors(run, pieces, longest_sum)
         if not errors.has_scale:
             self._fail_zeros(run, what)
             return
         for figure, (value, eager) in errors.figures(worst).items():
             if figure not in left_out:
-                self.check(f"{run}: {figure}", what, figure, value, eager)
+                self.check(f"{run}: {figure}", what, figure, value, eager, longest_sum)
 
-    def _errors(self, run: str, pieces: Iterable[Piece]) -> Errors:
-        errors = Errors(UNIT_ROUNDOFF[self.precision])
+    def _errors(self, run: str, pieces: Iterable[Piece], longest_sum: int = 0) -> Errors:
+        """Return the errors of pieces; eager's count as what the limits on their ratios are a multiple of."""
+        summed = summed_rmse(longest_sum) / LIMITS["worst ratio"].of(self.precision, None)
+        errors = Errors(max(UNIT_ROUNDOFF[self.precision], summed))
         for index, piece in enumerate(pieces):
             errors.add(piece.graph, piece.eager, piece.expected)
             if index == 0:
@@ -109,12 +118,12 @@ class Judge:
             )
         )  # fmt: skip
 
-    def check(self, name: str, what: str, figure: str, value: float, eager: float | None) -> None:
-        """Compare one figure with its row of the table of limits."""
+    def check(self, name: str, what: str, figure: str, value: float, eager: float | None, longest_sum: int = 0) -> None:
+        """Compare one figure with its row of the table of limits. longest_sum: see `Limit.of`."""
         limit = LIMITS[figure]
         self.checks.append(
             Check(
-                name=name, what=what, value=value, limit=limit.of(self.precision, eager), eager=eager,
+                name=name, what=what, value=value, limit=limit.of(self.precision, eager, longest_sum), eager=eager,
                 reason=limit.reason,
             )
         )  # fmt: skip

@@ -8,10 +8,14 @@ model amplifies rounding, and a graph may be a little worse than that. A limit i
 so the floor applies only where eager is nearly exact by chance. When only its summation order changes, eager's largest
 error changes by a factor of up to 1.4, its worst position by 1.6 and its largest KL divergence by 2.4
 (`tools/verification/calibrate_parity.py` measures it). The factors are above that, and far below the effect of any
-wrong formula (docs/explanation/parity.md).
+wrong formula (docs/explanation/parity.md). A tower may add up thousands of products in one sum: its limits are the
+error of such a sum at least (`SUM_ERRORS`).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from torch import nn
 
 from edgeformer.manifest.parts import Arithmetic
 
@@ -28,10 +32,37 @@ class Limit:
     floor: dict[Arithmetic, float]
     reason: str
 
-    def of(self, precision: Arithmetic, eager: float | None) -> float:
-        """Return the limit of a graph where eager PyTorch's own figure is `eager`."""
+    def of(self, precision: Arithmetic, eager: float | None, longest_sum: int = 0) -> float:
+        """Return the limit of a graph where eager PyTorch's own figure is `eager`.
+
+        longest_sum: products that are added up in one sum; 0 where no limit follows from that.
+        """
         scaled = 0.0 if eager is None else self.factor[precision] * eager
-        return max(self.floor[precision], scaled)
+        summed = SUM_ERRORS[self.figure](longest_sum) if self.figure in SUM_ERRORS else 0.0
+        return max(self.floor[precision], scaled, summed)
+
+
+def summed_rmse(products: int) -> float:
+    """Return the expected error of a float32 sum that is made one product after another, relative to the sum's size.
+
+    Addition k rounds a sum of k products, which is √k times as large as one, by up to a unit roundoff u: n variances
+    u²k/3 add up to u²n²/6, and the whole sum is √n times as large as a product. Eager adds in blocks, and errs less.
+    Source: Higham and Mary, SIAM Journal on Scientific Computing 42 (2020), A3427, for centred products.
+    """
+    return UNIT_ROUNDOFF["fp32"] * (products / 6) ** 0.5
+
+
+def longest_sum(*modules: nn.Module) -> int:
+    """Return the largest number of products that linear layers of some modules add up."""
+    return max(each.in_features for module in modules for each in module.modules() if isinstance(each, nn.Linear))
+
+
+SUM_ERRORS: dict[str, Callable[[int], float]] = {
+    # An element whose partial sums are as large as the largest element errs √6 times as much.
+    "max error": lambda products: UNIT_ROUNDOFF["fp32"] * products**0.5,
+    "nmse": lambda products: summed_rmse(products) ** 2,
+}
+"""Functions from the number of products of the longest sum to a figure, where it is made one after another."""
 
 
 def _same(value: float) -> dict[Arithmetic, float]:

@@ -7,6 +7,7 @@ and weights go through the whole exporter; faults in the graph are made in the f
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
 import onnx
 import pytest
 import torch
@@ -17,6 +18,7 @@ from edgeformer.config import DecoderConfig
 from edgeformer.export import export_model
 from edgeformer.export.bundle.writer import GraphWriter
 from edgeformer.export.parity import verify_graph
+from edgeformer.export.parity.judge import Judge, Piece
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.models.model_spec import model_spec_of
 
@@ -205,3 +207,26 @@ def test_an_export_that_fails_the_gate_leaves_nothing(make_llama, tmp_path, monk
     ):
         export_model(make_llama(num_hidden_layers=1), tmp_path / "bundle")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_vectors_may_err_as_much_as_a_long_sum():
+    random, products = np.random.default_rng(0), 8664  # of a projector of 19 × 19 patches of 24 numbers
+    pieces = []
+    for _ in range(8):
+        terms = random.standard_normal((40, products), np.float32)
+        exact = terms.astype(np.float64).sum(-1)[None]
+        one_by_one = np.add.accumulate(terms, axis=-1)[None, :, -1]
+        pieces.append(Piece(one_by_one, terms.sum(-1)[None], exact))
+
+    def failed(wrong, **options):
+        judge = Judge("fp32")
+        judge.vectors("tower", "sums", (replace(each, graph=wrong(each)) for each in pieces), few=True, **options)
+        return {check.name.removeprefix("tower: ") for check in judge.checks if not check.passed}
+
+    figures = {"worst ratio", "max error", "nmse"}
+    assert failed(lambda piece: piece.graph, longest_sum=products) == set()
+    assert failed(lambda piece: piece.graph) == figures
+    # sums that are 2.5 times as far off, and values that differ by 1e-5
+    farther = failed(lambda piece: 2.5 * piece.graph - 1.5 * piece.expected, longest_sum=products)
+    assert farther == figures - {"max error"}
+    assert failed(lambda piece: piece.graph * (1 + 1e-5), longest_sum=products) == figures

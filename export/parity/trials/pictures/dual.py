@@ -14,6 +14,7 @@ from edgeformer.export.importers.pictures.dual_texts import read_similarity
 from edgeformer.export.parity.figures import worst_of
 from edgeformer.export.parity.report import Check
 from edgeformer.export.parity.samples import random_tokens
+from edgeformer.export.parity.tolerances import longest_sum
 from edgeformer.export.parity.trials.protocol import Array, Outputs, Row, Setup, Trial
 from edgeformer.export.reference.reference import Reference
 from edgeformer.models.graph_specs import joined_graph
@@ -110,7 +111,10 @@ class DualTrial(Trial):
             pieces = (row.piece(each[name], output=name) for row, each in zip(rows, alone, strict=True))
             few = name == half.vector
             what = f"{half.reads}s, each alone"
-            self.judge.vectors(f"{half.reads}, {name}", what, pieces, few=few, worst=worst[name])
+            self.judge.vectors(
+                f"{half.reads}, {name}", what, pieces, few=few, worst=worst[name],
+                longest_sum=longest_sum(self.float64.module),
+            )  # fmt: skip
         for size in (size for size in self.extent.batches if size > 1):
             batch = self._run(half, rows[:size])
             for name in half.outputs:

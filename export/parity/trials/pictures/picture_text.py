@@ -20,6 +20,7 @@ from edgeformer.export.graph.tensors import to_numpy
 from edgeformer.export.parity.figures import worst_of
 from edgeformer.export.parity.report import Check
 from edgeformer.export.parity.samples import random_tokens
+from edgeformer.export.parity.tolerances import longest_sum
 from edgeformer.export.parity.trials.protocol import Array, Outputs, Row, Setup, Trial, row_of
 from edgeformer.export.reference.reference import Reference
 from edgeformer.runtime.media.pictures.positions import PictureSpan, picture_spans, positions_of, shift
@@ -85,7 +86,8 @@ class PictureTextTrial(Trial):
     def _judge_vectors(self, run: str, what: str, found: list[Array], rows: list[Row], output: str = "states") -> None:
         worst = worst_of((row.eager.vectors[output], row.expected.vectors[output]) for row in rows)
         pieces = (row.piece(each, output=output) for each, row in zip(found, rows, strict=True))
-        self.judge.vectors(run, what, pieces, few=len(found[0]) == 1, worst=worst)
+        summed = longest_sum(self.float64.module.tower, self.float64.module.projector) if run == "tower" else 0
+        self.judge.vectors(run, what, pieces, few=len(found[0]) == 1, worst=worst, longest_sum=summed)
 
     def _judge_embeddings(self) -> None:
         """Judge embeddings of tokens, which are read and scaled, and nothing more."""
@@ -168,7 +170,7 @@ class PictureTextTrial(Trial):
 
     def _picture(self, salt: int) -> Picture:
         """Return a picture of noise, as large as normalized pixels are, as the tower reads it."""
-        random, vision = np.random.default_rng(salt), self._config.vision
+        random, vision = np.random.default_rng(salt), self._config.tower
         if isinstance(vision, SoundTowerConfig):
             return _window(random, vision, salt)
         grid = vision.sample_grids[salt % len(vision.sample_grids)]
@@ -180,7 +182,7 @@ class PictureTextTrial(Trial):
 
     def _squares(self, picture: Picture) -> tuple[int, int]:
         """Return the rows and columns of the states of a picture of any size."""
-        name, side = self._config.vision.grid_input, self._config.projector.side
+        name, side = self._config.tower.grid_input, self._config.projector.side
         assert name is not None
         _, rows, columns = picture[name][0]
         return int(rows) // side, int(columns) // side
@@ -189,7 +191,7 @@ class PictureTextTrial(Trial):
         """Return the number of states of a picture."""
         count = self._config.picture_tokens
         if isinstance(self._config, SoundTextConfig) and FEATURE_MASK in picture:
-            states = self._config.vision.states_of(int(picture[FEATURE_MASK].sum()))
+            states = self._config.tower.states_of(int(picture[FEATURE_MASK].sum()))
             return states // self._config.projector.joined
         if count is None:
             rows, columns = self._squares(picture)

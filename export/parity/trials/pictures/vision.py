@@ -8,6 +8,7 @@ import torch
 
 from edgeformer.export.graph.tensors import to_numpy
 from edgeformer.export.parity.figures import worst_of
+from edgeformer.export.parity.tolerances import longest_sum
 from edgeformer.export.parity.trials.protocol import Array, Outputs, Row, Setup, Trial
 from edgeformer.export.reference.reference import Reference
 
@@ -60,7 +61,10 @@ class VisionTrial(Trial):
         for output in self.outputs:
             pieces = (row.piece(each[output], output=output) for each, row in zip(found, rows, strict=True))
             few = len(found[0][output]) == 1
-            self.judge.vectors(f"{run}, {output}", what, pieces, few=few, worst=self._worst[output])
+            self.judge.vectors(
+                f"{run}, {output}", what, pieces, few=few, worst=self._worst[output],
+                longest_sum=longest_sum(self.float64.module),
+            )  # fmt: skip
 
     def _row(self, salt: int) -> Row:
         """Run both references on a picture of noise, which is as large as normalized pixels are."""
