@@ -73,6 +73,7 @@ class PatchVectors:
         channels: numbers per pixel.
         bias: whether the map has one.
         centred: True where numbers from 0 to 1 are read as −1 to 1; None where they are read as they are.
+        norm: of the numbers of a patch, and another one of what the map makes of them; None without these.
     """
 
     side: int
@@ -80,6 +81,7 @@ class PatchVectors:
     channels: int = 3
     bias: bool
     centred: bool | None = None
+    norm: NormConfig | None = None
 
     def __post_init__(self) -> None:
         for field in ("side", "frames", "channels"):

@@ -56,6 +56,10 @@ WRAPPERS = {
     "gemma3": Wrapper(text="gemma3_text", tied=True),
     "gemma3n": Wrapper(text="gemma3n_text", tied=True),
     "gemma4": Wrapper(text="gemma4_text", tied=True),
+    "gemma4_unified": Wrapper(
+        text="gemma4_unified_text", tied=True,
+        defaults={"hidden_size_per_layer_input": 0, "use_bidirectional_attention": "vision"},
+    ),
     "glm4v": Wrapper(text="glm4v_text", defaults={"head_dim": None}),
     "glmasr": Wrapper(text="llama", tied=True),
     "got_ocr2": Wrapper(text="qwen2", tied=True),
@@ -111,6 +115,7 @@ INSEPARABLE = {
 """Models that are exported whole alone, because their text models compute something else by themselves."""
 
 SAME_ON_TEXT = {
+    "gemma4_unified_text": "gemma4_text",
     "glm4v_text": "glm4", "paddleocr_vl_text": "llama", "qwen2_5_omni_text": "qwen2", "qwen2_5_vl_text": "qwen2",
     "qwen2_vl_text": "qwen2", "qwen3_vl_moe_text": "qwen3_moe", "qwen3_vl_text": "qwen3",
 }  # fmt: skip

@@ -215,7 +215,7 @@ def _per_layer_embedding(config: StackConfig) -> int:
 
 
 def _stream_projections(config: StackConfig) -> int:
-    altup = config.blocks[0].altup
+    altup = config.blocks[0].altup if config.blocks else None
     return 0 if altup is None else 2 * (altup.streams - 1) * config.hidden_size**2
 
 
@@ -229,8 +229,10 @@ def _stem(config: StackConfig, first: int) -> int:
 def _patch_stem(config: StackConfig) -> int:
     """Return the number of weights of the map of patches, and of the learned tokens before them."""
     stem = config.patch_stem
-    if config.patch_vectors is not None:
-        return config.hidden_size * (config.patch_vectors.inputs + config.patch_vectors.bias)
+    vectors = config.patch_vectors
+    if vectors is not None:
+        norms = sum(norm_weights(vectors.norm, size) for size in (vectors.inputs, config.hidden_size))
+        return config.hidden_size * (vectors.inputs + vectors.bias) + norms
     if stem is None:
         return 0
     return config.hidden_size * (stem.inputs + stem.bias + config.context_length - stem.grid.patches)

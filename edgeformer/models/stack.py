@@ -110,7 +110,7 @@ class Stack(nn.Module):
             BottleneckBlock(block, hidden, dtype) if block.bottleneck else Block(block, hidden, dtype, source_size)
             for block in own
         ]
-        self.blocks = nn.ModuleList(blocks * (len(config.blocks) // len(own)))
+        self.blocks = nn.ModuleList(blocks * len(config.blocks) if config.shared_blocks else blocks)
         self.final_norm = make_norm(config.final_norm, hidden, dtype=dtype)
 
     def embed_tokens(self, input_ids: Tensor) -> Tensor:

@@ -12,9 +12,8 @@ from typing import Any
 import tokenizers
 import torch
 import transformers
-from tokenizers import decoders, models, pre_tokenizers, processors, trainers
-
-from edgeformer.transformers_backend.float64 import computing_in_float64
+from tokenizers import processors
+from tower_models import TEXT, VOCABULARY, byte_level_tokenizer, randomize, reloaded, saved_tokenizer
 
 SIDE = 3
 """Rows and columns of tiles that the tokenizer has names for."""
@@ -34,15 +33,15 @@ QWEN = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_
 PIXTRAL = ("llava_pixtral", "mistral3")
 """Families whose rows of a picture end with a token."""
 MARKS = {
-    "gemma3": "<start_of_image>", "gemma4": "<image_soft_token>", "internvl": "<IMG_CONTEXT>",
-    "lighton_ocr": "<|image_pad|>",
+    "gemma3": "<start_of_image>", "gemma4": "<image_soft_token>", "gemma4_unified": "<image_soft_token>",
+    "internvl": "<IMG_CONTEXT>", "lighton_ocr": "<|image_pad|>",
     **dict.fromkeys(PIXTRAL, "[IMG]"),
     **dict.fromkeys(QWEN, "<|vision_start|><|image_pad|><|vision_end|>"),
 }  # fmt: skip
 """The text that stands for a picture in a prompt, where it is not `<image>`."""
 STATES = {
-    "gemma3": "<image_soft_token>", "gemma4": "<image_soft_token>", "internvl": "<IMG_CONTEXT>",
-    "lighton_ocr": "<|image_pad|>",
+    **dict.fromkeys(("gemma3", "gemma4", "gemma4_unified"), "<image_soft_token>"),
+    "internvl": "<IMG_CONTEXT>", "lighton_ocr": "<|image_pad|>",
     **dict.fromkeys(PIXTRAL, "[IMG]"),
     **dict.fromkeys(QWEN, "<|image_pad|>"),
 }  # fmt: skip
@@ -50,11 +49,11 @@ STATES = {
 GEMMA_TOKENS = {
     "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>",
 }  # fmt: skip
+GEMMA4_TOKENS = GEMMA_TOKENS | {
+    "audio_token": "<|image_pad|>", "boa_token": "<|image_start|>", "eoa_token": "<|image_end|>",
+}  # fmt: skip
 NAMED_TOKENS = {
-    "gemma3": GEMMA_TOKENS,
-    "gemma4": GEMMA_TOKENS | {
-        "audio_token": "<|image_pad|>", "boa_token": "<|image_start|>", "eoa_token": "<|image_end|>",
-    },
+    "gemma3": GEMMA_TOKENS, "gemma4": GEMMA4_TOKENS, "gemma4_unified": GEMMA4_TOKENS,
     "paddleocr_vl": {"image_token": "<|image_pad|>"},
     "lighton_ocr": {
         "image_token": "<|image_pad|>", "image_break_token": "[IMG_BREAK]", "image_end_token": "[IMG_END]",
@@ -65,23 +64,12 @@ NAMED_TOKENS = {
     },
 }  # fmt: skip
 """Tokens that a family's tokenizer has names for."""
-SENTENCES = [
-    "What is left of the circle?\n\n",
-    "Look at both pictures.\nWhich is red?\n",
-    "USER: a picture. ASSISTANT:",
-]
 TEMPLATE = (
     "{% for m in messages %}{{ m['role'] | capitalize }}: {% for part in m['content'] %}"
     "{% if part['type'] == 'image' %}<image>{% else %}{{ part['text'] }}{% endif %}{% endfor %}"
     "<end_of_utterance>\n{% endfor %}"
     "{% if add_generation_prompt %}Assistant:{% endif %}"
 )
-VOCABULARY = 340
-TEXT = {
-    "model_type": "llama", "vocab_size": VOCABULARY, "hidden_size": 40, "intermediate_size": 56, "num_hidden_layers": 2,
-    "num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 8, "max_position_embeddings": 512,
-    "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "initializer_range": 0.3,
-}  # fmt: skip
 TOWER = {
     "hidden_size": 24, "intermediate_size": 36, "num_hidden_layers": 3, "num_attention_heads": 3, "image_size": 28,
     "patch_size": 7, "layer_norm_eps": 1e-3,
@@ -363,11 +351,8 @@ MODELS = {
     "smolvlm": {
         "tiles": Model(picture=tiles(28, 84), outer={"scale_factor": 2}, file={"image_seq_len": 4}),
         "fractions": Model(
-            # 19 patches a side, of which float32 makes other positions of some; one square of all. They are narrow:
-            # onnxruntime adds up the projector's sums otherwise than PyTorch, and these are as long as a real model's.
-            vision={
-                "image_size": 57, "patch_size": 3, "num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2,
-            },
+            # 19 patches a side, of which float32 makes other positions of some; one square of all
+            vision={"image_size": 57, "patch_size": 3, "num_hidden_layers": 1},
             outer={"scale_factor": 19}, picture=tiles(57, 57 * 2), file={"image_seq_len": 1},
         ),
         "whole": Model(
@@ -605,6 +590,36 @@ MODELS["gemma4"] = {
     ),
 }  # fmt: skip
 
+UNIFIED_TOWER = {
+    "patch_size": 3, "pooling_kernel_size": 3, "mm_embed_dim": 24, "output_proj_dims": 24, "mm_posemb_size": 144,
+}  # fmt: skip
+UNIFIED_TEXT = {
+    "model_type": "gemma4_unified_text", "head_dim": 16, "global_head_dim": 32, "sliding_window": 9,
+    "num_hidden_layers": 3, "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+}  # fmt: skip
+UNIFIED = "Gemma4UnifiedImageProcessor"
+MODELS["gemma4_unified"] = {
+    "blocks": Model(
+        vision=UNIFIED_TOWER, text=UNIFIED_TEXT, processor=UNIFIED, picture={"patch_size": 3, "max_soft_tokens": 70},
+    ),
+    "keys as values": Model(
+        vision=UNIFIED_TOWER | {"patch_size": 5, "pooling_kernel_size": 2, "rms_norm_eps": 1e-3},
+        text=UNIFIED_TEXT | {"attention_k_eq_v": True, "final_logit_softcapping": 3.0},
+        processor=UNIFIED, picture={"patch_size": 5, "pooling_kernel_size": 2, "max_soft_tokens": 140, "resample": 2},
+        outer={"tie_word_embeddings": False},
+    ),
+    "causal": Model(
+        # with single patches, and what hears
+        vision=UNIFIED_TOWER | {"pooling_kernel_size": 1, "mm_embed_dim": 20, "output_proj_dims": 20},
+        text=UNIFIED_TEXT | {
+            "use_bidirectional_attention": None, "num_hidden_layers": 4, "num_kv_shared_layers": 2,
+            "use_double_wide_mlp": True, "layer_types": ["sliding_attention", "full_attention"] * 2,
+        },
+        processor=UNIFIED, picture={"patch_size": 3, "pooling_kernel_size": 1, "max_soft_tokens": 70},
+        outer={"audio_config": {"audio_embed_dim": 12}},
+    ),
+}  # fmt: skip
+
 MODELS["vipllava"] = {
     "layers": replace(
         MODELS["llava"]["clip"], outer={"vision_feature_layers": [-2, 1], "projector_layernorm_eps": 1e-3},
@@ -620,13 +635,7 @@ MODELS["vipllava"] = {
 @cache
 def tokenizer() -> tokenizers.Tokenizer:
     """Return a byte-level tokenizer that has a token for two line breaks."""
-    made = tokenizers.Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=VOCABULARY - 1, special_tokens=SPECIAL, initial_alphabet=sorted(alphabet))
-    made.train_from_iterator(SENTENCES * 3, trainer)
-    return made
+    return byte_level_tokenizer(SPECIAL)
 
 
 def beginning() -> tokenizers.Tokenizer:
@@ -640,7 +649,7 @@ def save(model_type: str, name: str, folder: Any) -> Any:
     """Save a seeded random model with its processor and tokenizer; return transformers' module in float64."""
     row = MODELS[model_type][name]
     torch.manual_seed(sum(map(ord, model_type + name)))
-    tower = {} if model_type in (*QWEN, *PIXTRAL, "gemma4", "lighton_ocr") else TOWER
+    tower = {} if model_type in (*QWEN, *PIXTRAL, "gemma4", "gemma4_unified", "lighton_ocr") else TOWER
     indexed = model_type in ("gemma3", "mistral3", "paligemma") or "llava" in model_type
     token = "image_token_index" if indexed else "image_token_id"
     tokens = {token: SPECIAL.index(STATES.get(model_type, "<image>"))}
@@ -650,29 +659,17 @@ def save(model_type: str, name: str, folder: Any) -> Any:
     options = {"vision_config": tower | row.vision, "text_config": TEXT | row.text, **tokens, **row.outer}
     kind = transformers.CONFIG_MAPPING["llava" if model_type == "llava_pixtral" else model_type]
     model = transformers.AutoModelForImageTextToText.from_config(kind(**options))
+    randomize(model, ("visual", "vision", "connector", "projector"))
     with torch.no_grad():
-        # transformers starts with norms of one and biases of zero, which would hide many faults.
-        for parameter_name, parameter in model.named_parameters():
-            if parameter.dim() == 1 or "norm" in parameter_name or "embed" in parameter_name:
-                parameter.add_(0.2 * torch.randn_like(parameter))
-            elif (
-                "visual" in parameter_name
-                or "vision" in parameter_name
-                or "connector" in parameter_name
-                or "projector" in parameter_name
-            ):
-                parameter.copy_(torch.randn_like(parameter) / parameter[0].numel() ** 0.5)
         for buffer_name, buffer in model.named_buffers():
             if buffer_name.endswith(("_min", "_max")):  # bounds that hide some of what a layer reads and returns
                 buffer.copy_((1.0 if buffer_name.endswith("_max") else -1.0) * (0.5 + torch.rand(())))
             elif buffer_name.endswith(("std_bias", "std_scale", "layer_scalar")):
                 buffer.copy_(0.5 + torch.rand(buffer.shape))
     model.save_pretrained(folder)
-    fast = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=beginning() if name == "begins" else tokenizer(),
-        bos_token="<s>", eos_token="</s>", pad_token="<pad>",
-        additional_special_tokens=SPECIAL[3:], extra_special_tokens=NAMED_TOKENS.get(model_type, {}),
-    )  # fmt: skip
+    fast = saved_tokenizer(
+        beginning() if name == "begins" else tokenizer(), SPECIAL, extra_special_tokens=NAMED_TOKENS.get(model_type, {})
+    )
     fast.chat_template = TEMPLATE.replace("<image>", MARKS.get(model_type, "<image>"))
     fast.save_pretrained(folder)
     if isinstance(row.processor, str):  # one that needs torchvision to be made
@@ -681,7 +678,4 @@ def save(model_type: str, name: str, folder: Any) -> Any:
     else:
         row.processor(**row.picture).save_pretrained(folder)
     (folder / "processor_config.json").write_text(json.dumps(row.file))
-    with computing_in_float64():  # so that its tables are computed in float64, too
-        return transformers.AutoModelForImageTextToText.from_pretrained(
-            folder, dtype=torch.float64, attn_implementation="eager", experts_implementation="eager"
-        ).eval()
+    return reloaded(transformers.AutoModelForImageTextToText, folder, experts_implementation="eager")

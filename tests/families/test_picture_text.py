@@ -21,6 +21,7 @@ from picture_text_rows import IMAGE, MARKS, MODELS, save
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from slow_rows import slow_unless
+from tower_models import error, exporter
 
 from edgeformer import ops
 from edgeformer.check import check
@@ -46,7 +47,7 @@ from edgeformer.manifest.pictures.grid import GridProcessor
 from edgeformer.manifest.pictures.longest_edge import LongestEdgeProcessor
 from edgeformer.models.decoder import Decoder
 from edgeformer.models.pictures import projectors
-from edgeformer.models.pictures.comparison import positions_in_float32
+from edgeformer.models.pictures.comparison import positions_in_float32, static_masks
 from edgeformer.models.pictures.grid_vision import GridVisionEncoder, PatchPlaces
 from edgeformer.models.pictures.picture_text import PictureText
 from edgeformer.models.pictures.projectors import MergedPatches, PooledPatches
@@ -98,14 +99,7 @@ def models(tmp_path_factory):
 @pytest.fixture(scope="module")
 def bundles(models, tmp_path_factory):
     """Return a function that returns the folder of a model's bundle, each made once."""
-
-    @functools.cache
-    def of(family, name):
-        folder = tmp_path_factory.mktemp("bundles") / f"{family}-{name}"
-        export_model(models(family, name).folder, folder)
-        return folder
-
-    return of
+    return exporter(models, tmp_path_factory)
 
 
 def theirs(model, prompt, pictures):
@@ -118,13 +112,11 @@ def theirs(model, prompt, pictures):
         if name not in ("attention_mask", *types)
     }
     with torch.no_grad(), computing_in_float64(), positions_in_float32(model.module):
-        out = model.module(**encoded)
+        masks = {}
+        if pictures and model.module.config.model_type == "gemma4_unified":
+            masks = static_masks(model.module, encoded["input_ids"], encoded["mm_token_type_ids"])
+        out = model.module(**encoded, **masks)
     return encoded, out.logits[0].numpy()
-
-
-def error(actual, expected):
-    assert actual.shape == expected.shape
-    return np.abs(actual - expected).max() / np.abs(expected).max()
 
 
 def test_every_family_has_three_models():
@@ -156,7 +148,7 @@ def test_module_pixels_and_ids_are_those_of_transformers(models, family, name):
     compared = compare_modules(source, source.weights())
     assert compared.reason is None and compared.difference < 1e-12
     warned = compare_pictures(source.folder, source.pictures)
-    assert warned == () or (family == "lfm2_vl" and "torchvision" in warned[0].lower())
+    assert warned == () or (family in ("lfm2_vl", "gemma4_unified") and "torchvision" in warned[0].lower())
     placeholder = placeholders.read_placeholder(source, source.config, source.folder)
     assert placeholders.compare_prompts(source, placeholder, source.folder) == ()
 
@@ -180,7 +172,8 @@ def test_a_bundle_answers_as_transformers_does(models, bundles, family, name):
     with torch.no_grad(), positions_in_float32(model.module):
         written = model.module.generate(
             **encoded, attention_mask=torch.ones_like(ids[None]), do_sample=False, max_new_tokens=8,
-            eos_token_id=None, pad_token_id=0,
+            eos_token_id=None, pad_token_id=0, **({"cache_implementation": "static", "disable_compile": True}
+                                                  if family == "gemma4_unified" else {}),
         )[0, len(ids) :]  # fmt: skip
     options = {"max_new_tokens": 8, "ignore_eos": True}
     assert runtime.generate(prompt, images=PICTURES, **options).token_ids == written.tolist()
@@ -469,37 +462,37 @@ def test_an_export_refuses_names_of_other_tiles(models):
 MODULE_FAULTS = {
     ("llava", "clip", "another layer"): lambda config: replace(config, feature_layers=(1,)),
     ("llava", "clip", "the class token for a patch"): lambda config: replace(
-        config, vision=replace(config.vision, embedding_norm=None)
+        config, tower=replace(config.tower, embedding_norm=None)
     ),
     ("internvl", "tiles", "LayerScale ignored"): lambda config: replace(
         config,
-        vision=replace(config.vision, blocks=tuple(replace(each, layer_scale=None) for each in config.vision.blocks)),
+        tower=replace(config.tower, blocks=tuple(replace(each, layer_scale=None) for each in config.tower.blocks)),
     ),
     ("internvl", "norms", "no norm behind all blocks"): lambda config: replace(
-        config, vision=replace(config.vision, final_norm=None)
+        config, tower=replace(config.tower, final_norm=None)
     ),
     ("internvl", "norms", "queries and keys without norms"): lambda config: replace(
         config,
-        vision=replace(
-            config.vision,
+        tower=replace(
+            config.tower,
             blocks=tuple(
-                replace(each, attention=replace(each.attention, qk_norm=None)) for each in config.vision.blocks
+                replace(each, attention=replace(each.attention, qk_norm=None)) for each in config.tower.blocks
             ),
         ),
     ),
     ("lfm2_vl", "tiles", "corners on corners"): lambda config: replace(
-        config, vision=replace(config.vision, antialiased=None)
+        config, tower=replace(config.tower, antialiased=None)
     ),
     ("llava", "layers", "layers exchanged"): lambda config: replace(config, feature_layers=config.feature_layers[::-1]),
     ("smolvlm", "fractions", "positions without rounding"): lambda config: replace(
-        config, vision=replace(config.vision, fractional=False)
+        config, tower=replace(config.tower, fractional=False)
     ),
 }
 
 
 def of_vision(**changes):
     """Return a function that changes fields of a config's tower."""
-    return lambda config: replace(config, vision=replace(config.vision, **changes))
+    return lambda config: replace(config, tower=replace(config.tower, **changes))
 
 
 def of_axes(**changes):
@@ -532,7 +525,7 @@ MODULE_FAULTS |= {
     ("qwen3_vl", "deepstack", "axes one after the other"): of_axes(interleaved=False),
     ("qwen3_5", "hybrid", "axes one after the other"): of_axes(interleaved=False),
     ("gemma4", "clamped", "no bounds"): lambda config: replace(
-        config, vision=replace(config.vision, blocks=tuple(map(without_bounds, config.vision.blocks)))
+        config, tower=replace(config.tower, blocks=tuple(map(without_bounds, config.tower.blocks)))
     ),
     ("gemma4", "clamped", "rows of the placeholder"): lambda config: replace(
         config, layer_input=replace(config.layer_input, token=config.layer_input.placeholder)
@@ -542,13 +535,20 @@ MODULE_FAULTS |= {
     ),
     ("gemma4", "clamped", "columns and rows in turn"): of_vision(axis_tables="alternating"),
     ("gemma4", "clamped", "pixels from 0 to 1"): lambda config: replace(
-        config, vision=replace(config.vision, patches=replace(config.vision.patches, centred=None))
+        config, tower=replace(config.tower, patches=replace(config.tower.patches, centred=None))
     ),
     ("gemma4", "standardized", "not standardized"): lambda config: replace(
         config, projector=replace(config.projector, standardized=None)
     ),
     ("gemma4", "standardized", "means without their factor"): lambda config: replace(
         config, projector=replace(config.projector, scale=None)
+    ),
+    ("gemma4_unified", "blocks", "causal pictures"): lambda config: replace(config, bidirectional=None),
+    ("gemma4_unified", "blocks", "both ways in all layers"): lambda config: replace(config, bidirectional="pictures"),
+    ("gemma4_unified", "blocks", "rows for columns"): of_vision(axis_tables="columns_first"),
+    ("gemma4_unified", "blocks", "no norm behind positions"): of_vision(embedding_norm=None),
+    ("gemma4_unified", "blocks", "another epsilon"): lambda config: replace(
+        config, projector=replace(config.projector, norm=replace(config.projector.norm, eps=1e-3))
     ),
     ("gemma4", "blocks", "causal pictures"): lambda config: replace(config, bidirectional=None),
     ("gemma4", "blocks", "both ways in all layers"): lambda config: replace(config, bidirectional="pictures"),

@@ -132,6 +132,18 @@ MODELS = {
             others={},
         ),
     },
+    "gemma4_unified": {
+        "keys as values": Model(
+            text=HEAD
+            | {
+                "sliding_window": 8, "num_hidden_layers": 2, "global_head_dim": 32, "attention_k_eq_v": True,
+                "layer_types": ["sliding_attention", "full_attention"],
+            },
+            others={
+                "vision_config": {"mm_embed_dim": 24, "output_proj_dims": 24, "mm_posemb_size": 12, "patch_size": 3},
+            },
+        ),
+    },
     "glm4v": {
         "mrope": Model(
             text={

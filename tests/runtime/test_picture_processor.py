@@ -299,6 +299,31 @@ def test_tiles_of_patches_are_the_bits_of_transformers(tmp_path, name):
         ours.values(np.zeros((2, 16000, 3), np.uint8))
 
 
+BUDGETS = {
+    "bicubic": ({"patch_size": 4, "max_soft_tokens": 70},
+                "3923ff6dabf3aa41031af18a77a7b9e8bd032aadfb8502939409ef23b45746c1"),
+    "bilinear": ({"patch_size": 5, "pooling_kernel_size": 2, "max_soft_tokens": 140, "resample": 2},
+                 "f53767dbd7da13d101b52bd0f8e64d3239e4134d04bf1a6f00169cd388be24cd"),
+}  # fmt: skip
+"""Options of the processor of the unified Gemma 4, and the SHA-256 of what transformers 5.23 makes of pictures, by
+torchvision 0.28: their patches and places, without their padding."""
+
+
+@pytest.mark.parametrize("name", BUDGETS)
+def test_patches_within_a_budget_are_the_bits_of_torchvision(tmp_path, name):
+    options, expected = BUDGETS[name]
+    file = tmp_path / "preprocessor_config.json"
+    file.write_text(json.dumps({"image_processor_type": "Gemma4UnifiedImageProcessor", **options}))
+    ours, digest = new_processor(read_picture_processor(tmp_path)), hashlib.sha256()
+    sizes = [(31, 33), (64, 64), (97, 101), (300, 256), (480, 640), (30, 90), (901, 400), (5, 300), (300, 5)]
+    for height, width in sizes:
+        values = ours.values(np.random.default_rng(height).integers(0, 256, (height, width, 3), np.uint8))
+        places = ours.for_library(values, ours.patch_grid(height, width))["image_position_ids"][0, : len(values)]
+        digest.update(values.tobytes())
+        digest.update(places.astype(np.int64).tobytes())
+    assert digest.hexdigest() == expected
+
+
 def test_there_are_forty_pictures(pictures):
     assert len(pictures) >= 40
 

@@ -102,7 +102,7 @@ class StackConfig:
     def __post_init__(self) -> None:
         for field in ("hidden_size", "context_length"):
             check(getattr(self, field) > 0, self, field, "positive")
-        check(len(self.blocks) > 0, self, "blocks", "at least one block")
+        check(len(self.blocks) > 0 or self.patch_vectors is not None, self, "blocks", "at least one block")
         check(not self.shared_blocks or len(set(self.blocks)) == 1, self, "shared_blocks", "False where blocks differ")
         positions = self.position_embedding
         if isinstance(positions, LearnedPositions):

@@ -1,6 +1,6 @@
 """Processors that make pictures as large as a number of tokens allows, and cut them into patches: of Gemma 4.
 
-Source: transformers/models/gemma4/image_processing_pil_gemma4.py.
+Source: transformers/models/gemma4/image_processing_pil_gemma4.py, gemma4_unified/image_processing_gemma4_unified.py.
 """
 
 from collections.abc import Mapping
@@ -17,6 +17,12 @@ from edgeformer.manifest.pictures.processor_fields import LARGEST_SIDE, LibraryC
 BUDGETS = (70, 140, 280, 560, 1120)
 """The numbers of tokens that transformers takes."""
 
+GEMMA4 = {
+    "resample": 3, "do_convert_rgb": True, "do_normalize": False, "image_mean": [0.0, 0.0, 0.0],
+    "image_std": [1.0, 1.0, 1.0], "patch_size": 16, "max_soft_tokens": 280, "pooling_kernel_size": 3, "by_torch": None,
+}  # fmt: skip
+"""Defaults of the fields of a file, and how pictures are resized."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TokenBudgetProcessor(PictureProcessor):
@@ -27,27 +33,27 @@ class TokenBudgetProcessor(PictureProcessor):
     [patch, patch, channels]. Squares of patches come row by row, and so do the patches in them. Source: transformers'
     Gemma4ImageProcessorPil.
 
+    That of the unified Gemma 4, which transformers has for torchvision alone, makes one patch of each square of
+    patches, and resizes as torch does.
+
     Attributes:
         patch: pixels of a side of a patch.
         square: patches of a side of a square, which becomes one state.
         max_tokens: states of a picture, at most.
         resample: the filter.
+        by_torch: True where pictures are resized and scaled as torch does it; None where Pillow resizes them.
     """
 
     CLASSES: ClassVar[Mapping[str, LibraryClass]] = {
-        "Gemma4": LibraryClass(
-            {
-                "resample": 3, "do_convert_rgb": True, "do_normalize": False, "image_mean": [0.0, 0.0, 0.0],
-                "image_std": [1.0, 1.0, 1.0], "patch_size": 16, "max_soft_tokens": 280, "pooling_kernel_size": 3,
-            },
-            ("image_seq_length", "size"),
-        ),
+        "Gemma4": LibraryClass(GEMMA4, ("image_seq_length", "size")),
+        "Gemma4Unified": LibraryClass(GEMMA4 | {"by_torch": True}, ("image_seq_length", "size")),
     }  # fmt: skip
     kind: Literal["token_budget"] = "token_budget"
     patch: int
     square: int
     max_tokens: int
     resample: Resample
+    by_torch: bool | None = None
 
     def __post_init__(self) -> None:
         for field in ("patch", "square", "max_tokens"):
@@ -80,11 +86,15 @@ class TokenBudgetProcessor(PictureProcessor):
                 f"{fields.name} has max_soft_tokens = {shown(fields['max_soft_tokens'])}; transformers takes "
                 f"{', '.join(map(str, BUDGETS))}."
             )
+        patch, square = fields["patch_size"], fields["pooling_kernel_size"]
+        if fields["by_torch"]:
+            patch, square = patch * square, 1
         return cls(
-            patch=fields["patch_size"],
-            square=fields["pooling_kernel_size"],
+            patch=patch,
+            square=square,
             max_tokens=fields["max_soft_tokens"],
             resample=fields.resample,
+            by_torch=fields["by_torch"],
             **fields.pixel_values,
         )
 

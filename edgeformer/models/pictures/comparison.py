@@ -106,13 +106,27 @@ def pictures_by_theirs(model: Any, config: PictureTextConfig, inputs: PicturesIn
         for each in devices:
             patches.enter_context(each)
         features = model.get_image_features(**inputs.theirs, return_dict=True).pooler_output
-        logits = model(input_ids=text, return_dict=True, use_cache=False, **types, **inputs.theirs).logits
+        masks = static_masks(model, text, **types) if config.bidirectional == "windows" else {}
+        logits = model(input_ids=text, return_dict=True, use_cache=False, **types, **masks, **inputs.theirs).logits
     beyond = []
     if inputs.beyond is not None:
         states, size = inputs.beyond.states, [inputs.beyond.size.tolist()]
         extra = {"image_newline": states[0, -1], "vision_aspect_ratio": model.config.vision_aspect_ratio}
         beyond, _ = model.model.pack_image_features([states[:, :-1]], size, **extra)
     return [torch.cat([each.flatten(0, -2) for each in features]), logits, *beyond]
+
+
+def static_masks(model: Any, text: Tensor, mm_token_type_ids: Tensor) -> dict[str, Any]:
+    """Return the masks of a text as `generate` of transformers makes them for a static cache: an argument of `forward`.
+
+    They are those that it makes by itself, but for the unified Gemma 4 (`families/picture_text/…/gemma4_unified.py`).
+    """
+    hidden = model.config.get_text_config().hidden_size
+    masks = model.create_masks_for_generate(
+        config=model.config, inputs_embeds=torch.zeros(*text.shape, hidden, dtype=torch.float64), attention_mask=None,
+        past_key_values=None, position_ids=torch.arange(text.shape[1])[None], mm_token_type_ids=mm_token_type_ids,
+    )  # fmt: skip
+    return {"attention_mask": masks}
 
 
 def sounds_by_theirs(model: Any, config: PictureTextConfig, inputs: PicturesInText) -> list[Tensor]:

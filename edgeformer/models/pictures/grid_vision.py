@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from edgeformer.config import GridVisionConfig, RotaryConfig
+from edgeformer.layers import make_norm
 from edgeformer.layers.attention.patch_windows import PatchBlocks
 from edgeformer.layers.position import TokenAngles
 from edgeformer.models.stack import Run, Stack
@@ -92,7 +93,10 @@ class GridVisionEncoder(Stack):
     def __init__(self, config: GridVisionConfig, dtype: torch.dtype = torch.float32):
         super().__init__(config, dtype)
         self.config = config
-        self.stem = nn.Linear(config.patches.inputs, config.hidden_size, bias=config.patches.bias, dtype=dtype)
+        inputs = config.patches.inputs
+        self.stem_norm = make_norm(config.patches.norm, inputs, dtype=dtype)
+        self.stem = nn.Linear(inputs, config.hidden_size, bias=config.patches.bias, dtype=dtype)
+        self.stem_output_norm = make_norm(config.patches.norm, config.hidden_size, dtype=dtype)
 
     def states_after(self, pixel_values: Tensor, grid: Tensor, layers: Sequence[int]) -> list[Tensor]:
         """Return the states [1, P, E] after so many blocks each, in the order of the given patches.
@@ -106,7 +110,8 @@ class GridVisionEncoder(Stack):
             pixel_values = pixel_values.index_select(0, places.order)
         if config.patches.centred:
             pixel_values = 2 * (pixel_values - 0.5)
-        x = self.stem(pixel_values.to(self.stem.weight.dtype)).unsqueeze(0)  # [1, P, E]
+        x = self.stem_norm(pixel_values.to(self.stem.weight.dtype))
+        x = self.stem_output_norm(self.stem(x)).unsqueeze(0)  # [1, P, E]
         if config.axis_tables is not None:
             x = x + self._of_axes(places)
         elif config.table_side is not None:

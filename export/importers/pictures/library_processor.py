@@ -5,7 +5,7 @@ Some of its classes ask for torchvision, which is not needed for what they compu
 
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,12 +15,13 @@ from unittest.mock import patch
 
 from edgeformer.checkpoints.picture_processor import FILE_NAME, PROCESSOR_FILE, WHOLE, read_picture_processor
 from edgeformer.documents.json_document import read_object
-from edgeformer.export.importers.pictures.stand_in import StandIn
+from edgeformer.export.importers.pictures.stand_in import StandIn, TilesStandIn
 from edgeformer.runtime.media.pictures.processors import new_processor
-from edgeformer.runtime.media.pictures.processors.patch_tiles import PatchTiles
 
-TORCHVISION_ONLY = ("Lfm2VlProcessor",)
-"""Processors whose image processor transformers has for torchvision only."""
+TORCHVISION_ONLY: dict[str, Callable[[Any], StandIn]] = {
+    "Gemma4UnifiedProcessor": StandIn, "Lfm2VlProcessor": TilesStandIn,
+}  # fmt: skip
+"""Stand-ins for image processors that transformers has for torchvision only, by the processors that ask them."""
 
 WITH_PILLOW = {"PixtralProcessor": "pixtral"}
 """Processors that import the image processor of torchvision, and need no more of it than that of Pillow has, too."""
@@ -71,10 +72,9 @@ def _of_pictures(folder: Path, kind: Any) -> Iterator[Any]:
     import transformers
 
     if find_spec("torchvision") is None and kind.__name__ in TORCHVISION_ONLY:
-        ours = new_processor(read_picture_processor(folder))
-        assert isinstance(ours, PatchTiles), "such processors are of this kind"
+        stand_in = TORCHVISION_ONLY[kind.__name__]
         with patch.object(kind, "check_argument_for_proper_class"):
-            yield StandIn(ours)
+            yield stand_in(new_processor(read_picture_processor(folder)))
         return
     yield transformers.AutoImageProcessor.from_pretrained(folder, backend="pil", local_files_only=True)
 
