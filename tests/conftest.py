@@ -340,11 +340,22 @@ def int4_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def smolvlm_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small SmolVLM of up to 3 × 3 tiles, each of 4 tokens, with a tokenizer and a chat template. Read-only."""
+    return _with_tower("picture_text_rows", "smolvlm", "tiles", tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def voxtral_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small Voxtral of windows of two seconds, with a tokenizer and a chat template. Read-only."""
+    return _with_tower("sound_text_rows", "voxtral", "four", tmp_path_factory)
+
+
+def _with_tower(table: str, family: str, name: str, folders: pytest.TempPathFactory) -> Path:
+    """Export a model of a table in tests/families without verification."""
     from edgeformer.export import export_model
 
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(Path(__file__).parent / "families"))
-        from picture_text_rows import save
-    folder = tmp_path_factory.mktemp("smolvlm")
-    save("smolvlm", "tiles", folder)
-    return export_model(folder, tmp_path_factory.mktemp("bundles") / "smolvlm", verify=None).path
+        rows = importlib.import_module(table)
+    folder = folders.mktemp(family)
+    rows.save(family, name, folder)
+    return export_model(folder, folders.mktemp("bundles") / family, verify=None).path

@@ -64,11 +64,14 @@ ENGINE_OPTIONS = ("max_rows", "max_queue", "memory", "prefix_cache")
 @option("--default-max-tokens", **COUNT, topic=LIMITS, help="New tokens, where a request does not say. [default: 256]")
 @option(
     "--max-body-bytes", **COUNT, topic=LIMITS,
-    help="Bytes of a request. [default: 4 MiB, or 32 MiB where a model reads pictures]",
+    help="Bytes of a request. [default: 4 MiB, or 32 MiB where a model reads pictures or hears]",
 )  # fmt: skip
 @option("--max-pictures", **COUNT, topic=LIMITS, help="Pictures of a conversation. [default: 16]")
 @option("--max-picture-bytes", **COUNT, topic=LIMITS, help="Bytes of a picture's file. [default: 20 MiB]")
 @option("--max-picture-pixels", **COUNT, topic=LIMITS, help="Pixels of a picture. [default: 67 million]")
+@option("--max-recordings", **COUNT, topic=LIMITS, help="Recordings of a conversation. [default: 16]")
+@option("--max-recording-bytes", **COUNT, topic=LIMITS, help="Bytes of a recording's file. [default: 20 MiB]")
+@option("--max-recording-seconds", **COUNT, topic=LIMITS, help="Seconds of a recording. [default: 600]")
 @option(
     "--drain-seconds", type=click.FloatRange(min=0), metavar="S", topic=LIMITS,
     help="Time that running requests get after SIGTERM. [default: 30]",

@@ -21,7 +21,7 @@ from edgeformer.server.schema.thinking import thinking_budget
 from edgeformer.server.service.answers import Answers, Progress, unless_gone
 from edgeformer.server.service.config_of_body import configs, skips_special_tokens
 from edgeformer.server.service.generating import FINISH_REASONS, EventStream, keep_text, submit, usage
-from edgeformer.server.service.pictures import pictures_of
+from edgeformer.server.service.media import media_of
 from edgeformer.server.service.prompts import ChatPrompt, chat_prompt, check_length
 from edgeformer.server.service.records import Record
 from edgeformer.server.service.served import ServedModel
@@ -212,15 +212,15 @@ async def _prompt(request: Request, body: ChatBody, param: str) -> tuple[ServedM
     state = state_of(request)
     served = await state.models.use(body.model, record_of(request))
     model = served.require(CausalLM)
-    pictures = await state.in_thread(pictures_of, served, body.messages, state.options)
+    media = await state.in_thread(media_of, served, body.messages, state.options)
     try:
         prompt = await state.in_thread(chat_prompt, served, body)
     except RequestError as error:
         raise as_api_error(error, param_of(error) or param) from None
-    if not pictures.images:
+    if not media.media:
         return served, prompt
     most = min(served.context_length, state.options.max_prompt_tokens or served.context_length)
-    seen = await state.decode(pictures.seen, model, prompt.tokens, most)
+    seen = await state.decode(media.seen, model, prompt.tokens, most)
     return served, replace(prompt, tokens=seen.shown, seen=seen)
 
 

@@ -8,8 +8,8 @@ from edgeformer.errors import RequestError
 from edgeformer.runtime import DualEncoder, VisionEncoder
 from edgeformer.server.schema.api_errors import ApiError, as_api_error
 from edgeformer.server.schema.bodies import EmbeddingPart
+from edgeformer.server.service.media import picture_bytes
 from edgeformer.server.service.options import ServerOptions
-from edgeformer.server.service.pictures import picture_bytes
 from edgeformer.server.service.served import ServedModel
 
 MOST_INPUTS = 64

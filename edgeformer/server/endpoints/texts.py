@@ -17,7 +17,7 @@ from edgeformer.server.endpoints.picture_inputs import plain_texts, submit_input
 from edgeformer.server.schema.api_errors import ApiError, as_api_error
 from edgeformer.server.schema.bodies import DetokenizeBody, EmbeddingBody, TokenizeBody
 from edgeformer.server.service.answers import unless_gone
-from edgeformer.server.service.pictures import RequestPictures, pictures_of
+from edgeformer.server.service.media import RequestMedia, media_of
 from edgeformer.server.service.prompts import as_template_message, check_length, text_prompts
 from edgeformer.server.service.served import ServedModel
 from edgeformer.server.service.state import body_of, record_of, state_of
@@ -100,9 +100,9 @@ async def tokenize(request: Request) -> Response:
     served = await state.models.use(body.model, record_of(request))
     if (body.prompt is None) == (body.messages is None):
         raise ApiError(400, "give either prompt or messages.", param="prompt")
-    pictures = RequestPictures([], [])
+    media = RequestMedia()
     if body.messages is not None:
-        pictures = await state.in_thread(pictures_of, served, body.messages, state.options)
+        media = await state.in_thread(media_of, served, body.messages, state.options)
         messages = [as_template_message(message) for message in body.messages]
         encode = functools.partial(served.tokenizer.encode_chat, messages)
     else:
@@ -114,8 +114,8 @@ async def tokenize(request: Request) -> Response:
         tokens = await state.in_thread(functools.partial(encode, most_tokens=served.context_length))
     except RequestError as error:
         raise as_api_error(error, "prompt" if body.messages is None else "messages") from None
-    if pictures.images:
-        tokens = (await state.decode(pictures.seen, served.require(CausalLM), tokens, served.context_length)).shown
+    if media.media:
+        tokens = (await state.decode(media.seen, served.require(CausalLM), tokens, served.context_length)).shown
     return JSONResponse({"tokens": tokens, "count": len(tokens), "max_model_len": served.context_length})
 
 

@@ -42,8 +42,14 @@ class ModelBody(Body):
 TEXT_TYPES = ("text", "input_text", "output_text", "refusal")
 """Types of parts that are texts, by the routes of the API."""
 
-SHOWN_URL = 40
-"""Characters of a picture's URL that a log has."""
+SHOWN_DATA = 40
+"""Characters of a picture's URL, or of a recording, that a log has."""
+
+
+def _shortened(data: str, most: int = SHOWN_DATA) -> str:
+    """Return the beginning of a text, so that no log has a whole picture or recording."""
+    return data if len(data) <= most else f"{data[:most]}… ({len(data):,} characters)"
+
 
 FUNCTIONS = ("function",), "functions alone can be called, and the server runs no tools of its own"
 """Types of tools, and why there are no others."""
@@ -72,8 +78,24 @@ class PictureUrl(Body):
 
     @field_serializer("url")
     def _shorten(self, url: str) -> str:
-        """Return the beginning of a URL, so that no log has a whole picture."""
-        return url if len(url) <= SHOWN_URL else f"{url[:SHOWN_URL]}… ({len(url):,} characters)"
+        return _shortened(url)
+
+
+class InputAudio(Body):
+    """A recording: the bytes of a file in base64. format: of the file, whose own bytes decide."""
+
+    FIELDS = PARTS["part"]
+
+    data: str
+    format: str | None = Field(None, max_length=40)
+
+    @field_serializer("data")
+    def _shorten(self, data: str) -> str:
+        return _shortened(data)
+
+
+MEDIA_TYPES = ("image_url", "input_audio")
+"""Types of parts that are pictures and recordings, and the fields that have them."""
 
 
 class PictureOrText(Body):
@@ -94,16 +116,23 @@ class PictureOrText(Body):
 
     @model_validator(mode="after")
     def _check_content(self) -> Self:
-        wanted, other = ("image_url", "text") if self.type == "image_url" else ("text", "image_url")
-        if getattr(self, wanted) is None or getattr(self, other) is not None:
-            raise ValueError(f"a part of the type {self.type} has {wanted}, and no {other}")
+        given = [name for name in ("text", *MEDIA_TYPES) if getattr(self, name, None) is not None]
+        wanted = self.type if self.type in MEDIA_TYPES else "text"
+        if given != [wanted]:
+            others = next((name for name in given if name != wanted), "text" if wanted != "text" else "image_url")
+            raise ValueError(f"a part of the type {self.type} has {wanted}, and no {others}")
         return self
 
 
 class Part(PictureOrText):
-    """A part of a message's content: a text, or a picture for models that see."""
+    """A part of a message's content: a text, a picture for models that see, or a recording for models that hear."""
 
-    TYPES = (*TEXT_TYPES, "image_url"), "messages have parts that are texts, or pictures (image_url)"
+    TYPES = (
+        (*TEXT_TYPES, *MEDIA_TYPES),
+        "messages have parts that are texts, pictures (image_url) or recordings (input_audio)",
+    )
+
+    input_audio: InputAudio | None = None
 
 
 def _as_json_text(value: Any) -> Any:

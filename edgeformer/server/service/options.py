@@ -28,12 +28,15 @@ class ServerOptions:
             loopback where it listens there, and any elsewhere. This keeps web pages out that make a name of their own
             resolve to 127.0.0.1 (DNS rebinding).
         max_body_bytes: bytes of a request at most; more is answered with status 413. None for 4 MiB, and 32 MiB where
-            a model reads pictures.
+            a model reads pictures, or recordings beside text.
         max_prompt_tokens: tokens of a prompt at most; None for what the model's context has room for.
         default_max_tokens: new tokens of a request that names no limit; None for that of the runtime.
         max_pictures: pictures of a conversation at most.
         max_picture_bytes: bytes of a picture's file at most.
         max_picture_pixels: pixels of a picture at most; decoding takes 4 bytes for each.
+        max_recordings: recordings of a conversation at most.
+        max_recording_bytes: bytes of a recording's file at most.
+        max_recording_seconds: seconds of a recording at most; a file is decoded as far as that at 48 kHz.
         max_choices: the largest `n` of a request, and the most prompts in one.
         max_connections: open connections at most, within the files that the process may open; more get status 503.
         max_connections_per_address: of one address at most. A proxy before the server is one address.
@@ -60,6 +63,9 @@ class ServerOptions:
     max_pictures: int = 16
     max_picture_bytes: int = 20 << 20
     max_picture_pixels: int = 1 << 26
+    max_recordings: int = 16
+    max_recording_bytes: int = 20 << 20
+    max_recording_seconds: int = 600
     max_choices: int = 16
     max_connections: int = 1000
     max_connections_per_address: int = 500
@@ -77,7 +83,7 @@ class ServerOptions:
         at_least_one = (
             "max_body_bytes", "max_prompt_tokens", "default_max_tokens", "max_choices", "models_memory",
             "max_connections", "max_connections_per_address", "max_header_bytes", "max_pictures", "max_picture_bytes",
-            "max_picture_pixels",
+            "max_picture_pixels", "max_recordings", "max_recording_bytes", "max_recording_seconds",
         )  # fmt: skip
         for name in at_least_one:
             if getattr(self, name) is not None and getattr(self, name) < 1:

@@ -93,15 +93,19 @@ def _check_pointers(tools: Sequence[dict[str, Any]]) -> None:
             raise ApiError(400, message, param=f"tools.{index}.function.parameters")
 
 
+MEDIA = {"image_url": "image", "input_audio": "audio"}
+"""Types of parts of a chat template, by those of a request."""
+
+
 def as_template_message(message: ChatMessage) -> dict[str, Any]:
     """Return a message as chat templates read it, with objects for arguments in JSON."""
     role = "system" if message.role == "developer" else message.role
     content: Any = message.content
     if isinstance(content, list):
         content = [
-            {"type": "image"} if part.image_url is not None else {"type": "text", "text": part.text}
+            {"type": "text", "text": part.text} if part.type not in MEDIA else {"type": MEDIA[part.type]}
             for part in content
-            if part.text or part.image_url is not None or len(content) == 1
+            if part.text or part.type in MEDIA or len(content) == 1
         ]
     fields: dict[str, Any] = {"role": role} | ({} if content is None else {"content": content})
     if message.tool_calls:

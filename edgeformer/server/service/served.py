@@ -60,6 +60,11 @@ class ServedModel:
         return self.model.manifest.pictures is not None
 
     @property
+    def hears(self) -> bool:
+        """Whether it reads recordings beside text."""
+        return self.task == "audio-text-to-text"
+
+    @property
     def context_length(self) -> int:
         """Tokens of a prompt and its answer at most."""
         return self.model.manifest.context_length
@@ -102,7 +107,7 @@ class ServedModel:
 
     def require(self, *kinds: type[M]) -> M:
         """Return the model. Raises ApiError unless it is of one of these kinds, and reads text."""
-        if isinstance(self.model, Seq2SeqLM) and self.model.manifest.pictures is not None:
+        if self.model.manifest.transcribes_pictures:
             message = f"the model {self.name!r} writes the text of a picture, which no route of this server is for."
             raise ApiError(400, message, code="wrong_model", param="model")
         if isinstance(self.model, kinds) and not self.is_speech:
@@ -147,8 +152,10 @@ def _input_modalities(manifest: Manifest) -> list[str]:
     """Return what a model reads: text, image, audio."""
     if getattr(getattr(manifest.model, "encoder", None), "audio", None) is not None:
         return ["audio"]
-    images = [] if manifest.pictures is None else ["image"]
-    return images if manifest.task == "vision-encoder" else ["text", *images]
+    if manifest.task == "vision-encoder":
+        return ["image"]
+    sounds = ["audio"] if manifest.task == "audio-text-to-text" else []
+    return ["text", *(["image"] if manifest.pictures is not None else sounds)]
 
 
 class ServedModels:
@@ -174,9 +181,10 @@ class ServedModels:
         return [served.description for served in self]
 
     @property
-    def any_reads_pictures(self) -> bool:
-        """Whether one of the models reads pictures, those included that sleep."""
-        return any("image" in each.get("input_modalities", ()) for each in self.descriptions())
+    def any_reads_media(self) -> bool:
+        """Whether a model reads pictures, or recordings beside text, those included that sleep."""
+        read = [set(each.get("input_modalities", ())) for each in self.descriptions()]
+        return any("image" in each or {"text", "audio"} <= each for each in read)
 
     async def use(self, name: str | None, record: Record) -> ServedModel:
         """Return the model of a request, which has it until it has ended. Raises ApiError as `find`."""

@@ -22,8 +22,8 @@ _Result = TypeVar("_Result")
 BODY_BYTES = 4 << 20
 """Bytes of a request at most, where the options do not say."""
 
-BODY_BYTES_WITH_PICTURES = 32 << 20
-"""Bytes of a request at most of a server with a model that reads pictures."""
+BODY_BYTES_WITH_MEDIA = 32 << 20
+"""Bytes of a request at most of a server with a model that reads pictures, or recordings beside text."""
 
 TEXT_THREADS = 4
 """Threads that render templates and tokenize, so that a long prompt holds up no other request."""
@@ -50,7 +50,7 @@ class State:
     @property
     def max_body_bytes(self) -> int:
         """Bytes of a request at most."""
-        usual = BODY_BYTES_WITH_PICTURES if self.models.any_reads_pictures else BODY_BYTES
+        usual = BODY_BYTES_WITH_MEDIA if self.models.any_reads_media else BODY_BYTES
         return self.options.max_body_bytes or usual
 
     def cancel_running(self) -> None:
