@@ -170,7 +170,8 @@ def write(export: Export) -> None:
 def package(export: Export) -> Manifest:
     """Copy the files that belong to the model, and describe the bundle."""
     origin, model_spec, out = export.model.origin, export.model.model_spec, export.out
-    copy_files(export.plan.place, origin.folder, out.folder, pictures=origin.pictures is not None)
+    hears = model_spec.task == "audio-text-to-text"
+    copy_files(export.plan.place, origin.folder, out.folder, processors=hears or origin.pictures is not None)
     if origin.lower_case:
         lower_case(out.folder / "tokenizer.json")
     backend = origin.provenance.backend

@@ -9,7 +9,7 @@ pieces.py      an input as pieces of consecutive rows, and the rows of a piece
 row_groups.py  rows of a Parquet file by its row groups
 job.py         the record of a job, and what it has committed
 prompts.py     what the model is given for a row
-pictures.py    and its pictures
+media.py       and its pictures or recordings
 verbs.py       rows through a loaded bundle
 shards.py      a piece and its results as a Parquet or JSONL file
 attempts.py    rows that kill the process which runs them

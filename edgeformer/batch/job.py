@@ -15,7 +15,7 @@ from edgeformer.batch.options import BatchOptions, Verb
 from edgeformer.batch.storage import Folder, digest_of
 from edgeformer.errors import RequestError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 JOB = "_job/job.json"
 COMMITS = "_job/commits"
 
@@ -27,7 +27,8 @@ class Job:
     Attributes:
         bundle: SHA-256 of the bundle's manifest, which holds those of its files.
         column: that of the prompt; None with a template.
-        images: that of its pictures; None without pictures.
+        media: that of its pictures or recordings; None without these.
+        medium: what the bundle reads beside text, or instead of it: picture, recording, or None.
         threads: of one worker, on which sums may depend.
         files: of the input, with their hashes.
         columns: the input's, as `encode_schema` writes them.
@@ -36,7 +37,8 @@ class Job:
     bundle: str
     verb: Verb
     column: str | None
-    images: str | None
+    media: str | None
+    medium: str | None
     options: dict[str, Any]
     threads: int
     files: list[dict[str, Any]]

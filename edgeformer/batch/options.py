@@ -32,6 +32,7 @@ class BatchOptions:
         column: the one that holds the prompt; None for the verb's default.
         images: the column that holds the pictures of the prompt; None for `images` or `image`, if there is one and the
             bundle reads pictures.
+        sounds: the column that holds its recordings; None for `sounds`, `sound` or `audio`, likewise.
         template: a Jinja template over the columns of a row that gives the prompt instead.
         format: of the shards.
         shard_rows: rows of a shard at most.
@@ -48,6 +49,7 @@ class BatchOptions:
     verb: Verb | None = None
     column: str | None = None
     images: str | None = None
+    sounds: str | None = None
     template: str | None = None
     format: Format = "parquet"
     shard_rows: int = SHARD_ROWS

@@ -13,7 +13,7 @@ from edgeformer.errors import RequestError
 COLUMNS: dict[Verb, tuple[str, ...]] = {
     "generate": ("prompt", "text"),
     "chat": ("messages", "prompt", "text"),
-    "transcribe": ("path", "audio"),
+    "transcribe": ("path", "audio", "image"),
 }
 """Columns that hold the prompt where the job names none, the first that exists; of other verbs it is `text`."""
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from edgeformer.batch.bundles import bundle_hash, check_bundle, chunks
 from edgeformer.batch.job import Commit, Job, committed, open_job
+from edgeformer.batch.media import find_media, medium_of
 from edgeformer.batch.options import BatchOptions
-from edgeformer.batch.pictures import find_pictures
 from edgeformer.batch.pieces import Piece, Scan, read_rows, scan
 from edgeformer.batch.prompts import find_column, prompt_of
 from edgeformer.batch.shards import check_names, encode_schema, input_schema, output_fields
@@ -169,7 +169,8 @@ def _prepare(bundle: Path, input_url: str, options: BatchOptions) -> tuple[Job, 
         bundle=bundle_hash(bundle),
         verb=verb,
         column=column,
-        images=find_pictures(options, verb, manifest, schema.names),
+        media=find_media(options, verb, manifest, schema.names),
+        medium=None if (medium := medium_of(manifest)) is None else medium.name,
         options=options.to_json(),
         threads=options.threads or threads_for(weights),
         files=found.files,

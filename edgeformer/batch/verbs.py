@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from edgeformer.batch.media import MediaPrompt
 from edgeformer.batch.options import ENGINE_MEMORY, BatchOptions, Verb
-from edgeformer.batch.pictures import PicturePrompt
 from edgeformer.errors import EdgeformerError, RequestError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime import (
@@ -65,15 +65,16 @@ class Result:
 def choose_verb(manifest: Manifest, verb: Verb | None) -> Verb:
     """Return the verb of a job. Raises RequestError for one that the bundle's task cannot do."""
     speech = getattr(getattr(manifest.model, "encoder", None), "audio", None) is not None
-    if manifest.task == "vision-encoder" or manifest.transcribes_pictures:
+    if manifest.task == "vision-encoder":
         raise RequestError(
-            "a job reads texts or recordings, and this bundle reads pictures. Use edgeformer.runtime.load."
+            "a job reads texts, recordings and pictures with texts, and this bundle reads pictures alone. Use "
+            "edgeformer.runtime.load."
         )
     match manifest.task:
-        case "causal-lm" | "image-text-to-text":
+        case "causal-lm" | "image-text-to-text" | "audio-text-to-text":
             able: tuple[Verb, ...] = ("generate", "chat", "perplexity")
         case "seq2seq-lm":
-            able = ("transcribe",) if speech else ("translate", "generate")
+            able = ("transcribe",) if speech or manifest.transcribes_pictures else ("translate", "generate")
         case _:
             head = getattr(manifest.model, "head", None)
             kind = getattr(head, "kind", None)
@@ -127,8 +128,8 @@ class Runner:
         return [result for result in results if result is not None]
 
     def _generate(self, prompts: Sequence[Any], places: list[int], first_row: int) -> dict[int, Result]:
-        """Generate with the engine; rows with pictures a few at a time, so that memory holds no more of them."""
-        seeing = [place for place in places if isinstance(prompts[place], PicturePrompt)]
+        """Generate with the engine; rows with pictures or recordings a few at a time, for they take memory."""
+        seeing = [place for place in places if isinstance(prompts[place], MediaPrompt)]
         size = min(PICTURE_ROWS, self._options.max_rows)
         results = self._generate_together(prompts, [place for place in places if place not in set(seeing)], first_row)
         for start in range(0, len(seeing), size):
@@ -167,9 +168,9 @@ class Runner:
         model = self._model
         if not isinstance(model, CausalLM):
             return _text(prompt)
-        if isinstance(prompt, PicturePrompt):
+        if isinstance(prompt, MediaPrompt):
             shown = self._encode_chat(prompt.prompt) if self._verb == "chat" else _text(prompt.prompt)
-            assert isinstance(model, TowerTextLM), "`find_pictures` has checked it"
+            assert isinstance(model, TowerTextLM), "`with_media` has checked it"
             return model.see(shown, prompt.contents())
         if self._verb == "chat":
             return self._encode_chat(prompt)
@@ -268,8 +269,11 @@ class Runner:
         return [Result(output=score.perplexity, prompt_tokens=score.tokens + 1)]
 
     def _transcribe(self, recordings: list[Any]) -> list[Result]:
-        assert isinstance(self._model, Seq2SeqLM)
-        return [Result(output=self._model.transcribe(recordings[0], **self._generation))]
+        model, [source] = self._model, recordings
+        assert isinstance(model, Seq2SeqLM)
+        if isinstance(source, MediaPrompt):
+            return [_generated(model.generate(picture, **self._generation)) for picture in source.contents()[:1]]
+        return [Result(output=model.transcribe(source, **self._generation))]
 
     def _encode_source(self, prompt: Any) -> list[int]:
         model = self._model

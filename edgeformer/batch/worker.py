@@ -8,7 +8,7 @@ from typing import Any
 from edgeformer.batch.attempts import Attempts
 from edgeformer.batch.bundles import bundle_on_node
 from edgeformer.batch.job import JOB, Commit, Job, read_commit, shard_name, write_commit
-from edgeformer.batch.pictures import with_pictures
+from edgeformer.batch.media import MEDIA, with_media
 from edgeformer.batch.pieces import Piece, Row, read_rows
 from edgeformer.batch.prompts import prompt_of
 from edgeformer.batch.shards import decode_schema, misfit, output_fields, shard_bytes
@@ -90,7 +90,8 @@ class ShardWriter:
             problem = misfit(row, self._schema) if typed else None
             if problem is not None:
                 raise RequestError(f"{problem}.")
-            return with_pictures(self._prompt(row), row, self.job.images, self.job.verb, piece.paths[0])
+            job = self.job
+            return with_media(self._prompt(row), row, job.media, job.verb, piece.paths[0], MEDIA.get(job.medium or ""))
         except EdgeformerError as error:
             return error
 

@@ -13,18 +13,18 @@ from edgeformer.documents.json_document import read_object
 from edgeformer.manifest.deployment import MORE_TEMPLATES, Deployment
 from edgeformer.manifest.manifest import Manifest
 
-PICTURE_FILES = ("preprocessor_config.json", "processor_config.json")
-"""Files in which Hugging Face keeps the image processor."""
+PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
+"""Files in which Hugging Face keeps the processors of pictures and of sound."""
 
 
-def copy_files(deployment: Deployment, source: Path | None, folder: Path, pictures: bool = False) -> None:
+def copy_files(deployment: Deployment, source: Path | None, folder: Path, processors: bool = False) -> None:
     """Copy the files of a model's folder, if there is one, that the deployment has a use for, and named templates.
 
-    pictures: whether the model reads pictures, so that clients look for its image processor.
+    processors: whether the model reads pictures or sound, so that clients look for what prepares these.
     """
     if source is None:
         return
-    for name in (*deployment.copied_files, *(PICTURE_FILES if pictures else ())):
+    for name in (*deployment.copied_files, *(PROCESSOR_FILES if processors else ())):
         if (source / name).is_file():
             shutil.copyfile(source / name, folder / name)
     for path in sorted((source / MORE_TEMPLATES).glob("*.jinja")):

@@ -62,7 +62,7 @@ def test_a_column_has_paths_urls_and_lists(smolvlm_bundle, model, tmp_path, monk
     lines = [json.dumps({"prompt": prompt, "image": value}) for prompt, value, _ in rows]
     (tmp_path / "in" / "rows.jsonl").write_text("\n".join(lines))
     job, commits = run(smolvlm_bundle, tmp_path / "in" / "rows.jsonl", tmp_path / "out", **OPTIONS)
-    assert job.images == "image" and commits[0].errors == 4
+    assert job.media == "image" and commits[0].errors == 4
     for (prompt, _, pictures), found in zip(rows, read_parquet(tmp_path / "out"), strict=True):
         if pictures is None:
             assert found["output"] is None and len(found["error"]) > 20
@@ -117,4 +117,4 @@ def test_what_reads_no_pictures_says_so(smolvlm_bundle, llama, tmp_path):
     with pytest.raises(RequestError, match="the input has no column 'picture'; it has 'text', 'image'"):
         run(smolvlm_bundle, tmp_path / "rows.jsonl", tmp_path / "out", images="picture")
     job, commits = run(llama, tmp_path / "rows.jsonl", tmp_path / "out", **OPTIONS)
-    assert job.images is None and commits[0].errors == 0
+    assert job.media is None and commits[0].errors == 0

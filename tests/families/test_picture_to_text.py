@@ -17,7 +17,9 @@ from picture_text_rows import tokenizer
 from PIL import Image
 from slow_rows import slow_unless
 
-from edgeformer.batch.verbs import choose_verb
+from edgeformer.batch import BatchOptions
+from edgeformer.batch.media import MEDIA, medium_of, with_media
+from edgeformer.batch.verbs import Runner, choose_verb
 from edgeformer.checkpoints.source import open_source
 from edgeformer.cli.main import cli
 from edgeformer.config import LearnedPositions
@@ -253,10 +255,21 @@ def test_other_halves_are_refused(models, half, fields, message):
         read_model_config(data | {half: data[half] | fields})
 
 
-def test_texts_are_no_paths_of_pictures_elsewhere(bundles):
-    """Neither the server nor a job gives it a text, which it would read as the path of a file."""
+def test_the_server_gives_it_no_text(bundles):
+    """It would read a text as the path of a file."""
     model = load(bundles("vit"), "cpu", 1)
     with pytest.raises(ApiError, match="writes the text of a picture, which no route of this server is for"):
         ServedModel("trocr", model, engine=None).require(type(model))
-    with pytest.raises(RequestError, match="a job reads texts or recordings"):
-        choose_verb(model.manifest, None)
+
+
+def test_a_job_transcribes_pictures(bundles, tmp_path):
+    model = load(bundles("vit"), "cpu", 1)
+    assert choose_verb(model.manifest, None) == "transcribe" and medium_of(model.manifest) is MEDIA["picture"]
+    with pytest.raises(RequestError, match="cannot translate; it can transcribe"):
+        choose_verb(model.manifest, "translate")
+    Image.fromarray(PICTURES[0]).save(tmp_path / "a.png")
+    places = [(name, {}, None, "transcribe", f"{tmp_path}/rows.jsonl", MEDIA["picture"]) for name in ("a.png", "b.png")]
+    rows = [with_media(*each) for each in places]
+    found = Runner(model, "transcribe", BatchOptions(generation=OPTIONS)).run(rows, 0)
+    assert found[0].output == model.generate(PICTURES[0], **OPTIONS).text
+    assert "the picture" in found[1].error and "b.png cannot be read" in found[1].error

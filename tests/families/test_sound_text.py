@@ -316,6 +316,13 @@ def test_unknown_fields_of_sound_are_refused(models, tmp_path, case, file, field
     assert "--text-only" in str(refused.value) and not (tmp_path / "bundle").exists()
 
 
+def test_clients_find_what_prepares_sound(models, bundles):
+    names = ("preprocessor_config.json", "processor_config.json")
+    for case, found in ((VOXTRAL, names[:1]), (QWEN, names)):
+        source, bundle = models(*case).folder, bundles(*case)
+        assert all((bundle / name).read_bytes() == (source / name).read_bytes() for name in found)
+
+
 def test_the_text_model_is_exported_alone(models, bundles, tmp_path, voxtral):
     export_model(models(*VOXTRAL).folder, tmp_path / "text", text_only=True, verify=None)
     text = load(tmp_path / "text", "cpu", 1)

@@ -53,6 +53,7 @@ OF_ONE_REQUEST = ("num_assistant_tokens", "prompt_lookup_num_tokens", "max_match
 )
 @option("--column", metavar="NAME", topic=ROWS, help="Column of the prompt. [default: prompt, messages, path or text]")
 @option("--images", metavar="NAME", topic=ROWS, help="Column of the prompt's pictures. [default: images or image]")
+@option("--sounds", metavar="NAME", topic=ROWS, help="Column of its recordings. [default: sounds, sound or audio]")
 @option("--template", metavar="FILE|JINJA", topic=ROWS, help="Make the prompt from the row's columns instead.")
 @option("--prefix", metavar="TEXT", topic=ROWS, help="Put this before the names of the new columns.")
 @length_options
