@@ -68,6 +68,31 @@ SLOW = {
 """Why the faults of a table, or of a file, may be planted by slow tests."""
 
 
+OF_PICTURES = {
+    "height and width swapped": ("PIXEL_FAULTS", "GRID_FAULTS", "EDGE_FAULTS", "CODE_FAULTS", "RUNTIME_FAULTS"),
+    "order of merged patches": ("CODE_FAULTS", "test_an_export_refuses_patches_in_another_order"),
+    "a causal block": ("BLOCK_FAULTS", "MODULE_FAULTS"),
+    "deepstack a layer late": ("CODE_FAULTS",),
+    "delta 0": ("RUNTIME_FAULTS",),
+    "blue for red": ("PIXEL_FAULTS", "GRID_FAULTS"),
+    "mean for deviation": ("test_an_export_refuses_mean_for_deviation",),
+    "order of tiles": ("PIXEL_FAULTS", "PACKING_FAULTS"),
+    "corners on corners": ("MODULE_FAULTS", "CODE_FAULTS"),
+    "no thumbnail": ("PIXEL_FAULTS",),
+    "rows of the placeholder": ("MODULE_FAULTS",),
+}
+"""The tables, or the test, that plant a fault of what models see: each has an entry of a name below."""
+
+NAMES_OF_PICTURES = {
+    "height and width swapped": ("height and width",),
+    "order of merged patches": ("states of a square",),
+    "a causal block": ("causal",),
+    "corners on corners": ("corners",),
+    "order of tiles": ("order of tiles", "tiles one after the other"),
+}
+"""Words of the entries, where they are not those of the fault."""
+
+
 def module(folder, name):
     if str(TESTS / folder) not in sys.path:
         sys.path.insert(0, str(TESTS / folder))
@@ -128,3 +153,15 @@ def test_a_fault_that_nobody_plants_would_be_seen():
 
     assert planted(test) == {"a": True, "b": False}
     assert planted(pytest.mark.slow(test)) == {"a": False, "b": False}
+
+
+@pytest.mark.parametrize("fault", OF_PICTURES)
+def test_every_fault_of_what_models_see_is_planted(fault):
+    tables = module("families", "test_picture_text")
+    for place in OF_PICTURES[fault]:
+        found = getattr(tables, place)
+        entries = (
+            [str(each[-1] if isinstance(each, tuple) else each) for each in found] if isinstance(found, dict) else []
+        )
+        words = NAMES_OF_PICTURES.get(fault, (fault,))
+        assert callable(found) or any(word in entry for entry in entries for word in words), place
