@@ -19,7 +19,7 @@ VERBS: tuple[Verb, ...] = ("generate", "chat")
 
 @dataclass(frozen=True)
 class Medium:
-    """What a model reads beside text.
+    """A kind of thing that a model reads beside text.
 
     Attributes:
         name: of one, in errors.
@@ -49,7 +49,7 @@ MEDIA = {
         types=("audio", "audio_url", "input_audio"), fields=("audio_url", "input_audio", "audio", *OF_ALL),
     ),
 }  # fmt: skip
-"""What models read beside text, by its name."""
+"""Kinds of things that models read beside text, by name."""
 
 
 def medium_of(manifest: Manifest) -> Medium | None:
