@@ -71,7 +71,7 @@ def _quantization(options: ExportOptions, proposal: Proposal, precision: Precisi
         asked = _proposed(proposal, asked)
     if precision not in DEFAULTS and asked != NO_OVERRIDES:
         raise ExportError(
-            "a quantization config and its overrides (--block, --asymmetric, --rounding, --activations, "
+            "a quantization config and its overrides (--block, --asymmetric, --rounding, --scales, --activations, "
             f"--head-precision, --keep) are for {' and '.join(DEFAULTS)}, and the precision is {precision}. Leave them "
             "out, or choose one of these precisions."
         )

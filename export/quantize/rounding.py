@@ -4,6 +4,7 @@
 
 so that scale · (integer − zero point) is near the weight. N are outputs, B blocks, L inputs per block. The zero point
 of a symmetric format is the middle of the range. A block of zeros has the scale 0 and integers equal to its zero point.
+Scales that are stored in float16 are rounded to it first, so that the integers are those of the stored scales.
 """
 
 from collections.abc import Sequence
@@ -50,12 +51,17 @@ def ranges_of_least_cost(blocks: Tensor, costs: Tensor, form: WeightFormat) -> t
     scales, zeros = _range(low * power, high * power, form)
     least, best = torch.full_like(scales, torch.inf), scales
     for fraction in SEARCHED:
-        tried = scales * fraction
+        tried = _as_stored(scales * fraction, power, form)
         errors = blocks - _steps(blocks, _inverse(tried), zeros, form) * tried[..., None]
         cost = (errors.square_() * costs).sum(-1)
         best = torch.where(cost < least, tried, best)
         least = torch.minimum(least, cost)
     return best / power, zeros.to(torch.uint8)
+
+
+def _as_stored(scales: Tensor, power: Tensor, form: WeightFormat) -> Tensor:
+    """Return scales [N, B] of blocks that are multiplied by `power`, rounded to the type in which they are stored."""
+    return scales if form.scales == "fp32" else (scales / power).half().float() * power
 
 
 def concatenate(parts: Sequence[QuantizedBlocks]) -> QuantizedBlocks:
@@ -71,7 +77,9 @@ def _round(blocks: Tensor, form: WeightFormat) -> QuantizedBlocks:
     scales, zeros = _range(low * power, high * power, form)
     if form.rounding == "mse":
         inverse, scales = _search(blocks, _inverse(scales), zeros, form)
+        scales = _as_stored(scales, power, form)
     else:
+        scales = _as_stored(scales, power, form)
         inverse = _inverse(scales)
     integers = _steps(blocks, inverse, zeros, form).add_(zeros[..., None])
     return QuantizedBlocks(integers.to(torch.uint8), scales / power, zeros.to(torch.uint8))

@@ -718,10 +718,11 @@ def test_scales_of_few_digits_are_held_to_those_that_they_have(dtype, factor):
     scales, zeros = ranges_of_least_cost(blocks_of(weights, form), torch.ones(SIZE // 32, 32), form)
     half = scales.to(dtype)
     assert ((half.float() - scales) / scales).abs().max() > RANGE_LIMIT, "the case"
-    assert _Grid(weights, half, zeros.float(), form).range() <= RANGE_LIMIT
-    assert _Grid(weights, scales, zeros.float(), form).range() <= RANGE_LIMIT
-    assert _Grid(weights, half.float(), zeros.float(), form).range() > RANGE_LIMIT  # as float32 they are wrong
-    assert _Grid(weights, 2 * half, zeros.float(), form).range() > RANGE_LIMIT
+    half, zeros = half.float(), zeros.float()
+    assert _Grid(weights, half, zeros, form, dtype).range() <= RANGE_LIMIT
+    assert _Grid(weights, scales, zeros, form, torch.float32).range() <= RANGE_LIMIT
+    assert _Grid(weights, half, zeros, form, torch.float32).range() > RANGE_LIMIT  # as float32 they are wrong
+    assert _Grid(weights, 2 * half, zeros, form, dtype).range() > RANGE_LIMIT
 
 
 def test_weights_of_another_seed_are_found(bundles, make_llama):

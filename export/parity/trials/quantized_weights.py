@@ -47,7 +47,7 @@ def judge_weights(original: Mapping[str, Tensor], stored: StoredWeights) -> list
                 errors.append((_block_error(rows, others, form), name))
             continue
         weight, rounded = (stored.output_rows(name, each[name].float()) for each in (original, stored))
-        grid = _Grid(weight, *stored.steps(name), form)
+        grid = _Grid(weight, *stored.steps(name), form, stored.scale_dtype(name))
         distances.append((grid.distance(rounded), name))
         ranges.append((grid.range(), name))
         if not form.symmetric:
@@ -133,12 +133,15 @@ def _difference(original: Tensor, stored: Tensor) -> float:
 
 
 class _Grid:
-    """The numbers that the blocks of a weight [N, K] can be stored as, given their scales and zero points [N, B]."""
+    """The numbers that the blocks of a weight [N, K] can be stored as, given their scales and zero points [N, B].
 
-    def __init__(self, weight: Tensor, scales: Tensor, zeros: Tensor, form: WeightFormat):
+    scale_dtype: the type in which the scales are stored.
+    """
+
+    def __init__(self, weight: Tensor, scales: Tensor, zeros: Tensor, form: WeightFormat, scale_dtype: torch.dtype):
         self._blocks = weight.unflatten(1, (scales.shape[1], -1))
-        self._scales, self._zeros, self._form = scales.float()[..., None], zeros[..., None], form
-        stored = torch.finfo(scales.dtype)
+        self._scales, self._zeros, self._form = scales[..., None], zeros[..., None], form
+        stored = torch.finfo(scale_dtype)
         self._rounding = self._scales.abs().clamp(min=stored.smallest_normal) * stored.eps / 2
 
     def _steps(self, blocks: Tensor) -> Tensor:

@@ -1,0 +1,1 @@
+"""What quantization costs a model: the exports that are measured, and how."""
