@@ -263,6 +263,12 @@ def _check_ort_format(plan: ExportPlan) -> None:
             "as they are, so the widening would happen at every step. Choose the precision int4, int8 or fp32 for the "
             f"deployment {plan.deployment}."
         )
+    if plan.place.ort_format and plan.quantization is not None and plan.quantization.half_scales:
+        # Worse than slow: onnxruntime 1.31 prepacks products whose scales are no constants, and computes zeros.
+        raise ExportError(
+            "float16 scales are widened to float32 when a graph is loaded, and files in ORT format are loaded as they "
+            f"are. Leave scales out for the deployment {plan.deployment}."
+        )
 
 
 def _check_adapters(plan: ExportPlan, config: ModelConfig | None) -> None:

@@ -179,6 +179,11 @@ class Quantization:
         return any(rule.format is not None and rule.format.block is None for rule in self.rules)
 
     @property
+    def half_scales(self) -> bool:
+        """Whether any rule has float16 scales."""
+        return any(rule.format is not None and rule.format.scales == "fp16" for rule in self.rules)
+
+    @property
     def needs_calibration(self) -> bool:
         """Whether any rule needs a calibration text."""
         return any(rule.format is not None and rule.format.reads_calibration for rule in self.rules)

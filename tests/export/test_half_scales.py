@@ -11,7 +11,7 @@ import torch
 from onnx import TensorProto
 from test_calibration import DOWN, correlated, gram, matrix
 
-from edgeformer.errors import ConfigError
+from edgeformer.errors import ConfigError, ExportError
 from edgeformer.export import export_model
 from edgeformer.export.bundle.stored_weights import StoredWeights
 from edgeformer.export.importers.opened_bundle import open_subject
@@ -127,6 +127,18 @@ def test_scales_that_are_off_are_found(bundles, checkpoint, tmp_path, fault):
     numbers[:] = fault(np.array(numbers))
     numbers.flush()
     assert failed() == {"weights: block error"}
+
+
+def test_files_in_ort_format_have_wide_scales(checkpoint, tmp_path):
+    """Nothing would fold their casts, and onnxruntime computes zeros where scales are no constants."""
+    with pytest.raises(ExportError, match="float16 scales are widened .* Leave scales out for the deployment mobile"):
+        export_model(checkpoint, tmp_path / "bundle", precision="int4", deployment="mobile",
+                     quantization=QuantizationOverrides(scales="fp16"))  # fmt: skip
+    texts = [np.random.default_rng(0).integers(0, 90, 60)]
+    sized = export_model(checkpoint, tmp_path / "bundle", bits=6.0, deployment="mobile", calibration=texts, verify=None)
+    assert {each.quantized.scales for each in sized.manifest.weights.values() if each.quantized} == {"fp32"}
+    whole = export_model(checkpoint, tmp_path / "other", bits=6.0, calibration=texts, verify=None)
+    assert {each.quantized.scales for each in whole.manifest.weights.values() if each.quantized} == {"fp16"}
 
 
 def test_one_scale_for_each_output_stays_wide():
