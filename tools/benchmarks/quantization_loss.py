@@ -121,7 +121,7 @@ def peer_losses(
     """
     peer, checkpoint = PEERS[name], source.folder.resolve()
     for precision, row in rows_of(name).items():
-        if precision != "fp32" and (row in known or not asked_for(row, only)):
+        if row in known or not (precision == "fp32" or asked_for(row, only)):
             continue
         folder = work / name.replace(" ", "-") / precision
         if peer.converts:
