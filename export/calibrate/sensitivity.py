@@ -250,11 +250,14 @@ class _Errors:
         group = self._add(read.group, layer.name, rows)
         change = crude_change(rows, layer.name)
         group.crude += _power(change, read.gram)
+        of_inputs = {block: _power(rows, rounding) for block, rounding in read.rounding.items()}
+        errors: dict[WeightFormat, float] = {}  # formats that differ in blocks which do not divide the inputs are one
         for form in FORMATS:
             fitted = group.fitted(layer.name, form)
             assert fitted.block is not None
-            error = expected_error(rows, read.costs, fitted) + _power(rows, read.rounding[fitted.block])
-            group.errors[form] = group.errors.get(form, 0.0) + error
+            if fitted not in errors:
+                errors[fitted] = expected_error(rows, read.costs, fitted) + of_inputs[fitted.block]
+            group.errors[form] = group.errors.get(form, 0.0) + errors[fitted]
 
     def gather(self, layer: Layer, token_ids: Tensor) -> None:
         """Add a table of embeddings that no head shares, given token ids [B, S]."""
