@@ -1,1 +1,1 @@
-"""What quantization costs a model: the exports that are measured, and how."""
+"""The exports whose quantization loss is measured, and how it is measured."""
