@@ -65,7 +65,7 @@ from benchmarks.environment import environment
 from benchmarks.peers.plot import draw_sizes
 from benchmarks.peers.process import convert, read_texts
 from benchmarks.peers.registry import OURS, PEERS
-from benchmarks.quality.configs import CONFIGS, calibrated, sized, twin_of, write_rounded
+from benchmarks.quality.configs import CONFIGS, Options, calibrated, sized, twin_of, write_rounded
 from benchmarks.quality.losses import Loss, Text, compare, keep_logits, logits_of, perplexity_of, read_logits
 
 LENGTH, PIECES = 512, 40
@@ -237,7 +237,7 @@ def main(
         raise click.UsageError(f"{OURS} is always measured; it cannot be a --peer.")
     configs = [name for name in CONFIGS if asked_for(name, only)]
     rows = [row for name in python_of for row in rows_of(name).values()]
-    targets = {f"target size {size}": {"target_size": size} for size in sizes}
+    targets: dict[str, Options] = {f"target size {size}": {"target_size": size} for size in sizes}
     targets |= {f"{each:g} bits per weight": {"bits": each} for each in bits}
     if not configs and not gguf and not targets and not any(asked_for(name, only) for name in rows):
         raise click.ClickException(f"no row matches --only; the rows are: {'; '.join([*CONFIGS, *rows])}")
