@@ -71,7 +71,7 @@ def _quantization(options: ExportOptions, proposal: Proposal, precision: Precisi
         asked = _proposed(proposal, asked)
     if precision not in DEFAULTS and asked != NO_OVERRIDES:
         raise ExportError(
-            "a quantization config and its overrides (--block, --asymmetric, --rounding, --activations, "
+            "a quantization config and its overrides (--block, --asymmetric, --rounding, --scales, --activations, "
             f"--head-precision, --keep) are for {' and '.join(DEFAULTS)}, and the precision is {precision}. Leave them "
             "out, or choose one of these precisions."
         )
@@ -262,6 +262,12 @@ def _check_ort_format(plan: ExportPlan) -> None:
             f"{plan.precision} weights are widened to float32 when a graph is loaded. Files in ORT format are loaded "
             "as they are, so the widening would happen at every step. Choose the precision int4, int8 or fp32 for the "
             f"deployment {plan.deployment}."
+        )
+    if plan.place.ort_format and plan.quantization is not None and plan.quantization.half_scales:
+        # Worse than slow: onnxruntime 1.31 prepacks products whose scales are no constants, and computes zeros.
+        raise ExportError(
+            "float16 scales are widened to float32 when a graph is loaded, and files in ORT format are loaded as they "
+            f"are. Leave scales out for the deployment {plan.deployment}."
         )
 
 

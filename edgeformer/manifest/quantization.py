@@ -19,6 +19,9 @@ from edgeformer.errors import ConfigError
 
 Bits = Literal[4, 8]
 Rounding = Literal["nearest", "mse", "gptq"]
+Scales = Literal["fp32", "fp16"]
+"""Data type in which scales are stored, for a CPU; a graph that computes in half precision has scales of that type."""
+SCALE_BYTES: dict[Scales, int] = {"fp32": 4, "fp16": 2}
 Activations = Literal["block", "per_token"]
 """Inputs of a product that share an activation scale: those that a block of weights reads, or all of a token."""
 BLOCKS = (16, 32, 64, 128, 256)
@@ -51,16 +54,24 @@ class WeightFormat:
     with such a matrix quantize their inputs to int8 with one scale per token.
     rounding: `nearest` takes the scale from the largest weight of a block. `mse` searches the scale and integers of
     least squared error. `gptq` minimizes the error of the products on the inputs of a calibration text.
+    scales: their data type. Weights are rounded to steps of the stored scale.
     """
 
     bits: Bits
     block: int | None
     symmetric: bool = True
     rounding: Rounding = "nearest"
+    scales: Scales = "fp32"
 
     def __post_init__(self) -> None:
         per_channel = self.block is None and self.bits == 8 and self.symmetric
-        for name, choices in (("bits", get_args(Bits)), ("block", BLOCKS), ("rounding", get_args(Rounding))):
+        check(self.block is not None or self.scales == "fp32", self, "scales", "fp32 for one scale per output")
+        for name, choices in (
+            ("bits", get_args(Bits)),
+            ("block", BLOCKS),
+            ("rounding", get_args(Rounding)),
+            ("scales", get_args(Scales)),
+        ):
             allowed = getattr(self, name) in choices or (name == "block" and per_channel)
             check(allowed, self, name, f"one of {', '.join(map(str, choices))}")
 
@@ -85,15 +96,20 @@ class WeightFormat:
         blocks = [block for block in BLOCKS if block <= self.block and inputs % block == 0]
         return replace(self, block=blocks[-1]) if blocks else None
 
-    def bytes_of(self, outputs: int, inputs: int) -> int:
-        """Return the bytes of a weight [outputs, inputs], with float32 scales."""
+    def part_bytes(self, outputs: int, inputs: int) -> tuple[int, int, int]:
+        """Return the bytes of the integers, the scales and the zero points of a weight [outputs, inputs]."""
         blocks = inputs // (self.block or inputs)
         zeros = 0 if self.symmetric else -(-blocks * self.bits // 8)
-        return outputs * (inputs * self.bits // 8 + 4 * blocks + zeros)
+        return outputs * (inputs * self.bits // 8), outputs * blocks * SCALE_BYTES[self.scales], outputs * zeros
+
+    def bytes_of(self, outputs: int, inputs: int) -> int:
+        """Return the bytes of a weight [outputs, inputs]."""
+        return sum(self.part_bytes(outputs, inputs))
 
     def __str__(self) -> str:
         extras = [] if self.symmetric else ["asymmetric"]
         extras += [self.rounding] if self.rounding != "nearest" else []
+        extras += ["float16 scales"] if self.scales == "fp16" else []
         where = "per channel" if self.block is None else f"in blocks of {self.block}"
         return ", ".join([f"int{self.bits} {where}", *extras])
 
@@ -163,6 +179,11 @@ class Quantization:
         return any(rule.format is not None and rule.format.block is None for rule in self.rules)
 
     @property
+    def half_scales(self) -> bool:
+        """Whether any rule has float16 scales."""
+        return any(rule.format is not None and rule.format.scales == "fp16" for rule in self.rules)
+
+    @property
     def needs_calibration(self) -> bool:
         """Whether any rule needs a calibration text."""
         return any(rule.format is not None and rule.format.reads_calibration for rule in self.rules)
@@ -218,6 +239,10 @@ class QuantizationOverrides:
     rounding: Rounding | None = option(
         None, "How weights are rounded.", unset="mse for int4, nearest for int8; gptq with a calibration text", cli=True
     )
+    scales: Scales | None = option(
+        None, "Data type of stored scales, on the CPU; fp16 saves half a bit of a weight in blocks of 32.",
+        unset="fp32; fp16 with a target size", cli=True,
+    )  # fmt: skip
     activations: Activations | None = option(
         None, "Dynamic quantization of activations with int8 weights; per token is faster for encoders.", unset="block",
         cli=True,
@@ -265,7 +290,7 @@ def make_quantization(
         rules += [(pattern, head) for pattern in VOCABULARY]
     if per_token:
         assert chosen is not None
-        per_channel = replace(chosen, block=None)
+        per_channel = replace(chosen, block=None, scales="fp32")
         if not everywhere:
             rules += [*((pattern, per_channel) for pattern in CROSS_ATTENTION_KEYS_VALUES), (DECODER_MATRICES, chosen)]
         rules.append((MATRICES, per_channel))
@@ -288,4 +313,5 @@ def _weight_format(precision: str, overrides: QuantizationOverrides, calibrated:
         block=form.block if overrides.block is None else overrides.block,
         symmetric=form.symmetric if overrides.symmetric is None else overrides.symmetric,
         rounding=rounding or form.rounding,
+        scales=overrides.scales or form.scales,
     )

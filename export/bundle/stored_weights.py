@@ -139,7 +139,7 @@ class StoredWeights(LazyWeights):
         return value if stored.transposed == stored.columns else value.t()
 
     def steps(self, parameter: str) -> tuple[Tensor, Tensor]:
-        """Return scales as stored and zero points float32 of a quantized parameter: [N, B] each, B blocks a row."""
+        """Return scales and zero points, float32, of a quantized parameter: [N, B] each, B blocks a row."""
         name, stored = self._place[parameter]
         parts, form = self._parts(name, stored), stored.quantized
         assert form is not None and stored.transposed == stored.columns
@@ -176,7 +176,8 @@ class StoredWeights(LazyWeights):
         """
         assert stored.quantized is not None
         matrix = name.removesuffix(".flat").removesuffix(".integers")
-        scales = unscaled(self._read(f"{matrix}.scales", part), stored.scaled, 0)
+        # In float32: another rounding of float16 scales, by the factor, would make other weights of them.
+        scales = unscaled(self._read(f"{matrix}.scales", part).float(), stored.scaled, 0)
         parts = {"integers": self._read(name, part), "scales": scales}
         if not stored.quantized.symmetric:
             parts["zero_points"] = self._read(f"{matrix}.zero_points", part)

@@ -44,8 +44,12 @@ from edgeformer.export.reference.quantized_activations import fake_quantize_acti
 from edgeformer.export.reference.reference import Reference
 from edgeformer.manifest.quantization import WeightFormat
 
-FORMATS = tuple(WeightFormat(bits=bits, block=block, rounding="gptq") for bits in (4, 8) for block in (128, 64, 32))
-"""Formats that a matrix may have, where their blocks divide its inputs."""
+FORMATS = tuple(
+    WeightFormat(bits=bits, block=block, symmetric=symmetric, rounding="gptq", scales="fp16")
+    for bits, symmetric in ((4, True), (4, False), (8, True))
+    for block in (128, 64, 32)
+)
+"""Formats that a matrix may have, where their blocks divide its inputs. Zero points gain nothing in 8 bits."""
 CRUDE = WeightFormat(bits=4, block=128, rounding="gptq").without_calibration()
 """The rounding whose divergence is measured: coarse, so that float32 does not hide it."""
 SAMPLES, LENGTH = 2, 256
@@ -81,9 +85,7 @@ class Group:
         """Return the bytes that the group takes in a format. stored: returns those that a tensor takes in a file."""
         total = 0
         for name, (outputs, inputs) in zip(self.names, self.sizes, strict=True):
-            fitted = self.fitted(name, form)
-            scales = 4 * outputs * (inputs // (fitted.block or inputs))
-            total += stored(fitted.bytes_of(outputs, inputs) - scales) + stored(scales)
+            total += sum(map(stored, self.fitted(name, form).part_bytes(outputs, inputs)))
         return total
 
 
@@ -248,11 +250,14 @@ class _Errors:
         group = self._add(read.group, layer.name, rows)
         change = crude_change(rows, layer.name)
         group.crude += _power(change, read.gram)
+        of_inputs = {block: _power(rows, rounding) for block, rounding in read.rounding.items()}
+        errors: dict[WeightFormat, float] = {}  # formats that differ in blocks which do not divide the inputs are one
         for form in FORMATS:
             fitted = group.fitted(layer.name, form)
             assert fitted.block is not None
-            error = expected_error(rows, read.costs, fitted) + _power(rows, read.rounding[fitted.block])
-            group.errors[form] = group.errors.get(form, 0.0) + error
+            if fitted not in errors:
+                errors[fitted] = expected_error(rows, read.costs, fitted) + of_inputs[fitted.block]
+            group.errors[form] = group.errors.get(form, 0.0) + errors[fitted]
 
     def gather(self, layer: Layer, token_ids: Tensor) -> None:
         """Add a table of embeddings that no head shares, given token ids [B, S]."""

@@ -12,7 +12,7 @@ from edgeformer.export.graph.tensors import stored_bytes
 from edgeformer.export.lower import GraphJob
 from edgeformer.export.progress import Progress
 from edgeformer.export.quantize.budget import Choice, choose
-from edgeformer.manifest.quantization import MATRICES, QuantizationRule
+from edgeformer.manifest.quantization import MATRICES, QuantizationRule, Scales, WeightFormat
 from edgeformer.options.target_size import TargetSize
 
 
@@ -27,9 +27,9 @@ def with_target_formats(
     groups = measure_groups(job, text, kept, progress)
     if not groups:
         raise ExportError("the calibration text reaches no matrix to choose a format for. Leave the target size out.")
-    options = [
-        [Choice(form, group.bytes_of(form, _stored(target)), group.loss(form)) for form in FORMATS] for group in groups
-    ]
+    # Files in ORT format are loaded as they are, without what widens float16 scales.
+    scales: Scales = "fp32" if job.plan.place.ort_format else "fp16"
+    options = [[_choice(group, form, scales, target) for form in FORMATS] for group in groups]
     fixed = 0 if target.bytes is None else _other_bytes(job, groups)
     weights = sum(outputs * inputs for group in groups for outputs, inputs in group.sizes)
     in_words = _words(target, fixed, weights)
@@ -44,6 +44,11 @@ def with_target_formats(
     last = [rule for rule in quantization.rules if rule.pattern == MATRICES]
     own = [QuantizationRule(pattern=name, format=form) for name, form in rules]
     return replace(job, plan=replace(job.plan, quantization=replace(quantization, rules=(*before, *own, *last))))
+
+
+def _choice(group: Group, form: WeightFormat, scales: Scales, target: TargetSize) -> Choice:
+    stored = replace(form, scales=scales)
+    return Choice(stored, group.bytes_of(stored, _stored(target)), group.loss(form))
 
 
 def _stored(target: TargetSize) -> Callable[[int], int]:

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from edgeformer.export.graph.editing import same_type
+from edgeformer.export.graph.editing import add_initializer, remove_initializer, same_type
 from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.graph.provenance import NodeOrigin, origin_of
+from edgeformer.export.graph.tensors import StreamedTensor
 
 Outputs = Sequence[ir.Value]
 """The values that take the places of a node's outputs, in order."""
@@ -84,3 +85,14 @@ def replace_each(
         emit = NodeBuilder.replacing(node, creator)
         replace_node(node, emit, make(emit, node))
     return report
+
+
+def store_narrower(model: ir.Model, weight: ir.Value, stored: StreamedTensor) -> ir.Node:
+    """Store a float32 weight as a tensor of a narrower type; return the cast that its readers read now."""
+    remove_initializer(model, weight)
+    emit = NodeBuilder(stored.name or "")
+    widened = emit("Cast", add_initializer(model, stored), to=ir.DataType.FLOAT)
+    widened.dtype, widened.shape = ir.DataType.FLOAT, stored.shape
+    ir.convenience.replace_all_uses_with(weight, widened)
+    model.graph.insert_before(model.graph[0], emit.nodes)
+    return emit.nodes[0]

@@ -29,6 +29,7 @@ from edgeformer.export.lower.widen_bfloat16 import widen_bfloat16
 from edgeformer.export.passes import (
     canonicalize,
     expected_changes,
+    half_scales,
     make_optional,
     optional_logits,
     quantize_weights,
@@ -118,6 +119,8 @@ def lower(model: ir.Model, lowering: LoweringOptions, expected: Mapping[str, int
     rules = [rule(model, lowering) for rule in op_set.RULES]
     rest = keep_as_functions if lowering.functions else decompose_all
     rules.append(rest(model, lowering.cache_form))
+    if (report := half_scales(model)).changed:
+        passes.append(report)
     if lowering.rules.widens_bfloat16:
         passes += [report for report in [widen_bfloat16(model)] if report.changed]
     _clean_up(model)

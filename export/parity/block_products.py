@@ -58,7 +58,7 @@ class BlockProducts:
 
         path: of the file with its weights. Raises BundleError for products that onnxruntime cannot run.
         """
-        stored = {tensor.name: tensor for tensor in model.graph.initializer}
+        stored = _constants(model.graph)
         products = [node for graph in _graphs(model.graph) for node in graph.node if _is_readable(node, stored)]
         fitting = [node for node in products if self._fits(node, stored, path.parent)]
         replaced = self._replace(fitting, _probed(path, model, fitting))
@@ -95,6 +95,24 @@ class BlockProducts:
         return matrices
 
 
+def _constants(graph: onnx.GraphProto) -> dict[str, TensorProto]:
+    """Return the stored tensors by the names that nodes read them by: their own, or those of casts to float32."""
+    stored = {tensor.name: tensor for tensor in graph.initializer}
+    return stored | {node.output[0]: stored[node.input[0]] for node in _casts(graph, stored)}
+
+
+def _casts(graph: onnx.GraphProto, stored: Mapping[str, TensorProto]) -> list[NodeProto]:
+    """Return the nodes that cast float16 tensors among those that are stored to float32."""
+    return [
+        node
+        for node in graph.node
+        if node.op_type == "Cast"
+        and _attribute(node, "to") == TensorProto.FLOAT
+        and node.input[0] in stored
+        and stored[node.input[0]].data_type == TensorProto.FLOAT16
+    ]
+
+
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     """Yield a graph and the branches in it."""
     yield graph
@@ -112,15 +130,15 @@ def _is_readable(node: NodeProto, stored: Mapping[str, TensorProto]) -> bool:
     if (node.domain, node.op_type) != BLOCK_PRODUCT.key or any(node.input[4:]):
         return False
     read = [stored.get(name) for name in node.input[1:4] if name]
-    kinds = (TensorProto.UINT8, TensorProto.FLOAT, TensorProto.UINT8)
+    kinds = ((TensorProto.UINT8,), (TensorProto.FLOAT, TensorProto.FLOAT16), (TensorProto.UINT8,))
     bits, block, outputs = (_attribute(node, name) for name in ("bits", "block_size", "N"))
     if bits not in (4, 8) or block < 1:
         return False
     blocks = -(-_attribute(node, "K") // block)
     sizes = (outputs * blocks * block * bits // 8, outputs * blocks, outputs * -(-blocks * bits // 8))
     return all(
-        tensor is not None and tensor.data_type == kind and math.prod(tensor.dims) == size
-        for tensor, kind, size in zip(read, kinds, sizes, strict=False)
+        tensor is not None and tensor.data_type in allowed and math.prod(tensor.dims) == size
+        for tensor, allowed, size in zip(read, kinds, sizes, strict=False)
     )
 
 
@@ -150,7 +168,7 @@ def dequantized(node: NodeProto, stored: Mapping[str, TensorProto], folder: Path
         return rows if bits == 8 else np.stack((rows & 15, rows >> 4), -1).reshape(outputs, -1)[:, :length]
 
     integers = unpacked(read(node.input[1]), blocks * block).reshape(outputs, blocks, block)
-    scales = read(node.input[2]).reshape(outputs, blocks, 1)
+    scales = read(node.input[2]).astype(np.float32).reshape(outputs, blocks, 1)
     zeros: NDArray[Any] = np.array(2.0 ** (bits - 1), np.float32)
     if len(node.input) > 3 and node.input[3]:
         zeros = unpacked(read(node.input[3]), blocks)[:, :blocks, None].astype(np.float32)
@@ -181,6 +199,10 @@ def _probed(path: Path, model: onnx.ModelProto, products: list[NodeProto]) -> di
         sizes.add(_attribute(node, "K"))
         read.update(filter(None, added.input[1:]))
         graph.output.add(name=node.output[0])
+    casts = [node for node in _casts(model.graph, _constants(model.graph)) if node.output[0] in read]
+    for place, node in enumerate(casts):
+        graph.node.insert(place, node)
+    read.update(node.input[0] for node in casts)
     shapes = {f"rows of {size}": [PROBES, size] for size in sizes}
     graph.input.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items())
     graph.initializer.extend(each for each in model.graph.initializer if each.name in read)

@@ -9,6 +9,7 @@ from edgeformer.export.passes.canonicalize import canonicalize
 from edgeformer.export.passes.expected_changes import expected_changes
 from edgeformer.export.passes.fold_rotary import fold_rotary
 from edgeformer.export.passes.fuse_skip_norm import fuse_skip_norm
+from edgeformer.export.passes.half_scales import half_scales
 from edgeformer.export.passes.optional_logits import make_optional, optional_logits
 from edgeformer.export.passes.pack_qkv import pack_qkv
 from edgeformer.export.passes.quantize_weights import quantize_weights
@@ -24,6 +25,7 @@ __all__ = [
     "expected_changes",
     "fold_rotary",
     "fuse_skip_norm",
+    "half_scales",
     "make_optional",
     "optional_logits",
     "pack_qkv",

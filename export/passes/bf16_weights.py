@@ -11,8 +11,8 @@ from collections.abc import Container
 
 import onnx_ir as ir
 
-from edgeformer.export.graph.builder import NodeBuilder
-from edgeformer.export.graph.editing import add_initializer, remove_initializer, streamed
+from edgeformer.export.graph.builder import store_narrower
+from edgeformer.export.graph.editing import streamed
 from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.graph.tensors import StreamedTensor
 
@@ -24,12 +24,6 @@ def bf16_weights(model: ir.Model, parameters: Container[str]) -> PassReport:
         tensor = streamed(weight)
         if tensor is None or tensor.dtype != ir.DataType.FLOAT or tensor.source.parameters[0] not in parameters:
             continue
-        remove_initializer(model, weight)
         half = StreamedTensor(tensor.name or "", ir.DataType.BFLOAT16, tensor.shape, tensor.source, tensor.values)
-        emit = NodeBuilder(tensor.name or "")
-        widened = emit("Cast", add_initializer(model, half), to=ir.DataType.FLOAT)
-        widened.dtype, widened.shape = ir.DataType.FLOAT, tensor.shape
-        ir.convenience.replace_all_uses_with(weight, widened)
-        model.graph.insert_before(model.graph[0], emit.nodes)
-        report.fire(emit.nodes[0])
+        report.fire(store_narrower(model, weight, half))
     return report

@@ -14,7 +14,7 @@ rounded are those whose products with these inputs are nearest to the original p
 Sources: Frantar et al., 2022, "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers",
 with the column order of its authors' program. Li et al., 2025, "GPTAQ: Efficient Finetuning-Free Quantization for
 Asymmetric Calibration", for the compensation between layers, which is solved here by least squares before rounding.
-Two deviations let a checkpoint alone tell a right matrix from a wrong one: ranges are fractions (`SEARCHED`) of those
+Two deviations let a checkpoint alone tell a right matrix from a wrong one: ranges are fractions (`fractions`) of those
 of the original weights, and no integer is further than `REACH` from the nearest one.
 """
 

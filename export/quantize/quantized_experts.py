@@ -55,13 +55,12 @@ class QuantizedExperts:
             self._kept = outer
 
     def read(self, expert: int, part: Part) -> Tensor:
-        """Return one part of one expert as it is stored. Raises ExportError for weights that are not finite."""
+        """Return one part of one expert, scales in float32. Raises ExportError for weights that are not finite."""
         kept = self._kept.get(expert, {}) if self._kept is not None else {}
         if part in kept:
             return kept[part]
         blocks = self._stored_blocks(expert) or self._rounded(expert)
-        scales = stored_scales(blocks.scales, self.tensor.dtype, self.tensor.source.parameters)
-        parts: dict[Part, Tensor] = {"scales": scales, "zero_points": pack(blocks.zeros, self.form.bits)}
+        parts: dict[Part, Tensor] = {"scales": blocks.scales, "zero_points": pack(blocks.zeros, self.form.bits)}
         if self._kept is not None:
             self._kept[expert] = parts
         return pack(blocks.integers, self.form.bits).flatten(1) if part == "integers" else parts[part]
@@ -96,13 +95,13 @@ class ExpertsPart(QuantizedPart):
     zero_points  uint8 [X, N, ⌈B · bits / 8⌉]
     """
 
-    def __init__(self, matrix: QuantizedExperts, part: Part):
+    def __init__(self, matrix: QuantizedExperts, part: Part, scales_in: ir.DataType | None = None):
         tensor, form = matrix.tensor, matrix.form
         experts, outputs, inputs = tensor.sizes
         blocks = inputs // matrix.block
         packed = inputs * form.bits // 8 if part == "integers" else -(-blocks * form.bits // 8)
         shape = ir.Shape([experts, outputs, blocks if part == "scales" else packed])
-        dtype = tensor.dtype if part == "scales" else ir.DataType.UINT8
+        dtype = scales_in or tensor.dtype if part == "scales" else ir.DataType.UINT8
         super().__init__(f"{tensor.name}.{part}", dtype, shape, tensor.source, tensor.values)
         self.matrix: QuantizedExperts = matrix
         self.part = part
@@ -112,11 +111,17 @@ class ExpertsPart(QuantizedPart):
         return replace(super().stored(), quantized=self.matrix.form, part=self.part)
 
     def _copy(self) -> "ExpertsPart":
-        return ExpertsPart(self.matrix, self.part)
+        return self._in(self.dtype)
+
+    def _in(self, dtype: ir.DataType) -> "ExpertsPart":
+        return ExpertsPart(self.matrix, self.part, dtype)
 
     def read_expert(self, expert: int) -> Tensor:
         """Return the part of one expert."""
-        return self.matrix.read(expert, self.part).contiguous()
+        part = self.matrix.read(expert, self.part)
+        if self.part == "scales":
+            part = stored_scales(part, self.dtype, self.source.parameters)
+        return part.contiguous()
 
     def chunks(self) -> Iterator[Tensor]:
         """Yield the part expert by expert."""

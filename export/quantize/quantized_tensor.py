@@ -112,6 +112,8 @@ class QuantizedMatrix:
 class Quantized(Protocol):
     """Anything that is quantized once for all of its parts while `quantized()` holds it."""
 
+    form: WeightFormat
+
     def quantized(self) -> AbstractContextManager[object]:
         """Hold what the parts share for the length of a `with` block."""
 
@@ -121,6 +123,16 @@ class QuantizedPart(StreamedTensor):
 
     matrix: Quantized
     part: Part
+
+    def half(self) -> "QuantizedPart":
+        """Return the same part in float16."""
+        tensor = self._in(ir.DataType.FLOAT16)
+        tensor.source = self.source
+        return tensor
+
+    def _in(self, dtype: ir.DataType) -> "QuantizedPart":
+        """Return a new tensor of this part, of a data type."""
+        raise NotImplementedError
 
 
 class QuantizedTensor(QuantizedPart):
@@ -133,10 +145,12 @@ class QuantizedTensor(QuantizedPart):
     Per-channel integers are int8 [K, N] and their scales [N], as integer products read them.
     """
 
-    def __init__(self, matrix: QuantizedMatrix, part: Part, *, flat: bool = False):
+    def __init__(
+        self, matrix: QuantizedMatrix, part: Part, *, flat: bool = False, scales_in: ir.DataType | None = None
+    ):
         per_channel, tensor = matrix.form.block is None, matrix.tensor
         integer = ir.DataType.INT8 if per_channel else ir.DataType.UINT8
-        dtype = tensor.dtype if part == "scales" else integer
+        dtype = scales_in or tensor.dtype if part == "scales" else integer
         name = f"{tensor.name}.by_output.{part}" if per_channel else f"{tensor.name}.{part}"
         shape = ir.Shape(_shape(matrix, part, flat))
         super().__init__(f"{name}.flat" if flat else name, dtype, shape, tensor.source, tensor.values)
@@ -149,7 +163,10 @@ class QuantizedTensor(QuantizedPart):
         return replace(super().stored(), quantized=self.matrix.form, part=self.part, columns=self.matrix.columns)
 
     def _copy(self) -> "QuantizedTensor":
-        return QuantizedTensor(self.matrix, self.part, flat=self.name != self.storage)
+        return self._in(self.dtype)
+
+    def _in(self, dtype: ir.DataType) -> "QuantizedTensor":
+        return QuantizedTensor(self.matrix, self.part, flat=self.name != self.storage, scales_in=dtype)
 
     def chunks(self) -> Iterator[Tensor]:
         """Yield the tensor in the pieces in which its matrix is quantized, unless `matrix.quantized()` holds them."""
@@ -177,7 +194,8 @@ def stored_scales(scales: Tensor, dtype: ir.DataType, parameters: tuple[str, ...
     stored = scales.to(TORCH_DTYPES[dtype])
     if torch.isinf(stored).any():
         raise ExportError(
-            f"{', '.join(parameters)} holds values whose scales are beyond float16's 65504. Export with --provider cpu."
+            f"{', '.join(parameters)} holds values whose scales are beyond float16's 65504. Export with --provider cpu "
+            "and float32 scales."
         )
     return stored
 

@@ -4,6 +4,7 @@
 
 so that scale · (integer − zero point) is near the weight. N are outputs, B blocks, L inputs per block. The zero point
 of a symmetric format is the middle of the range. A block of zeros has the scale 0 and integers equal to its zero point.
+Scales that are stored in float16 are rounded to it first, so that the integers are those of the stored scales.
 """
 
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from edgeformer.manifest.quantization import Bits, WeightFormat
 
 SEARCHED = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7)
 """Fractions of a block's full range that are tried as its range. A smaller one clips outliers and has finer steps."""
+
 CHUNK = 1 << 18
 """Weights that are rounded at a time: a few float32 copies of them stay in the processor's cache."""
 
@@ -33,6 +35,15 @@ class QuantizedBlocks:
         return (self.integers.float() - self.zeros[..., None]) * self.scales[..., None]
 
 
+def fractions(form: WeightFormat) -> tuple[float, ...]:
+    """Return the fractions of a block's full range that are tried as its range.
+
+    A symmetric range has one integer less on one side of zero. The last fraction is of the range that does without the
+    extra one on the other: it clips nothing, and holds what was rounded to such a range before, as in GGUF's Q8_0.
+    """
+    return (*SEARCHED, form.zero / (form.zero - 1)) if form.symmetric else SEARCHED
+
+
 def round_blocks(blocks: Tensor, form: WeightFormat) -> QuantizedBlocks:
     """Round blocks [N, B, L] to a format of the rounding `nearest` or `mse`."""
     size = max(1, CHUNK // blocks[0].numel())
@@ -42,20 +53,25 @@ def round_blocks(blocks: Tensor, form: WeightFormat) -> QuantizedBlocks:
 def ranges_of_least_cost(blocks: Tensor, costs: Tensor, form: WeightFormat) -> tuple[Tensor, Tensor]:
     """Return the scales and zero points [N, B] whose nearest integers to blocks [N, B, L] have the least cost.
 
-    costs: the cost of a squared error of each input, float32 [B, L]. The ranges tried are those of `SEARCHED`.
+    costs: the cost of a squared error of each input, float32 [B, L]. The ranges tried are those of `fractions`.
     """
     low, high, power = _bounds(blocks)
     blocks = blocks * power[..., None]
     costs = costs / costs.mean(-1, keepdim=True)
     scales, zeros = _range(low * power, high * power, form)
     least, best = torch.full_like(scales, torch.inf), scales
-    for fraction in SEARCHED:
-        tried = scales * fraction
+    for fraction in fractions(form):
+        tried = _as_stored(scales * fraction, power, form)
         errors = blocks - _steps(blocks, _inverse(tried), zeros, form) * tried[..., None]
         cost = (errors.square_() * costs).sum(-1)
         best = torch.where(cost < least, tried, best)
         least = torch.minimum(least, cost)
     return best / power, zeros.to(torch.uint8)
+
+
+def _as_stored(scales: Tensor, power: Tensor, form: WeightFormat) -> Tensor:
+    """Return scales [N, B] of blocks that are multiplied by `power`, rounded to the type in which they are stored."""
+    return scales if form.scales == "fp32" else (scales / power).half().float() * power
 
 
 def concatenate(parts: Sequence[QuantizedBlocks]) -> QuantizedBlocks:
@@ -71,7 +87,9 @@ def _round(blocks: Tensor, form: WeightFormat) -> QuantizedBlocks:
     scales, zeros = _range(low * power, high * power, form)
     if form.rounding == "mse":
         inverse, scales = _search(blocks, _inverse(scales), zeros, form)
+        scales = _as_stored(scales, power, form)
     else:
+        scales = _as_stored(scales, power, form)
         inverse = _inverse(scales)
     integers = _steps(blocks, inverse, zeros, form).add_(zeros[..., None])
     return QuantizedBlocks(integers.to(torch.uint8), scales / power, zeros.to(torch.uint8))
@@ -119,7 +137,7 @@ def _search(blocks: Tensor, inverse: Tensor, zeros: Tensor, form: WeightFormat) 
     best integers have the largest ⟨w, q⟩² / ⟨q, q⟩.
     """
     best, best_inverse, best_scale = torch.zeros_like(inverse), inverse, torch.zeros_like(inverse)
-    for fraction in SEARCHED:
+    for fraction in fractions(form):
         tried = inverse / fraction
         steps = _steps(blocks, tried, zeros, form)
         product, power = (blocks * steps).sum(-1), steps.square_().sum(-1)

@@ -168,7 +168,9 @@ def test_options_of_quantization_without_it_are_said(tmp_path, options):
     for precision in ("fp32", "fp16"):
         result = run("export", "--model", "tiny-llama", "-o", tmp_path / "b", "--precision", precision, *options)
         assert result.exit_code == 1
-        options_of_quantization = "(--block, --asymmetric, --rounding, --activations, --head-precision, --keep)"
+        options_of_quantization = (
+            "(--block, --asymmetric, --rounding, --scales, --activations, --head-precision, --keep)"
+        )
         expected = f"{options_of_quantization} are for int4 and int8, and the precision is {precision}."
         assert expected in result.stderr
     assert not list(tmp_path.iterdir())

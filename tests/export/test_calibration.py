@@ -118,14 +118,14 @@ def test_a_block_has_the_range_whose_nearest_integers_cost_least(form):
     costs = blocks_of(torch.rand(1, SIZE, generator=seeded(3)) ** 4, form)[0]
     nearest = round_blocks(blocks, form := replace(form, rounding="nearest"))
     zeros = nearest.zeros[..., None].double()
-    tried = []
-    for part in SEARCHED:
+    tried, parts = [], [*SEARCHED, *([form.zero / (form.zero - 1)] if form.symmetric else [])]
+    for part in parts:
         scales = part * nearest.scales[..., None].double()
         steps = (blocks / scales).nan_to_num(0).round().clamp(-zeros, 2 * form.zero - 1 - zeros)
         tried.append((costs * (blocks - steps * scales) ** 2).sum(-1))
     tried = torch.stack(tried, -1)
     scales, found = ranges_of_least_cost(blocks, costs, form)
-    chosen = (scales / nearest.scales).nan_to_num(1)[..., None] - torch.tensor(SEARCHED)
+    chosen = (scales / nearest.scales).nan_to_num(1)[..., None] - torch.tensor(parts)
     assert chosen.abs().amin(-1).max() < 1e-6 and torch.equal(found, nearest.zeros)
     paid = tried.gather(-1, chosen.abs().argmin(-1, keepdim=True))[..., 0]
     assert (paid <= tried.amin(-1) * (1 + 1e-4)).all() and (tried[..., 0] > 1.001 * paid).any()
@@ -718,10 +718,11 @@ def test_scales_of_few_digits_are_held_to_those_that_they_have(dtype, factor):
     scales, zeros = ranges_of_least_cost(blocks_of(weights, form), torch.ones(SIZE // 32, 32), form)
     half = scales.to(dtype)
     assert ((half.float() - scales) / scales).abs().max() > RANGE_LIMIT, "the case"
-    assert _Grid(weights, half, zeros.float(), form).range() <= RANGE_LIMIT
-    assert _Grid(weights, scales, zeros.float(), form).range() <= RANGE_LIMIT
-    assert _Grid(weights, half.float(), zeros.float(), form).range() > RANGE_LIMIT  # as float32 they are wrong
-    assert _Grid(weights, 2 * half, zeros.float(), form).range() > RANGE_LIMIT
+    half, zeros = half.float(), zeros.float()
+    assert _Grid(weights, half, zeros, form, dtype).range() <= RANGE_LIMIT
+    assert _Grid(weights, scales, zeros, form, torch.float32).range() <= RANGE_LIMIT
+    assert _Grid(weights, half, zeros, form, torch.float32).range() > RANGE_LIMIT  # as float32 they are wrong
+    assert _Grid(weights, 2 * half, zeros, form, dtype).range() > RANGE_LIMIT
 
 
 def test_weights_of_another_seed_are_found(bundles, make_llama):

@@ -4,6 +4,7 @@ import gc
 import json
 import weakref
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -32,7 +33,7 @@ from edgeformer.export.parity.trials.quantized_weights import BLOCK_ERROR_LIMIT,
 from edgeformer.export.quantize import quantized_tensor as weights
 from edgeformer.export.quantize import rounding
 from edgeformer.export.quantize.quantized_tensor import QuantizedMatrix, QuantizedTensor, by_matrix, dequantized
-from edgeformer.export.quantize.rounding import pack, round_blocks, unpack
+from edgeformer.export.quantize.rounding import pack, ranges_of_least_cost, round_blocks, unpack
 from edgeformer.families import read_model_config
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.quantization import (
@@ -178,6 +179,21 @@ def test_asymmetric_blocks_hold_constants_and_pairs_exactly():
             blocks = drawn(kind, (4, 3, 32), 1)
             form = WeightFormat(bits=bits, block=32, symmetric=False, rounding="mse")
             assert (round_blocks(blocks, form).weights() - blocks).abs().max() <= 1e-6
+
+
+@pytest.mark.parametrize("scales", ["fp32", "fp16"])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_what_was_rounded_symmetrically_before_stays(bits, scales):
+    """As blocks of GGUF's Q8_0 are: a float16 scale of the largest magnitude over 127. The control is `nearest`."""
+    form = WeightFormat(bits=bits, block=32, rounding="mse", scales=scales)
+    blocks = drawn("normal", (64, 4, 32), 3)
+    scale = (blocks.abs().amax(-1, keepdim=True) / (form.zero - 1)).half().float()
+    blocks = (blocks / scale).round().clamp(1 - form.zero, form.zero - 1) * scale
+    of_mse, of_nearest = (squared_error(blocks, replace(form, rounding=name)).sum() for name in ("mse", "nearest"))
+    costs = torch.ones(4, 32)
+    ranges, _ = ranges_of_least_cost(blocks, costs, form)
+    assert of_mse < 1e-10 * blocks.square().sum() < of_nearest
+    torch.testing.assert_close(ranges.abs(), scale[..., 0])
 
 
 @pytest.mark.parametrize("form", [WeightFormat(bits=4, block=32, rounding="mse"), WeightFormat(bits=8, block=32)])

@@ -12,6 +12,7 @@ import pytest
 from benchmarks import quantization_loss
 from benchmarks.peers.process import read_texts
 from benchmarks.peers.registry import OURS, PEERS, Peer
+from benchmarks.quality import losses
 from click.testing import CliRunner
 
 from edgeformer.checkpoints.found_model import PRESETS
@@ -70,16 +71,16 @@ def test_divergence_agreement_and_perplexity_by_hand(tmp_path):
     truth = np.array([[7], [-7]]) + np.log([[0.5, 0.25, 0.25], [0.25, 0.5, 0.25]])  # logits, of any sum
     ours = np.log([[0.5, 0.25, 0.25], [0.5, 0.25, 0.25]])
 
-    text = quantization_loss.Text([0, 1])
+    text = losses.Text([0, 1])
 
-    loss = quantization_loss.compare(tmp_path.iterdir(), [ours], [truth], [text])
+    loss = losses.compare(tmp_path.iterdir(), [ours], [truth], [text])
     assert loss.bytes == 10
     assert (
         loss.kl == loss.kl_anywhere == pytest.approx(0.25 * math.log(2) / 2)
     )  # 0.25 ln ½ + 0.5 ln 2 at the second place
     assert loss.top1 == 0.5
     assert loss.perplexity == pytest.approx(1)  # of token 1 after token 0, of which both say 0.25
-    turned = quantization_loss.compare([], [ours], [truth[::-1]], [text])
+    turned = losses.compare([], [ours], [truth[::-1]], [text])
     assert turned.perplexity == pytest.approx(2)
 
 
@@ -88,16 +89,16 @@ def test_what_follows_a_token_of_a_question_is_told_apart():
     truth = np.log(np.full((4, 8), 1 / 8))
     ours = truth.copy()
     ours[0] = np.log([0.5, *[0.5 / 7] * 7])
-    text = quantization_loss.Text([3, 4, 5, 6], asked=2)
+    text = losses.Text([3, 4, 5, 6], asked=2)
 
-    loss = quantization_loss.compare([], [ours], [truth], [text])
+    loss = losses.compare([], [ours], [truth], [text])
     divergence = -(math.log(0.5) + 7 * math.log(0.5 / 7)) / 8 - math.log(8)
     assert loss.kl == 0 and loss.top1 == 1 and loss.perplexity == 1
     assert loss.kl_anywhere == pytest.approx(divergence / 4)
     for place in (1, 2, 3):  # after the last token of the question, and after each of the answer
         moved = truth.copy()
         moved[place] = ours[0]
-        loss = quantization_loss.compare([], [moved], [truth], [text])
+        loss = losses.compare([], [moved], [truth], [text])
         assert loss.kl == pytest.approx(divergence / 3)
         assert (loss.perplexity > 1) == (place < 3)  # the last is followed by nothing
 
@@ -149,15 +150,21 @@ def test_a_peer_that_computes_another_model_is_an_error(stand_in, monkeypatch):
 
 def test_blocks_of_a_gguf_file_lose_what_their_bits_lose(tmp_path, monkeypatch):
     monkeypatch.setattr(quantization_loss, "PROBLEMS", 10)
-    file = tmp_path / "loss.json"
-    result = measure("tiny-llama", "--only", "none", "--gguf", "Q4_0", "--gguf", "Q8_0", "--json", file)
+    file, kept = tmp_path / "loss.json", ("--reference", tmp_path / "reference")
+    result = measure("tiny-llama", "--only", "none", "--gguf", "Q4_0", "--gguf", "Q8_0", "--json", file, *kept)
     assert result.exit_code == 0, result.output
     data = json.loads(file.read_text())
     four, eight = (data["losses"][f"GGUF {kind}"] for kind in ("Q4_0", "Q8_0"))
     assert 0 < 5 * eight["kl"] < four["kl"] < 1 and four["bytes"] < eight["bytes"]
     assert data["perplexity"] > 1 and [row[0] for row in data["tables"][0]["rows"]] == ["GGUF Q4_0", "GGUF Q8_0"]
-    result = measure("tiny-llama", "--only", "none", "--gguf", "Q4_K")
+    first = tmp_path / "reference" / "0.npy"
+    written = first.stat().st_mtime_ns
+    result = measure("tiny-llama", "--only", "none", "--gguf", "Q4_K", *kept)
     assert result.exit_code == 1 and "the package gguf does not write Q4_K." in result.stderr
+    assert first.stat().st_mtime_ns == written, "the logits were computed once"
+    monkeypatch.setattr(quantization_loss, "PROBLEMS", 9)
+    result = measure("tiny-llama", "--only", "none", "--gguf", "Q4_0", *kept)
+    assert result.exit_code == 1 and "has the logits of another model or of other texts" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,12 @@ which every token counts.
 tells how to install them), on the same tokens and against the same float32 export. The peer's float32 file is measured
 first: if it does not agree with edgeformer's, the peer's losses would mean nothing, and that is an error.
 
---target-size measures exports of that size, whose matrices have the formats that lose least by the calibration text
-(calibrated configs, too); what each matrix loses is measured once, and kept in the file of --sensitivities. --plot
-draws the divergence of each row against its size.
+--target-size and --bits measure exports of that size, whose matrices have the formats that lose least by the
+calibration text (calibrated configs, too); what each matrix loses is measured once, and kept in the file of
+--sensitivities. --plot draws the divergence of each row against its size.
 
-Rows that the file of --json already has, of the same model and number of tokens, are not measured again.
+Rows that the file of --json already has, of the same model and number of tokens, are not measured again. --reference
+keeps the float32 export and its logits for later runs: 200 kB per token where the vocabulary has 49,152 tokens.
 
 --gguf measures what the blocks of a GGUF file lose: the package `gguf` rounds the matrices of the checkpoint and what
 they mean is exported in float32, so that nothing else is rounded. Embeddings are Q8_0 where they share the head, as
@@ -33,40 +34,24 @@ llama.cpp stores them.
 
 import json
 import math
-import os
-import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any, get_args
+from typing import Any
 
 import click
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
 from edgeformer.checkpoints.source import ModelSource, open_source
 from edgeformer.export import export_model
-from edgeformer.export.importers.opened_bundle import open_subject
-from edgeformer.export.parity.twin import replace_fp8_attention, write_twin
-from edgeformer.export.progress import no_progress
-from edgeformer.manifest.deployment import DeploymentName
-from edgeformer.manifest.quantization import (
-    MATRICES,
-    VOCABULARY,
-    Quantization,
-    QuantizationOverrides,
-    QuantizationRule,
-    Rounding,
-    WeightFormat,
-    make_quantization,
-)
+from edgeformer.manifest.parts import sha256
 from edgeformer.models.model_spec import model_spec_of
 from edgeformer.runtime import load
 from edgeformer.runtime.sessions.session import usable_cores
@@ -80,6 +65,8 @@ from benchmarks.environment import environment
 from benchmarks.peers.plot import draw_sizes
 from benchmarks.peers.process import convert, read_texts
 from benchmarks.peers.registry import OURS, PEERS
+from benchmarks.quality.configs import CONFIGS, Options, calibrated, sized, twin_of, write_rounded
+from benchmarks.quality.losses import Loss, Text, compare, keep_logits, logits_of, perplexity_of, read_logits
 
 LENGTH, PIECES = 512, 40
 """Tokens per piece of a text file, and the number of pieces."""
@@ -91,93 +78,8 @@ PROBLEMS_FILE = "evaluation.jsonl"
 SAME_KL = 1e-8
 """Nats. Float32 runs of one model differ far less (2e-12 on tiny-llama); 4 and 8 bits differ far more."""
 
-Options = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Text:
-    """Token ids of a question and its answer; the first `asked` tokens are the question."""
-
-    tokens: list[int]
-    asked: int = 0
-
-
-@dataclass(frozen=True)
-class Loss:
-    """The loss that quantization causes.
-
-    Attributes:
-        bytes: size of graph and weights.
-        kl: mean divergence over the tokens of the answers, in nats.
-        kl_anywhere: over all tokens.
-        top1: fraction of answer tokens where the top-1 token is the same.
-        perplexity: ratio to float32's, on the answers.
-    """
-
-    bytes: int
-    kl: float
-    kl_anywhere: float
-    top1: float
-    perplexity: float
-
-
-def blocks(precision: Any, rounding: Rounding, **changes: Any) -> Options:
-    """Return export options for integers in blocks, with the defaults of an export except for what is given."""
-    return {
-        "precision": precision,
-        "quantization": make_quantization(precision, QuantizationOverrides(rounding=rounding, **changes)),
-    }
-
-
-def per_token(rounding: Rounding) -> Options:
-    """Return export options for int8 × int8: per-channel weights, per-token activations."""
-    form, table = WeightFormat(bits=8, block=None, rounding=rounding), WeightFormat(bits=8, block=128)
-    vocabulary = [QuantizationRule(pattern=pattern, format=table) for pattern in VOCABULARY]
-    own = QuantizationRule(pattern=MATRICES, format=form)
-    return {"precision": "int8", "quantization": Quantization(rules=(*vocabulary, own))}
-
-
-def deployed(name: str) -> Callable[[], Options]:
-    """Return a function that returns export options for a deployment, with what it proposes."""
-    return lambda: {"deployment": name}
-
-
-FP8_CACHE: Options = {"cache_precision": "fp8", "provider": "cuda", "precision": "fp16"}
-
-CONFIGS: dict[str, Callable[[], Options]] = {
-    "bf16": lambda: {"precision": "bf16"},
-    "float32, int8 cache": lambda: {"cache_precision": "int8"},
-    "float32, int8 cache, calibrated": lambda: {"cache_precision": "int8"},
-    "float32, fp8 cache": lambda: FP8_CACHE,
-    "float32, fp8 cache, calibrated": lambda: FP8_CACHE,
-    "int8 in blocks of 128, nearest": lambda: blocks("int8", "nearest"),
-    "int8 in blocks of 128, gptq": lambda: blocks("int8", "gptq"),
-    "int8 × int8, nearest": lambda: per_token("nearest"),
-    "int8 × int8, gptq": lambda: per_token("gptq"),
-    "int4 in blocks of 32, nearest": lambda: blocks("int4", "nearest"),
-    "int4 in blocks of 32, mse": lambda: blocks("int4", "mse"),
-    "int4 in blocks of 32, gptq": lambda: blocks("int4", "gptq", block=32),
-    "int4 in blocks of 64, gptq": lambda: blocks("int4", "gptq", block=64),
-    "int4 in blocks of 128, gptq": lambda: blocks("int4", "gptq", block=128),
-    "int4 in blocks of 32, nearest, int8 head": lambda: blocks("int4", "nearest", head="int8"),
-    "int4 in blocks of 32, mse, int8 head": lambda: blocks("int4", "mse", head="int8"),
-    "int4 in blocks of 32, gptq, int8 head": lambda: blocks("int4", "gptq", block=32, head="int8"),
-    "int4 in blocks of 64, gptq, int8 head": lambda: blocks("int4", "gptq", block=64, head="int8"),
-    "int4 in blocks of 128, gptq, int8 head": lambda: blocks("int4", "gptq", block=128, head="int8"),
-    "int8 in blocks of 32, nearest": lambda: blocks("int8", "nearest", block=32),
-    "int8 in blocks of 32, gptq": lambda: blocks("int8", "gptq", block=32),
-    **{f"deployment {name}": deployed(name) for name in get_args(DeploymentName)},
-}
-
-
-def sized(size: str, sensitivities: Path) -> Options:
-    """Return export options for a target size."""
-    return {"target_size": size, "sensitivities": sensitivities}
-
-
-def calibrated(name: str) -> bool:
-    """Return whether a config reads a calibration text."""
-    return "gptq" in name or "calibrated" in name
+EXPORT, REFERENCE_OF = "float32", "of.json"
+"""In the folder of --reference: the float32 export, and what its logits are of."""
 
 
 def held_out(folder: Path) -> list[tuple[str, str]]:
@@ -192,99 +94,6 @@ def drawn() -> list[str]:
     """Return documents drawn like the preset's training data, with a seed that no training step used."""
     random = Random("calibration")
     return ["".join(piece for piece, _ in document(random)) for _ in range(DOCUMENTS)]
-
-
-def logits_of(bundle: Path, texts: list[Text]) -> Iterator[NDArray[np.float32]]:
-    """Yield logits [S, V] after each of the S tokens, one text after the other."""
-    model = load(bundle, provider="cpu")
-    return (model.forward(text.tokens) for text in texts)
-
-
-def keep_logits(bundle: Path, texts: list[Text], folder: Path) -> list[NDArray[np.float32]]:
-    """Return the logits after each token of each text, mapped from files that are written into a folder."""
-    kept = []
-    for number, logits in enumerate(logits_of(bundle, texts)):
-        np.save(folder / f"{number}.npy", logits)
-        kept.append(np.load(folder / f"{number}.npy", mmap_mode="r"))
-    return kept
-
-
-def perplexity_of(logits: Iterable[NDArray[np.float32]], texts: list[Text]) -> float:
-    """Return the perplexity of the answers."""
-    nats = []
-    for text, each in zip(texts, logits, strict=True):
-        predicted = np.take_along_axis(log_softmax(each)[:-1], np.array(text.tokens[1:])[:, None], -1)[:, 0]
-        nats.append(-predicted[max(text.asked - 1, 0) :])
-    return float(np.exp(np.concatenate(nats).mean()))
-
-
-def write_rounded(source: ModelSource, kind: str, folder: Path) -> Path:
-    """Write the checkpoint whose matrices mean what blocks of a GGUF file mean; return a file as large as these.
-
-    Raises ClickException where the package `gguf` does not write such blocks.
-    """
-    import gguf
-    from safetensors.torch import load_file, save_file
-
-    shutil.copytree(source.folder, folder)
-    kinds, size = gguf.GGMLQuantizationType, 0
-    for file in folder.glob("*.safetensors"):
-        tensors = load_file(file)
-        for name, tensor in tensors.items():
-            used = kinds["Q8_0"] if "embed" in name else kinds[kind]
-            size += 4 * tensor.numel()
-            if tensor.dim() != 2 or tensor.shape[1] % gguf.GGML_QUANT_SIZES[used][0]:
-                continue
-            try:
-                raw = gguf.quantize(tensor.float().numpy(), used)
-            except NotImplementedError:
-                raise click.ClickException(f"the package gguf does not write {kind}.") from None
-            size += raw.nbytes - 4 * tensor.numel()
-            tensors[name] = torch.from_numpy(gguf.dequantize(raw, used).reshape(tensor.shape))
-        save_file(tensors, file, metadata={"format": "pt"})
-    blocks = folder / "blocks"
-    blocks.touch()
-    os.truncate(blocks, size)
-    return blocks
-
-
-def twin_of(bundle: Path, model: str, folder: Path) -> Path:
-    """Write the float32 twin of a bundle for CUDA into a folder, as a bundle that the CPU runs; return it."""
-    folder.mkdir()
-    twin = replace_fp8_attention(write_twin(open_subject(bundle, model), folder, no_progress))
-    twin.manifest.write(folder)
-    return folder
-
-
-def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the log-probabilities of the next token [S, V]."""
-    return torch.from_numpy(np.array(logits)).double().log_softmax(-1).numpy()
-
-
-def compare(
-    files: Iterable[Path],
-    logits: Iterable[NDArray[np.float32]],
-    exact: Iterable[NDArray[np.float32]],
-    texts: list[Text],
-) -> Loss:
-    """Return the loss of a model, given its files, its logits and the exact logits."""
-    everywhere, divergences, same, nats = [], [], [], []
-    for text, rounded, whole in zip(texts, logits, exact, strict=True):
-        ours, truth = log_softmax(rounded), log_softmax(whole)
-        written = slice(max(text.asked - 1, 0), None)  # the last token of a question predicts the first of the answer
-        divergence = (np.exp(truth) * (truth - ours)).sum(-1)
-        everywhere.append(divergence)
-        divergences.append(divergence[written])
-        same.append((ours.argmax(-1) == truth.argmax(-1))[written])
-        nexts = np.array(text.tokens[1:])[:, None]
-        nats.append(np.take_along_axis((truth - ours)[:-1], nexts, -1)[written, 0])
-    return Loss(
-        bytes=sum(path.stat().st_size for path in files),
-        kl=float(np.concatenate(divergences).mean()),
-        kl_anywhere=float(np.concatenate(everywhere).mean()),
-        top1=float(np.concatenate(same).mean()),
-        perplexity=float(np.exp(np.concatenate(nats).mean())),
-    )
 
 
 def rows_of(name: str) -> dict[str, str]:
@@ -312,7 +121,7 @@ def peer_losses(
     """
     peer, checkpoint = PEERS[name], source.folder.resolve()
     for precision, row in rows_of(name).items():
-        if precision != "fp32" and (row in known or not asked_for(row, only)):
+        if row in known or not (precision == "fp32" or asked_for(row, only)):
             continue
         folder = work / name.replace(" ", "-") / precision
         if peer.converts:
@@ -328,6 +137,22 @@ def peer_losses(
                 "integers lose can't be told from that."
             )
         yield row, loss
+
+
+def reference_logits(bundle: Path, source: ModelSource, texts: list[Text], folder: Path) -> list[NDArray[np.float32]]:
+    """Return the logits of the float32 export, which an earlier run may have left in a folder.
+
+    Raises ClickException if these are of another model or of other texts.
+    """
+    weights = {file.name: sha256(file) for file in sorted(source.folder.glob("*.safetensors"))}
+    of, file = {"weights": weights, "tokens": [text.tokens for text in texts]}, folder / REFERENCE_OF
+    if not file.exists():
+        kept = keep_logits(bundle, texts, folder)
+        file.write_text(json.dumps(of), encoding="utf-8")
+        return kept
+    if json.loads(file.read_text(encoding="utf-8")) != of:
+        raise click.ClickException(f"{folder} has the logits of another model or of other texts. Name another folder.")
+    return read_logits(texts, folder)
 
 
 def asked_for(name: str, only: Sequence[str]) -> bool:
@@ -382,9 +207,13 @@ def print_losses(losses: dict[str, Loss], title: str, weights: int) -> None:
 @click.option("--only", multiple=True, help="Rows whose names contain this; repeatable.")
 @click.option("--peer", "given", multiple=True, metavar="NAME=PYTHON", help="Also measure this peer; repeatable.")
 @click.option("--target-size", "sizes", multiple=True, metavar="SIZE", help="Also measure this size; repeatable.")
+@click.option("--bits", "bits", multiple=True, type=float, help="Also measure this many bits; repeatable.")
 @click.option("--sensitivities", type=click.Path(dir_okay=False, path_type=Path), help="File that is kept for sizes.")
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Also draw size against loss here.")
 @click.option("--gguf", multiple=True, metavar="TYPE", help="Also measure blocks of a GGUF file; repeatable.")
+@click.option(
+    "--reference", type=click.Path(file_okay=False, path_type=Path), help="Folder that keeps the float32 logits."
+)
 @click.option(
     "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the figures to this file."
 )
@@ -395,9 +224,11 @@ def main(
     only: tuple[str, ...],
     given: tuple[str, ...],
     sizes: tuple[str, ...],
+    bits: tuple[float, ...],
     sensitivities: Path | None,
     plot: Path | None,
     gguf: tuple[str, ...],
+    reference: Path | None,
     json_file: Path | None,
 ) -> None:
     """Measure all selected rows."""
@@ -406,11 +237,13 @@ def main(
         raise click.UsageError(f"{OURS} is always measured; it cannot be a --peer.")
     configs = [name for name in CONFIGS if asked_for(name, only)]
     rows = [row for name in python_of for row in rows_of(name).values()]
-    if not configs and not gguf and not sizes and not any(asked_for(name, only) for name in rows):
+    targets: dict[str, Options] = {f"target size {size}": {"target_size": size} for size in sizes}
+    targets |= {f"{each:g} bits per weight": {"bits": each} for each in bits}
+    if not configs and not gguf and not targets and not any(asked_for(name, only) for name in rows):
         raise click.ClickException(f"no row matches --only; the rows are: {'; '.join([*CONFIGS, *rows])}")
     peers, _ = choose(list(python_of), python_of)
     source = open_source(model)
-    wants_text = text is None or (calibrate is None and (sizes or any(map(calibrated, configs))))
+    wants_text = text is None or (calibrate is None and (targets or any(map(calibrated, configs))))
     if wants_text and not (source.folder / PROBLEMS_FILE).is_file():
         raise click.UsageError(
             f"{model} has no {PROBLEMS_FILE}, as presets have. Give --text FILE to measure on, and --calibrate FILE, "
@@ -421,11 +254,13 @@ def main(
     theirs: dict[str, Loss] = {}
     with tempfile.TemporaryDirectory(prefix="quantization_loss.") as temporary:
         folder = Path(temporary)
-        export_model(model, folder / "whole", verify=None)
-        whole = load(folder / "whole", provider="cpu")
+        kept_in = reference or folder / "reference"
+        if not (kept_in / EXPORT).exists():
+            export_model(model, kept_in / EXPORT, verify=None)
+        whole = load(kept_in / EXPORT, provider="cpu")
         calibration = calibrate or [whole.encode(each) for each in drawn()]
         texts = measured_texts(whole, text, source.folder)
-        exact = keep_logits(folder / "whole", texts, folder)
+        exact = reference_logits(kept_in / EXPORT, source, texts, kept_in)
         perplexity = perplexity_of(exact, texts)
         read = sum(len(each.tokens) for each in texts)
         written = read - sum(each.asked for each in texts)
@@ -457,12 +292,12 @@ def main(
                 keep(theirs, called, loss)
         wanted = {name: CONFIGS[name] for name in configs}
         kept = sensitivities or folder / "sensitivities.json"
-        wanted |= {f"target size {size}": partial(sized, size, kept) for size in sizes}
+        wanted |= {name: partial(sized, target, kept) for name, target in targets.items()}
         for name, make in wanted.items():
             if name in known:
                 continue
             options = dict(make())
-            if calibrated(name) or "target_size" in options:
+            if calibrated(name) or name in targets:
                 options["calibration"] = calibration
             bundle = export_model(model, folder / "bundle", verify=None, overwrite=True, **options).path
             if options.get("cache_precision") == "fp8":

@@ -17,7 +17,7 @@ from edgeformer.checkpoints.expert_weights import WHOLE, read_blocks, read_exper
 from edgeformer.export.bundle.stored_weights import StoredWeights
 from edgeformer.export.parity.report import Check
 from edgeformer.export.quantize.gptq import REACH
-from edgeformer.export.quantize.rounding import SEARCHED
+from edgeformer.export.quantize.rounding import SEARCHED, fractions
 from edgeformer.manifest.quantization import WeightFormat
 
 BLOCK_ERROR_LIMIT = 1.01
@@ -47,12 +47,12 @@ def judge_weights(original: Mapping[str, Tensor], stored: StoredWeights) -> list
                 errors.append((_block_error(rows, others, form), name))
             continue
         weight, rounded = (stored.output_rows(name, each[name].float()) for each in (original, stored))
-        grid = _Grid(weight, *stored.steps(name), form)
+        grid = _Grid(weight, *stored.steps(name), form, stored.scale_dtype(name))
         distances.append((grid.distance(rounded), name))
         ranges.append((grid.range(), name))
         if not form.symmetric:
             offsets.append((grid.offset(), name))
-    fractions = ", ".join(f"{fraction:g}" for fraction in SEARCHED)
+    tried = ", ".join(f"{fraction:g}" for fraction in SEARCHED)
     table = (
         (
             "unquantized", kept, 0.0,
@@ -77,7 +77,7 @@ def judge_weights(original: Mapping[str, Tensor], stored: StoredWeights) -> list
         (
             "calibrated ranges", ranges, RANGE_LIMIT,
             "largest distance of a scale from one that calibration may choose, as a fraction of its block's range",
-            f"calibration chooses among these fractions of the range: {fractions}",
+            f"calibration chooses among fractions of the range, {tried}, and one that is symmetric",
         ),
         (
             "calibrated zero points", offsets, STEP_LIMIT,
@@ -133,12 +133,15 @@ def _difference(original: Tensor, stored: Tensor) -> float:
 
 
 class _Grid:
-    """The numbers that the blocks of a weight [N, K] can be stored as, given their scales and zero points [N, B]."""
+    """The numbers that the blocks of a weight [N, K] can be stored as, given their scales and zero points [N, B].
 
-    def __init__(self, weight: Tensor, scales: Tensor, zeros: Tensor, form: WeightFormat):
+    scale_dtype: the type in which the scales are stored.
+    """
+
+    def __init__(self, weight: Tensor, scales: Tensor, zeros: Tensor, form: WeightFormat, scale_dtype: torch.dtype):
         self._blocks = weight.unflatten(1, (scales.shape[1], -1))
-        self._scales, self._zeros, self._form = scales.float()[..., None], zeros[..., None], form
-        stored = torch.finfo(scales.dtype)
+        self._scales, self._zeros, self._form = scales[..., None], zeros[..., None], form
+        stored = torch.finfo(scale_dtype)
         self._rounding = self._scales.abs().clamp(min=stored.smallest_normal) * stored.eps / 2
 
     def _steps(self, blocks: Tensor) -> Tensor:
@@ -158,7 +161,7 @@ class _Grid:
             # The weight of largest magnitude becomes the lowest integer, whatever its sign.
             whole = torch.where(high > -low, high, low) / -self._form.zero
         # Bfloat16 scales and subnormal float16 scales have few digits.
-        errors = ((self._scales - torch.tensor(SEARCHED) * whole).abs() - self._rounding).clamp(min=0)
+        errors = ((self._scales - torch.tensor(fractions(self._form)) * whole).abs() - self._rounding).clamp(min=0)
         errors = torch.where(errors == 0, 0, errors / whole.abs())
         return float(errors.amin(-1).nan_to_num(torch.inf).max())
 

@@ -59,7 +59,7 @@ PEERS: dict[str, Peer] = {
         {"fp32": "F32", "int8": "Q8_0", "int4": "Q4_0"},
         "CMAKE_ARGS=-DGGML_NATIVE=ON PYTHON -m pip install llama-cpp-python gguf",
         "model.gguf",
-        formats=("Q6_K", "Q5_K_M", "Q4_K_M", "IQ4_NL", "Q3_K_M"),
+        formats=("Q6_K", "Q5_K_M", "Q4_K_M", "IQ4_NL", "IQ4_XS", "Q3_K_M"),
     ),
     "OpenVINO GenAI": Peer(
         FOLDER / "openvino_genai.py",

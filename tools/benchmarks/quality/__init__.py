@@ -1,0 +1,1 @@
+"""The exports whose quantization loss is measured, and how it is measured."""
