@@ -329,22 +329,14 @@ def test_painted_tiles_are_those_of_drawn_pictures():
 
 def test_states_of_cells_are_named_by_what_is_drawn_there():
     drawn = scenes(40)
-    painted, colours = pictures.Painter().paint(drawn), list(pictures.COLOURS)
-    for tiles, *found in zip(painted, *tiny_vision.named(drawn), strict=True):
-        # The cells of a tile by its rows, as pixel shuffle orders the squares of patches: [4 tiles, 2, 2, 3, 32, 32].
-        cells = tiles[:4].reshape(4, 3, 2, 32, 2, 32).transpose(0, 2, 4, 1, 3, 5).reshape(16, 3, 32, 32)
-        for cell, colour, kind in zip(cells, *(each.tolist() for each in found), strict=True):
-            middle = cell[:, 9:23, 9:23].reshape(3, -1)
-            assert (colour == packing.IGNORED) == (kind == len(pictures.KINDS)) == (np.ptp(cell) < 30)
-            if colour >= 0:
-                darkest = (
-                    middle[:, middle.sum(0).argmin()] if colours[colour] != "yellow" else middle[:, middle[2].argmin()]
-                )
-                near = {
-                    name: min(np.abs(darkest - np.array(each)).max() for each in those)
-                    for name, those in pictures.COLOURS.items()
-                }
-                assert near[colours[colour]] == min(near.values()) or near[colours[colour]] < 45
+    painted = pictures.Painter().paint(drawn)
+    # The cells of a tile by its rows, as pixel shuffle orders the squares of patches: [N, 16, 3, 32, 32].
+    cells = painted[:, :4].reshape(-1, 4, 3, 2, 32, 2, 32).transpose(0, 1, 3, 5, 2, 4, 6).reshape(-1, 16, 3, 32, 32)
+    colours, kinds = (each.numpy() for each in tiny_vision.named(drawn))
+    shown = np.ptp(cells.reshape(-1, 16, 3 * 32 * 32), -1) > 30
+    assert (shown == (colours != packing.IGNORED)).all() and (shown == (kinds != len(pictures.KINDS))).all()
+    blue, black = (cells[colours == list(pictures.COLOURS).index(name)].min((-1, -2)) for name in ("blue", "black"))
+    assert (blue[:, 2] > blue[:, 0] + 60).all() and (black[:, 2] < black[:, 0] + 60).all()
 
 
 def test_answers_are_those_of_where_things_are_drawn():
@@ -509,6 +501,27 @@ def test_the_other_ops_are_those_of_edgeformer():
             ops.rotary_embedding(x, positions, cos[:, :2], sin[:, :2], 2, False)
         with pytest.raises(ValueError, match="windows"):
             ops.group_query_attention(x, x, x, None, None, mask[:, :5], 2, 2, 1.0, window=3)
+
+
+def test_texts_behind_a_prefix_are_those_of_the_op():
+    prefix, texts, length = 5, 3, 4
+    query, key, value = normal(2, 17, 32), normal(2, 17, 16), normal(2, 17, 17)[..., :16]
+    mask = torch.ones(2, 17, dtype=torch.int64)
+    with differentiable.shared_prefix(prefix, texts):
+        together, *_ = ops.group_query_attention(query, key, value, None, None, mask, 4, 2, 0.3)
+        all_ways, *_ = ops.group_query_attention(query, query, query, None, None, mask, 4, 4, 0.3, causal=False)
+        with pytest.raises(ValueError, match="without caches"):
+            ops.group_query_attention(query, key, value, None, None, mask, 4, 2, 0.3, window=3)
+    for first in range(prefix, prefix + texts * length, length):
+        places = [*range(prefix), *range(first, first + length)]
+        alone, *_ = ops.group_query_attention(
+            query[:, places], key[:, places], value[:, places], None, None, mask[:, places], 4, 2, 0.3
+        )
+        torch.testing.assert_close(together[:, places], alone)
+    whole, *_ = ops.group_query_attention(query, key, value, None, None, mask, 4, 2, 0.3)
+    assert not torch.allclose(together[:, -length:], whole[:, -length:])  # negative control
+    expected, *_ = ops.group_query_attention(query, query, query, None, None, mask, 4, 4, 0.3, causal=False)
+    torch.testing.assert_close(all_ways, expected)
 
 
 def small_module(dtype=torch.float32):

@@ -1,4 +1,4 @@
-"""The recipe of tiny-vision: an Idefics3 whose tower sees shapes and digits, and whose Llama answers questions about them.
+"""The recipe of tiny-vision: an Idefics3 whose tower sees shapes and digits, and whose Llama answers questions.
 
 A picture is cut into 2 × 2 tiles of 2 × 2 cells, and pixel shuffle makes one state of each cell: shape and colour are
 in one place, so that "what is left of the circle" looks for one key and not for the patches of one. The loss has a part
@@ -394,7 +394,7 @@ def score(module: nn.Module, tokenizer: Tokenizer, asked: list[Question]) -> lis
 
 RECIPE = Recipe(
     name="tiny-vision",
-    summary="a {parameters} parameter Idefics3 that answers questions about shapes, colours, places, numbers and digits",
+    summary="a {parameters} parameter Idefics3 that answers questions about pictures of shapes and digits",
     data=DATA,
     use=USE,
     options=Options(steps=4000, learning_rate=4e-3, warmup=100),
