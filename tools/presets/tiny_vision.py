@@ -63,8 +63,8 @@ TWICE = ("place", "relation", "count")
 """Kinds of which each picture is asked twice."""
 
 FUSED = True
-"""Whether steps of training are compiled. A step of 32 pictures took 0.9 s instead of 2.3 s on one thread of a busy CPU,
-behind two minutes of compiling for each shape of a batch.
+"""Whether steps of training are compiled. A step of 32 pictures took 0.9 s instead of 2.3 s on one thread of a busy
+CPU, behind two minutes of compiling for each shape of a batch.
 """
 
 NAMED = 0.5
