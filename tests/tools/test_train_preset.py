@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import random
+import re
 import signal
 import sys
 from dataclasses import replace
@@ -313,17 +314,29 @@ def scenes(count=300, seed=9, things=None):
     return [pictures.scene(source, things) for _ in range(count)]
 
 
-def test_painted_pictures_are_drawn_ones_resized():
+def test_painted_tiles_are_those_of_drawn_pictures():
     drawn = scenes(60, things=1)
-    painted, owners = pictures.Painter().paint(drawn)
-    for shown, found, owner in zip(drawn, painted, owners, strict=True):
-        expected = 127.5 * (tiny_vision.pixel_values(pictures.draw(shown)).numpy() + 1)
-        assert np.abs(found - expected).max() < 5  # Pillow's resize has other weights at the edge of a picture
+    painted = tiny_vision.normalized(pictures.Painter().paint(drawn)).numpy()
+    expected = np.stack([tiny_vision.pixel_values(pictures.draw(shown)).numpy() for shown in drawn])
+    assert np.abs(painted - expected).max() < 5 / 127.5  # Pillow's resize has other weights at the edge of a picture
+    for shown, tiles in zip(drawn, painted, strict=True):
         [thing] = shown.things
-        middle = np.argwhere(owner.reshape(8, 8) == 0).mean(0) * 32 + 16
-        assert np.abs(middle - (thing.y + thing.size / 2, thing.x + thing.size / 2)).max() < 24
-    turned = np.abs(painted - painted.transpose(0, 1, 3, 2)).max((1, 2, 3))
-    assert (turned > 50).mean() > 0.8  # negative control
+        changes = np.abs(tiles[:4] - tiles[0, :, :1, :1]).max((1, 2, 3))  # the thing is in one tile alone
+        assert changes.argmax() == about_pictures.quarter(thing) and (changes > 0.05).sum() == 1
+    turned = np.abs(painted - painted.swapaxes(-1, -2)).max((1, 2, 3, 4))
+    assert (turned > 0.4).mean() > 0.8  # negative control
+
+
+def test_states_of_cells_are_named_by_what_is_drawn_there():
+    drawn = scenes(40)
+    painted = pictures.Painter().paint(drawn)
+    # The cells of a tile by its rows, as pixel shuffle orders the squares of patches: [N, 16, 3, 32, 32].
+    cells = painted[:, :4].reshape(-1, 4, 3, 2, 32, 2, 32).transpose(0, 1, 3, 5, 2, 4, 6).reshape(-1, 16, 3, 32, 32)
+    colours, kinds = (each.numpy() for each in tiny_vision.named(drawn))
+    shown = np.ptp(cells.reshape(-1, 16, 3 * 32 * 32), -1) > 30
+    assert (shown == (colours != packing.IGNORED)).all() and (shown == (kinds != len(pictures.KINDS))).all()
+    blue, black = (cells[colours == list(pictures.COLOURS).index(name)].min((-1, -2)) for name in ("blue", "black"))
+    assert (blue[:, 2] > blue[:, 0] + 60).all() and (black[:, 2] < black[:, 0] + 60).all()
 
 
 def test_answers_are_those_of_where_things_are_drawn():
@@ -346,13 +359,19 @@ def is_beside(shown, question, answer):
     near: list[tuple[int, str]] = []
     for one in shown.things:
         ahead, aside = (one.x - meant.x, one.y - meant.y) if across else (one.y - meant.y, one.x - meant.x)
-        if abs(aside) < 42 < sign * ahead:
+        if abs(aside) < 32 < sign * ahead:
             near.append((sign * ahead, f"a {one.name}"))
     return answer == (min(near)[1] if near else "nothing")
 
 
 def is_counted(shown, question, answer):
     words = question.removeprefix("How many ").removesuffix(" are there?")
+    if place := re.fullmatch(r"things are at the (top|bottom) (left|right)\?", words):
+        many = sum(
+            (one.y < 128 - one.size / 2, one.x < 128 - one.size / 2) == (place[1] == "top", place[2] == "left")
+            for one in shown.things
+        )
+        return about_pictures.NUMBERS[many] == answer
     names = [
         {"things", f"{one.kind}s", f"{one.kind}es", f"{one.colour} things", "digits" if one.kind.isdigit() else ""}
         for one in shown.things
@@ -379,16 +398,18 @@ def test_questions_about_a_picture_do_not_see_others():
     recipe = train_preset.RECIPES["tiny-vision"]
     _, config = recipe.model()
     module = training.evaluation_module(training.initial_module(config, 0), config)
-    tokens, pixels = recipe.make_tokenizer(0), torch.from_numpy(pictures.Painter().paint(scenes(1))[0] / 127.5 - 1)
+    tokens, pixels = recipe.make_tokenizer(0), tiny_vision.normalized(pictures.Painter().paint(scenes(1)))
+    prefix = torch.tensor(tiny_vision.prefix_ids(tokens))
 
-    def logits(*turns):
+    def states(*conversations):
+        ids, targets = tiny_vision.encode_turns(tokens, [conversations])
         with differentiable.differentiable_ops(), torch.no_grad():
-            return tiny_vision.read(module, pixels, tiny_vision.encode_rows(tokens, [turns]))[1]
+            return tiny_vision.read(module, pixels, prefix, ids)[1][targets != packing.IGNORED]
 
     one, two, further = ("What is red?", "a star"), ("Where is the 7?", "top left"), ("What do you see?", "a red 7")
-    together = logits((*one, False), (*two, False), (*further, True))
-    torch.testing.assert_close(together, torch.cat((logits((*one, False)), logits((*two, False), (*further, True)))))
-    apart = logits((*one, False), (*two, False), (*further, False))
+    together = states([one], [two, further])
+    torch.testing.assert_close(together, torch.cat((states([one]), states([two, further]))))
+    apart = states([one], [two], [further])
     assert not torch.allclose(together, apart, atol=1e-3)
 
 
@@ -480,6 +501,27 @@ def test_the_other_ops_are_those_of_edgeformer():
             ops.rotary_embedding(x, positions, cos[:, :2], sin[:, :2], 2, False)
         with pytest.raises(ValueError, match="windows"):
             ops.group_query_attention(x, x, x, None, None, mask[:, :5], 2, 2, 1.0, window=3)
+
+
+def test_texts_behind_a_prefix_are_those_of_the_op():
+    prefix, texts, length = 5, 3, 4
+    query, key, value = normal(2, 17, 32), normal(2, 17, 16), normal(2, 17, 17)[..., :16]
+    mask = torch.ones(2, 17, dtype=torch.int64)
+    with differentiable.shared_prefix(prefix, texts):
+        together, *_ = ops.group_query_attention(query, key, value, None, None, mask, 4, 2, 0.3)
+        all_ways, *_ = ops.group_query_attention(query, query, query, None, None, mask, 4, 4, 0.3, causal=False)
+        with pytest.raises(ValueError, match="without caches"):
+            ops.group_query_attention(query, key, value, None, None, mask, 4, 2, 0.3, window=3)
+    for first in range(prefix, prefix + texts * length, length):
+        places = [*range(prefix), *range(first, first + length)]
+        alone, *_ = ops.group_query_attention(
+            query[:, places], key[:, places], value[:, places], None, None, mask[:, places], 4, 2, 0.3
+        )
+        torch.testing.assert_close(together[:, places], alone)
+    whole, *_ = ops.group_query_attention(query, key, value, None, None, mask, 4, 2, 0.3)
+    assert not torch.allclose(together[:, -length:], whole[:, -length:])  # negative control
+    expected, *_ = ops.group_query_attention(query, query, query, None, None, mask, 4, 4, 0.3, causal=False)
+    torch.testing.assert_close(all_ways, expected)
 
 
 def small_module(dtype=torch.float32):
@@ -603,7 +645,7 @@ def small_recipes(monkeypatch):
             make_tokenizer=functools.cache(recipe.make_tokenizer),
         )
         monkeypatch.setitem(train_preset.RECIPES, recipe.name, small)
-        for name, value in {"QUESTIONS": 2, "ROWS": 1, "PAIRS": 8, "DRAWN": 16}.items():
+        for name, value in {"QUESTIONS": 2, "ROWS": 1, "FUSED": False, "PAIRS": 8, "DRAWN": 16}.items():
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, value)
 
@@ -637,9 +679,9 @@ def test_a_preset_is_a_model_folder_with_a_card(tmp_path):
         ("tiny-embed", "BertModel", "blocks.0.attention.key", "encoder.layer.0.attention.self.key"),
         (
             "tiny-vision",
-            "LlavaForConditionalGeneration",
+            "Idefics3ForConditionalGeneration",
             "tower.blocks.0.attention.key",
-            "model.vision_tower.encoder.layers.0.self_attn.k_proj",
+            "model.vision_model.encoder.layers.0.self_attn.k_proj",
         ),
     ],
 )
@@ -650,8 +692,7 @@ def test_transformers_reads_the_folder(tmp_path, preset, auto, ours, theirs):
     folder = tmp_path / preset
     module, found = getattr(transformers, auto).from_pretrained(folder, output_loading_info=True)
 
-    unread = ("pooler.dense", "model.vision_tower.post_layernorm")
-    assert {name.rpartition(".")[0] for names in found.values() for name in names} <= {*unread}
+    assert {name.rpartition(".")[0] for names in found.values() for name in names} <= {"pooler.dense"}
     assert torch.equal(module.get_submodule(theirs).weight, open_source(folder).weights()[f"{ours}.weight"])
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     assert tokenizer("345")["input_ids"] == Tokenizer.from_file(str(folder / "tokenizer.json")).encode("345").ids
@@ -659,6 +700,19 @@ def test_transformers_reads_the_folder(tmp_path, preset, auto, ours, theirs):
         messages = [{"role": "user", "content": "Hi!"}]
         chat = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         assert chat == prompt("Hi!")
+    if preset == "tiny-vision":
+        drawn = pictures.draw(scenes(1)[0])
+        said = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is red?"}]}]
+        chat = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
+        assert chat == tiny_vision.prompt("What is red?")
+        processor = transformers.Idefics3Processor(
+            transformers.Idefics3ImageProcessorPil.from_pretrained(folder), tokenizer, image_seq_len=4
+        )
+        read = processor(text=chat, images=[drawn], return_tensors="pt")
+        tokens = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        asked = tokens.encode(f"What is red?{tiny_vision.ASSISTANT}").ids
+        assert read["input_ids"][0].tolist() == tiny_vision.prefix_ids(tokens) + asked
+        torch.testing.assert_close(read["pixel_values"][0], tiny_vision.pixel_values(drawn))
 
 
 def test_an_encoder_learns_with_the_head_of_its_folder(tmp_path):

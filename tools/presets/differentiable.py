@@ -105,6 +105,78 @@ class _Attention:
         return self._hidden
 
 
+@contextmanager
+def shared_prefix(length: int, texts: int) -> Iterator[None]:
+    """Let rows be a prefix of so many tokens and, behind it, texts of equal length that see it and themselves alone.
+
+    It replaces causal attention, within `differentiable_ops`, and has one product of matrices for all texts of a row:
+    a mask over all pairs of tokens would compute most of them for nothing.
+    """
+
+    def attention(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        past_key: Tensor | None,
+        past_value: Tensor | None,
+        attention_mask: Tensor,
+        num_heads: int,
+        num_kv_heads: int,
+        scale: float,
+        attention_bias: Tensor | None = None,
+        causal: bool = True,
+        **others: object,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        unsupported = (past_key, past_value, attention_bias)
+        if any(each is not None for each in unsupported) or any(others.values()):
+            raise ValueError("a shared prefix supports attention without caches and biases")
+        query, key, value = (  # [B, heads, S, D]
+            each.unflatten(-1, (heads, -1)).transpose(1, 2)
+            for each, heads in ((query * scale, num_heads), (key, num_kv_heads), (value, num_kv_heads))
+        )
+        if not causal:  # of a tower
+            return _attend_to_all(query, key, value), key, value
+        return _texts_behind_prefix(query, key, value, length, texts), key, value
+
+    with mock.patch.object(ops, "group_query_attention", attention):
+        yield
+
+
+def _texts_behind_prefix(query: Tensor, key: Tensor, value: Tensor, length: int, texts: int) -> Tensor:
+    """Return what queries [B, H, S, D] of `shared_prefix` attend to, [B, S, H · D]; keys and values [B, K, S, D]."""
+    batch, heads, total, size = query.shape
+    groups = key.shape[1]
+    query = query.reshape(batch, groups, heads // groups, total, size)  # [B, K, G, S, D]
+    first, then = query[..., :length, :], query[..., length:, :]
+    prefix_key, prefix_value = key[:, :, :length], value[:, :, :length]
+    # The prefix: all query heads of a key head in one product.
+    scores = (first.flatten(2, 3) @ prefix_key.transpose(-1, -2)).unflatten(2, (-1, length))
+    weights = (scores + _hidden(length, scores.dtype)).softmax(-1)
+    attended = (weights.flatten(2, 3) @ prefix_value).unflatten(2, (-1, length))  # [B, K, G, P, D]
+    # Texts: a product with the prefix, and one with the own tokens of each.
+    own_key, own_value = (each[:, :, length:].unflatten(2, (texts, -1)) for each in (key, value))  # [B, K, Q, s, D]
+    own = then.unflatten(3, (texts, -1)).transpose(2, 3)  # [B, K, Q, G, s, D]
+    span = own.shape[-2]
+    flat = own.flatten(3, 4)  # [B, K, Q, G · s, D]
+    to_prefix = (flat.flatten(2, 3) @ prefix_key.transpose(-1, -2)).view(*flat.shape[:-1], length)
+    to_own = (flat @ own_key.transpose(-1, -2)).unflatten(3, (-1, span)) + _hidden(span, flat.dtype)
+    weights = torch.cat((to_prefix, to_own.flatten(3, 4)), -1).softmax(-1)
+    of_prefix = weights[..., :length].flatten(2, 3) @ prefix_value
+    behind = of_prefix.view(flat.shape) + weights[..., length:] @ own_value
+    behind = behind.unflatten(3, (-1, span)).transpose(2, 3).flatten(3, 4)  # [B, K, G, Q · s, D]
+    return torch.cat((attended, behind), 3).flatten(1, 2).transpose(1, 2).flatten(-2)
+
+
+def _attend_to_all(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Return what queries [B, H, S, D] attend to of keys and values of as many heads, [B, S, H · D]."""
+    return ((query @ key.transpose(-1, -2)).softmax(-1) @ value).transpose(1, 2).flatten(-2)
+
+
+def _hidden(length: int, dtype: torch.dtype) -> Tensor:
+    """Return −inf [S, S] where a token would look ahead."""
+    return torch.full((length, length), float("-inf"), dtype=dtype).triu(1)
+
+
 def _cross_attention(
     query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, scale: float, softcap: float = 0.0
 ) -> Tensor:

@@ -113,14 +113,16 @@ def checkpoint(module: nn.Module, family: Family) -> dict[str, Tensor]:
     parameters = {name: parameter.detach().contiguous() for name, parameter in module.named_parameters()}
     places = family.places(parameters)
     tensors = {
-        f"language_model.{place.tensor}" if family.sees and not name.startswith(SEEING) else place.tensor: parameters[
-            name
-        ]
-        for name, place in places.items()
+        _inside(name, place.tensor) if family.sees else place.tensor: parameters[name] for name, place in places.items()
     }
     if LOGITS_BIAS in tensors:
         tensors[LOGITS_BIAS] = tensors[LOGITS_BIAS][None]  # transformers has [1, V]
     return tensors
+
+
+def _inside(name: str, tensor: str) -> str:
+    """Return the name of a tensor in a checkpoint of Idefics3, of a parameter and the tensor's name in its part."""
+    return f"model.{tensor}" if name.startswith(SEEING) else f"model.text_model.{tensor.removeprefix('model.')}"
 
 
 def card(recipe: Recipe, summary: str, questions: Sequence[Question], right: Sequence[bool], training: Training) -> str:

@@ -28,6 +28,9 @@ DTYPE = torch.bfloat16
 
 CHECKPOINT_EVERY = 100
 
+INNER = (".blocks.", ".projector.")
+"""Parts of the names of matrices that Muon trains."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
@@ -94,7 +97,9 @@ class Trainer:
         named = dict(self.module.named_parameters())
         self._parameters = list(named.values())
         self._masters = [parameter.detach().float().clone() for parameter in self._parameters]
-        inner = [parameter.dim() == 2 and ".blocks." in f".{name}" for name, parameter in named.items()]
+        inner = [
+            parameter.dim() == 2 and any(part in f".{name}" for part in INNER) for name, parameter in named.items()
+        ]
         matrices = [master for master, is_inner in zip(self._masters, inner, strict=True) if is_inner]
         others = [master for master, is_inner in zip(self._masters, inner, strict=True) if not is_inner]
         rate, decay = options.learning_rate, options.weight_decay

@@ -6,12 +6,13 @@ from random import Random
 from presets.corpora.problem import Problem
 from presets.pictures.scenes import COLOURS, DIGITS, GRID, KINDS, SHAPES, Scene, Thing
 
-NUMBERS = ["zero", "one", "two", "three", "four", "five", "six"]
-PLACES = ["top left", "top", "top right", "left", "middle", "right", "bottom left", "bottom", "bottom right"]
-"""Names of cells."""
+NUMBERS = ["zero", "one", "two", "three", "four", "five", "six", "seven"]
+QUARTERS = ["top left", "top right", "bottom left", "bottom right"]
+"""Names of the quarters of a picture, row by row."""
 
-IN_PLACES = ["at the top left", "at the top", "at the top right", "on the left", "in the middle", "on the right",
-             "at the bottom left", "at the bottom", "at the bottom right"]  # fmt: skip
+LISTED = 2
+"""Things of a quarter that a question asks for, at most."""
+
 DIRECTIONS = {
     "left of": ["left of", "to the left of"],
     "right of": ["right of", "to the right of"],
@@ -48,16 +49,6 @@ def describe(random: Random, shown: Scene) -> Asked:
     return asked, ", ".join(map(indefinite, shown.things))
 
 
-def about(random: Random, shown: Scene) -> Asked:
-    """Ask for all that there is to say of one thing, which teaches more than a short answer."""
-    found = reference(random, shown)
-    if found is None:
-        return None
-    words, thing = found
-    beside = [f"{direction} it {indefinite(shown.beside(thing, direction))}" for direction in DIRECTIONS]
-    return f"Tell me about {words}.", ", ".join((thing.colour, IN_PLACES[thing.cell], *beside))
-
-
 def colour(random: Random, shown: Scene) -> Asked:
     """Ask for the colour of a thing."""
     found = reference(random, shown, coloured=False)
@@ -77,13 +68,20 @@ def kind(random: Random, shown: Scene) -> Asked:
 
 
 def place(random: Random, shown: Scene) -> Asked:
-    """Ask where a thing is, or what is in a place."""
+    """Ask in which quarter a thing is, or what is in a quarter."""
     if random.random() < 0.5:
         found = reference(random, shown)
-        return found and (f"Where is {found[0]}?", PLACES[found[1].cell])
-    full = {thing.cell: thing for thing in shown.things}
-    cell = random.choice(list(full)) if random.random() < 0.7 else random.randrange(GRID * GRID)
-    return f"What is {IN_PLACES[cell]}?", indefinite(full.get(cell))
+        return found and (f"Where is {found[0]}?", QUARTERS[quarter(found[1])])
+    asked = quarter(random.choice(shown.things)) if random.random() < 0.7 else random.randrange(len(QUARTERS))
+    there = [thing for thing in shown.things if quarter(thing) == asked]
+    if len(there) > LISTED:
+        return None
+    return f"What is at the {QUARTERS[asked]}?", ", ".join(map(indefinite, there)) or NOTHING
+
+
+def quarter(thing: Thing) -> int:
+    """Return in which of the quarters a thing is."""
+    return 2 * (2 * thing.row // GRID) + 2 * thing.column // GRID
 
 
 def relation(random: Random, shown: Scene) -> Asked:
@@ -141,9 +139,13 @@ def _is_there(random: Random, shown: Scene) -> Asked:
 def count(random: Random, shown: Scene) -> Asked:
     """Ask how many things there are: of a kind, of a colour, or of all."""
     chosen = random.choice(shown.things)
-    match random.randrange(5):
+    match random.randrange(6):
         case 0:
             many, words = len(shown.things), "things"
+        case 5:
+            asked = quarter(chosen) if random.random() < 0.8 else random.randrange(len(QUARTERS))
+            many = sum(quarter(each) == asked for each in shown.things)
+            return f"How many things are at the {QUARTERS[asked]}?", NUMBERS[many]
         case 1:
             many, words = sum(each.kind in DIGITS for each in shown.things), "digits"
         case 2 | 3 if chosen.kind in SHAPES:
@@ -167,7 +169,6 @@ def digit(random: Random, shown: Scene) -> Asked:
 
 SKILLS: dict[str, tuple[Callable[[Random, Scene], Asked], int]] = {
     "describe": (describe, 2),
-    "about": (about, 6),
     "colour": (colour, 4),
     "kind": (kind, 2),
     "place": (place, 4),

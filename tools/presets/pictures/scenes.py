@@ -16,13 +16,16 @@ from PIL import Image, ImageDraw, ImageFont
 
 from presets.corpora.problem import is_held_out
 
-SIDE, GRID = 256, 3
+SIDE, GRID = 256, 4
 """Pixels of a side of a picture, and cells of a side."""
 
-SEEN, PATCH = 64, 8
-"""Pixels of a side after the processor's resize, and of a patch."""
+SEEN, TILE, PATCH = 128, 64, 8
+"""Pixels of a side after the processor's resize, of a tile that it cuts, and of a patch of a tile."""
 
 SCALE = SIDE // SEEN
+
+TILE_CELLS = GRID * TILE // SEEN
+"""Cells of a side of a tile."""
 
 SHAPES = ["circle", "square", "triangle", "star", "cross"]
 DIGITS = [str(digit) for digit in range(10)]
@@ -38,18 +41,21 @@ COLOURS = {
 }
 """Colours of things, each around a named colour of Pillow or a softer one."""
 
-SIZES = range(44, 63, 3)
-SHIFT = 9
+SIZES = range(34, 47, 3)
+SHIFT = 6
 """Largest distance of a thing from the middle of its cell."""
 
-MARGIN = 5
+COUNTS = {1: 1, 2: 2, 3: 3, 4: 3, 5: 3, 6: 3, 7: 2}
+"""Numbers of things in a picture, and the weight with which each is drawn."""
+
+LINED_UP = 0.6
+"""Fraction of pictures whose things are in two rows or in two columns, so that more of them are beside each other."""
+
+MARGIN = 2
 """Pixels of a part around its thing, after the resize, with those that a whole pixel of shift needs."""
 
-WIDTH = 24
+WIDTH = 28
 """Pixels of a side of a part, after the resize."""
-
-COVERED = 0.15
-"""Fraction of a patch that shows a thing, at least, for the patch to be one of this thing."""
 
 Colour = tuple[int, int, int]
 
@@ -124,15 +130,15 @@ def place(kind: str, colour: str, cell: int, size: int, fill: Colour, shift: tup
 
 
 def scene(random: Random, count: int | None = None) -> Scene:
-    """Return a scene of so many things, or of one to six; some have few kinds or few colours, to be counted."""
-    count = count or random.randint(1, 6)
+    """Return a scene of so many things, or of one to seven; some have few kinds or few colours, to be counted."""
+    count = count or random.choices(list(COUNTS), list(COUNTS.values()))[0]
     kinds, colours = KINDS, list(COLOURS)
     if random.random() < 0.3:
         kinds = random.sample(SHAPES, 2) + random.sample(KINDS, 1)
     if random.random() < 0.3:
         colours = random.sample(colours, 2)
     things = []
-    for cell in sorted(random.sample(range(GRID * GRID), count)):
+    for cell in sorted(random.sample(_cells(random), count)):
         kind = random.choice(SHAPES if kinds is KINDS and random.random() < 0.55 else kinds)
         colour = random.choice(colours)
         base, moved = random.choice(COLOURS[colour]), random.randint(-20, 20)
@@ -142,6 +148,15 @@ def scene(random: Random, count: int | None = None) -> Scene:
     light = random.choice([255, 255, 250, 240])
     ground = (light, light, light) if random.random() < 0.7 else tuple(random.randint(228, 255) for _ in range(3))
     return Scene(tuple(things), ground)  # type: ignore[arg-type]
+
+
+def _cells(random: Random) -> list[int]:
+    """Return the cells that a scene may fill."""
+    cells = list(range(GRID * GRID))
+    if random.random() >= LINED_UP:
+        return cells
+    lines, across = random.sample(range(GRID), 2), random.random() < 0.5
+    return [cell for cell in cells if (cell // GRID if across else cell % GRID) in lines]
 
 
 def draw_scene(random: Random, *, held_out: bool, count: int | None = None) -> Scene:
@@ -199,35 +214,29 @@ def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 
 class Painter:
-    """Paints scenes as the processor's resize makes them of their pictures, up to rounding."""
+    """Paints scenes as the processor's resizes make tiles of their pictures, up to rounding."""
 
     def __init__(self) -> None:
         self._parts: dict[tuple[str, int, int, int], NDArray[np.float32]] = {}
+        every = Image.fromarray(np.eye(SEEN, dtype=np.float32))
+        self._shrink = np.asarray(every.resize((SEEN, TILE), Image.Resampling.BILINEAR))  # [64, 128]
 
-    def paint(self, scenes: Sequence[Scene]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Return pictures [N, 3, 64, 64] from 0 to 255, and the number of the thing of each patch [N, 64].
-
-        The number is −1 where a patch shows none.
-        """
+    def paint(self, scenes: Sequence[Scene]) -> NDArray[np.float32]:
+        """Return the tiles of pictures, row by row, and each whole picture: [N, 5, 3, 64, 64] from 0 to 255."""
         room = SEEN + 2 * MARGIN + WIDTH
         pictures = np.empty((len(scenes), 3, room, room), np.float32)
-        owners = np.full((len(scenes), (SEEN // PATCH) ** 2), -1, np.int64)
-        inner = slice(MARGIN, MARGIN + SEEN)
         for index, shown in enumerate(scenes):
             pictures[index] = np.array(shown.ground, np.float32)[:, None, None]
-            most = np.full(owners.shape[1], COVERED, np.float32)
-            for number, thing in enumerate(shown.things):
+            for thing in shown.things:
                 part = self._part(thing.kind, thing.size, thing.x % SCALE, thing.y % SCALE)
                 top, left = thing.y // SCALE, thing.x // SCALE
                 square = pictures[index, :, top : top + WIDTH, left : left + WIDTH]
                 square += part * (np.array(thing.fill, np.float32)[:, None, None] - square)
-                alone = np.zeros((room, room), np.float32)
-                alone[top : top + WIDTH, left : left + WIDTH] = part
-                side = SEEN // PATCH
-                covered = alone[inner, inner].reshape(side, PATCH, side, PATCH).mean((1, 3)).reshape(-1)
-                owners[index][covered > most] = number
-                most = np.maximum(most, covered)
-        return np.round(pictures[:, :, inner, inner]), owners
+        inner = slice(MARGIN, MARGIN + SEEN)
+        pictures = np.round(pictures[:, :, inner, inner])
+        tiles = pictures.reshape(len(scenes), 3, SEEN // TILE, TILE, SEEN // TILE, TILE).transpose(0, 2, 4, 1, 3, 5)
+        whole = np.round(self._shrink @ pictures @ self._shrink.T)
+        return np.concatenate((tiles.reshape(len(scenes), -1, 3, TILE, TILE), whole[:, None]), 1)
 
     def _part(self, kind: str, size: int, right: int, down: int) -> NDArray[np.float32]:
         """Return how much of each pixel a thing covers, [WIDTH, WIDTH], MARGIN pixels from the corner and moved."""
@@ -238,3 +247,15 @@ class Painter:
             small = mask.resize((WIDTH, WIDTH), Image.Resampling.BILINEAR)
             self._parts[key] = np.asarray(small, np.float32) / 255
         return self._parts[key]
+
+
+def cells_by_tile() -> list[int]:
+    """Return the cells in the order of the tiles, and in each row by row."""
+    side = GRID // TILE_CELLS
+    return [
+        (row * TILE_CELLS + down) * GRID + column * TILE_CELLS + right
+        for row in range(side)
+        for column in range(side)
+        for down in range(TILE_CELLS)
+        for right in range(TILE_CELLS)
+    ]
