@@ -5,6 +5,7 @@ torchao and modelopt are in test_written_checkpoints.py.
 The writers here follow the formats' own packers; where a package of a format is installed, it is the other reader.
 """
 
+import functools
 import json
 import shutil
 from functools import partial
@@ -13,14 +14,18 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from lora.peft_adapters import adapted_outputs, make_adapter
 from safetensors.torch import load_file, save_file
 
+from edgeformer.checkpoints.merged_source import merge_adapter
 from edgeformer.checkpoints.quantized import compressed, microscaling
 from edgeformer.checkpoints.source import open_source
 from edgeformer.errors import ConfigError, ExportError, WeightsError
 from edgeformer.export import export_model
 from edgeformer.export.importers.library_comparison import compare_modules
+from edgeformer.export.reference.reference import Reference
 from edgeformer.manifest.quantization import QuantizationOverrides, make_quantization
+from edgeformer.models.model_spec import model_spec_of
 from edgeformer.runtime import load
 
 SIZES = {
@@ -328,6 +333,55 @@ def test_a_bundle_computes_what_the_checkpoint_means(plain, quantized, tmp_path,
     found = load(bundle).forward(IDS[0])
     np.testing.assert_allclose(np.asarray(found).reshape(-1, 96), logits_of(plain, meant), atol=2e-5)
     assert np.abs(logits_of(plain, meant) - logits_of(plain, {})).max() > 1e-3, "the control: rounding shows"
+
+
+@pytest.fixture(scope="module")
+def qlora(plain, quantized, tmp_path_factory):
+    """Return a function of a format: the folder of a base, an adapter, and PEFT's logits without and with it.
+
+    PEFT's base is plain, and has the matrices that the integers mean: in float64, no kernel of a format takes part.
+    """
+
+    def make(name):
+        folder, meant = quantized(name)
+        root = tmp_path_factory.mktemp(name)
+        base = shutil.copytree(plain, root / "meant")
+        save_file({key: each.double() for key, each in meant.items()}, base / "model.safetensors", {"format": "pt"})
+        adapter = make_adapter(base, root / "adapter", target_modules="all-linear")
+        adapted = adapted_outputs(base, adapter, "AutoModelForCausalLM", input_ids=torch.tensor(IDS))
+        return folder, adapter, logits_of(plain, meant), adapted.logits[0].numpy()
+
+    return functools.cache(make)
+
+
+@pytest.mark.parametrize("name", ["nf4", "nf4-nested", "awq"])
+def test_an_adapter_is_merged_into_what_a_quantized_base_means(qlora, name):
+    folder, adapter, alone, expected = qlora(name)
+    source = merge_adapter(open_source(folder), adapter)
+    reference = Reference(model_spec_of(source.config), source.weights())
+    with torch.no_grad():
+        found = reference.run(torch.tensor(IDS))[0][0].numpy()
+    assert np.abs(found - expected).max() < 1e-6 * np.abs(expected).max()
+    assert np.abs(alone - expected).max() > 1e-2 * np.abs(expected).max(), "the control: without it they differ"
+
+
+@pytest.mark.slow  # exports
+@pytest.mark.parametrize(
+    ("name", "precision", "options", "allowed"),
+    [("nf4", "fp32", {}, 1e-5), ("awq", "int4", {"symmetric": False, "head": "fp32"}, 0.05)],
+)
+def test_an_adapter_runs_beside_a_quantized_base(qlora, tmp_path, name, precision, options, allowed):
+    """Integers of AWQ stay what they are; their products round activations."""
+    folder, adapter, alone, expected = qlora(name)
+    chosen = make_quantization(precision, QuantizationOverrides(**options)) if options else None
+    result = export_model(
+        folder, tmp_path / "bundle", precision=precision, quantization=chosen, adapters={"tuned": adapter}
+    )
+    copied = [check.value for check in result.report.checks if check.name == "weights: copied blocks"]
+    assert copied == ([0] if options else [])
+    found = load(result.path).new_decoder(1, len(IDS[0]), "tuned").prefill_all(0, IDS[0])
+    assert np.abs(found - expected).max() < allowed * np.abs(expected).max()
+    assert np.abs(alone - expected).max() > 3 * allowed * np.abs(expected).max()
 
 
 def test_an_export_compares_with_what_transformers_reads(plain, quantized, tmp_path):
