@@ -426,12 +426,37 @@ def test_verification_refuses_nvfp4_read_wrong(quantized, monkeypatch, fault):
         compare_modules(source, source.weights())
 
 
+def halves_swapped(packed):
+    """Exchange both halves of every byte."""
+    flat = packed.contiguous().view(torch.uint8)
+    return ((flat << 4) | (flat >> 4)).view(packed.dtype)
+
+
+def transposed(scales):
+    return scales.T.reshape(scales.shape)
+
+
 FAULTS = {
-    "nibbles swapped": ("awq", "qweight", lambda words: ((words & 0x0F0F0F0F) << 4) | ((words >> 4) & 0x0F0F0F0F)),
-    "zero points one lower": ("gptq-asymmetric", "qzeros", lambda words: words - 0x11111111),
-    "groups in another order": ("gptq-act-order", "g_idx", lambda order: order.flip(0)),
-    "scales of other groups": ("w4a16", "weight_scale", lambda scales: scales.flip(1)),
-}
+    "gptq, half bytes swapped": ("gptq", "qweight", halves_swapped),
+    "gptq, zero points one lower": ("gptq-asymmetric", "qzeros", lambda words: words - 0x11111111),
+    "gptq, groups transposed": ("gptq", "scales", transposed),
+    "gptq, order of activations ignored": ("gptq-act-order", "g_idx", lambda order: order.sort().values),
+    "gptq, groups in another order": ("gptq-act-order", "g_idx", lambda order: order.flip(0)),
+    "gptq_v2, zero points one higher": ("gptq-v2-int8", "qzeros", lambda words: words + 0x01010101),
+    "awq, half bytes swapped": ("awq", "qweight", halves_swapped),
+    "awq, zero points one lower": ("awq", "qzeros", lambda words: words - 0x11111111),
+    "awq, groups transposed": ("awq", "scales", transposed),
+    "w4a16, half bytes swapped": ("w4a16", "weight_packed", halves_swapped),
+    "w4a16, zero points one lower": ("w4a16-asymmetric", "weight_zero_point", lambda words: words - 0x11111111),
+    "w4a16, groups transposed": ("w4a16", "weight_scale", transposed),
+    "w4a16, scales of other groups": ("w4a16", "weight_scale", lambda scales: scales.flip(1)),
+    "w8a8, scales of other outputs": ("w8a8", "weight_scale", lambda scales: scales.roll(1, 0)),
+    "fp8, blocks in another order": ("fp8-even-blocks", "weight_scale_inv", lambda scales: scales.flip(0)),
+    "nf4, half bytes swapped": ("nf4", "weight", halves_swapped),
+    "nf4, blocks in another order": ("nf4", "weight.absmax", lambda absmax: absmax.roll(1)),
+    "int8 by rows, scales of other rows": ("int8", "SCB", lambda scales: scales.roll(1)),
+}  # fmt: skip
+"""A format, a tensor of it, and what a reader that is wrong would make of it."""
 
 
 @pytest.mark.parametrize("fault", FAULTS)
