@@ -16,7 +16,7 @@ from edgeformer.models.model_spec import ModelSpec
 T = TypeVar("T")
 Key = tuple[Any, ...]
 Known = dict[Key, Any]
-"""What a reference computed, by all that it depends on."""
+"""Results of a reference, by all that they depend on."""
 
 
 class Original:
