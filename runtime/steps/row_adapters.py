@@ -66,12 +66,14 @@ class RowAdapters:
             entries = self._rows.get(site)
             old = tensor.shape[1:] if entries is None else entries.shape[1:]
             shape = tuple(map(max, tensor.shape[1:], old))
-            if entries is None or shape != old:
-                # The system gives memory for zeros where they are first written.
-                self._rows[site] = np.zeros((len(self.names), *shape), tensor.dtype)
-                for row in (row for row, name in enumerate(self.names) if name is not None and entries is not None):
-                    self._rows[site][row][tuple(map(slice, old))] = entries[row]
-                moved = True
+            if entries is not None and shape == old:
+                continue
+            # The system gives memory for zeros where they are first written.
+            larger = self._rows[site] = np.zeros((len(self.names), *shape), tensor.dtype)
+            moved = True
+            if entries is not None:
+                for row in (row for row, name in enumerate(self.names) if name is not None):
+                    larger[row][tuple(map(slice, old))] = entries[row]
         return moved
 
     def session_of(self, row: int) -> AdaptedSession | None:
