@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from edgeformer.lora.adapter_tensors import Update
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.models.model_spec import model_spec_of
 from edgeformer.runtime import load_causal_lm
+from edgeformer.runtime.sessions.kernels import KernelChoice, Library
 
 PROMPT = [5, 9, 41, 7, 100]
 
@@ -138,6 +140,13 @@ def judged(bundle, llama, updates):
         bundle, Manifest.read(bundle), model_spec_of(source.config), source.weights(), adapters=updates
     )
     return {name.split(",")[0] for name in (check.name for check in report.failures())}
+
+
+def test_sessions_are_kept_by_the_kernels_that_they_run_with():
+    """Sessions of adapters are kept by their choice of kernels, of a library that packs weights, too."""
+    library = Library("/lib.so", "0.1", ("MatMulNBits",), ("avx2",), "avx2", panels={"avx2": "vnni"})
+    assert hash(KernelChoice(library)) == hash(KernelChoice(library))
+    assert KernelChoice(library) != KernelChoice(replace(library, panels={}))
 
 
 def test_the_wrong_adapter_fails(bundle, llama, updates):

@@ -74,7 +74,7 @@ class VisionTrial(Trial):
             }
             return [Outputs(vectors)]
 
-        [pair] = self.compute(outputs, pixels)
+        [pair] = zip(*self.references.compute(outputs, pixels), strict=True)
         return Row(NO_TOKENS, *pair, source=pixels)
 
     def _run(self, rows: list[Row]) -> list[dict[str, Array]]:
