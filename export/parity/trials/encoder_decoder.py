@@ -129,7 +129,7 @@ class EncoderDecoderTrial(TextTrial):
     def _row(self, source: Array, target: NDArray[np.int64]) -> Row:
         """Run both references on one source and target, the encoder and the decoder in one call."""
 
-        def outputs(reference: Reference) -> list[Outputs]:
+        def outputs(reference: Reference) -> Outputs:
             states, cross, logits, presents, weights = reference.in_summation_orders(
                 lambda: self._run(reference, source, target)
             )

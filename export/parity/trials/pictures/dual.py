@@ -96,8 +96,8 @@ class DualTrial(Trial):
             pairs = zip(half.outputs, values, strict=True)
             return [Outputs({name: np.atleast_2d(to_numpy(value[0])) for name, value in pairs})]
 
-        [pair] = zip(*self.references.compute(outputs, source), strict=True)
-        return Row(NOTHING, *pair, source=source)
+        (expected,), (eager,) = self.references.compute(outputs, source)
+        return Row(NOTHING, expected, eager, source=source)
 
     def _judge_half(self, half: Half, rows: list[Row]) -> None:
         """Judge every row alone, and in batches, where texts are padded with other tokens."""
