@@ -12,7 +12,7 @@ from typing import Any
 
 from edgeformer.checkpoints.gguf.gguf_file import SUFFIX
 from edgeformer.checkpoints.gguf.unpacked import UnpackedGguf, sole_gguf
-from edgeformer.checkpoints.quantized.formats import take_quantization
+from edgeformer.checkpoints.quantized.formats import read_config
 from edgeformer.checkpoints.sentence_transformers import transformer_folder
 from edgeformer.checkpoints.weight_map import find_weight_files
 from edgeformer.documents.json_document import read_object
@@ -186,7 +186,7 @@ def _open_folder(folder: Path, name: str, origin: str, hub_id: str | None = None
     modules, folder = folder, transformer_folder(folder)
     if not os.path.isfile(folder / "config.json"):  # also of a name that no file can have
         raise ConfigError(f"{folder} has no config.json; a model folder has one beside its safetensors files.")
-    hf_config, quantization = take_quantization(read_object(folder / "config.json"), f"config.json of {origin}")
+    hf_config, quantization = read_config(folder, origin)
     preset_file = folder / "preset.json"
     random_weights = read_object(preset_file).get("random_weights") if preset_file.is_file() else None
     return FoundModel(

@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from edgeformer.checkpoints.quantized.formats import check_quantization, take_quantization
+from edgeformer.checkpoints.quantized.formats import check_quantization, read_config
 from edgeformer.checkpoints.weight_map import find_weight_files
 from edgeformer.documents.json_document import read_object
 from edgeformer.errors import WeightsError
@@ -130,8 +130,7 @@ def open_tensors(folder: Path, allow_pickle: bool = False) -> dict[str, TensorFi
 
 def _quantization(folder: Path) -> dict[str, Any] | None:
     """Return the `quantization_config` of a folder; None where its weights are plain."""
-    config = folder / "config.json"
-    return take_quantization(read_object(config), str(config))[1] if config.is_file() else None
+    return read_config(folder, str(folder))[1] if (folder / "config.json").is_file() else None
 
 
 def open_pickle(path: Path) -> dict[str, TensorFile]:

@@ -19,6 +19,10 @@ from edgeformer.manifest.parts import StoredWeight
 from edgeformer.manifest.quantization import WeightFormat
 from edgeformer.models.model_spec import ModelSpec
 
+KEPT = 2**28
+"""Parameters of the largest model whose dequantized matrices stay in memory: 1 GiB in float32. Those of larger ones are
+dequantized anew in each run of a reference."""
+
 
 def _source(stored: StoredWeight) -> TensorSource:
     """Return what a stored tensor was made from, without the factor of `scaled` outputs."""
@@ -48,8 +52,8 @@ def _similarity(manifest: Manifest) -> dict[str, Tensor]:
 class StoredWeights(LazyWeights):
     """The parameters that the graphs of a bundle store, by name; each is read, and dequantized, when it is asked for.
 
-    The graphs are those of `_weight_graphs`. Raises BundleError for
-    weights that the manifest lists and the graphs lack.
+    The graphs are those of `_weight_graphs`. Of a model of up to `KEPT` parameters each matrix is dequantized once.
+    Raises BundleError for weights that the manifest lists and the graphs lack.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, model_spec: ModelSpec):
@@ -64,6 +68,8 @@ class StoredWeights(LazyWeights):
             if parameter in self._shapes and stored.part in (None, "integers") and name in self._initializers
         }
         self._numbers = _similarity(manifest)
+        self._keeps_all = sum(map(math.prod, self._shapes.values())) <= KEPT
+        self._kept: dict[str, dict[str, Tensor]] = {}
         lost = sorted(self._shapes.keys() - self._place.keys() - self._numbers.keys())
         if lost:
             raise BundleError(f"the graph of {folder} lacks weights that its manifest lists ({', '.join(lost[:5])}).")
@@ -83,10 +89,9 @@ class StoredWeights(LazyWeights):
         name, stored = self._place[parameter]
         if len(self._shapes[parameter]) == 3 and stored.quantized is not None:
             return torch.stack([self.read_expert(parameter, expert) for expert in range(self._shapes[parameter][0])])
-        if stored.quantized is None:
-            value = unscaled(self._read(name), stored.scaled, -1)
-        else:
-            value = self._dequantize(name, stored)
+        if stored.quantized is not None:
+            return self._dequantized(name, stored)[parameter]
+        value = unscaled(self._read(name), stored.scaled, -1)
         return split_stored(value, _source(stored), self._shapes)[parameter]
 
     def read_expert(self, parameter: str, expert: int) -> Tensor:
@@ -105,6 +110,8 @@ class StoredWeights(LazyWeights):
         name, stored = self._place[parameter]
         if stored.quantized is None:
             return self._read(name, rows)
+        if name in self._kept:
+            return self._kept[name][parameter][rows]
         return dequantized(self._parts(name, stored, rows), stored.quantized)
 
     def has_rows(self, parameter: str) -> bool:
@@ -163,11 +170,21 @@ class StoredWeights(LazyWeights):
             return torch.from_numpy(numbers.view("uint16").copy()).view(torch.bfloat16)
         return torch.from_numpy(numbers.copy())
 
-    def _dequantize(self, name: str, stored: StoredWeight) -> Tensor:
-        """Return the matrix that integers, scales and zero points mean, without the factor of `scaled` outputs."""
+    def _dequantized(self, name: str, stored: StoredWeight) -> dict[str, Tensor]:
+        """Return the parameters of a matrix as integers, scales and zero points mean them, without `scaled` factors.
+
+        Parameters that share a matrix are read one after another, so that the last such matrix is kept in any case.
+        """
+        if name in self._kept:
+            return self._kept[name]
         assert stored.quantized is not None
         rows = dequantized(self._parts(name, stored), stored.quantized)
-        return rows.t() if stored.columns else rows
+        found = split_stored(rows.t() if stored.columns else rows, _source(stored), self._shapes)
+        if not self._keeps_all:
+            self._kept.clear()
+        if self._keeps_all or len(found) > 1:
+            self._kept[name] = found
+        return found
 
     def _parts(self, name: str, stored: StoredWeight, part: int | slice | Tensor | None = None) -> dict[str, Tensor]:
         """Return the parts of a quantized matrix, of one expert or of rows, without the factor of `scaled` outputs.

@@ -8,6 +8,7 @@ transformers is missing, or has no such module, the certificate says that nothin
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -72,11 +73,12 @@ def compare_modules(source: ModelSource, weights: Mapping[str, Tensor]) -> Compa
         return Comparison(reason="transformers is not installed")
     try:
         from edgeformer.transformers_backend.hf_module import INSTALLED
+        from edgeformer.transformers_backend.tensors.gguf_metadata import quick_headers
         from edgeformer.transformers_backend.transformers_shim import quietly
     except MissingDependencyError as error:
         return Comparison(reason=str(error))
     try:
-        with quietly():
+        with quietly(), nullcontext() if source.gguf is None else quick_headers():
             difference, hint = _difference(source, weights)
     except NotComparedError as reason:
         return Comparison(library=INSTALLED, reason=str(reason))

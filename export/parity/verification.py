@@ -26,7 +26,7 @@ from edgeformer.export.parity.trials.kinds import TRIALS
 from edgeformer.export.parity.trials.protocol import Setup, Trial
 from edgeformer.export.parity.trials.quantized_cache import judge_quantized_cache, judge_scales
 from edgeformer.export.parity.trials.quantized_weights import judge_weights
-from edgeformer.export.parity.trials.references import Original, References
+from edgeformer.export.parity.trials.references import Known, Original
 from edgeformer.export.parity.trials.smoothing import judge_smoothing, smoothed_as_stored
 from edgeformer.export.progress import Progress
 from edgeformer.export.reference.reference import CastWeights
@@ -55,13 +55,12 @@ PLAIN = "plain"
 class Earlier:
     """The outcome of a verification whose failures are checked again.
 
-    stages: the checks of each stage, by the beginning of their names. references: those of graphs as clients use them,
-    where they were remembered.
+    stages: the checks of each stage, by the beginning of their names. exact: what float64 computed.
     """
 
     report: Report
     stages: Mapping[str, Sequence[Check]]
-    references: References | None
+    exact: Known
 
 
 class Verification:
@@ -83,6 +82,7 @@ class Verification:
         self.summation_orders = summation_orders
         self.checks: list[Check] = []
         self.stages: dict[str, Sequence[Check]] = {}
+        self.exact: Known = {} if earlier is None else earlier.exact
         self._earlier = earlier
         self._start = time.perf_counter()
         self._ran = True
@@ -140,10 +140,12 @@ class Verification:
     @property
     def _widened(self) -> Setup:
         """The setup of graphs without the rounding of activations, nor of a float16 cache."""
-        manifest = self._setup.manifest
-        if not manifest.plan.half_cache:
-            return self._setup
-        return replace(self._setup, manifest=replace(manifest, plan=replace(manifest.plan, cache_precision=None)))
+        setup, manifest = self._setup, self._setup.manifest
+        if manifest.plan.half_cache:
+            setup = replace(setup, manifest=replace(manifest, plan=replace(manifest.plan, cache_precision=None)))
+        # The logits of a full verification, all positions of many texts, are not kept.
+        exact = self.exact if setup.mode == "quick" else None
+        return replace(setup, references=setup.make_references(exact=exact))
 
     def _judge_half_cache(self, stored: Trial | None) -> None:
         """Check a float16 cache by the graph that was judged over a float32 one."""
@@ -183,13 +185,8 @@ class Verification:
         setup = replace(self._setup, mode="quick")
         if self._quantized is not None:
             setup = replace(setup, weights=self._quantized, activations=self._quantized.formats)
-        earlier = None if self._earlier is None else self._earlier.references
-        return replace(setup, references=setup.make_references(remember=bool(self._kernels.kernels), earlier=earlier))
-
-    @property
-    def references(self) -> References | None:
-        """The references of graphs as clients use them, where there are any yet."""
-        return self._as_used.references if "_as_used" in vars(self) else None
+        remember = bool(self._kernels.kernels)
+        return replace(setup, references=setup.make_references(exact=self.exact, remember=remember))
 
     @cached_property
     def _kernels(self) -> KernelReport:

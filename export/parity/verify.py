@@ -114,5 +114,5 @@ def _verify(subject: Subject, mode: VerifyMode, progress: Progress) -> Report:
     failures = report.failures()
     if not failures or any(not check.at_least and not check.share(check.value) <= BORDERLINE for check in failures):
         return report
-    again = Verification(subject, mode, progress, RECHECK_ORDERS, Earlier(report, first.stages, first.references)).run()
+    again = Verification(subject, mode, progress, RECHECK_ORDERS, Earlier(report, first.stages, first.exact)).run()
     return replace(again, seconds=round(report.seconds + again.seconds, 2))

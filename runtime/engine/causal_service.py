@@ -16,7 +16,7 @@ from edgeformer.runtime.generation.scheduling.beginnings import restore_prefix
 from edgeformer.runtime.generation.speculation.row_drafts import RowDrafts, drafts_of
 from edgeformer.runtime.prefixes.held_rows import HeldRow, HeldRows, common_length
 from edgeformer.runtime.prefixes.prefix_cache import SHORTEST, PrefixCache
-from edgeformer.runtime.steps.adapters import check_adapter
+from edgeformer.runtime.steps.adapters import adapter_weights
 from edgeformer.runtime.steps.decode_graph import DecodeGraph, Logits
 from edgeformer.runtime.steps.memory import PREFILL_CHUNK
 from edgeformer.runtime.tasks.causal_lm import MEDIA, CausalLM
@@ -48,7 +48,7 @@ class CausalService(Service):
         """
         adapter, media = keywords.pop("adapter", None), {name: keywords.pop(name, ()) for name in MEDIA}
         if adapter is not None:
-            check_adapter(self.manifest, adapter)
+            adapter_weights(self.manifest, adapter)
             if self._adapters is None:
                 raise RequestError("an engine runs adapters on the CPU. Load the bundle with provider='cpu'.")
         processors, given = keywords.pop("logits_processors", ()), keywords.pop("config", None)
@@ -99,8 +99,8 @@ class CausalService(Service):
             else:  # also if the only row that was free held the text, which the prefix cache has now
                 restore_prefix(self._prefixes, self.decoder, request)
         request.row.cached_tokens = request.prefilled
-        if self._adapters is not None:
-            self._adapters.set(request.place, request.adapter)
+        if self._adapters is not None and self._adapters.set(request.place, request.adapter):
+            self.decoder.memory.forget_bindings()
         self._held.release(free_bytes - request.bytes, self._release_held)
         request.row.prefill_seconds += time.perf_counter() - started
 

@@ -66,7 +66,7 @@ class Library:
     ops: tuple[str, ...]
     levels: tuple[str, ...]
     level: str
-    panels: Mapping[str, str] = field(default_factory=dict)
+    panels: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)

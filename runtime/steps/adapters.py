@@ -1,4 +1,7 @@
-"""LoRA adapters at run time: their files, and sessions that take one as further inputs.
+"""LoRA adapters at run time: their files, sums of them, and sessions that take one as further inputs.
+
+A request names an adapter, or a weighted sum: `polite*0.7+brief*0.3` adds 0.7 · B A (x) of the one and 0.3 · B A (x) of
+the other, as one adapter whose rank is that of both. A weight that is left out is 1.
 
 A file of adapters is in the format safetensors: eight bytes with the length of a header in JSON, that header, and the
 numbers. https://github.com/huggingface/safetensors has the format.
@@ -18,6 +21,9 @@ from edgeformer.manifest.manifest import Manifest
 
 Tensors = Mapping[str, NDArray[Any]]
 
+RANK_AXES = {"lora_A": 2, "lora_B": 1}
+"""Axes of the rank in the inputs of the adapter graph: SITE.lora_A [rows, in, rank], SITE.lora_B [rows, rank, out]."""
+
 DTYPES: dict[str, type[np.generic]] = {"F32": np.float32, "F16": np.float16}
 
 
@@ -26,21 +32,61 @@ def adapter_names(manifest: Manifest) -> list[str]:
     return [adapter.name for adapter in manifest.adapters]
 
 
-def check_adapter(manifest: Manifest, name: str) -> str:
-    """Return the name of an adapter. Raises RequestError for one that the bundle does not have."""
-    names = adapter_names(manifest)
-    if name not in names:
-        has = f"it has {', '.join(names)}" if names else "it has none; export it with --adapter NAME=DIR"
-        raise RequestError(f"the bundle has no adapter {name!r}; {has}.")
-    return name
+def adapter_weights(manifest: Manifest, adapter: str) -> dict[str, float]:
+    """Return the weights of the adapters that a request names, by name: one, or terms NAME*WEIGHT between `+`.
 
-
-def read_adapter(folder: Path, manifest: Manifest, name: str) -> Tensors:
-    """Return the inputs of the adapter graph for one row, by name; their numbers are mapped from the file.
-
-    Raises RequestError for a name that the bundle does not have, and BundleError for a damaged file.
+    Raises RequestError for an adapter that the bundle does not have or that is named twice, and for a weight that is
+    no number.
     """
-    check_adapter(manifest, name)
+    names, weights = adapter_names(manifest), dict[str, float]()
+    for term in adapter.split("+"):
+        name, times, factor = term.strip().partition("*")
+        if name not in names:
+            has = f"it has {', '.join(names)}" if names else "it has none; export it with --adapter NAME=DIR"
+            raise RequestError(f"the bundle has no adapter {name!r}; {has}.")
+        try:
+            weight = float(factor) if times else 1.0
+        except ValueError:
+            weight = math.nan
+        if name in weights or not math.isfinite(weight):
+            raise RequestError(
+                f"adapter is {adapter!r}; it must be the name of an adapter, or a sum such as "
+                f"{'+'.join(f'{each}*0.5' for each in names[:2])}, in which each is named once."
+            )
+        weights[name] = weight
+    return weights
+
+
+def read_adapter(folder: Path, manifest: Manifest, adapter: str) -> Tensors:
+    """Return the inputs of the adapter graph for one row, by name: of an adapter, or of a weighted sum of several.
+
+    The numbers of one adapter are mapped from its file. Raises RequestError as `adapter_weights`, and BundleError for a
+    damaged file.
+    """
+    weights = adapter_weights(manifest, adapter)
+    parts = [_scaled(_read_file(folder, manifest, name), weight) for name, weight in weights.items()]
+    if len(parts) == 1:
+        return parts[0]
+    return {site: np.concatenate([part[site] for part in parts], RANK_AXES[_part_of(site)]) for site in parts[0]}
+
+
+def _scaled(tensors: Tensors, weight: float) -> Tensors:
+    """Return the inputs of an adapter whose product is multiplied by a weight."""
+    if weight == 1:
+        return tensors
+    return {
+        name: tensor * tensor.dtype.type(weight) if _part_of(name) == "lora_B" else tensor
+        for name, tensor in tensors.items()
+    }
+
+
+def _part_of(site: str) -> str:
+    """Return whether an input is A or B, by the last part of its name."""
+    return site.rpartition(".")[2]
+
+
+def _read_file(folder: Path, manifest: Manifest, name: str) -> Tensors:
+    """Return the inputs of one adapter, mapped from its file. Raises BundleError for a damaged one."""
     path = folder / next(adapter.file for adapter in manifest.adapters if adapter.name == name)
     try:
         return _read(path)

@@ -41,7 +41,7 @@ from edgeformer.runtime.media.sound.recordings import Sound
 from edgeformer.runtime.prefixes.prefix_cache import PrefixCache
 from edgeformer.runtime.prefixes.session_file import read_session, write_session
 from edgeformer.runtime.sessions.session import SessionSettings
-from edgeformer.runtime.steps.adapters import AdaptedSession, Tensors, adapter_names, check_adapter, read_adapter
+from edgeformer.runtime.steps.adapters import AdaptedSession, Tensors, adapter_names, read_adapter
 from edgeformer.runtime.steps.device import CapturedSteps
 from edgeformer.runtime.steps.new_decoder import new_decoder
 from edgeformer.runtime.steps.picture_rows import PictureRows
@@ -160,24 +160,25 @@ class CausalLM(Model):
     def new_decoder(self, batch_size: int, capacity: int, adapter: str | None = None) -> StepRunner:
         """Return a decoder with an empty cache for `batch_size` rows of up to `capacity` tokens, to run by hand.
 
-        adapter: name of the LoRA adapter of all rows. Raises RequestError for one that the bundle does not have, for
-        numbers that are none, and for more tokens than the context has.
+        adapter: name of the LoRA adapter of all rows, or a sum of several (`steps/adapters.py`). Raises RequestError
+        for one that the bundle does not have, for numbers that are none, and for more tokens than the context has.
         """
         request_values.count("batch_size", batch_size, most=request_values.MOST_ROWS)
         request_values.count("capacity", capacity, most=self.manifest.context_length)
         session, captured = self.session, self._captured
         if adapter is not None:
-            check_adapter(self.manifest, adapter)
-            session = AdaptedSession(self.adapter_session, self._adapter_tensors(adapter))
+            tensors = self._adapter_tensors(adapter)
+            session = AdaptedSession(self.adapter_session, tensors)
             captured = None
         return new_decoder(session, self.manifest, batch_size, capacity, self.provider, captured=captured)
 
     def row_adapters(self, rows: int) -> RowAdapters:
         """Return inputs of the adapter graph for rows that may each have another adapter of the bundle, or none."""
-        tensors = {name: self._adapter_tensors(name) for name in self.adapters}
-        return RowAdapters(tensors, rows, lambda: self.adapter_session)
+        return RowAdapters(self._adapter_tensors, self.adapters, rows, lambda: self.adapter_session)
 
     def _adapter_tensors(self, name: str) -> Tensors:
+        if name not in self.adapters:
+            return read_adapter(self.folder, self.manifest, name)
         if name not in self._adapters:
             self._adapters[name] = read_adapter(self.folder, self.manifest, name)
         return self._adapters[name]
@@ -264,7 +265,8 @@ class CausalLM(Model):
             config: replaces the model's own `generation_config`.
             num_return_sequences: samples of each prompt, which is run once for all of them; above 1 the result of a
                 prompt is a list, and sample i is what seed + i gives alone.
-            adapter: the name of a LoRA adapter of the bundle; None for the model alone.
+            adapter: the name of a LoRA adapter of the bundle, or a weighted sum of several such as
+                `polite*0.7+brief*0.3`; None for the model alone.
             images: pictures for the placeholders of a prompt, in their order: a list, or a list for each prompt of a
                 batch; each a path, bytes, an array uint8 [height, width, 3] or an image of Pillow.
             sounds: recordings, as images; each a path, bytes, or mono samples at 16 kHz, floats [N].

@@ -304,4 +304,9 @@ def test_a_quick_reading_of_a_header_is_that_of_the_package(small):
     with quick_headers():
         assert gguf.GGUFReader._get is not cut
         assert read() == plain
+        once = gguf.GGUFReader(small)
+        with quick_headers():
+            assert gguf.GGUFReader(small) is once
+        assert gguf.GGUFReader(small) is once, "a context within another one forgets nothing"
+    assert gguf.GGUFReader is gguf.gguf_reader.GGUFReader
     assert gguf.GGUFReader._get is cut and len(plain[0]["tokenizer.ggml.tokens"][1]) > 4000

@@ -5,6 +5,7 @@ torchao and modelopt are in test_written_checkpoints.py.
 The writers here follow the formats' own packers; where a package of a format is installed, it is the other reader.
 """
 
+import functools
 import json
 import shutil
 from functools import partial
@@ -13,14 +14,18 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from lora.peft_adapters import adapted_outputs, make_adapter
 from safetensors.torch import load_file, save_file
 
+from edgeformer.checkpoints.merged_source import merge_adapter
 from edgeformer.checkpoints.quantized import compressed, microscaling
 from edgeformer.checkpoints.source import open_source
 from edgeformer.errors import ConfigError, ExportError, WeightsError
 from edgeformer.export import export_model
 from edgeformer.export.importers.library_comparison import compare_modules
+from edgeformer.export.reference.reference import Reference
 from edgeformer.manifest.quantization import QuantizationOverrides, make_quantization
+from edgeformer.models.model_spec import model_spec_of
 from edgeformer.runtime import load
 
 SIZES = {
@@ -330,6 +335,55 @@ def test_a_bundle_computes_what_the_checkpoint_means(plain, quantized, tmp_path,
     assert np.abs(logits_of(plain, meant) - logits_of(plain, {})).max() > 1e-3, "the control: rounding shows"
 
 
+@pytest.fixture(scope="module")
+def qlora(plain, quantized, tmp_path_factory):
+    """Return a function of a format: the folder of a base, an adapter, and PEFT's logits without and with it.
+
+    PEFT's base is plain, and has the matrices that the integers mean: in float64, no kernel of a format takes part.
+    """
+
+    def make(name):
+        folder, meant = quantized(name)
+        root = tmp_path_factory.mktemp(name)
+        base = shutil.copytree(plain, root / "meant")
+        save_file({key: each.double() for key, each in meant.items()}, base / "model.safetensors", {"format": "pt"})
+        adapter = make_adapter(base, root / "adapter", target_modules="all-linear")
+        adapted = adapted_outputs(base, adapter, "AutoModelForCausalLM", input_ids=torch.tensor(IDS))
+        return folder, adapter, logits_of(plain, meant), adapted.logits[0].numpy()
+
+    return functools.cache(make)
+
+
+@pytest.mark.parametrize("name", ["nf4", "nf4-nested", "awq"])
+def test_an_adapter_is_merged_into_what_a_quantized_base_means(qlora, name):
+    folder, adapter, alone, expected = qlora(name)
+    source = merge_adapter(open_source(folder), adapter)
+    reference = Reference(model_spec_of(source.config), source.weights())
+    with torch.no_grad():
+        found = reference.run(torch.tensor(IDS))[0][0].numpy()
+    assert np.abs(found - expected).max() < 1e-6 * np.abs(expected).max()
+    assert np.abs(alone - expected).max() > 1e-2 * np.abs(expected).max(), "the control: without it they differ"
+
+
+@pytest.mark.slow  # exports
+@pytest.mark.parametrize(
+    ("name", "precision", "options", "allowed"),
+    [("nf4", "fp32", {}, 1e-5), ("awq", "int4", {"symmetric": False, "head": "fp32"}, 0.05)],
+)
+def test_an_adapter_runs_beside_a_quantized_base(qlora, tmp_path, name, precision, options, allowed):
+    """Integers of AWQ stay what they are; their products round activations."""
+    folder, adapter, alone, expected = qlora(name)
+    chosen = make_quantization(precision, QuantizationOverrides(**options)) if options else None
+    result = export_model(
+        folder, tmp_path / "bundle", precision=precision, quantization=chosen, adapters={"tuned": adapter}
+    )
+    copied = [check.value for check in result.report.checks if check.name == "weights: copied blocks"]
+    assert copied == ([0] if options else [])
+    found = load(result.path).new_decoder(1, len(IDS[0]), "tuned").prefill_all(0, IDS[0])
+    assert np.abs(found - expected).max() < allowed * np.abs(expected).max()
+    assert np.abs(alone - expected).max() > 3 * allowed * np.abs(expected).max()
+
+
 def test_an_export_compares_with_what_transformers_reads(plain, quantized, tmp_path):
     """transformers makes plain weights of float8; a scale that is read otherwise is refused."""
     folder, _ = quantized("fp8-even-blocks")
@@ -372,12 +426,37 @@ def test_verification_refuses_nvfp4_read_wrong(quantized, monkeypatch, fault):
         compare_modules(source, source.weights())
 
 
+def halves_swapped(packed):
+    """Exchange both halves of every byte."""
+    flat = packed.contiguous().view(torch.uint8)
+    return ((flat << 4) | (flat >> 4)).view(packed.dtype)
+
+
+def transposed(scales):
+    return scales.T.reshape(scales.shape)
+
+
 FAULTS = {
-    "nibbles swapped": ("awq", "qweight", lambda words: ((words & 0x0F0F0F0F) << 4) | ((words >> 4) & 0x0F0F0F0F)),
-    "zero points one lower": ("gptq-asymmetric", "qzeros", lambda words: words - 0x11111111),
-    "groups in another order": ("gptq-act-order", "g_idx", lambda order: order.flip(0)),
-    "scales of other groups": ("w4a16", "weight_scale", lambda scales: scales.flip(1)),
-}
+    "gptq, half bytes swapped": ("gptq", "qweight", halves_swapped),
+    "gptq, zero points one lower": ("gptq-asymmetric", "qzeros", lambda words: words - 0x11111111),
+    "gptq, groups transposed": ("gptq", "scales", transposed),
+    "gptq, order of activations ignored": ("gptq-act-order", "g_idx", lambda order: order.sort().values),
+    "gptq, groups in another order": ("gptq-act-order", "g_idx", lambda order: order.flip(0)),
+    "gptq_v2, zero points one higher": ("gptq-v2-int8", "qzeros", lambda words: words + 0x01010101),
+    "awq, half bytes swapped": ("awq", "qweight", halves_swapped),
+    "awq, zero points one lower": ("awq", "qzeros", lambda words: words - 0x11111111),
+    "awq, groups transposed": ("awq", "scales", transposed),
+    "w4a16, half bytes swapped": ("w4a16", "weight_packed", halves_swapped),
+    "w4a16, zero points one lower": ("w4a16-asymmetric", "weight_zero_point", lambda words: words - 0x11111111),
+    "w4a16, groups transposed": ("w4a16", "weight_scale", transposed),
+    "w4a16, scales of other groups": ("w4a16", "weight_scale", lambda scales: scales.flip(1)),
+    "w8a8, scales of other outputs": ("w8a8", "weight_scale", lambda scales: scales.roll(1, 0)),
+    "fp8, blocks in another order": ("fp8-even-blocks", "weight_scale_inv", lambda scales: scales.flip(0)),
+    "nf4, half bytes swapped": ("nf4", "weight", halves_swapped),
+    "nf4, blocks in another order": ("nf4", "weight.absmax", lambda absmax: absmax.roll(1)),
+    "int8 by rows, scales of other rows": ("int8", "SCB", lambda scales: scales.roll(1)),
+}  # fmt: skip
+"""A format, a tensor of it, and what a reader that is wrong would make of it."""
 
 
 @pytest.mark.parametrize("fault", FAULTS)

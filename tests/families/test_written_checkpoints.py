@@ -55,6 +55,17 @@ def test_all_integers_of_torchao_are_copied(name):
         assert torch.equal(zeros.int() - middle, raw["zero_point"].int())
 
 
+def test_integers_of_awq_in_modelopt_are_copied():
+    folder = FOLDER / "modelopt-awq"
+    files, stored = open_tensors(folder), load_file(folder / "model.safetensors")
+    integers, scales, zeros = files[MATRIX].get_slice(MATRIX).blocks(4, 32, symmetric=True)
+    halves = torch.stack([stored[MATRIX] % 16, stored[MATRIX] // 16], 1).flatten(0, 1).int()
+    assert torch.equal(integers.flatten(1).int() - 8, halves - 16 * (halves > 7).int())
+    assert torch.equal(scales, stored[f"{MATRIX}_scale"]) and bool((zeros == 8).all())
+    factors = f"{DOWN}.weight"
+    assert getattr(files[factors].get_slice(factors), "blocks", None) is None, "inputs have factors"
+
+
 @pytest.mark.slow  # the integers themselves are compared above
 @pytest.mark.parametrize(
     ("name", "precision", "options"),
@@ -100,8 +111,14 @@ FAULTS = {
     "zero points one higher": ("torchao-int4-asymmetric", "zero_point", lambda zeros: zeros + 1),
     "groups transposed": ("torchao-int8-groups", "scale", lambda scales: scales.T.reshape(scales.shape)),
     "exponents one higher": ("modelopt-mxfp8", "_scale", lambda scales: scales + 1),
+    "half bytes of AWQ swapped": ("modelopt-awq", "", lambda packed: (packed << 4) | (packed >> 4)),
+    "zero of AWQ one higher": ("modelopt-awq", "", lambda packed: (packed & 0x77) + 0x11 ^ packed & 0x88),
+    "groups of AWQ transposed": ("modelopt-awq", "_scale", lambda scales: scales.T.reshape(scales.shape)),
+    "factors of inputs left out": ("modelopt-awq", "factors", torch.ones_like),
+    "float8 of a mixture in NVFP4": ("modelopt-mixed", "_2", torch.ones_like),
 }  # fmt: skip
 DOWN = "model.layers.0.mlp.down_proj"
+PARTS = {"": ".weight", "_2": ".weight_scale_2", "factors": ".pre_quant_scale"}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -109,7 +126,7 @@ def test_a_fault_in_a_written_checkpoint_shows(tmp_path, fault):
     """The negative control: all that is read decides about the weights."""
     name, part, wrong = FAULTS[fault]
     torchao = name.startswith("torchao")
-    suffix = f"._weight_{part}" if torchao else {"": ".weight", "_2": ".weight_scale_2"}.get(part, ".weight_scale")
+    suffix = f"._weight_{part}" if torchao else PARTS.get(part, ".weight_scale")
     key = DOWN + suffix
 
     def change(tensors, metadata):
@@ -221,6 +238,64 @@ def test_pickles_of_torchao_are_refused_by_a_sentence(tmp_path, allow_pickle):
     (folder / "model.safetensors").unlink()
     with pytest.raises(WeightsError, match="pickles of torchao hold objects of its own classes. Load the model with"):
         open_tensors(folder, allow_pickle)
+
+
+def with_options(folder, name, options):
+    """Copy a checkpoint of modelopt as older versions write it: options in hf_quant_config.json alone."""
+    shutil.copytree(FOLDER / name, folder)
+    config = json.loads((folder / "config.json").read_text())
+    of_file = {"exclude_modules": ["lm_head"], **config.pop("quantization_config"), **options}
+    (folder / "config.json").write_text(json.dumps(config))
+    whole = {"producer": {"name": "modelopt", "version": "0.23.0"}, "quantization": of_file}
+    (folder / "hf_quant_config.json").write_text(json.dumps(whole))
+    return folder
+
+
+@pytest.mark.parametrize("name", ["modelopt-fp8", "modelopt-mixed", "modelopt-awq"])
+def test_options_of_older_modelopt_are_in_their_own_file(tmp_path, name):
+    folder = with_options(tmp_path / "model", name, {"kv_cache_quant_algo": "FP8"})
+    stored, expected = open_tensors(folder), of_library(FOLDER / name)
+    assert {key: digest(stored[key].get_tensor(key)) for key in expected} == expected
+    assert open_source(folder).quantization["quant_method"] == "modelopt"
+    (folder / "hf_quant_config.json").unlink()
+    with pytest.raises(
+        WeightsError, match=r"weight_scale"
+    ):  # the control: without it, scales are no tensors of a model
+        open_source(folder).weights()
+
+
+def test_factors_of_inputs_are_part_of_nvfp4_with_awq(tmp_path):
+    factors = torch.linspace(0.5, 2, 160)
+
+    def scale_inputs(tensors, metadata):
+        tensors[f"{DOWN}.pre_quant_scale"] = factors
+
+    folder, key = rewritten("modelopt-nvfp4", tmp_path / "model", scale_inputs), f"{DOWN}.weight"
+    plain = open_tensors(FOLDER / "modelopt-nvfp4")[key].get_tensor(key)
+    found = open_tensors(folder)[key].get_slice(key)
+    assert found.get_shape() == list(plain.shape) == [32, 160]
+    assert torch.equal(found[...], plain * factors)
+
+
+def test_a_cache_that_modelopt_quantized_leaves_weights_plain(tmp_path):
+    folder = with_options(tmp_path / "model", "modelopt-fp8", {"quant_algo": None, "kv_cache_quant_algo": "FP8"})
+    assert open_source(folder).quantization is None
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"quant_algo": "W4A8_AWQ"}, "quantization_config.quant_algo = 'W4A8_AWQ', and edgeformer reads modelopt"),
+        (
+            {"quant_algo": "MIXED_PRECISION", "quantized_layers": {"a.b": {"quant_algo": "W8A16"}}},
+            "quantized_layers = .*W8A16.*reads modelopt where it is layers of quant_algo FP8",
+        ),
+    ],
+)
+def test_options_of_older_modelopt_are_refused(tmp_path, options, said):
+    folder = with_options(tmp_path / "model", "modelopt-fp8", options)
+    with pytest.raises(ConfigError, match=f"hf_quant_config.json of .*{said}"):
+        open_source(folder)
 
 
 def test_other_algorithms_of_modelopt_are_refused(tmp_path):

@@ -47,3 +47,21 @@ def adapted_outputs(base: Path, adapter: Path, auto: str, **inputs: torch.Tensor
         warnings.simplefilter("ignore")
         model = peft.PeftModel.from_pretrained(open_model(base, auto), adapter, autocast_adapter_dtype=False).eval()
         return model.base_model.model(**inputs, return_dict=True)
+
+
+def summed_logits(base: Path, adapters: dict[str, Path], weights: dict[str, float], ids: list[int]) -> torch.Tensor:
+    """Return the logits [n, V] of PEFT's own weighted sum of adapters (`add_weighted_adapter`), in float64."""
+    import peft
+
+    with warnings.catch_warnings(), torch.no_grad(), computing_in_float64():
+        warnings.simplefilter("ignore")
+        names = list(weights)
+        keywords = {"autocast_adapter_dtype": False}
+        model = peft.PeftModel.from_pretrained(
+            open_model(base, "AutoModelForCausalLM"), adapters[names[0]], adapter_name=names[0], **keywords
+        )
+        for name in names[1:]:
+            model.load_adapter(adapters[name], adapter_name=name, **keywords)
+        model.add_weighted_adapter(names, [weights[name] for name in names], "sum", combination_type="cat")
+        model.set_adapter("sum")
+        return model.double().eval().base_model.model(input_ids=torch.tensor([ids])).logits[0]

@@ -37,6 +37,17 @@ def test_rows_of_one_batch_have_adapters_of_their_own(max_rows, adapted_bundle, 
     assert len({tuple(tokens[:5]) for tokens in (alone[0], alone[3])}) == 2, "the adapter changes nothing"
 
 
+def test_a_row_takes_a_sum_after_an_adapter(adapted_bundle):
+    """A sum has a larger rank than each: what is bound for the row's steps is bound anew."""
+    model = load_causal_lm(adapted_bundle)
+    names = ["brief", "polite*0.7+brief*0.3", "polite", "brief*2"]
+    alone = [model.generate(PROMPTS[0], adapter=name, max_new_tokens=12).token_ids for name in names]
+    assert len(set(map(tuple, alone))) == len(names)
+    with Engine(load_causal_lm(adapted_bundle), max_rows=1) as engine:
+        found = [engine.submit(PROMPTS[0], adapter=name, max_new_tokens=12).finish(60) for name in names]
+    assert [each.token_ids for each in found] == alone
+
+
 LONG = [value % 120 + 3 for value in range(40)]
 ENDS = [[], [7, 9], [11]]
 

@@ -2,10 +2,11 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from lora.peft_adapters import make_adapter
+from lora.peft_adapters import make_adapter, summed_logits
 
 from edgeformer.checkpoints.source import open_source
 from edgeformer.checkpoints.weights import CheckpointWeights
@@ -17,6 +18,7 @@ from edgeformer.lora.adapter_tensors import Update
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.models.model_spec import model_spec_of
 from edgeformer.runtime import load_causal_lm
+from edgeformer.runtime.sessions.kernels import KernelChoice, Library
 
 PROMPT = [5, 9, 41, 7, 100]
 
@@ -52,6 +54,31 @@ def test_an_adapter_computes_what_it_computes_merged(model, llama, adapters, tmp
         assert model.generate(PROMPT, max_new_tokens=8, adapter=name).token_ids == text
         assert "".join(map(str, model.stream(PROMPT, max_new_tokens=8, adapter=name))) == ""  # without a tokenizer
     assert np.array_equal(logits(model), base)
+
+
+SUMS = {"polite*0.7+brief*-0.4": {"polite": 0.7, "brief": -0.4}, "brief+polite": {"polite": 1, "brief": 1}}
+
+
+@pytest.mark.parametrize("text", SUMS)
+def test_a_weighted_sum_of_adapters_is_that_of_peft(model, llama, adapters, text):
+    weights = SUMS[text]
+    expected = summed_logits(llama, adapters, weights, PROMPT).numpy()
+
+    def difference(found):
+        return np.abs(found - expected).max() / np.abs(expected).max()
+
+    assert difference(logits(model, text)) < 1e-5
+    for other in ("polite*0.4+brief*-0.7", "polite", "brief*0.5"):
+        assert difference(logits(model, other)) > 1e-2, "the control: other weights compute something else"
+
+
+def test_a_sum_that_is_none_is_refused(model):
+    for text, said in (
+        ("polite+", "no adapter ''"), ("polite*x", "a sum such as polite*0.5"), ("polite*nan", "a sum such as"),
+        ("polite+polite", "each is named once"), ("polite*2+rude", "no adapter 'rude'"),
+    ):  # fmt: skip
+        with pytest.raises(RequestError, match=said.replace("*", r"\*")):
+            model.generate(PROMPT, adapter=text)
 
 
 def test_rows_of_a_batch_have_one_adapter(model):
@@ -113,6 +140,13 @@ def judged(bundle, llama, updates):
         bundle, Manifest.read(bundle), model_spec_of(source.config), source.weights(), adapters=updates
     )
     return {name.split(",")[0] for name in (check.name for check in report.failures())}
+
+
+def test_sessions_are_kept_by_the_kernels_that_they_run_with():
+    """Sessions of adapters are kept by their choice of kernels, of a library that packs weights, too."""
+    library = Library("/lib.so", "0.1", ("MatMulNBits",), ("avx2",), "avx2", panels={"avx2": "vnni"})
+    assert hash(KernelChoice(library)) == hash(KernelChoice(library))
+    assert KernelChoice(library) != KernelChoice(replace(library, panels={}))
 
 
 def test_the_wrong_adapter_fails(bundle, llama, updates):

@@ -8,11 +8,13 @@ quantized matrix as its library dequantizes it, in float32 without negative zero
 the tests; torch and transformers are those of constraints.txt.
 """
 
+import copy
 import hashlib
 import json
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -80,18 +82,30 @@ def _dequantized(weight: torch.Tensor) -> torch.Tensor:
 def write_modelopt(plain: Path, folder: Path) -> None:
     """Write checkpoints of modelopt, calibrated by random tokens."""
     import modelopt.torch.quantization as mtq
-    from modelopt.torch.export import export_hf_checkpoint
-    from modelopt.torch.quantization.qtensor import FP8QTensor, MXFP4QTensor, MXFP8QTensor, NVFP4QTensor
+    from modelopt.torch.export import export_hf_checkpoint, quant_utils
 
     kinds = {
-        "fp8": (mtq.FP8_DEFAULT_CFG, FP8QTensor),
-        "fp8-channels": (mtq.FP8_PER_CHANNEL_PER_TOKEN_CFG, None),
-        "nvfp4": (mtq.NVFP4_DEFAULT_CFG, NVFP4QTensor),
-        "nvfp4-weight-only": (mtq.W4A16_NVFP4_CFG, NVFP4QTensor),
-        "mxfp4": (mtq.MXFP4_DEFAULT_CFG, MXFP4QTensor),
-        "mxfp8": (mtq.MXFP8_DEFAULT_CFG, MXFP8QTensor),
+        "fp8": mtq.FP8_DEFAULT_CFG,
+        "fp8-channels": mtq.FP8_PER_CHANNEL_PER_TOKEN_CFG,
+        "nvfp4": mtq.NVFP4_DEFAULT_CFG,
+        "nvfp4-weight-only": mtq.W4A16_NVFP4_CFG,
+        "mxfp4": mtq.MXFP4_DEFAULT_CFG,
+        "mxfp8": mtq.MXFP8_DEFAULT_CFG,
+        "awq": _in_blocks_of_32(mtq.INT4_AWQ_CFG),
+        "mixed": _mixed(mtq.NVFP4_DEFAULT_CFG, mtq.FP8_DEFAULT_CFG),
     }
-    for name, (kind, tensor_class) in kinds.items():
+    pack, rounded = quant_utils.pack_int4_in_uint8, dict[bytes, torch.Tensor]()
+
+    def recording(weight: torch.Tensor, scales: torch.Tensor, size: int) -> torch.Tensor:
+        """Pack integers, and keep the weights that they mean; the library has no function that unpacks them."""
+        packed: torch.Tensor = pack(weight, scales, size)
+        wide = scales.float().repeat_interleave(size, 1)
+        steps = (weight / scales.repeat_interleave(size, 1)).round().clamp(-8, 7)
+        rounded[packed.numpy().tobytes()] = steps.float() * wide
+        return packed
+
+    quant_utils.pack_int4_in_uint8 = recording
+    for name, kind in kinds.items():
         if not wanted(f"modelopt-{name}"):
             continue
         torch.manual_seed(5)
@@ -102,18 +116,52 @@ def write_modelopt(plain: Path, folder: Path) -> None:
             export_hf_checkpoint(model, export_dir=folder / f"modelopt-{name}")
         stored, meant = load_file(folder / f"modelopt-{name}" / "model.safetensors"), {}
         for key in (key for key in shapes if f"{key}_scale" in stored):
-            numbers, scale = stored[key], stored[f"{key}_scale"]
-            if tensor_class is None:  # FP8QTensor broadcasts a scale over inputs
-                meant[key] = numbers.float() * scale[:, None]
-                continue
-            options = {"scale": scale, "block_sizes": {-1: 16 if tensor_class is NVFP4QTensor else 32}}
-            if tensor_class is FP8QTensor:
-                options = {"scale": scale}
-            if tensor_class is NVFP4QTensor:
-                options["double_scale"] = stored[f"{key}_scale_2"]
-            tensor = tensor_class(shapes[key], torch.float32, numbers)
-            meant[key] = tensor.dequantize(dtype=torch.float32, **options)
+            weight = _meant(stored, key, shapes[key], rounded)
+            factors = stored.get(key.replace(".weight", ".pre_quant_scale"))
+            meant[key] = weight if factors is None else weight * factors.float()
         finish(folder / f"modelopt-{name}", meant)
+
+
+def _meant(
+    stored: dict[str, torch.Tensor], key: str, shape: torch.Size, rounded: dict[bytes, torch.Tensor]
+) -> torch.Tensor:
+    """Return float32 of a matrix of modelopt. rounded: weights in AWQ by their bytes."""
+    from modelopt.torch.quantization.qtensor import FP8QTensor, MXFP4QTensor, MXFP8QTensor, NVFP4QTensor
+
+    numbers, scale = stored[key], stored[f"{key}_scale"]
+    if numbers.dtype == torch.uint8 and numbers.numpy().tobytes() in rounded:
+        return rounded[numbers.numpy().tobytes()]
+    if numbers.dtype == torch.float8_e4m3fn and scale.dim() == 1:  # FP8QTensor broadcasts a scale over inputs
+        return numbers.float() * scale[:, None]
+    if numbers.dtype == torch.float8_e4m3fn and scale.dtype != torch.uint8:
+        return FP8QTensor(shape, torch.float32, numbers).dequantize(dtype=torch.float32, scale=scale)
+    options = {"scale": scale, "block_sizes": {-1: 16 if f"{key}_scale_2" in stored else 32}}
+    if f"{key}_scale_2" in stored:
+        options["double_scale"] = stored[f"{key}_scale_2"]
+        return NVFP4QTensor(shape, torch.float32, numbers).dequantize(dtype=torch.float32, **options)
+    of_class = MXFP8QTensor if numbers.dtype == torch.float8_e4m3fn else MXFP4QTensor
+    return of_class(shape, torch.float32, numbers).dequantize(dtype=torch.float32, **options)
+
+
+def _in_blocks_of_32(config: Any) -> Any:
+    """Return a config whose integers have scales for 32 inputs; by default it is 128, more than the model has."""
+    changed = copy.deepcopy(config)
+    for entry in changed["quant_cfg"]:
+        if "block_sizes" in entry.get("cfg", {}):
+            entry["cfg"]["block_sizes"][-1] = 32
+    return changed
+
+
+def _mixed(config: Any, attention: Any) -> Any:
+    """Return a config whose attention is quantized as another config says."""
+    changed = copy.deepcopy(config)
+    others = [
+        {"quantizer_name": f"*self_attn{entry['quantizer_name']}", "cfg": entry["cfg"]}
+        for entry in attention["quant_cfg"] if "cfg" in entry
+    ]  # fmt: skip
+    last = max(place for place, entry in enumerate(changed["quant_cfg"]) if "cfg" in entry)
+    changed["quant_cfg"][last + 1 : last + 1] = others
+    return changed
 
 
 def wanted(name: str) -> bool:

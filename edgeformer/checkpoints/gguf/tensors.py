@@ -5,6 +5,7 @@ Undone here is what llama.cpp's converters do: pairs of rows of rotary queries a
 their integers are there, too (`GgufSlice.blocks`).
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ from edgeformer.errors import WeightsError, require
 
 FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 """Types whose numbers are read as they are."""
+
+ROWS = 64
+"""Rows of a matrix that the package dequantizes as one, at most."""
 
 INTEGERS = {"Q4_0": (4, 32), "Q8_0": (8, 32)}
 """Types whose blocks are those of a symmetric format of ours: bits, and weights that share a scale."""
@@ -107,8 +111,11 @@ def _dequantized(tensor: StoredTensor, raw: NDArray[Any]) -> Tensor:
     if dtype is None:
         quants, constants = require("gguf.quants", "gguf"), require("gguf.constants", "gguf")
         kind = constants.GGMLQuantizationType[tensor.type.name]
+        # The package computes 16 rows at a time, of few blocks each; blocks do not depend on their rows.
+        joined = math.gcd(math.prod(raw.shape[:-1]), ROWS)
         with np.errstate(all="ignore"):  # what is not finite is reported with the parameter's name
-            numbers = torch.from_numpy(quants.dequantize(raw, kind))
+            found = quants.dequantize(raw.reshape(-1, joined * raw.shape[-1]), kind)
+        numbers = torch.from_numpy(found).view(*raw.shape[:-1], -1)
     else:
         numbers = torch.from_numpy(raw).view(dtype)
     return numbers.flatten() if len(tensor.shape) == 1 else numbers

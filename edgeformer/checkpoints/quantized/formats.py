@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from edgeformer.documents.json_document import read_object
 from edgeformer.errors import ConfigError, shown
 
 Check = Callable[[Any], bool]
@@ -52,6 +54,12 @@ COMPRESSED = (
     "pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "mixed-precision",
     "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp8-quantized",
 )  # fmt: skip
+MODELOPT = (
+    "FP8", "FP8_PER_CHANNEL_PER_TOKEN", "NVFP4", "W4A16_NVFP4", "NVFP4_AWQ", "W4A16_AWQ", "MXFP8", "mxfp4",
+)  # fmt: skip
+"""Algorithms of modelopt whose weights are read."""
+MODELOPT_FILE = "hf_quant_config.json"
+"""The file in which older versions of modelopt keep their options."""
 FORMATS: dict[str, Format] = {
     "gptq": Format(
         ("gptq", "gptq_matrices"),
@@ -100,8 +108,14 @@ FORMATS: dict[str, Format] = {
     ),
     "modelopt": Format(
         ("modelopt", "modelopt_matrices"),
-        ("weight_scale", "weight_scale_2", *SCALES),
-        {"quant_algo": _one_of("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "NVFP4", "W4A16_NVFP4", "MXFP8", "mxfp4")},
+        ("weight_scale", "weight_scale_2", "pre_quant_scale", *SCALES),
+        {
+            "quant_algo": _one_of(*MODELOPT, "MIXED_PRECISION"),
+            "quantized_layers": (
+                lambda layers: not layers or all(each.get("quant_algo") in MODELOPT for each in layers.values()),
+                f"layers of quant_algo {', '.join(MODELOPT)}",
+            ),
+        },
     ),
     "torchao": Format(
         ("torchao", "torchao_matrices"),
@@ -117,6 +131,24 @@ FORMATS: dict[str, Format] = {
     ),
 }  # fmt: skip
 """Formats by `quant_method`; MXFP4 of gpt-oss is read by its family (`mxfp4.py`)."""
+
+
+def read_config(folder: Path, described: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Return config.json of a folder without its quantization, and that, as `take_quantization` does.
+
+    described: the folder, for people. Where config.json says nothing, that of modelopt's own file counts.
+    """
+    hf_config, own = read_object(folder / "config.json"), folder / MODELOPT_FILE
+    if hf_config.get("quantization_config") or not own.is_file():
+        return take_quantization(hf_config, f"config.json of {described}")
+    options = read_object(own).get("quantization")
+    if not isinstance(options, dict):
+        raise ConfigError(f"{MODELOPT_FILE} of {described} has no object quantization. Download the folder again.")
+    if options.get("quant_algo") is None:  # a cache alone is quantized
+        return hf_config, None
+    options = options | {"quant_method": "modelopt"}
+    check_quantization(options, f"{MODELOPT_FILE} of {described}")
+    return hf_config, options
 
 
 def take_quantization(hf_config: dict[str, Any], described: str) -> tuple[dict[str, Any], dict[str, Any] | None]:

@@ -16,7 +16,12 @@ from edgeformer.errors import RequestError
 @click.argument("bundle", type=click.Path(path_type=Path))
 @option("--system", topic=COMMON, help="System message.")
 @option("--session", type=click.Path(path_type=Path), topic=COMMON, help="Go on with a session that /save wrote.")
-@option("--adapter", metavar="NAME", topic=COMMON, help="Run with this LoRA adapter of the bundle.")
+@option(
+    "--adapter",
+    metavar="NAME",
+    topic=COMMON,
+    help="Run with this LoRA adapter of the bundle, or with a sum: A*0.7+B*0.3.",
+)
 @length_options
 @thinking_options
 @sampling_options

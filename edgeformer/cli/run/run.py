@@ -54,7 +54,12 @@ CHAT_OPTIONS = ("enable_thinking", "reasoning_effort", "chat_template_kwargs")
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("prompt", required=False)
 @length_options
-@option("--adapter", metavar="NAME", topic=COMMON, help="Run with this LoRA adapter of the bundle.")
+@option(
+    "--adapter",
+    metavar="NAME",
+    topic=COMMON,
+    help="Run with this LoRA adapter of the bundle, or with a sum: A*0.7+B*0.3.",
+)
 @option("--chat", is_flag=True, topic=CHAT, help="Use the model's chat template; without PROMPT, hold a conversation.")
 @option("--system", topic=CHAT, help="System message of the chat.")
 @thinking_options

@@ -32,15 +32,16 @@ def read_gguf_config(folder: Path, file: Path) -> dict[str, Any]:
 
 @contextmanager
 def quick_headers() -> Iterator[None]:
-    """Let the package `gguf` read headers without an object of `numpy.memmap` for each number and text.
+    """Let the package `gguf` read a header once, without an object of `numpy.memmap` for each number and text.
 
     It makes several for every token of a vocabulary and every merge, and transformers reads a header two times, and
-    builds the table of names once for every module. The values are the same.
+    builds the table of names once for every module. The values are the same. What was read is forgotten at the end of
+    the outermost context.
     """
     package: Any = require("gguf", "gguf")
     reader: Any = require("gguf.gguf_reader", "gguf").GGUFReader
     plain, name_map = getattr(reader, "_get", None), package.get_tensor_name_map
-    if plain is None:  # another version of the package
+    if plain is None or package.GGUFReader is not reader:  # another version of the package, or within another context
         yield
         return
 
@@ -50,7 +51,8 @@ def quick_headers() -> Iterator[None]:
         return np.frombuffer(self.data, dtype, int(count), int(offset))
 
     reader._get, package.get_tensor_name_map = cut, functools.cache(name_map)
+    package.GGUFReader = functools.cache(reader)
     try:
         yield
     finally:
-        reader._get, package.get_tensor_name_map = plain, name_map
+        reader._get, package.get_tensor_name_map, package.GGUFReader = plain, name_map, reader

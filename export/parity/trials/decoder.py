@@ -194,9 +194,9 @@ class DecoderTrial(TextTrial):
 
         tokens = np.resize(main.tokens, count)
         ids = torch.from_numpy(tokens)[None]
-        [outputs] = self.compute(
-            lambda reference: [Outputs({"logits": to_numpy(reference.run(ids, past, length, request_length)[0][0])})],
-            *([tokens, np.array([length])] if chunk else []),
+        outputs = self.references.compute(
+            lambda reference: Outputs({"logits": to_numpy(reference.run(ids, past, length, request_length)[0][0])}),
+            *([tokens, np.array([length, chunk, manifest.plan.half_cache])] if chunk else []),
         )
         row = Row(tokens, *outputs)
         what = f"{count} tokens at positions {length} to {length + count - 1}, behind a synthetic past"

@@ -114,7 +114,7 @@ class EncoderTrial(Trial):
                 for row in range(len(salts))
             ]
 
-        pairs = enumerate(self.compute(outputs, tokens, *types))
+        pairs = enumerate(zip(*self.references.compute(outputs, tokens, *types), strict=True))
         return [Row(tokens[row], *pair, types=types[row]) for row, pair in pairs]
 
     def _run(self, rows: list[Row], padding: int = 0, side: Side = "right") -> list[dict[str, Array]]:

@@ -129,17 +129,16 @@ class EncoderDecoderTrial(TextTrial):
     def _row(self, source: Array, target: NDArray[np.int64]) -> Row:
         """Run both references on one source and target, the encoder and the decoder in one call."""
 
-        def outputs(reference: Reference) -> list[Outputs]:
+        def outputs(reference: Reference) -> Outputs:
             states, cross, logits, presents, weights = reference.in_summation_orders(
                 lambda: self._run(reference, source, target)
             )
             vectors = {"states": to_numpy(states[0]), "logits": to_numpy(logits[0])}
             for each in weights:
                 vectors[ALIGNMENT] = _by_token(to_numpy(each[0]))
-            return [Outputs(vectors, row_of(presents), row_of(cross))]
+            return Outputs(vectors, row_of(presents), row_of(cross))
 
-        [pair] = self.compute(outputs, source, target)
-        return Row(target, *pair, source=source)
+        return Row(target, *self.references.compute(outputs, source, target), source=source)
 
     def _run(
         self, reference: Reference, source: Array, target: NDArray[np.int64]

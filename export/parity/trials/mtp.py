@@ -185,13 +185,12 @@ class MTPTrial(Trial):
                 found = [each for draft in drafts for each in _drafted(module, draft, logits, predicted, kept)]
             return torch.cat(found), states[0, :-1], kept
 
-        def outputs(reference: Reference) -> list[Outputs]:
+        def outputs(reference: Reference) -> Outputs:
             logits, states, kept = reference.in_summation_orders(lambda: run(reference))
             vectors = {"logits": to_numpy(logits), "states": to_numpy(states)}
-            return [Outputs(vectors, row_of([kept]))]
+            return Outputs(vectors, row_of([kept]))
 
-        [pair] = self.compute(outputs, text)
-        return Row(text, *pair)
+        return Row(text, *self.references.compute(outputs, text))
 
 
 def _drafted(

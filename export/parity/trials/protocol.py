@@ -7,7 +7,7 @@
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from edgeformer.export.parity import feeding
 from edgeformer.export.parity.feeding import Graph, Side
 from edgeformer.export.parity.judge import Caches, Judge, Piece, compare_greedy
 from edgeformer.export.parity.report import Greedy, Rounding, StateError
-from edgeformer.export.parity.trials.references import Original, References
+from edgeformer.export.parity.trials.references import Known, Original, References
 from edgeformer.export.progress import Progress
 from edgeformer.export.reference.quantized_caches import cache_entrance
 from edgeformer.export.reference.reference import Reference
@@ -128,12 +128,12 @@ class Setup:
     kernels: KernelChoice = BODIES
     references: References | None = None
 
-    def make_references(self, *, remember: bool = False, earlier: References | None = None) -> References:
-        """Return the references for trials of this setup. earlier: those of one that differs in its orders alone."""
+    def make_references(self, *, exact: Known | None = None, remember: bool = False) -> References:
+        """Return the references for trials of this setup; `References` says what they keep."""
         manifest = self.manifest
         return References(
             self.model_spec, self.weights, TORCH_PRECISIONS[manifest.plan.arithmetic], self.activations,
-            cache_entrance(manifest), self.summation_orders, remember=remember, earlier=earlier,
+            cache_entrance(manifest), self.summation_orders, exact=exact, remember=remember,
         )  # fmt: skip
 
 
@@ -186,8 +186,8 @@ class Trial(ABC):
         self.graphs = [Graph(session, manifest, setup.provider) for session in sessions]
         self.judge = Judge(manifest.plan.arithmetic)
         self.greedy = Greedy(steps=0)
-        self._references = setup.references or setup.make_references()
-        self.float64, self.eager = self._references.float64, self._references.eager
+        self.references = setup.references or setup.make_references()
+        self.float64, self.eager = self.references.float64, self.references.eager
 
     @abstractmethod
     def run(self) -> None:
@@ -200,25 +200,19 @@ class Trial(ABC):
         """
         return None
 
-    def compute(self, function: Callable[[Reference], list[Outputs]], *inputs: Array) -> list[tuple[Outputs, Outputs]]:
-        """Call a function, which returns the outputs of some rows, with both references: (expected, eager) by row.
-
-        inputs: all that the outputs depend on, where another trial may need the same.
-        """
-        return self._references.compute(function, *inputs)
-
     def text_rows(self, texts: Array, request_length: int | None = None) -> list[Row]:
         """Run both references of a decoder on texts of one length, int64 [B, S]; return a row for each.
 
         request_length: as of `Reference.run`.
         """
 
-        def outputs(reference: Reference) -> list[Outputs]:
+        def outputs(reference: Reference, texts: Array) -> list[Outputs]:
             logits, caches = reference.run(torch.from_numpy(texts), request_length=request_length)
             return [Outputs({"logits": to_numpy(each)}, row_of(caches, row)) for row, each in enumerate(logits)]
 
         length = [] if request_length is None else [np.array([request_length])]
-        return [Row(tokens, *pair) for tokens, pair in zip(texts, self.compute(outputs, texts, *length), strict=True)]
+        pairs = self.references.compute_rows(outputs, texts, *length)
+        return [Row(tokens, *pair) for tokens, pair in zip(texts, pairs, strict=True)]
 
 
 class TextTrial(Trial):

@@ -1,6 +1,6 @@
 """Both references of a trial: PyTorch in float64 and in the graph's own precision, and what they computed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,6 +14,9 @@ from edgeformer.manifest.quantization import WeightFormat
 from edgeformer.models.model_spec import ModelSpec
 
 T = TypeVar("T")
+Key = tuple[Any, ...]
+Known = dict[Key, Any]
+"""Results of a reference, by all that they depend on."""
 
 
 class Original:
@@ -37,8 +40,9 @@ class Original:
 class References:
     """A model in float64 and in eager PyTorch with the graph's own rounding, over the same weights.
 
-    remember: keep what both computed. Trials of the same graphs, such as those with kernels of several SIMD levels,
-    then compute the same texts once. earlier: references that may remember what float64 computes of these texts.
+    exact: what float64 is known to compute with these weights, and where more of it is kept; None to keep nothing.
+    Trials of graphs with and without roundings, in other summation orders and with other kernels share it. remember:
+    keep what eager PyTorch computes, too, for trials of the same graphs.
     """
 
     def __init__(
@@ -50,24 +54,47 @@ class References:
         entrance: CacheEntrance | None,
         summation_orders: int,
         *,
+        exact: Known | None = None,
         remember: bool = False,
-        earlier: "References | None" = None,
     ):
         self.float64, self.eager = references(model_spec, weights, dtype, activations, entrance, summation_orders)
-        self._known: dict[tuple[Any, ...], Any] | None = {} if remember else None
-        self._exact = {} if earlier is None else earlier._known or {}
+        self._known: tuple[Known | None, Known | None] = exact, {} if remember else None
 
-    def compute(self, function: Callable[[Reference], list[T]], *inputs: NDArray[Any]) -> list[tuple[T, T]]:
-        """Call a function, which returns something of some rows, with both references: (float64, eager) by row.
+    def compute(self, function: Callable[[Reference], T], *inputs: NDArray[Any]) -> tuple[T, T]:
+        """Return what a function returns of both references: float64 and eager.
 
         inputs: all that the results depend on; without any, they are not remembered.
         """
-        key = tuple((each.shape, each.dtype.str, np.ascontiguousarray(each).tobytes()) for each in inputs)
-        if self._known is not None and key in self._known:
-            return self._known[key]
-        known = self._exact.get(key) if key else None
-        exact = function(self.float64) if known is None else [pair[0] for pair in known]
-        computed = list(zip(exact, function(self.eager), strict=True))
-        if self._known is not None and key:
-            self._known[key] = computed
-        return computed
+        found = []
+        for reference, known in zip((self.float64, self.eager), self._known, strict=True):
+            if known is None or not inputs:
+                found.append(function(reference))
+                continue
+            key = _key(inputs)
+            if key not in known:
+                known[key] = function(reference)
+            found.append(known[key])
+        return found[0], found[1]
+
+    def compute_rows(
+        self, function: Callable[[Reference, NDArray[Any]], list[T]], rows: NDArray[Any], *inputs: NDArray[Any]
+    ) -> list[tuple[T, T]]:
+        """Return what a function returns of rows [B, …] with both references: (float64, eager) by row.
+
+        Only rows that a reference does not remember are run. inputs: all that the results depend on beside the row.
+        """
+        both = []
+        for reference, known in zip((self.float64, self.eager), self._known, strict=True):
+            found = {} if known is None else known
+            keys = [_key((row, *inputs)) for row in rows]
+            new = [place for place, key in enumerate(keys) if key not in found]
+            if new:
+                made = function(reference, rows[new])
+                found |= dict(zip((keys[place] for place in new), made, strict=True))
+            both.append([found[key] for key in keys])
+        return list(zip(*both, strict=True))
+
+
+def _key(inputs: Sequence[NDArray[Any]]) -> Key:
+    """Return what distinguishes arrays: their shapes, types and bytes."""
+    return tuple((each.shape, each.dtype.str, np.ascontiguousarray(each).tobytes()) for each in inputs)

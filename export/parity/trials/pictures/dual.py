@@ -97,8 +97,8 @@ class DualTrial(Trial):
             pairs = zip(half.outputs, values, strict=True)
             return [Outputs({name: np.atleast_2d(to_numpy(value[0])) for name, value in pairs})]
 
-        [pair] = self.compute(outputs, source)
-        return Row(NOTHING, *pair, source=source)
+        (expected,), (eager,) = self.references.compute(outputs, source)
+        return Row(NOTHING, expected, eager, source=source)
 
     def _judge_half(self, half: Half, rows: list[Row]) -> None:
         """Judge every row alone, and in batches, where texts are padded with other tokens."""
@@ -162,7 +162,7 @@ class DualTrial(Trial):
             values: Sequence[Tensor] = reference.forward(torch.from_numpy(ids), torch.from_numpy(pixels))
             return [Outputs({name: to_numpy(value) for name, value in zip(names, values, strict=True)})]
 
-        [(expected, eager)] = self.compute(outputs, ids, pixels)
+        [(expected, eager)] = zip(*self.references.compute(outputs, ids, pixels), strict=True)
         row = Row(NOTHING, expected, eager)
         found = [("similarity", names[0], self._compared(ids, pixels))] if self._full_precision else []
         if self.joined is not None:

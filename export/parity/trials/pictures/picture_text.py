@@ -98,7 +98,7 @@ class PictureTextTrial(Trial):
                 found = reference.module.embed_wide(torch.from_numpy(tokens)[None])
             return [Outputs({"embeddings": to_numpy(found[0])})]
 
-        [pair] = self.compute(outputs)
+        [pair] = zip(*self.references.compute(outputs), strict=True)
         found = self._pictures.embed.run(["inputs_embeds"], {"input_ids": tokens[None]})[0][0]
         self._judge_vectors("embeddings", f"{TOKENS} tokens", [found], [Row(tokens, *pair)], "embeddings")
 
@@ -215,7 +215,7 @@ class PictureTextTrial(Trial):
             states = reference.in_summation_orders(lambda: self._see(reference, picture))
             return [Outputs({"states": to_numpy(states[0])})]
 
-        [pair] = self.compute(outputs, *picture.values())
+        [pair] = zip(*self.references.compute(outputs, *picture.values()), strict=True)
         return Row(np.empty(0, np.int64), *pair)
 
     def _row(self, text: _Text, tokens: Array, pictures: list[Picture]) -> Row:
@@ -246,7 +246,7 @@ class PictureTextTrial(Trial):
             logits, presents = reference.in_summation_orders(lambda: run(reference))
             return [Outputs({"logits": to_numpy(logits[0])}, row_of(presents))]
 
-        [pair] = self.compute(outputs)
+        [pair] = zip(*self.references.compute(outputs), strict=True)
         return Row(tokens, *pair)
 
 

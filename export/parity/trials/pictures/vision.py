@@ -78,8 +78,8 @@ class VisionTrial(Trial):
             }
             return [Outputs(vectors)]
 
-        [pair] = self.compute(outputs, pixels)
-        return Row(NO_TOKENS, *pair, source=pixels)
+        (expected,), (eager,) = self.references.compute(outputs, pixels)
+        return Row(NO_TOKENS, expected, eager, source=pixels)
 
     def _run(self, rows: list[Row]) -> list[dict[str, Array]]:
         """Run pictures as one batch; return each row's outputs."""
