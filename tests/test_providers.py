@@ -35,7 +35,7 @@ def test_few_files_name_a_provider():
         if re.search('"(cuda|webgpu)"', path.read_text(encoding="utf-8"))
     }
     # Reports of verification have a field of this name, and the audit of CUDA's kernels names it.
-    elsewhere = ("export/parity/", "edgeformer/check/cuda/", "edgeformer/cli/prove/verify.py")
+    elsewhere = ("export/parity/", "edgeformer/check/providers/", "edgeformer/cli/prove/verify.py")
     assert {each for each in found if not each.startswith(elsewhere)} == FILES_OF_A_PROVIDER | CHOSEN
 
 

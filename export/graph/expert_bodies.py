@@ -157,15 +157,15 @@ def _add_expert(emit: NodeBuilder, node: ir.Node, expert: ir.Value, before: ir.V
         return emit("Gemm", x, weight, *([] if bias is None else [emit("Gather", bias, expert, axis=0)]), transB=1)
 
     result = linear(
-        "down", _inner(emit, node, linear("up", rows), None if inputs.gate is None else linear("gate", rows))
+        "down", inner_states(emit, node, linear("up", rows), None if inputs.gate is None else linear("gate", rows))
     )
     result = result if weighted_input else emit("Mul", result, factors)
     # A token chooses an expert once, so that no row is written twice.
     return emit("ScatterND", before, tokens, emit("Add", emit("GatherND", before, tokens), result))
 
 
-def _inner(emit: NodeBuilder, node: ir.Node, up: ir.Value, gate: ir.Value | None) -> ir.Value:
-    """Return the intermediate states [n, F] of an expert, from its first layers."""
+def inner_states(emit: NodeBuilder, node: ir.Node, up: ir.Value, gate: ir.Value | None) -> ir.Value:
+    """Return the intermediate states of experts, from their first layers of the same shape [..., F]."""
     attributes, dtype = node.attributes, dtype_of(canonical_inputs(node).x)
     activation, beta = attributes.get_string("activation"), attributes.get_float("beta")
     if gate is None:

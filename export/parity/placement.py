@@ -10,8 +10,8 @@ from typing import Any
 
 import onnx
 
-from edgeformer.check.cuda.kernel_table import kernel_table
-from edgeformer.check.cuda.typed_nodes import FLOATS, TypedNode, typed_nodes
+from edgeformer.check.providers.kernel_table import kernel_table
+from edgeformer.check.providers.typed_nodes import FLOATS, TypedNode, typed_nodes
 from edgeformer.export.parity.report import Check
 from edgeformer.manifest.providers import Provider
 from edgeformer.runtime.sessions.providers import sessions_of

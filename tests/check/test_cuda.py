@@ -9,8 +9,8 @@ from cuda_cases import BFLOAT16, CASES, HALF, INT32, INT64
 from onnx import TensorProto, helper
 
 from edgeformer.check import check
-from edgeformer.check.cuda.audit import audit_graph
-from edgeformer.check.cuda.kernel_table import Kernel, kernel_table
+from edgeformer.check.providers.audit import audit_graph
+from edgeformer.check.providers.kernel_table import Kernel, kernel_table
 from edgeformer.cli.main import cli
 from edgeformer.export import export_model
 from edgeformer.manifest.parts import Precision

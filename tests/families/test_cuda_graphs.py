@@ -14,8 +14,8 @@ from op_set_models import ENCODERS, FAMILIES, PAIRS, family_config
 from rows import WITH_ALL_OPS
 from slow_rows import slow_after, slow_unless
 
-from edgeformer.check.cuda.audit import audit_graph
-from edgeformer.check.cuda.kernel_table import kernel_table
+from edgeformer.check.providers.audit import audit_graph
+from edgeformer.check.providers.kernel_table import kernel_table
 from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.export.capture.trace import capture
 from edgeformer.export.graph.tensors import StreamedTensor

@@ -8,7 +8,8 @@ are not negative: those of our routers without scales of experts, and of routers
 SwiGLU wants gate and up in one tensor, in which their rows alternate. Requires (onnxruntime 1.31) weights that are
 positive, and one of these networks: SwiGLU, also with limits, or relu, silu, gelu_tanh or identity without a gate; on
 the CPU float32; on CUDA sizes in multiples of 8 from 16 on, and for integers of 64, and no gelu_tanh, since nobody has
-compared its approximation there. Everything else is decomposed.
+compared its approximation there. Everything else is decomposed: to a loop over the chosen experts, or to products over
+all of them where the provider has no loops.
 """
 
 import math
@@ -34,6 +35,7 @@ from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.graph.signs import never_negative
 from edgeformer.export.graph.tensors import interleave
 from edgeformer.export.lower.options import LoweringOptions
+from edgeformer.export.lower.ort.dense_experts import emit_dense_experts
 from edgeformer.export.lower.ort.quantized import INT8_ACTIVATIONS
 from edgeformer.export.lower.providers import ProviderRules
 from edgeformer.export.quantize.quantized_experts import QuantizedExperts
@@ -54,6 +56,9 @@ def lower_experts(model: ir.Model, lowering: LoweringOptions) -> PassReport:
         reason = _reason_against(node, lowering, form)
         if reason is not None:
             report.miss(node, reason if form is None else f"{reason}; these experts are not quantized")
+            if not lowering.rules.loops:
+                emit = NodeBuilder.replacing(node, "emitted by lower/ort")
+                replace_node(node, emit, [emit_dense_experts(emit, node)])
             continue
         router = canonical_inputs(node)["experts"].producer()
         emit = NodeBuilder.replacing(node, "emitted by lower/ort")

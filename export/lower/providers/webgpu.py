@@ -16,6 +16,8 @@ class WebGpuRules(ProviderRules):
 
     evicts = False
     transposes_in_products = False
+    routes_by_logits = True
+    loops = False
 
     def attention(self, node: ir.Node, scales: CacheScales | None, twin: bool) -> str | None:
         """Judge an attention. The kernel takes a soft-cap, and computes as if there were none."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from edgeformer.check.cuda.kernel_table import KernelTable, Schema
+from edgeformer.check.providers.kernel_table import KernelTable, Schema
 from edgeformer.errors import require
 
 if TYPE_CHECKING:
