@@ -7,14 +7,15 @@ from typing import Any
 
 from edgeformer.check.client_rules import CLIENTS
 from edgeformer.check.contract_rules import contract_findings
-from edgeformer.check.providers import ProviderAudit, audit_provider
 from edgeformer.check.finding import Finding, Verdict, error, verdict
 from edgeformer.check.folder import Folder, read_folder
 from edgeformer.check.kernel_rules import kernel_functions, kernel_sentences
+from edgeformer.check.providers import ProviderAudit, audit_provider
 from edgeformer.check.published import OPERATOR_TABLES, OperatorAudit, audit_operators
 from edgeformer.config.models import Form
 from edgeformer.errors import RequestError
 from edgeformer.manifest.providers import CPU, find_provider
+
 
 @dataclass(frozen=True, kw_only=True)
 class CheckReport:

@@ -74,10 +74,7 @@ def _within_groups(emit: NodeBuilder, node: ir.Node, compared: ir.Value) -> ir.V
     largest, _ = _top_k(emit, grouped, 2 if attributes.get_string("group_score") == "top2_sum" else 1, dtype)
     scores = emit("ReduceSum", largest, emit.constant([-1]), keepdims=0)  # [N, groups]
     _, best = emit.many("TopK", scores, emit.constant([attributes.get_int("groups_per_token")]), outputs=2, axis=-1)
-    places = emit("Reshape", emit.constant(list(range(groups))), emit.constant([1, groups, 1]))
-    same = emit("Cast", emit("Equal", places, emit("Unsqueeze", best, emit.constant([1]))), to=ir.DataType.FLOAT)
-    # Sums of float32 need no cuDNN on CUDA; a maximum does.
-    kept = emit("Cast", emit("ReduceSum", same, emit.constant([-1]), keepdims=1), to=ir.DataType.BOOL)
+    kept = emit("Unsqueeze", _marks(emit, scores, best, dtype), emit.constant([-1]))
     masked = emit("Where", kept, grouped, emit.constant(float("-inf"), dtype))
     return emit("Reshape", masked, emit.constant([0, dim(logits, -1)]))
 
@@ -92,13 +89,25 @@ def _sparse_mixer(emit: NodeBuilder, node: ir.Node, logits: ir.Value, count: int
         largest = emit("GatherElements", left, expert, axis=1)
         distance = emit("Div", emit("Sub", largest, left), emit("Max", magnitude, largest))
         # The chosen one is near itself by definition, not by its distance: onnxruntime may round one side of it only.
-        itself = emit("Equal", emit.constant([list(range(dim(logits, -1)))]), expert)
+        itself = _marks(emit, logits, expert, dtype)
         far = emit("And", emit("Greater", distance, limit), emit("Not", itself))
         near = emit("Where", far, nothing, left)
         weights.append(emit("GatherElements", emit("Softmax", near, axis=-1), expert, axis=1))
         chosen.append(expert)
         left = emit("Where", itself, nothing, left)
     return emit("Concat", *chosen, axis=-1), emit("Concat", *weights, axis=-1)
+
+
+def _marks(emit: NodeBuilder, values: ir.Value, places: ir.Value, dtype: ir.DataType) -> ir.Value:
+    """Return booleans of the shape [N, X] of values: whether a column is among the places int64 [N, K] of its row.
+
+    They are scattered as numbers: WebGPU does not compare int64.
+    """
+    zeros, ones = (
+        emit("Expand", emit.constant(number, dtype), emit("Shape", like))
+        for number, like in ((0.0, values), (1.0, places))
+    )
+    return emit("Cast", emit("ScatterElements", zeros, places, ones, axis=1), to=ir.DataType.BOOL)
 
 
 def mixture_of_experts(emit: NodeBuilder, node: ir.Node, form: CacheForm) -> Outputs:

@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 
 from edgeformer.check.providers.kernel_table import kernel_table
-from edgeformer.check.providers.typed_nodes import FLOATS, TypedNode, typed_nodes
+from edgeformer.check.providers.typed_nodes import TypedNode, typed_nodes
 from edgeformer.export.parity.report import Check
 from edgeformer.manifest.providers import Provider
 from edgeformer.runtime.sessions.providers import sessions_of
@@ -42,5 +42,5 @@ def judge_placement(graphs: Sequence[Path], sessions: Sequence[Any], provider: P
 
 
 def _reads_activations(node: TypedNode) -> bool:
-    """Return whether a node reads numbers of a layer; lengths, shapes and masks of tokens are integers."""
-    return any(each is not None and each.activation and each.kind in FLOATS for each in node.inputs)
+    """Return whether a node reads what depends on numbers of a layer, as lengths, shapes and masks of tokens do not."""
+    return any(each is not None and each.activation for each in node.inputs)

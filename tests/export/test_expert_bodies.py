@@ -151,7 +151,7 @@ def by_products_over_all(model, form):
     """Write mixtures of experts out as providers without loops have them."""
     for node in canonical_nodes(model, "MixtureOfExperts"):
         emit = NodeBuilder.replacing(node, "emitted by a test")
-        replace_node(node, emit, [emit_dense_experts(emit, node)])
+        replace_node(node, emit, [emit_dense_experts(emit, model, node, None)])
 
 
 @pytest.mark.parametrize("tokens", [1, 5])

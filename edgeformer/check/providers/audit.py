@@ -5,13 +5,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from edgeformer.check.finding import Finding, Verdict, error, unknown, verdict
+from edgeformer.check.folder import Folder
 from edgeformer.check.providers import cuda_rules, webgpu_rules
 from edgeformer.check.providers.attribute_rules import Rules
 from edgeformer.check.providers.kernel_table import KernelTable, kernel_table
 from edgeformer.check.providers.placement import Placed, place
 from edgeformer.check.providers.typed_nodes import typed_nodes
-from edgeformer.check.finding import Finding, Verdict, error, unknown, verdict
-from edgeformer.check.folder import Folder
 from edgeformer.errors import require
 from edgeformer.manifest.providers import PROVIDERS, ProviderName
 
@@ -76,9 +76,7 @@ def audit_provider(folder: Folder, provider: ProviderName) -> ProviderAudit:
     graphs = (
         audit_graph(name, onnx.load(folder.path / name, load_external_data=False), table) for name in folder.graphs
     )
-    return ProviderAudit(
-        provider=provider, onnxruntime=table.onnxruntime, package=table.package, graphs=tuple(graphs)
-    )
+    return ProviderAudit(provider=provider, onnxruntime=table.onnxruntime, package=table.package, graphs=tuple(graphs))
 
 
 def audit_graph(file: str, model: "ModelProto", table: KernelTable) -> GraphAudit:

@@ -161,7 +161,8 @@ def _kernels(ops: Mapping[str, Any]) -> dict[str, tuple[Kernel, ...]]:
     """Return kernels by op, of their rows in a file."""
     return {
         op: tuple(
-            Kernel(first, last, {name: frozenset(kinds) for name, kinds in types.items()}) for first, last, types in rows
+            Kernel(first, last, {name: frozenset(kinds) for name, kinds in types.items()})
+            for first, last, types in rows
         )
         for op, rows in ops.items()
     }

@@ -11,11 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from edgeformer.check.providers.kernel_table import KernelTable
-from edgeformer.check.providers.typed_nodes import TypedNode, Value
+from edgeformer.check.providers.typed_nodes import SHAPES, TypedNode, Value
 from edgeformer.contract.ops import ATTENTION
-
-OUTPUTS_ON_CPU = frozenset({"Shape", "Size"})
-"""Ops whose kernels of a device return something in the CPU's memory."""
 
 INPUTS_ON_CPU: dict[str, tuple[int, ...]] = {
     "ConstantOfShape": (0,), "CumSum": (1,), "Expand": (1,), "Loop": (0, 1), "If": (0,), "OneHot": (1,),
@@ -47,7 +44,7 @@ def place(nodes: Sequence[TypedNode], table: KernelTable) -> list[Placed]:
     on_cpu = {
         each.name
         for node, reason in zip(nodes, lacks, strict=True)
-        if reason is None and node.op in OUTPUTS_ON_CPU and not node.domain
+        if reason is None and node.op in SHAPES and not node.domain
         for each in node.outputs
         if each is not None
     }

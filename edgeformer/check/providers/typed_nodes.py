@@ -20,6 +20,9 @@ Dims = tuple[int | None, ...]
 
 FLOATS = frozenset({"float", "double", "float16", "bfloat16"})
 
+SHAPES = frozenset({"Shape", "Size"})
+"""Ops that return the shape of what they read."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Value:
@@ -168,7 +171,8 @@ class _Walk:
         given = _kinds_of(inputs)
         types = schema.variables(given) if schema is not None else {}
         kinds = tuple(self._made(node, place, schema, types, given, attributes) for place in range(len(node.output)))
-        activation = any(each is not None and each.activation for each in inputs)
+        # A shape tells nothing of the numbers that have it.
+        activation = node.op_type not in SHAPES and any(each is not None and each.activation for each in inputs)
         outputs = tuple(
             Value(
                 name=scope.prefix + name,

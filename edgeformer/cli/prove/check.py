@@ -79,8 +79,8 @@ def _print_audit(audit: ProviderAudit) -> None:
     click.echo()
     provider = PROVIDERS[audit.provider].title
     rows = [(each.file, str(each.on_device), _counts(each.shapes), _counts(each.on_cpu)) for each in audit.graphs]
-    title = f"{provider}, onnxruntime {audit.onnxruntime}, {audit.package}"
-    print_table(rows, title, "nodes on the GPU", "shapes, on the CPU", "no kernel, outside of layers")
+    print_table(rows, provider, "nodes on the GPU", "shapes, on the CPU", "no kernel, outside of layers")
+    click.echo(f"kernels: {audit.package}, onnxruntime {audit.onnxruntime}")
     _print_findings(audit.findings)
     if audit.verdict == "loads":
         click.echo(f"Every node of every layer has a {provider} kernel.")

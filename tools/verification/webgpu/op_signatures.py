@@ -21,8 +21,8 @@ OLDEST, LATEST = 11, 26
 
 DOMAINS = ("", "com.microsoft")
 
-CONTROL = re.compile("^(If|Loop|Scan|SequenceMap|Sampling)$|Search$|Tokenizer|Snpe")
-"""Ops whose attributes are graphs or files; of the three that exports have, `If` alone has a kernel (see CONTROL_FLOW)."""
+CONTROL = re.compile("^(Constant|If|Loop|Scan|SequenceMap|Sampling)$|Search$|Tokenizer|Snpe")
+"""Ops that are left out: their attributes are graphs or files. Exports have `Loop` of them, which has no kernel."""
 
 VALUES: Mapping[str, Any] = {"INT": 1, "INTS": [1], "FLOAT": 1.0, "FLOATS": [1.0], "STRING": ""}
 """A value for a needed attribute of each type; kernels look at them after their provider has taken a node."""
@@ -88,7 +88,8 @@ class Signature:
         values = [
             [helper.make_tensor_value_info(name, number(kind), None) for name, kind in end if kind] for end in ends
         ]
-        opsets = [helper.make_opsetid("", self.version if not self.domain else 21), helper.make_opsetid(DOMAINS[1], 1)]
+        opset = LATEST if self.domain else max(self.version, OLDEST)
+        opsets = [helper.make_opsetid("", opset), helper.make_opsetid(DOMAINS[1], 1)]
         graph = helper.make_graph([node], "graph", *values)
         return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString())
 

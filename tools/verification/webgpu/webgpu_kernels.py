@@ -25,13 +25,10 @@ from edgeformer.check.providers.kernel_table import PROBED
 from edgeformer.runtime.sessions.providers.webgpu_machine import PLUGIN, webgpu_devices
 from edgeformer.runtime.sessions.providers.webgpu_options import WebGpuOptions
 from verification.cuda.cuda_kernels import merged, text_of
-from verification.webgpu.op_signatures import LATEST, Kinds, Signature, signatures
+from verification.webgpu.op_signatures import Kinds, Signature, signatures
 
-LEFT = ("fallback to CPU EP has been explicitly disabled", "Could not find an implementation", "'node' is not set")
-"""onnxruntime's words where the provider did not take the node: the CPU has it, or it has no provider at all."""
-
-INVALID = ("INVALID_GRAPH", "Type Error", "Type parameter", "ShapeInferenceError", "TypeInferenceError")
-"""onnxruntime's words for a graph that is none; other errors are of the kernel, which the provider took."""
+REFUSED = "EP_FAIL"
+"""onnxruntime's word for an error of a provider: it took the node, and its kernel refuses the one that was tried."""
 
 
 class Plugin:
@@ -52,11 +49,9 @@ class Plugin:
         try:
             session = ort.InferenceSession(op.model(kinds), self._settings)
         except Exception as error:  # onnxruntime's errors have no common class
-            said = str(error)
-            if any(each in said for each in (*LEFT, *INVALID)):
-                return False
-            self.refused[f"{op.key} {op.version}"] = said
-            return True
+            if REFUSED in str(error):
+                self.refused[f"{op.key} {op.version}"] = str(error)
+            return REFUSED in str(error)
         # What has no kernel may have been opened as the function that ONNX defines it as.
         parts = session.get_provider_graph_assignment_info()
         return any(node.op_type == op.name for part in parts for node in part.get_nodes())
@@ -78,21 +73,24 @@ def rows_of(plugin: Plugin, op: Signature) -> Iterator[dict[str, tuple[str, ...]
 def kernels_of(plugin: Plugin) -> dict[str, list[Any]]:
     """Return the kernels of the plugin: by op, first and last version, and types by type variable."""
     found: dict[str, list[Any]] = defaultdict(list)
+    before: dict[str, list[Any]] = {}
     for op in signatures(state.get_all_operator_schema()):
-        rows = merged([(op.version, None, row) for row in rows_of(plugin, op)])
-        known = {tuple(sorted(types.items())): place for place, (_, _, types) in enumerate(found[op.key])}
-        for first, last, types in rows:
-            place = known.get(tuple(sorted(types.items())))
-            if place is None:
-                found[op.key].append([first, last, types])
-            else:
-                found[op.key][place][1] = op.version
+        rows = [
+            [op.version, None, types]
+            for _, _, types in merged([(op.version, None, row) for row in rows_of(plugin, op)])
+        ]
+        # A row of the version before goes on if it has the same types.
+        rows = [next((row for row in before.get(op.key, []) if row[2] == each[2]), each) for each in rows]
+        for row in rows:
+            row[1] = op.version if row[0] != op.version else None
+        found[op.key] += [row for row in rows if row[0] == op.version]
+        before[op.key] = rows
         click.echo(f"{op.key} {op.version}: {len(rows)}", err=True)
     return {op: rows for op, rows in sorted(found.items()) if rows}
 
 
 @click.command(help=(__doc__ or "").split("\n", maxsplit=1)[0])
-@click.option("--write", type=click.Path(path_type=Path), default=PROBED["webgpu"], show_default=True, help="File to write.")
+@click.option("--write", type=click.Path(path_type=Path), default=PROBED["webgpu"], help="File to write.")
 def main(write: Path) -> None:
     """Write the table."""
     plugin = Plugin()
