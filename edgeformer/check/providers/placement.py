@@ -2,8 +2,8 @@
 
 A node without a kernel of the device runs on the CPU, if there is one. Nodes that compute shapes run there on purpose:
 they read what is in the CPU's memory already, and what they return is wanted there
-(onnxruntime/core/framework/fallback_cpu_capability.cc, which CUDA and WebGPU share). `tests/check/test_cuda_provider.py`
-and `test_webgpu_provider.py` compare this with the providers themselves.
+(onnxruntime/core/framework/fallback_cpu_capability.cc, and for plugins include/onnxruntime/ep/get_capability_utils.h).
+`test_cuda_provider.py` and `test_webgpu_provider.py` in tests/check compare this with the providers themselves.
 """
 
 from collections.abc import Sequence
@@ -76,7 +76,7 @@ def _reads(node: TypedNode, on_cpu: set[str]) -> bool:
 
 
 def _allows(value: Value | None, wanted_there: bool, on_cpu: set[str]) -> bool:
-    """Whether an input lets its node run on the CPU: it is small, or there already and not wanted there by the device."""
+    """Whether an input lets its node run on the CPU: it is small, or there and not wanted there by the device."""
     if value is None or value.kind in HALF:
         return False
     return value.small or value.given or (value.name in on_cpu and not wanted_there)

@@ -33,7 +33,7 @@ WIDTH = 80
     type=click.Choice([*PROVIDERS, *OPERATOR_TABLES]),
     default="cpu",
     show_default=True,
-    help="With cuda or webgpu, exit with 1 if onnxruntime's provider lacks a kernel for a node in a layer. Takes no GPU. "
+    help="With cuda or webgpu, exit with 1 if that provider lacks a kernel for a node in a layer. Takes no GPU. "
     f"With {', '.join(OPERATOR_TABLES)}, count the nodes whose operators that provider publishes.",
 )
 @json_option

@@ -1,4 +1,4 @@
-"""The limits of the kernels of onnxruntime's CUDA provider (1.31); `edgeformer.check.providers` finds them in any graph."""
+"""The limits of the kernels of onnxruntime's CUDA provider (1.31); `edgeformer.check` finds them in any graph."""
 
 import onnx_ir as ir
 
