@@ -1,4 +1,4 @@
-"""What kernels require of a node beyond types: its attributes, and which inputs it has and of which sizes."""
+"""Requirements of kernels beyond types: attributes of a node, and which inputs it has and of which sizes."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

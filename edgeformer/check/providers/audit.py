@@ -18,7 +18,7 @@ from edgeformer.manifest.providers import PROVIDERS, ProviderName
 if TYPE_CHECKING:
     from onnx import ModelProto
 RULES: Mapping[ProviderName, Rules] = {"cuda": cuda_rules.RULES, "webgpu": webgpu_rules.RULES}
-"""What kernels require beyond types."""
+"""The requirements of kernels beyond types, by provider."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from edgeformer.export.quantize.quantized_experts import QuantizedExperts
 from edgeformer.manifest.quantization import WeightFormat
 
 ALL_EXPERTS = "every token computes all experts"
-"""What the report of a lowering says of it."""
+"""The words of a lowering's report about it."""
 
 
 def emit_dense_experts(emit: NodeBuilder, model: ir.Model, node: ir.Node, form: WeightFormat | None) -> ir.Value:
