@@ -11,6 +11,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from webgpu_adapter import SWIFTSHADER, adapter_or_skip
+from wrong_kernels import WRONG, plant
 
 from edgeformer.export import export_model, verify
 from edgeformer.export.lower.providers.webgpu import WebGpuRules
@@ -32,7 +33,7 @@ adapter = pytest.fixture(scope="module", autouse=True)(adapter_or_skip)
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory):
-    """The preset tiny-llama in fp32 for WebGPU. Read-only."""
+    """The preset tiny-llama in fp32 for WebGPU. Nothing changes its files but `wrong_kernels`, beside them."""
     folder = tmp_path_factory.mktemp("bundles") / "webgpu"
     return export_model("tiny-llama", folder, provider="webgpu", verify=None).path
 
@@ -65,6 +66,15 @@ def test_a_wrong_kernel_is_found(make_model, tmp_path, monkeypatch):
     folder = make_model("gemma2", 3, attn_logit_softcapping=1.0, **GEMMA)
     monkeypatch.setattr(WebGpuRules, "attention", lambda *arguments: None)
     report = verify(export_model(folder, tmp_path / "wrong", provider="webgpu", verify=None).path, folder, mode="quick")
+    assert report.environment["provider"] == "webgpu" and not report.passed
+    assert any("max error" in check.name for check in report.failures())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", WRONG)
+def test_wrong_kernels_are_refused(bundle, monkeypatch, fault):
+    plant(monkeypatch, fault)
+    report = verify(bundle, mode="quick")
     assert report.environment["provider"] == "webgpu" and not report.passed
     assert any("max error" in check.name for check in report.failures())
 
