@@ -5,6 +5,8 @@ that whole models are slow tests.
 """
 
 import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -68,6 +70,30 @@ def test_a_wrong_kernel_is_found(make_model, tmp_path, monkeypatch):
     report = verify(export_model(folder, tmp_path / "wrong", provider="webgpu", verify=None).path, folder, mode="quick")
     assert report.environment["provider"] == "webgpu" and not report.passed
     assert any("max error" in check.name for check in report.failures())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"VK_ICD_FILENAMES": "/nonexistent.json"},
+            "No supported adapters. Install a driver for Vulkan. To run without",
+        ),
+        ({"ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER": "0"}, "Onnxruntime sees no GPU. Install its driver, on a machine wi"),
+    ],
+    ids=["no driver", "no GPU"],
+)
+def test_what_this_machine_lacks_is_named(bundle, changes, message):
+    """In a process of its own, whose environment lacks it: a plugin looks for drivers once."""
+    if os.environ.get("VK_ICD_FILENAMES") != str(SWIFTSHADER):
+        pytest.skip("2026-11-28: with another driver than SwiftShader the environment does not decide what there is")
+    program = f"from edgeformer.runtime import load; load({str(bundle)!r}, 'webgpu')"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | changes, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "provider webgpu cannot start: onnxruntime" in done.stderr and message in done.stderr
 
 
 @pytest.mark.slow
