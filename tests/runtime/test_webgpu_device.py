@@ -78,7 +78,7 @@ def test_a_wrong_kernel_is_found(make_model, tmp_path, monkeypatch):
     [
         (
             {"VK_ICD_FILENAMES": "/nonexistent.json"},
-            "No supported adapters. Install a driver for Vulkan. To run without",
+            "No supported adapters. Install a driver for Vulkan. To run",
         ),
         ({"ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER": "0"}, "Onnxruntime sees no GPU. Install its driver, on a machine wi"),
     ],
