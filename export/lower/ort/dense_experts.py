@@ -32,7 +32,7 @@ def emit_dense_experts(emit: NodeBuilder, model: ir.Model, node: ir.Node, form: 
     weights = _by_expert(emit, node, inputs["weights"])
     chosen = weights
     if weighted_input:
-        ones = emit("Expand", emit.constant(1.0, dtype_of(inputs.x)), emit("Shape", inputs["experts"]))
+        ones = emit("Expand", emit.constant(1.0, dtype_of(inputs.x)), emit("Shape", inputs["weights"]))
         chosen = _by_expert(emit, node, ones)
 
     def product(name: str, x: ir.Value) -> ir.Value:
