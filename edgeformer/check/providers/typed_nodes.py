@@ -78,8 +78,8 @@ class TypedNode:
 
     @property
     def activation(self) -> bool:
-        """Return whether it works on numbers of a layer."""
-        return any(each is not None and each.activation for each in (*self.inputs, *self.outputs))
+        """Return whether it reads numbers of a layer, and not lengths and positions alone."""
+        return any(each is not None and each.activation for each in self.inputs)
 
     def input(self, place: int) -> Value | None:
         """Return an input, or None if it is left out."""
