@@ -10,7 +10,7 @@ from test_function_bodies import body_of, check, random
 from edgeformer import ops
 from edgeformer.export.graph.builder import NodeBuilder, replace_node
 from edgeformer.export.graph.editing import canonical_nodes
-from edgeformer.export.lower.ort.dense_experts import emit_dense_experts
+from edgeformer.export.lower.dense_experts import emit_dense_experts
 from edgeformer.ops.activation import ACTIVATIONS
 
 ROUTER = {

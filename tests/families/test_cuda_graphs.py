@@ -74,13 +74,13 @@ def in_bfloat16(graph):
     return graph
 
 
-def findings(name, lowering, dtype=torch.float16):
-    """The audit of a model's graphs in a lowering."""
+def findings(name, lowering, dtype=torch.float16, device="cuda"):
+    """The audit of a model's graphs in a lowering, for a device."""
     found = []
     for graph in captured(name, torch.float16):
         graph = graph.clone() if dtype == torch.float16 else in_bfloat16(graph)
         lower(graph, lowering)
-        found += audit_graph(name, ir.serde.serialize_model(graph), kernel_table()).findings
+        found += audit_graph(name, ir.serde.serialize_model(graph), kernel_table(device)).findings
     return [str(each) for each in found]
 
 

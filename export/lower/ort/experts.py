@@ -34,13 +34,13 @@ from edgeformer.export.graph.editing import (
 from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.graph.signs import never_negative
 from edgeformer.export.graph.tensors import interleave
-from edgeformer.export.lower.options import LoweringOptions
-from edgeformer.export.lower.ort.dense_experts import (
+from edgeformer.export.lower.dense_experts import (
     ALL_EXPERTS,
     emit_dense_experts,
     format_of_dense,
     quantized_parts,
 )
+from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.lower.ort.quantized import INT8_ACTIVATIONS
 from edgeformer.export.lower.providers import ProviderRules
 from edgeformer.manifest.quantization import Quantization, WeightFormat

@@ -10,16 +10,35 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from edgeformer.contract.ops import BLOCK_PRODUCT, CONTRIB
-from edgeformer.export.graph.builder import NodeBuilder
+from edgeformer.export.graph.builder import NodeBuilder, replace_node
 from edgeformer.export.graph.canonical import canonical_inputs
-from edgeformer.export.graph.editing import add_initializer, dim, dtype_of, remove_initializer, streamed
+from edgeformer.export.graph.editing import (
+    add_initializer,
+    canonical_nodes,
+    dim,
+    dtype_of,
+    remove_initializer,
+    streamed,
+)
 from edgeformer.export.graph.expert_bodies import inner_states
+from edgeformer.export.graph.pass_report import PassReport
+from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.lower.ort.quantized import INT8_ACTIVATIONS
 from edgeformer.export.quantize.quantized_experts import QuantizedExperts
 from edgeformer.manifest.quantization import WeightFormat
 
 ALL_EXPERTS = "every token computes all experts"
 """The words of a lowering's report about it."""
+
+
+def lower_dense_experts(model: ir.Model, lowering: LoweringOptions) -> PassReport:
+    """Lower every mixture of experts, for a provider without control flow and an op set without an op for them."""
+    report = PassReport("MixtureOfExperts")
+    for node in canonical_nodes(model, "MixtureOfExperts") if not lowering.rules.loops else ():
+        report.miss(node, f"{lowering.ops} has no op of experts; {ALL_EXPERTS}")
+        emit = NodeBuilder.replacing(node, f"emitted by lower/{lowering.ops}")
+        replace_node(node, emit, [emit_dense_experts(emit, model, node, None)])
+    return report
 
 
 def emit_dense_experts(emit: NodeBuilder, model: ir.Model, node: ir.Node, form: WeightFormat | None) -> ir.Value:
