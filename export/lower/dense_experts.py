@@ -66,9 +66,9 @@ def emit_dense_experts(emit: NodeBuilder, model: ir.Model, node: ir.Node, form: 
         if form is None:
             return emit("Gemm", x, matrix(inputs[name], columns), transB=1)
         assert form.block is not None
-        integers, *scales = quantized_parts(model, inputs[name], form)
+        integers, *scales = [each for each in quantized_parts(model, inputs[name], form) if each is not None]
         blocks = matrix(integers, columns // form.block, form.block * form.bits // 8)
-        others = [matrix(each, -1) for each in scales if each is not None]
+        others = [matrix(each, -1) for each in scales]
         options = {"bits": form.bits, "block_size": form.block, "accuracy_level": INT8_ACTIVATIONS}
         return emit(BLOCK_PRODUCT.name, x, blocks, *others, domain=CONTRIB, K=columns, N=rows, **options)
 
