@@ -154,6 +154,11 @@ def _check_op_set(plan: ExportPlan, options: ExportOptions, config: ModelConfig 
         raise ExportError("a graph of the op set ort takes a dynamic cache and a static one; leave cache out.")
     if options.cache is not None and config is not None and config.form == "encoder":
         raise ExportError("the model is an encoder, which has no cache; leave cache out.")
+    if plan.ops == "standard" and not plan.runs_on.standard_attention:
+        raise ExportError(
+            f"onnxruntime has no {plan.runs_on.title} kernel of ONNX's own Attention, which would run on the CPU in "
+            "every layer. Choose the op set ort or portable."
+        )
     if options.backend is not None and (options.pooling is not None or options.normalize is not None):
         raise ExportError("pooling is for encoders, and a backend exports only decoders.")
 

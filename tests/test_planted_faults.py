@@ -35,6 +35,7 @@ PLANTED = {
     ("export", "test_verify_recurrent", "WRONG_CONFIGS"): ("test_wrong_recurrent_layers_are_not",),
     ("check", "test_faults", "FAULTS"): ("test_a_fault_is_found",),
     ("check", "test_states", "FAULTS"): ("test_a_fault_in_a_state_is_found",),
+    ("check", "test_webgpu_kernels", "FAULTS"): ("test_a_planted_node_is_found",),
     ("families", "test_mtp", "LAYER_FAULTS"): ("test_verification_refuses_another_layer",),
     ("families", "test_mtp", "RUNTIME_FAULTS"): ("test_verification_refuses_another_runtime",),
     ("families", "test_sound_text", "FAULTS"): ("test_planted_faults_of_towers_of_sound_are_refused",),

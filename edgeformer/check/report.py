@@ -7,17 +7,14 @@ from typing import Any
 
 from edgeformer.check.client_rules import CLIENTS
 from edgeformer.check.contract_rules import contract_findings
-from edgeformer.check.cuda import ProviderAudit, audit_cuda
 from edgeformer.check.finding import Finding, Verdict, error, verdict
 from edgeformer.check.folder import Folder, read_folder
 from edgeformer.check.kernel_rules import kernel_functions, kernel_sentences
+from edgeformer.check.providers import ProviderAudit, audit_provider
 from edgeformer.check.published import OPERATOR_TABLES, OperatorAudit, audit_operators
 from edgeformer.config.models import Form
 from edgeformer.errors import RequestError
-from edgeformer.manifest.providers import CPU, ProviderName, find_provider
-
-AUDITS: dict[ProviderName, Callable[[Folder], ProviderAudit]] = {"cuda": audit_cuda}
-"""Comparisons of every node of the graphs with the kernels of a provider."""
+from edgeformer.manifest.providers import CPU, find_provider
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,19 +89,14 @@ def _findings(rules: Callable[[Folder], Iterator[Finding]], facts: Folder) -> tu
 def check(folder: str | Path, provider: str = "cpu") -> CheckReport:
     """Return which clients will load a folder, and why others won't, from its files only.
 
-    provider: cuda to also compare every node with the kernels of onnxruntime's CUDA provider; it takes no GPU. A name
-        of `OPERATOR_TABLES` to count the nodes whose operators that provider publishes.
+    provider: cuda or webgpu to also compare every node with the kernels of onnxruntime's provider; it takes no GPU. A
+        name of `OPERATOR_TABLES` to count the nodes whose operators that provider publishes.
 
-    Raises BundleError if there is no folder with a graph, RequestError for a provider without a table of kernels, and
+    Raises BundleError if there is no folder with a graph, RequestError for a name that no provider has, and
     MissingDependencyError if onnx is not installed.
     """
     published = isinstance(provider, str) and provider in OPERATOR_TABLES
     runs_on = CPU if published else find_provider(provider, RequestError)
-    if runs_on.on_device and runs_on.name not in AUDITS:
-        raise RequestError(
-            f"there is no table of the kernels of {runs_on.title}. To see what runs there, verify the bundle on a "
-            "machine that has it: edgeformer verify"
-        )
     facts = read_folder(Path(folder))
     return CheckReport(
         folder=facts.path,
@@ -113,6 +105,6 @@ def check(folder: str | Path, provider: str = "cpu") -> CheckReport:
         clients={name: _findings(client.findings, facts) for name, client in CLIENTS.items()},
         functions=kernel_functions(facts),
         kernels=kernel_sentences(facts),
-        audit=AUDITS[runs_on.name](facts) if runs_on.name in AUDITS else None,
+        audit=audit_provider(facts, runs_on.name) if runs_on.on_device else None,
         operators=audit_operators(facts, provider) if published else None,
     )

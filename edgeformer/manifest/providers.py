@@ -35,6 +35,7 @@ class Provider:
         cache_precisions: the precisions that a cache can have beside that of activations.
         per_token: whether it has products that quantize their activations per token.
         float32_attention: whether onnxruntime's own attention op has float32 kernels.
+        standard_attention: whether it has kernels of ONNX's own attention op, of the op set `standard`.
         largest_int4_block: the most weights of an int4 block that its kernels take; None for any number.
         own_kernels: whether edgeformer-kernels are for it.
         prepacked: whether its sessions open prepacked graphs.
@@ -55,6 +56,7 @@ class Provider:
     cache_precisions: tuple[CachePrecision, ...] = ("fp16", "int8")
     per_token: bool = False
     float32_attention: bool = True
+    standard_attention: bool = True
     largest_int4_block: int | None = None
     own_kernels: bool = False
     prepacked: bool = False
@@ -104,6 +106,7 @@ WEBGPU = Provider(
     arithmetic={"fp32": "fp32", "fp16": "fp16", "bf16": "fp32", "int8": "fp32", "int4": "fp32"},
     quantized_arithmetic=frozenset({"fp16"}),
     cache_precisions=(),
+    standard_attention=False,
     browser_device="webgpu",
     twin="cpu",
 )

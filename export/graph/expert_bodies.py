@@ -5,6 +5,7 @@ Dimensions: N tokens, E hidden, X experts, K experts of each token, F intermedia
 
 import math
 from collections.abc import Sequence
+from functools import partial, reduce
 
 import onnx_ir as ir
 
@@ -74,10 +75,8 @@ def _within_groups(emit: NodeBuilder, node: ir.Node, compared: ir.Value) -> ir.V
     largest, _ = _top_k(emit, grouped, 2 if attributes.get_string("group_score") == "top2_sum" else 1, dtype)
     scores = emit("ReduceSum", largest, emit.constant([-1]), keepdims=0)  # [N, groups]
     _, best = emit.many("TopK", scores, emit.constant([attributes.get_int("groups_per_token")]), outputs=2, axis=-1)
-    places = emit("Reshape", emit.constant(list(range(groups))), emit.constant([1, groups, 1]))
-    same = emit("Cast", emit("Equal", places, emit("Unsqueeze", best, emit.constant([1]))), to=ir.DataType.FLOAT)
-    # Sums of float32 need no cuDNN on CUDA; a maximum does.
-    kept = emit("Cast", emit("ReduceSum", same, emit.constant([-1]), keepdims=1), to=ir.DataType.BOOL)
+    marks = _marks(emit, scores, best, attributes.get_int("groups_per_token"), dtype)
+    kept = emit("Unsqueeze", emit("Cast", marks, to=ir.DataType.BOOL), emit.constant([-1]))
     masked = emit("Where", kept, grouped, emit.constant(float("-inf"), dtype))
     return emit("Reshape", masked, emit.constant([0, dim(logits, -1)]))
 
@@ -86,19 +85,32 @@ def _sparse_mixer(emit: NodeBuilder, node: ir.Node, logits: ir.Value, count: int
     """Choose one expert after the other, and weigh each among those near it; see `ops.expert_router`."""
     dtype = dtype_of(logits)
     nothing, limit = (emit.constant(each, dtype) for each in (float("-inf"), 2 * node.attributes.get_float("jitter")))
-    magnitude, left, chosen, weights = emit("Abs", logits), logits, [], []
-    for _ in range(count):
+    magnitude, left, ranks, weights = emit("Abs", logits), logits, [], []
+    for turn in range(count):
         _, expert = _top_k(emit, left, 1, dtype)  # [N, 1]
         largest = emit("GatherElements", left, expert, axis=1)
         distance = emit("Div", emit("Sub", largest, left), emit("Max", magnitude, largest))
         # The chosen one is near itself by definition, not by its distance: onnxruntime may round one side of it only.
-        itself = emit("Equal", emit.constant([list(range(dim(logits, -1)))]), expert)
+        marks = _marks(emit, logits, expert, 1, dtype)
+        itself = emit("Cast", marks, to=ir.DataType.BOOL)
         far = emit("And", emit("Greater", distance, limit), emit("Not", itself))
         near = emit("Where", far, nothing, left)
         weights.append(emit("GatherElements", emit("Softmax", near, axis=-1), expert, axis=1))
-        chosen.append(expert)
+        ranks.append(emit("Mul", marks, emit.constant(float(count - turn), dtype)))
         left = emit("Where", itself, nothing, left)
-    return emit("Concat", *chosen, axis=-1), emit("Concat", *weights, axis=-1)
+    _, experts = _top_k(emit, reduce(partial(emit, "Add"), ranks), count, dtype)
+    return experts, emit("Concat", *weights, axis=-1)
+
+
+def _marks(emit: NodeBuilder, values: ir.Value, places: ir.Value, count: int, dtype: ir.DataType) -> ir.Value:
+    """Return numbers of the shape [N, X] of values: 1 in the columns `places` int64 [N, count] of each row, else 0.
+
+    They are scattered: WebGPU neither compares nor joins int64, nor tells its shape.
+    """
+    rows = emit("Shape", values, start=0, end=1)
+    ones = emit("Expand", emit.constant(1.0, dtype), emit("Concat", rows, emit.constant([count]), axis=0))
+    zeros = emit("Expand", emit.constant(0.0, dtype), emit("Shape", values))
+    return emit("ScatterElements", zeros, places, ones, axis=1)
 
 
 def mixture_of_experts(emit: NodeBuilder, node: ir.Node, form: CacheForm) -> Outputs:
@@ -157,15 +169,15 @@ def _add_expert(emit: NodeBuilder, node: ir.Node, expert: ir.Value, before: ir.V
         return emit("Gemm", x, weight, *([] if bias is None else [emit("Gather", bias, expert, axis=0)]), transB=1)
 
     result = linear(
-        "down", _inner(emit, node, linear("up", rows), None if inputs.gate is None else linear("gate", rows))
+        "down", inner_states(emit, node, linear("up", rows), None if inputs.gate is None else linear("gate", rows))
     )
     result = result if weighted_input else emit("Mul", result, factors)
     # A token chooses an expert once, so that no row is written twice.
     return emit("ScatterND", before, tokens, emit("Add", emit("GatherND", before, tokens), result))
 
 
-def _inner(emit: NodeBuilder, node: ir.Node, up: ir.Value, gate: ir.Value | None) -> ir.Value:
-    """Return the intermediate states [n, F] of an expert, from its first layers."""
+def inner_states(emit: NodeBuilder, node: ir.Node, up: ir.Value, gate: ir.Value | None) -> ir.Value:
+    """Return the intermediate states of experts, from their first layers of the same shape [..., F]."""
     attributes, dtype = node.attributes, dtype_of(canonical_inputs(node).x)
     activation, beta = attributes.get_string("activation"), attributes.get_float("beta")
     if gate is None:

@@ -3,7 +3,7 @@
     x bfloat16 → TopK → values     becomes     x → Cast(float32) → TopK → Cast(bfloat16) → values
 
 Every bfloat16 number is a float32 number, so ops that only move or compare numbers return the same, and the others
-round once. The ops are those for which the kernel table of onnxruntime 1.31.1 (edgeformer/check/cuda/kernels.json)
+round once. The ops are those for which the kernel table of onnxruntime 1.31.1 (edgeformer/check/providers/kernels.json)
 lacks bfloat16 in an opset of our graphs; `edgeformer check --provider cuda` finds one that is missing here.
 """
 

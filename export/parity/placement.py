@@ -10,8 +10,8 @@ from typing import Any
 
 import onnx
 
-from edgeformer.check.cuda.kernel_table import kernel_table
-from edgeformer.check.cuda.typed_nodes import FLOATS, TypedNode, typed_nodes
+from edgeformer.check.providers.kernel_table import kernel_table
+from edgeformer.check.providers.typed_nodes import typed_nodes
 from edgeformer.export.parity.report import Check
 from edgeformer.manifest.providers import Provider
 from edgeformer.runtime.sessions.providers import sessions_of
@@ -26,7 +26,7 @@ def judge_placement(graphs: Sequence[Path], sessions: Sequence[Any], provider: P
             continue
         told, on_host = True, set(names)
         nodes = typed_nodes(onnx.load(graph, load_external_data=False), kernel_table())
-        found += [f"{graph.name}: {node.title}" for node in nodes if node.name in on_host and _reads_activations(node)]
+        found += [f"{graph.name}: {node.title}" for node in nodes if node.name in on_host and node.activation]
     if not told:
         return []
     check = Check(
@@ -39,8 +39,3 @@ def judge_placement(graphs: Sequence[Path], sessions: Sequence[Any], provider: P
         reason="a node on the CPU moves its activations to the host and back",
     )
     return [check]
-
-
-def _reads_activations(node: TypedNode) -> bool:
-    """Return whether a node reads numbers of a layer; lengths, shapes and masks of tokens are integers."""
-    return any(each is not None and each.activation and each.kind in FLOATS for each in node.inputs)

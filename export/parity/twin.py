@@ -16,7 +16,7 @@ import onnx
 import torch
 
 from edgeformer.check.folder import read_folder
-from edgeformer.check.report import AUDITS
+from edgeformer.check.providers import audit_provider
 from edgeformer.export.adapter_graph import write_widened_adapters
 from edgeformer.export.bundle.writer import GraphWriter, file_entries
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS
@@ -63,9 +63,7 @@ def verify_twin(subject: Subject, progress: Progress, verify: Callable[[Subject]
     """Verify the twin of a subject, compare their structures, and audit the subject's own kernels."""
     with TemporaryDirectory(prefix="edgeformer-twin.") as place:
         twin = write_twin(subject, Path(place), progress)
-        checks = [_same_nodes(subject, twin)]
-        if subject.manifest.plan.provider in AUDITS:
-            checks.append(_kernels(subject))
+        checks = [_same_nodes(subject, twin), _kernels(subject)]
         scales = subject.manifest.cache_scales
         if scales is not None and scales.precision == "fp8":
             found = judge_scales(subject.folder, subject.manifest)
@@ -152,7 +150,7 @@ def _same_nodes(subject: Subject, twin: Subject) -> Check:
 
 def _kernels(subject: Subject) -> Check:
     provider = subject.manifest.plan.runs_on
-    audit = AUDITS[provider.name](read_folder(subject.folder))
+    audit = audit_provider(read_folder(subject.folder), provider.name)
     findings = [str(each) for each in audit.findings if each.severity != "warning"]
     return Check(
         name=f"twin: no {provider.title} kernel",

@@ -24,8 +24,8 @@ from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.graph.provenance import origin_of
 
 ELEMENTWISE = {
-    "Abs", "Add", "Cast", "Clip", "Div", "Erf", "Exp", "Gelu", "Identity", "Max", "Min", "Mul", "Neg", "Pow",
-    "Reciprocal", "Relu", "Sigmoid", "Softplus", "Sqrt", "Sub", "Tanh", "Where",
+    "Abs", "Add", "Cast", "Clip", "Div", "Erf", "Exp", "Gelu", "Greater", "Identity", "Less", "Max", "Min", "Mul",
+    "Neg", "Pow", "Reciprocal", "Relu", "Sigmoid", "Softplus", "Sqrt", "Sub", "Tanh", "Where",
 }  # fmt: skip
 
 TOKENS = ("input_ids", "inputs_embeds")

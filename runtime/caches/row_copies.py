@@ -28,7 +28,7 @@ INT64 = np.dtype(np.int64)
 def copied_type(dtype: np.dtype[Any]) -> Any:
     """Return the element type by which graphs here copy a type: bytes for float8, of which Concat has no CUDA kernel.
 
-    Source: the kernels of onnxruntime 1.31 (edgeformer/check/cuda/kernels.json), as of Gather and Slice.
+    Source: the kernels of onnxruntime 1.31 (edgeformer/check/providers/kernels.json), as of Gather and Slice.
     """
     return dtype if dtype == FLOAT8 else element_type(dtype)
 

@@ -9,8 +9,8 @@ from cuda_cases import BFLOAT16, CASES, HALF, INT32, INT64
 from onnx import TensorProto, helper
 
 from edgeformer.check import check
-from edgeformer.check.cuda.audit import audit_graph
-from edgeformer.check.cuda.kernel_table import Kernel, kernel_table
+from edgeformer.check.providers.audit import audit_graph
+from edgeformer.check.providers.kernel_table import Kernel, kernel_table
 from edgeformer.cli.main import cli
 from edgeformer.export import export_model
 from edgeformer.manifest.parts import Precision
@@ -191,7 +191,7 @@ def test_the_command_exits_by_the_audit(bundles, exported):
     passed = CliRunner().invoke(cli, ["check", str(exported("fp16")), "--provider", "cuda"])
     assert passed.exit_code == 0, passed.output
     assert "Every node of every layer has a CUDA kernel." in passed.output
-    assert "CUDA, onnxruntime" in passed.output
+    assert "kernels: onnxruntime_gpu-" in passed.output
     failed = CliRunner().invoke(cli, ["check", str(bundles["llama"]), "--provider", "cuda", "--json"])
     assert failed.exit_code == 1
     data = json.loads(failed.stdout)["provider"]

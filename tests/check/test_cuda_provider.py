@@ -13,10 +13,10 @@ import onnx
 import pytest
 from cuda_cases import CASES, FP8, INT8, attention
 
-from edgeformer.check.cuda.audit import audit_graph
-from edgeformer.check.cuda.kernel_table import TABLE, kernel_table
-from edgeformer.check.cuda.placement import place
-from edgeformer.check.cuda.typed_nodes import typed_nodes
+from edgeformer.check.providers.audit import audit_graph
+from edgeformer.check.providers.kernel_table import TABLE, kernel_table
+from edgeformer.check.providers.placement import place
+from edgeformer.check.providers.typed_nodes import typed_nodes
 from edgeformer.export import export_model
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))

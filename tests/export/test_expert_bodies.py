@@ -8,6 +8,9 @@ import torch
 from test_function_bodies import body_of, check, random
 
 from edgeformer import ops
+from edgeformer.export.graph.builder import NodeBuilder, replace_node
+from edgeformer.export.graph.editing import canonical_nodes
+from edgeformer.export.lower.dense_experts import emit_dense_experts
 from edgeformer.ops.activation import ACTIVATIONS
 
 ROUTER = {
@@ -144,6 +147,13 @@ def network(rows, tensors, expert, a):
     return linear("down", act(a["activation"], gate) * (act(a["up_activation"], up) + a["up_offset"]))
 
 
+def by_products_over_all(model, form):
+    """Write mixtures of experts out as providers without loops have them."""
+    for node in canonical_nodes(model, "MixtureOfExperts"):
+        emit = NodeBuilder.replacing(node, "emitted by a test")
+        replace_node(node, emit, [emit_dense_experts(emit, model, node, None)])
+
+
 @pytest.mark.parametrize("tokens", [1, 5])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_experts(name, tokens):
@@ -151,6 +161,7 @@ def test_experts(name, tokens):
     tensors = expert_tensors(tokens, given.pop("gated", True), given.pop("biased", False))
     attributes = EXPERTS | given
     (actual,) = check(ops.mixture_of_experts, tensors, attributes)
+    check(ops.mixture_of_experts, tensors, attributes, decompose=by_products_over_all)
     for row in range(tokens):
         expected = torch.zeros(8, dtype=torch.float64)
         for expert, weight in zip(tensors["experts"][row], tensors["weights"][row], strict=True):

@@ -48,7 +48,7 @@ def in_onnx(exported, names):
     return program.model
 
 
-def body_of(op, tensors, attributes, form="any"):
+def body_of(op, tensors, attributes, form="any", decompose=decompose_all):
     """Capture the op on these tensors (None stays absent), write it out, and return a function that runs it."""
     present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     absent = {name: None for name, tensor in tensors.items() if tensor is None}
@@ -56,17 +56,17 @@ def body_of(op, tensors, attributes, form="any"):
     arguments = tuple(present.values())
     model = in_onnx(torch.export.export(module, arguments, strict=False), list(present))
     assert [node.domain for node in model.graph] == ["edgeformer"]
-    decompose_all(model, form)
+    decompose(model, form)
     assert all(node.domain == "" for node in model.graph)
     session = ort.InferenceSession(ir.serde.serialize_model(model).SerializeToString())
     return lambda **feeds: session.run(None, {name: np.asarray(tensor) for name, tensor in feeds.items()})
 
 
-def check(op, tensors, attributes, tolerance=1e-12):
+def check(op, tensors, attributes, tolerance=1e-12, **options):
     expected = op(**tensors, **attributes)
     expected = expected if isinstance(expected, tuple) else (expected,)
     feeds = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-    actual = body_of(op, tensors, attributes)(**feeds)
+    actual = body_of(op, tensors, attributes, **options)(**feeds)
     for ours, theirs in zip(actual, expected, strict=True):
         np.testing.assert_allclose(ours, theirs.numpy(), rtol=0, atol=tolerance)
     return actual

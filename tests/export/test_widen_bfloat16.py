@@ -4,8 +4,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from edgeformer.check.cuda.audit import audit_graph
-from edgeformer.check.cuda.kernel_table import kernel_table
+from edgeformer.check.providers.audit import audit_graph
+from edgeformer.check.providers.kernel_table import kernel_table
 from edgeformer.export.lower.widen_bfloat16 import widen_bfloat16
 
 

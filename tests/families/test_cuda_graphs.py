@@ -14,8 +14,8 @@ from op_set_models import ENCODERS, FAMILIES, PAIRS, family_config
 from rows import WITH_ALL_OPS
 from slow_rows import slow_after, slow_unless
 
-from edgeformer.check.cuda.audit import audit_graph
-from edgeformer.check.cuda.kernel_table import kernel_table
+from edgeformer.check.providers.audit import audit_graph
+from edgeformer.check.providers.kernel_table import kernel_table
 from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.export.capture.trace import capture
 from edgeformer.export.graph.tensors import StreamedTensor
@@ -74,13 +74,13 @@ def in_bfloat16(graph):
     return graph
 
 
-def findings(name, lowering, dtype=torch.float16):
-    """The audit of a model's graphs in a lowering."""
+def findings(name, lowering, dtype=torch.float16, device="cuda"):
+    """The audit of a model's graphs in a lowering, for a device."""
     found = []
     for graph in captured(name, torch.float16):
         graph = graph.clone() if dtype == torch.float16 else in_bfloat16(graph)
         lower(graph, lowering)
-        found += audit_graph(name, ir.serde.serialize_model(graph), kernel_table()).findings
+        found += audit_graph(name, ir.serde.serialize_model(graph), kernel_table(device)).findings
     return [str(each) for each in found]
 
 

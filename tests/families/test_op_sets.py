@@ -38,8 +38,8 @@ from rows import DISTINCT, WITH_ALL_OPS
 from slow_rows import slow_after, slow_unless
 from vision_rows import TOWERS
 
-from edgeformer.check.cuda.audit import audit_graph
-from edgeformer.check.cuda.kernel_table import kernel_table
+from edgeformer.check.providers.audit import audit_graph
+from edgeformer.check.providers.kernel_table import kernel_table
 from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.config import DecoderConfig
 from edgeformer.export.lower import LoweringOptions, lower

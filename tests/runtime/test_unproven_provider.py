@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import onnxruntime as ort
 import pytest
+from wrong_kernels import WRONG, plant
 
 from edgeformer.errors import RequestError
 from edgeformer.export import verify
@@ -38,6 +39,14 @@ def test_a_verification_runs_on_it(tiny_llama_bundle):
     assert report.passed and report.environment["provider"] == NAME
     with pytest.raises(RequestError, match="^onnxruntime .* has no NoExecutionProvider; it has AzureExecutionProvider"):
         verify(tiny_llama_bundle, mode="quick", provider="NoExecutionProvider")
+
+
+@pytest.mark.filterwarnings("ignore:nothing was proven")
+@pytest.mark.parametrize("fault", WRONG)
+def test_wrong_kernels_of_it_are_refused(tiny_llama_bundle, monkeypatch, fault):
+    plant(monkeypatch, fault)
+    report = verify(tiny_llama_bundle, mode="quick", provider=NAME)
+    assert not report.passed and any("max error" in check.name for check in report.failures())
 
 
 def test_a_bundle_for_a_device_is_refused(tiny_llama_bundle):

@@ -8,7 +8,7 @@ import click
 
 from edgeformer.check import CheckReport, Finding, check
 from edgeformer.check.client_rules import CLIENTS
-from edgeformer.check.cuda import ProviderAudit
+from edgeformer.check.providers import ProviderAudit
 from edgeformer.check.published import OPERATOR_TABLES, OperatorAudit
 from edgeformer.cli._options import Command, json_option, option
 from edgeformer.cli._output import print_json, print_table
@@ -33,7 +33,7 @@ WIDTH = 80
     type=click.Choice([*PROVIDERS, *OPERATOR_TABLES]),
     default="cpu",
     show_default=True,
-    help="With cuda, exit with 1 if onnxruntime's CUDA provider lacks a kernel for a node in a layer. Takes no GPU. "
+    help="With cuda or webgpu, exit with 1 if that provider lacks a kernel for a node in a layer. Takes no GPU. "
     f"With {', '.join(OPERATOR_TABLES)}, count the nodes whose operators that provider publishes.",
 )
 @json_option
@@ -79,8 +79,8 @@ def _print_audit(audit: ProviderAudit) -> None:
     click.echo()
     provider = PROVIDERS[audit.provider].title
     rows = [(each.file, str(each.on_device), _counts(each.shapes), _counts(each.on_cpu)) for each in audit.graphs]
-    title = f"{provider}, onnxruntime {audit.onnxruntime}"
-    print_table(rows, title, "nodes on the GPU", "shapes, on the CPU", "no kernel, outside of layers")
+    print_table(rows, provider, "nodes on the GPU", "shapes, on the CPU", "no kernel, outside of layers")
+    click.echo(f"kernels: {audit.package}, onnxruntime {audit.onnxruntime}")
     _print_findings(audit.findings)
     if audit.verdict == "loads":
         click.echo(f"Every node of every layer has a {provider} kernel.")

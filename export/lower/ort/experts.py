@@ -8,7 +8,8 @@ are not negative: those of our routers without scales of experts, and of routers
 SwiGLU wants gate and up in one tensor, in which their rows alternate. Requires (onnxruntime 1.31) weights that are
 positive, and one of these networks: SwiGLU, also with limits, or relu, silu, gelu_tanh or identity without a gate; on
 the CPU float32; on CUDA sizes in multiples of 8 from 16 on, and for integers of 64, and no gelu_tanh, since nobody has
-compared its approximation there. Everything else is decomposed.
+compared its approximation there. Everything else is decomposed: to a loop over the chosen experts, or to products over
+all of them where the provider has no loops.
 """
 
 import math
@@ -33,10 +34,15 @@ from edgeformer.export.graph.editing import (
 from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.graph.signs import never_negative
 from edgeformer.export.graph.tensors import interleave
+from edgeformer.export.lower.dense_experts import (
+    ALL_EXPERTS,
+    emit_dense_experts,
+    format_of_dense,
+    quantized_parts,
+)
 from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.lower.ort.quantized import INT8_ACTIVATIONS
 from edgeformer.export.lower.providers import ProviderRules
-from edgeformer.export.quantize.quantized_experts import QuantizedExperts
 from edgeformer.manifest.quantization import Quantization, WeightFormat
 
 UNGATED = {"relu": "relu", "silu": "silu", "gelu_tanh": "gelu", "identity": "identity"}
@@ -52,11 +58,15 @@ def lower_experts(model: ir.Model, lowering: LoweringOptions) -> PassReport:
     for node in canonical_nodes(model, "MixtureOfExperts"):
         form = None if lowering.quantization is None else format_of_experts(node, lowering.quantization)
         reason = _reason_against(node, lowering, form)
+        emit = NodeBuilder.replacing(node, "emitted by lower/ort")
         if reason is not None:
-            report.miss(node, reason if form is None else f"{reason}; these experts are not quantized")
+            dense = None if lowering.rules.loops else format_of_dense(node, form)
+            reason = reason if dense == form else f"{reason}; these experts are not quantized"
+            report.miss(node, reason if lowering.rules.loops else f"{reason}; {ALL_EXPERTS}")
+            if not lowering.rules.loops:
+                replace_node(node, emit, [emit_dense_experts(emit, model, node, dense)])
             continue
         router = canonical_inputs(node)["experts"].producer()
-        emit = NodeBuilder.replacing(node, "emitted by lower/ort")
         if form is None:
             result, main = _emit_float(emit, model, node, lowering.rules)
         elif lowering.rules.routes_by_logits:
@@ -113,7 +123,7 @@ def _emit_integers(
     inputs = canonical_inputs(node)
     layers = [_first_layer(model, node), (inputs["down"], inputs.down_bias)]
     (first, first_bias), (last, last_bias) = layers
-    (first_parts, last_parts) = (_quantized(model, weight, form) for weight in (first, last))
+    (first_parts, last_parts) = (quantized_parts(model, weight, form) for weight in (first, last))
     parts = ("experts_weights", "scales", "zero_points")
     given = {"input": inputs.x, "router_probs": choice, "fc1_experts_bias": first_bias, "fc2_experts_bias": last_bias}
     given |= {f"fc1_{name}": part for name, part in zip(parts, first_parts, strict=True)}
@@ -148,15 +158,6 @@ def format_of_experts(node: ir.Node, quantization: Quantization) -> WeightFormat
     form = forms.pop()
     fitted = form and form.fitted(math.gcd(dim(inputs.up, -1), dim(inputs.down, -1)))
     return fitted and fitted.without_calibration()
-
-
-def _quantized(model: ir.Model, weight: ir.Value, form: WeightFormat) -> list[ir.Value | None]:
-    """Register integers, scales and zero points (None in a symmetric format) instead of a weight."""
-    tensor = streamed(weight)
-    assert tensor is not None
-    remove_initializer(model, weight)
-    parts: list[ir.Value | None] = [add_initializer(model, part) for part in QuantizedExperts(tensor, form).parts()]
-    return [*parts, None][:3]
 
 
 def _reason_against(node: ir.Node, lowering: LoweringOptions, form: WeightFormat | None) -> str | None:

@@ -7,11 +7,13 @@ shows as one node and a vendor may replace by a kernel.
 import onnx_ir as ir
 
 from edgeformer.export.graph.pass_report import PassReport
+from edgeformer.export.lower.dense_experts import lower_dense_experts
 from edgeformer.export.lower.portable.gelu import lower_gelu
+from edgeformer.export.lower.portable.scans import refuse_scans
 from edgeformer.export.lower.tied_head import lower_tied_head
 from edgeformer.export.passes import transpose_weights
 
-RULES = (lower_gelu, lower_tied_head)
+RULES = (refuse_scans, lower_gelu, lower_dense_experts, lower_tied_head)
 
 
 def rewrite(model: ir.Model) -> list[PassReport]:

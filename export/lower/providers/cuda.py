@@ -1,4 +1,4 @@
-"""The limits of the kernels of onnxruntime's CUDA provider (1.31); `edgeformer.check.cuda` finds them in any graph."""
+"""The limits of the kernels of onnxruntime's CUDA provider (1.31); `edgeformer.check` finds them in any graph."""
 
 import onnx_ir as ir
 
@@ -20,7 +20,7 @@ class CudaRules(ProviderRules):
     smallest_ratio = 2.0**-24
 
     def attention(self, node: ir.Node, scales: CacheScales | None, twin: bool) -> str | None:
-        """Judge by the rules of edgeformer.check.cuda.attribute_rules for what the lowering emits."""
+        """Judge by the rules of edgeformer.check.providers.cuda for what the lowering emits."""
         inputs, head_dim = canonical_inputs(node), head_dim_of(node)
         if dtype_of(inputs.query) == ir.DataType.FLOAT and not twin:
             return "there is no float32 CUDA kernel (float16 has one)"

@@ -18,6 +18,7 @@ class ProviderRules:
         evicts: whether attention writes into a cache that is shorter than the text, and evicts what left its window.
         evicts_with_bias: whether attention with a bias of scores can evict tokens from its cache.
         routes_by_logits: whether quantized experts are routed by logits, as others are, and not by choice and weights.
+        loops: whether it runs the loops of a graph, and what is in them, on its device.
         smallest_ratio: lower bound of a weight of an expert over the sum of its token's, whose logarithm is taken; None
             where that of the weight itself is.
     """
@@ -30,6 +31,7 @@ class ProviderRules:
     evicts = True
     evicts_with_bias = True
     routes_by_logits = False
+    loops = True
     smallest_ratio: float | None = None
 
     def attention(self, node: ir.Node, scales: CacheScales | None, twin: bool) -> str | None:

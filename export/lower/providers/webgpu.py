@@ -16,6 +16,8 @@ class WebGpuRules(ProviderRules):
 
     evicts = False
     transposes_in_products = False
+    routes_by_logits = True
+    loops = False
 
     def attention(self, node: ir.Node, scales: CacheScales | None, twin: bool) -> str | None:
         """Judge an attention. The kernel takes a soft-cap, and computes as if there were none."""
@@ -34,5 +36,5 @@ class WebGpuRules(ProviderRules):
         return "the WebGPU kernel takes no mask of padding"
 
     def experts(self, node: ir.Node, form: WeightFormat | None) -> str | None:
-        """Refuse a mixture of experts."""
-        return "the WebGPU kernel was compared by nobody"
+        """Refuse a mixture of experts. There is no MoE; QMoE counts tokens in memory that it does not clear."""
+        return "there is no WebGPU kernel of floats" if form is None else "the WebGPU kernel is wrong for many tokens"

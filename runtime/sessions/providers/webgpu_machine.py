@@ -157,7 +157,7 @@ def attends_wrongly(ort: Any, options: WebGpuOptions) -> bool:
     settings = ort.SessionOptions()
     settings.log_severity_level = 4
     settings.add_provider_for_devices(webgpu_devices(ort, options), options.for_onnxruntime())
-    session = ort.InferenceSession(base64.b64decode(ATTENTION), settings)
+    session = ort.InferenceSession(base64.b64decode(ATTENTION), settings, enable_fallback=0)
     (found,) = session.run(["o"], {"q": zeros, "k": zeros, "v": value})
     return not np.allclose(found[0, :, 0], tokens / 2, atol=1e-3)
 
@@ -176,7 +176,8 @@ def _failure(ort: Any, options: WebGpuOptions, kind: str) -> str | None:
     settings.log_severity_level = 4  # the caller reports it
     settings.add_provider_for_devices(webgpu_devices(ort, options), options.for_onnxruntime())
     try:
-        session = ort.InferenceSession(base64.b64decode(GRAPHS[kind]), settings)
+        # Without a driver onnxruntime would open the session again, on the CPU, and say so on stdout.
+        session = ort.InferenceSession(base64.b64decode(GRAPHS[kind]), settings, enable_fallback=0)
         session.run(None, {"a": np.ones(1, kind)})
     except Exception as error:  # see above
         return _said(error)

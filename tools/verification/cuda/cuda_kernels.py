@@ -18,7 +18,7 @@ import onnx
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the folders of tools/ are packages
 
-from edgeformer.check.cuda.kernel_table import TABLE
+from edgeformer.check.providers.kernel_table import TABLE
 from verification.cuda.simulated_cuda.session import SimulatedCuda
 
 LATEST = 2**31 - 1

@@ -5,7 +5,7 @@
 
 For each block of docs/reference/op-sets.md, a small model that has it is captured and lowered for CUDA in every
 precision, op set and form of cache, and each graph is audited, as `edgeformer check --provider cuda` does. It takes
-neither a GPU nor onnxruntime-gpu: the kernels are data of the package (edgeformer/check/cuda/kernels.json).
+neither a GPU nor onnxruntime-gpu: the kernels are data of the package (edgeformer/check/providers/kernels.json).
 """
 
 import sys
@@ -18,9 +18,9 @@ import onnx_ir as ir
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the folders of tools/ are packages
 
-from edgeformer.check.cuda.audit import audit_graph
-from edgeformer.check.cuda.kernel_table import Kernel, kernel_table
-from edgeformer.check.cuda.typed_nodes import typed_nodes
+from edgeformer.check.providers.audit import audit_graph
+from edgeformer.check.providers.kernel_table import Kernel, kernel_table
+from edgeformer.check.providers.typed_nodes import typed_nodes
 from edgeformer.errors import ExportError
 from edgeformer.export.lower import LoweringOptions
 from edgeformer.manifest.parts import Precision

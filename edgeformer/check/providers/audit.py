@@ -1,23 +1,24 @@
-"""The audit of the graphs of a folder for onnxruntime's CUDA provider."""
+"""The audit of the graphs of a folder for the provider of a device."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from edgeformer.check.cuda.attribute_rules import broken_rules
-from edgeformer.check.cuda.kernel_table import KernelTable, kernel_table
-from edgeformer.check.cuda.placement import Placed, place
-from edgeformer.check.cuda.typed_nodes import typed_nodes
 from edgeformer.check.finding import Finding, Verdict, error, unknown, verdict
 from edgeformer.check.folder import Folder
+from edgeformer.check.providers import cuda_rules, webgpu_rules
+from edgeformer.check.providers.attribute_rules import Rules
+from edgeformer.check.providers.kernel_table import KernelTable, kernel_table
+from edgeformer.check.providers.placement import Placed, place
+from edgeformer.check.providers.typed_nodes import typed_nodes
 from edgeformer.errors import require
-from edgeformer.manifest.providers import ProviderName
+from edgeformer.manifest.providers import PROVIDERS, ProviderName
 
 if TYPE_CHECKING:
     from onnx import ModelProto
-
-REMEDY = "Export the model for CUDA: edgeformer export --provider cuda."
+RULES: Mapping[ProviderName, Rules] = {"cuda": cuda_rules.RULES, "webgpu": webgpu_rules.RULES}
+"""The requirements of kernels beyond types, by provider."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +42,17 @@ class GraphAudit:
 
 @dataclass(frozen=True, kw_only=True)
 class ProviderAudit:
-    """The audit of a folder. onnxruntime: the version whose kernels were compared. graphs: one audit each."""
+    """The audit of a folder.
+
+    Attributes:
+        onnxruntime: the version whose kernels were compared.
+        package: what has the kernels of the device, with its version.
+        graphs: one audit for each graph.
+    """
 
     provider: ProviderName
     onnxruntime: str
+    package: str
     graphs: tuple[GraphAudit, ...]
 
     @property
@@ -62,17 +70,17 @@ class ProviderAudit:
         return {"verdict": self.verdict, **asdict(self)}
 
 
-def audit_cuda(folder: Folder) -> ProviderAudit:
-    """Return what the CUDA provider does with each graph of a folder, from the files only."""
-    onnx, table = require("onnx", "check"), kernel_table()
+def audit_provider(folder: Folder, provider: ProviderName) -> ProviderAudit:
+    """Return what the provider of a device does with each graph of a folder, from the files only."""
+    onnx, table = require("onnx", "check"), kernel_table(provider)
     graphs = (
         audit_graph(name, onnx.load(folder.path / name, load_external_data=False), table) for name in folder.graphs
     )
-    return ProviderAudit(provider="cuda", onnxruntime=table.onnxruntime, graphs=tuple(graphs))
+    return ProviderAudit(provider=provider, onnxruntime=table.onnxruntime, package=table.package, graphs=tuple(graphs))
 
 
 def audit_graph(file: str, model: "ModelProto", table: KernelTable) -> GraphAudit:
-    """Return what the CUDA provider does with a graph. file: its name, for messages."""
+    """Return what the provider of a table does with a graph. file: its name, for messages."""
     placed = place(typed_nodes(model, table), table)
     return GraphAudit(
         file=file,
@@ -90,11 +98,13 @@ def _findings(file: str, placed: list[Placed], table: KernelTable) -> Iterator[F
         if each.where in ("host", "nowhere") and (each.node.activation or each.where == "nowhere"):
             problems.setdefault((f"{each.node.domain}::{each.node.op}", each.reason or ""), []).append(each)
         elif each.where == "device":
-            for rule in broken_rules(each.node):
+            rules = RULES[table.provider].get((each.node.domain, each.node.op))
+            for rule in rules(each.node) if rules is not None else ():
                 yield Finding(
                     rule.severity,
                     f"{file}: {each.node.title}: {rule.problem} (onnxruntime {table.onnxruntime}, {rule.source}).",
                 )
+    remedy = f"Export the model for {PROVIDERS[table.provider].title}: edgeformer export --provider {table.provider}."
     for (_, reason), nodes in problems.items():
         first, more = nodes[0], f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
         # A node whose types are not known cannot be compared with kernels.
@@ -104,7 +114,7 @@ def _findings(file: str, placed: list[Placed], table: KernelTable) -> Iterator[F
             if first.where == "host"
             else "does not run, since the CPU has none either"
         )
-        yield report(f"{file}: {first.node.title}{more} {falls}: {reason}.", REMEDY)
+        yield report(f"{file}: {first.node.title}{more} {falls}: {reason}.", remedy)
 
 
 def _ops(placed: Iterable[Placed]) -> dict[str, int]:

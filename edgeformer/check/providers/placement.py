@@ -1,21 +1,18 @@
-"""Decide where onnxruntime runs each node of a graph that it opens with its CUDA provider.
+"""Decide where onnxruntime runs each node of a graph that it opens with the provider of a device.
 
-A node without a CUDA kernel runs on the CPU, if there is a kernel. Nodes that compute shapes run there on purpose: they
-read what is in the CPU's memory already, and what they return is wanted there
-(onnxruntime/core/framework/fallback_cpu_capability.cc). `tests/check/test_cuda_provider.py` compares this with the
-provider itself.
+A node without a kernel of the device runs on the CPU, if there is one. Nodes that compute shapes run there on purpose:
+they read what is in the CPU's memory already, and what they return is wanted there
+(onnxruntime/core/framework/fallback_cpu_capability.cc, and for plugins include/onnxruntime/ep/get_capability_utils.h).
+`test_cuda_provider.py` and `test_webgpu_provider.py` in tests/check compare this with the providers themselves.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from edgeformer.check.cuda.kernel_table import KernelTable
-from edgeformer.check.cuda.typed_nodes import TypedNode, Value
+from edgeformer.check.providers.kernel_table import KernelTable
+from edgeformer.check.providers.typed_nodes import SHAPES, TypedNode, Value
 from edgeformer.contract.ops import ATTENTION
-
-OUTPUTS_ON_CPU = frozenset({"Shape", "Size"})
-"""Ops whose CUDA kernels return something in the CPU's memory."""
 
 INPUTS_ON_CPU: dict[str, tuple[int, ...]] = {
     "ConstantOfShape": (0,), "CumSum": (1,), "Expand": (1,), "Loop": (0, 1), "If": (0,), "OneHot": (1,),
@@ -23,7 +20,7 @@ INPUTS_ON_CPU: dict[str, tuple[int, ...]] = {
     "ReduceL2": (1,), "Reshape": (1,), "Slice": (1, 2, 3, 4), "Split": (1,), "Squeeze": (1,), "Tile": (1,),
     "TopK": (1,), "Trilu": (1,), "Unsqueeze": (1,), ATTENTION.name: (ATTENTION.place("total_sequence_length"),),
 }  # fmt: skip
-"""Inputs that CUDA kernels read from the CPU's memory, by op (InputMemoryType of their definitions)."""
+"""Inputs that kernels of a device read from the CPU's memory, by op (InputMemoryType of their definitions)."""
 
 HALF = frozenset({"float16", "bfloat16", "float8e4m3fn"})
 """Types that onnxruntime does not move to the CPU."""
@@ -34,7 +31,7 @@ Where = Literal["device", "host", "shape", "nowhere"]
 
 @dataclass(frozen=True)
 class Placed:
-    """A node, and where it runs. reason: why it has no CUDA kernel."""
+    """A node, and where it runs. reason: why the device has no kernel of it."""
 
     node: TypedNode
     where: Where
@@ -43,11 +40,11 @@ class Placed:
 
 def place(nodes: Sequence[TypedNode], table: KernelTable) -> list[Placed]:
     """Return where each node runs."""
-    lacks = [table.why_not("cuda", node.domain, node.op, node.version, node.types) for node in nodes]
+    lacks = [table.why_not(table.provider, node.domain, node.op, node.version, node.types) for node in nodes]
     on_cpu = {
         each.name
         for node, reason in zip(nodes, lacks, strict=True)
-        if reason is None and node.op in OUTPUTS_ON_CPU and not node.domain
+        if reason is None and node.op in SHAPES and not node.domain
         for each in node.outputs
         if each is not None
     }
@@ -79,7 +76,7 @@ def _reads(node: TypedNode, on_cpu: set[str]) -> bool:
 
 
 def _allows(value: Value | None, wanted_there: bool, on_cpu: set[str]) -> bool:
-    """Whether an input lets its node run on the CPU: it is small, or there already and not wanted there by CUDA."""
+    """Whether an input lets its node run on the CPU: it is small, or there and not wanted there by the device."""
     if value is None or value.kind in HALF:
         return False
     return value.small or value.given or (value.name in on_cpu and not wanted_there)

@@ -1,7 +1,8 @@
-"""The kernels of onnxruntime's CUDA and CPU providers, as the providers list them.
+"""The kernels of onnxruntime's providers: as CUDA and the CPU list them, and as the plugin for WebGPU takes nodes.
 
 `kernels.json` is written by tools/verification/cuda/cuda_kernels.py from a wheel of onnxruntime-gpu. It also has the
-schemas of onnxruntime's own ops: their inputs and outputs by type variable, which ONNX does not know.
+schemas of onnxruntime's own ops: their inputs and outputs by type variable, which ONNX does not know. `webgpu.json` is
+written by tools/verification/webgpu/webgpu_kernels.py, which asks the plugin for one node after the other.
 """
 
 import json
@@ -9,11 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from edgeformer.errors import require
-from edgeformer.manifest.providers import PROVIDERS, ProviderName
+from edgeformer.manifest.providers import CPU, ProviderName
 
 TABLE = Path(__file__).parent / "kernels.json"
+
+PROBED: Mapping[ProviderName, Path] = {"webgpu": TABLE.with_name("webgpu.json")}
+"""Tables of providers that list no kernels."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +66,17 @@ class Schema:
 
 @dataclass(frozen=True)
 class KernelTable:
-    """The kernels of one version of onnxruntime. package: the wheel that they were read from."""
+    """The kernels of a device's provider and of the CPU.
 
+    Attributes:
+        provider: the device's.
+        onnxruntime: its version.
+        package: the wheel or the plugin that has them, with its version.
+        kernels: by provider and op.
+        schemas: of ops that ONNX does not know.
+    """
+
+    provider: ProviderName
     onnxruntime: str
     package: str
     kernels: Mapping[ProviderName, Mapping[str, tuple[Kernel, ...]]]
@@ -131,22 +145,24 @@ def _plain(kind: str) -> str:
 
 
 @cache
-def kernel_table() -> KernelTable:
-    """Return the table that this package carries."""
-    data = json.loads(TABLE.read_text(encoding="utf-8"))
-    kernels: dict[ProviderName, dict[str, tuple[Kernel, ...]]] = {
-        provider: {
-            op: tuple(
-                Kernel(first, last, {name: frozenset(kinds) for name, kinds in types.items()})
-                for first, last, types in rows
-            )
-            for op, rows in data[provider].items()
-        }
-        for provider in PROVIDERS
-        if provider in data
-    }
+def kernel_table(provider: ProviderName = "cuda") -> KernelTable:
+    """Return the table of a device that this package carries."""
+    listed = json.loads(TABLE.read_text(encoding="utf-8"))
+    data = listed if provider in listed else json.loads(PROBED[provider].read_text(encoding="utf-8"))
     schemas = {
         op: Schema(1, tuple(map(tuple, each["inputs"])), tuple(map(tuple, each["outputs"])), each["only"])
-        for op, each in data["schemas"].items()
+        for op, each in listed["schemas"].items()
     }
-    return KernelTable(data["onnxruntime"], data["package"], kernels, schemas)
+    kernels = {provider: _kernels(data[provider]), CPU.name: _kernels(listed[CPU.name])}
+    return KernelTable(provider, data["onnxruntime"], data["package"], kernels, schemas)
+
+
+def _kernels(ops: Mapping[str, Any]) -> dict[str, tuple[Kernel, ...]]:
+    """Return kernels by op, of their rows in a file."""
+    return {
+        op: tuple(
+            Kernel(first, last, {name: frozenset(kinds) for name, kinds in types.items()})
+            for first, last, types in rows
+        )
+        for op, rows in ops.items()
+    }

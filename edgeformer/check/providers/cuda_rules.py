@@ -4,11 +4,10 @@ Each rule names the source file of onnxruntime that holds it. `tests/check/test_
 side of every rule with the provider of onnxruntime 1.31.1, where its wheel is at hand, and compares.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
-from edgeformer.check.cuda.typed_nodes import TypedNode, Value
-from edgeformer.check.finding import Severity
+from edgeformer.check.providers.attribute_rules import Broken, Rules, input_of, size_of
+from edgeformer.check.providers.typed_nodes import TypedNode
 from edgeformer.contract.ops import (
     ATTENTION,
     BLOCK_PRODUCT,
@@ -16,7 +15,6 @@ from edgeformer.contract.ops import (
     EXPERTS,
     LINEAR_ATTENTION,
     QUANTIZED_EXPERTS,
-    find_op,
 )
 
 SOURCES = "onnxruntime/contrib_ops/"
@@ -24,25 +22,10 @@ SHARED_MEMORY = {"H100": 232_448, "A100": 166_912, "GeForce RTX 30 and 40": 101_
 """Bytes of shared memory that a block may ask for, by device (CUDA C++ Programming Guide, compute capabilities)."""
 
 
-@dataclass(frozen=True)
-class Broken:
-    """A rule that a node breaks: a clause that says how, and the file of onnxruntime that has the rule."""
-
-    problem: str
-    source: str
-    severity: Severity = "error"
-
-
-def broken_rules(node: TypedNode) -> list[Broken]:
-    """Return the rules that a node with a CUDA kernel breaks, of those that its file tells about."""
-    rule = RULES.get((node.domain, node.op))
-    return list(rule(node)) if rule is not None else []
-
-
 def _attention(node: TypedNode) -> Iterator[Broken]:
     kernel, helper = f"{SOURCES}cuda/bert/group_query_attention.cc", f"{SOURCES}cpu/bert/group_query_attention_helper.h"
     quantized = node.attributes.get("k_quant_type", b"NONE") != b"NONE"
-    size, rotary = _head_size(node), _size(node, "cos_cache", -1) * 2
+    size, rotary = _head_size(node), size_of(node, "cos_cache", -1) * 2
     if size % 8:
         yield Broken(f"head_dim is {size}, and the kernel takes multiples of 8", helper)
     if size > 512:
@@ -51,8 +34,8 @@ def _attention(node: TypedNode) -> Iterator[Broken]:
         yield Broken(f"it rotates {rotary} of {size} numbers of a head, and both must be multiples of 16", helper)
     if not node.attributes.get("causal", 1) and node.attributes.get("local_window_size", -1) != -1:
         yield Broken("it has a window and is not causal, and the kernel wants it causal then", kernel)
-    bias = _input(node, "attention_bias") is not None
-    if bias and (_input(node, "head_sink") is not None or node.attributes.get("smooth_softmax", 0)):
+    bias = input_of(node, "attention_bias") is not None
+    if bias and (input_of(node, "head_sink") is not None or node.attributes.get("smooth_softmax", 0)):
         yield Broken("it has a bias of scores and a sink, of which the kernel takes one", kernel)
     if bias and quantized:
         yield Broken("it has a bias of scores and a quantized cache, of which the kernel takes one", kernel)
@@ -64,13 +47,13 @@ def _attention(node: TypedNode) -> Iterator[Broken]:
 
 def _head_size(node: TypedNode) -> int:
     """The size of a head, by the cache or the queries; 0 if the file does not tell."""
-    size = _size(node, "past_key", 3)
+    size = size_of(node, "past_key", 3)
     if size:
         return size * 2 if node.attributes.get("kv_cache_bit_width", 0) == 4 else size
     heads = node.attributes.get("num_heads", 0)
-    if _input(node, "key") is None:
+    if input_of(node, "key") is None:
         heads += 2 * node.attributes.get("kv_num_heads", 0)
-    return _size(node, "query", -1) // heads if heads else 0
+    return size_of(node, "query", -1) // heads if heads else 0
 
 
 def _product(node: TypedNode) -> Iterator[Broken]:
@@ -87,7 +70,7 @@ def _experts(node: TypedNode) -> Iterator[Broken]:
     source, kind = f"{SOURCES}cuda/moe/moe.cc", node.types.get("T")
     multiple = 4 if kind == "float" else 8
     down = "fc2_experts_weights"
-    sizes = {"hidden_size": _size(node, down, 1), "intermediate_size": _size(node, down, 2)}
+    sizes = {"hidden_size": size_of(node, down, 1), "intermediate_size": size_of(node, down, 2)}
     for name, size in sizes.items():
         if size and (size < 16 or size % multiple):
             yield Broken(f"{name} is {size}; the kernel takes multiples of {multiple}, from 16 on", source)
@@ -99,7 +82,7 @@ def _quantized_experts(node: TypedNode) -> Iterator[Broken]:
     if node.attributes.get("quant_type", b"int") != b"int":
         return
     packed = {"hidden_size": "fc1_experts_weights", "intermediate_size": "fc2_experts_weights"}
-    sizes = {name: _size(node, weights, 2) * 8 // bits for name, weights in packed.items()}
+    sizes = {name: size_of(node, weights, 2) * 8 // bits for name, weights in packed.items()}
     for name, size in sizes.items():
         if size % 64:
             yield Broken(f"{name} is {size}, and the kernel takes multiples of 64", source)
@@ -112,7 +95,7 @@ def _quantized_experts(node: TypedNode) -> Iterator[Broken]:
 
 def _linear_attention(node: TypedNode) -> Iterator[Broken]:
     source = f"{SOURCES}cuda/bert/linear_attention_impl.cu"
-    key, value = _size(node, "past_state", 2), _size(node, "past_state", 3)
+    key, value = size_of(node, "past_state", 2), size_of(node, "past_state", 3)
     if key in (64, 128) and value % 32 == 0:
         return
     needed = (4 * value + 8) * key  # the state in float32, and two rows
@@ -127,21 +110,7 @@ def _convolution(node: TypedNode) -> Iterator[Broken]:
         yield Broken("its ndim is not 1", f"{SOURCES}cuda/bert/causal_conv_with_state.cc")
 
 
-def _input(node: TypedNode, name: str) -> Value | None:
-    op = find_op(node.domain, node.op)
-    assert op is not None
-    return node.input(op.place(name))
-
-
-def _size(node: TypedNode, name: str, dim: int) -> int:
-    """A dimension of an input; 0 if the file does not tell."""
-    value = _input(node, name)
-    if value is None or value.dims is None or not -len(value.dims) <= dim < len(value.dims):
-        return 0
-    return value.dims[dim] or 0
-
-
-RULES: dict[tuple[str, str], Callable[[TypedNode], Iterator[Broken]]] = {
+RULES: Rules = {
     ATTENTION.key: _attention,
     BLOCK_PRODUCT.key: _product,
     EXPERTS.key: _experts,

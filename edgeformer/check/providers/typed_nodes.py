@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from edgeformer.check.cuda.kernel_table import KernelTable, Schema
+from edgeformer.check.providers.kernel_table import KernelTable, Schema
 from edgeformer.errors import require
 
 if TYPE_CHECKING:
@@ -19,6 +19,9 @@ Dims = tuple[int | None, ...]
 """Dimensions of a tensor; None where the file has no number."""
 
 FLOATS = frozenset({"float", "double", "float16", "bfloat16"})
+
+SHAPES = frozenset({"Shape", "Size"})
+"""Ops that return the shape of what they read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +78,8 @@ class TypedNode:
 
     @property
     def activation(self) -> bool:
-        """Return whether it works on numbers of a layer."""
-        return any(each is not None and each.activation for each in (*self.inputs, *self.outputs))
+        """Return whether it reads numbers of a layer, and not lengths and positions alone."""
+        return any(each is not None and each.activation for each in self.inputs)
 
     def input(self, place: int) -> Value | None:
         """Return an input, or None if it is left out."""
@@ -168,7 +171,8 @@ class _Walk:
         given = _kinds_of(inputs)
         types = schema.variables(given) if schema is not None else {}
         kinds = tuple(self._made(node, place, schema, types, given, attributes) for place in range(len(node.output)))
-        activation = any(each is not None and each.activation for each in inputs)
+        # A shape tells nothing of the numbers that have it.
+        activation = node.op_type not in SHAPES and any(each is not None and each.activation for each in inputs)
         outputs = tuple(
             Value(
                 name=scope.prefix + name,

@@ -1,0 +1,1 @@
+"""The kernels of onnxruntime's WebGPU provider, found by trying them."""
