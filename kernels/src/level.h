@@ -7,6 +7,7 @@
 
 #include "activations.h"
 #include "attention_rows.h"
+#include "float_weights.h"
 #include "gate.h"
 #include "panels.h"
 
@@ -59,6 +60,7 @@ struct Level {
   AddAndLayerNorm add_and_layer_norm;
   QuantizeRow round_per_token;  // exactly as a graph of onnxruntime's ops does; activations of one block
   MultiplyPerToken multiply_per_token;
+  MultiplyFloats multiply_floats;
 
   int lanes() const { return columns / 2; }  // floats of a vector
 
