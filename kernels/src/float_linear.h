@@ -23,11 +23,20 @@ class FloatLinear {
   int outputs() const { return panels_.outputs(); }
 
   // x: [rows][inputs()]. y: [rows][outputs()]. May be called by several threads at once. Results do not depend on the
-  // number of threads, and a row's not on the other rows.
+  // number of threads; nor a row's on the other rows, as long as they are few. More than fit in one tile are left, where
+  // weights are bfloat16, to a unit of matrix tiles, if the level has one, which rounds otherwise.
   void run(const float* x, std::size_t rows, float* y, Parallel& parallel) const;
 
  private:
-  void multiply(const float* x, int rows, int begin, int end, float* y) const;
+  // Rows of x, or of what they were split into.
+  struct Rows {
+    const float* x;
+    const SplitRows* split;
+    std::size_t first;
+    int count;
+  };
+  void multiply(const Rows& rows, int begin, int end, float* y) const;
+  void multiply(const FloatPanels& panels, const Rows& rows, int begin, int end, float* y, std::size_t stride) const;
 
   const Level& level_;
   FloatPanels panels_;

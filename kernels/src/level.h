@@ -61,6 +61,8 @@ struct Level {
   QuantizeRow round_per_token;  // exactly as a graph of onnxruntime's ops does; activations of one block
   MultiplyPerToken multiply_per_token;
   MultiplyFloats multiply_floats;
+  SplitRow split_row;              // with a unit of matrix tiles; else null, as the next one
+  MultiplySplit multiply_split;
 
   int lanes() const { return columns / 2; }  // floats of a vector
 
