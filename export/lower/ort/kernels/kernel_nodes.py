@@ -28,11 +28,12 @@ UNUSED = ("position_ids", *SCALES)
 class KernelFunction:
     """A function whose body begins with one node of onnxruntime.
 
-    function: what other layers know of it.
-    outputs: names in the order of the node's, None for those that it never has; calls leave the last ones out.
-    attributes: types of those that calls have. Others are the same in all calls, and stand in the body.
-    unread: outputs that the node must have, and that calls do not have, since nothing reads them.
-    of_kernel: attributes of calls that the kernel alone reads, and their values.
+    Attributes:
+        function: what other layers know of it.
+        outputs: names in the order of the node's, None for those that it never has; calls leave the last ones out.
+        attributes: types of those that calls have. Others are the same in all calls, and stand in the body.
+        unread: outputs that the node must have, and that calls do not have, since nothing reads them.
+        of_kernel: attributes of calls that the kernel alone reads, and their values.
     """
 
     function: Function
