@@ -135,6 +135,9 @@ INTEGER_PRODUCT = Op(
 
 PRODUCT = Op(name="MatMul", inputs=("A", "B"))
 
+TRANSPOSED_PRODUCT = Op(name="FusedMatMul", domain=CONTRIB, inputs=("A", "B"))
+"""In graphs of edgeformer its weight is always transposed."""
+
 QUANTIZED_PRODUCTS = (BLOCK_PRODUCT, INTEGER_PRODUCT)
 """Products with weights of integers."""
 
@@ -210,8 +213,19 @@ SELF_ATTENTION, CAUSAL_SELF_ATTENTION = (
     _function(name, ATTENTION, without=(*_UNQUANTIZED, "past_key", "past_value"), outputs=("output",))
     for name in ("SelfAttention", "CausalSelfAttention")
 )
+FLOAT_PRODUCTS = {
+    precision: (
+        _function(f"{prefix}MatMul", PRODUCT, outputs=("Y",)),
+        _function(f"{prefix}TransposedMatMul", TRANSPOSED_PRODUCT, outputs=("Y",)),
+    )
+    for precision, prefix in (("fp32", ""), ("bf16", "Bf16"))
+}
+"""Functions of products with float32 activations, by the type of their weights."""
+
 FUNCTIONS = (
     _function("MatMulNBits", BLOCK_PRODUCT, inputs=4, outputs=("Y",)),
+    *FLOAT_PRODUCTS["fp32"],
+    *FLOAT_PRODUCTS["bf16"],
     CACHED_ATTENTION,
     FP16_CACHED_ATTENTION,
     INT8_CACHED_ATTENTION,
@@ -234,7 +248,8 @@ _PRIMITIVES = (
 """ONNX's ops between those with kernels, which one thread may do."""
 
 OPS = (
-    ATTENTION, SOURCE_ATTENTION, LINEAR_ATTENTION, BLOCK_PRODUCT, INTEGER_PRODUCT, PRODUCT, ROUNDING, BLOCK_GATHER,
+    ATTENTION, SOURCE_ATTENTION, LINEAR_ATTENTION, BLOCK_PRODUCT, INTEGER_PRODUCT, PRODUCT, TRANSPOSED_PRODUCT,
+    ROUNDING, BLOCK_GATHER,
     EXPERTS, QUANTIZED_EXPERTS, CONVOLUTION, RMS_NORM, LAYER_NORM, CANONICAL_RMS_NORM, SKIP_RMS_NORM, SKIP_LAYER_NORM,
     Op(
         name="RotaryEmbedding", domain=CONTRIB, inputs=("input", "position_ids", "cos_cache", "sin_cache"),

@@ -12,6 +12,7 @@ from torch import Tensor
 from edgeformer.export.capture import capture_graph
 from edgeformer.export.lower.lowering import Lowered, lower_captured
 from edgeformer.export.lower.options import LoweringOptions
+from edgeformer.export.lower.ort.kernels.float_functions import read_bfloat16
 from edgeformer.export.passes import bf16_weights
 from edgeformer.export.quantize.calibrated_weights import Calibrated
 from edgeformer.manifest.cache_scales import CacheScales
@@ -69,7 +70,8 @@ class GraphJob:
         """Store the weights of a lowered graph in bfloat16, where the plan says so for a graph of float32."""
         if (self.plan.precision, self.plan.arithmetic) != ("bf16", "fp32"):
             return lowered
-        return replace(lowered, passes=[*lowered.passes, bf16_weights(graph, self.model_spec.parameter_shapes())])
+        stored = bf16_weights(graph, self.model_spec.parameter_shapes())
+        return replace(lowered, passes=[*lowered.passes, stored, read_bfloat16(graph)])
 
 
 def job_of_bundle(manifest: Manifest, model_spec: ModelSpec, weights: Mapping[str, Tensor]) -> GraphJob:

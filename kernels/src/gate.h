@@ -16,6 +16,9 @@ constexpr const char* name_of(Activation activation) {
   return "";
 }
 
+// Outputs of a gated product are a multiple of it: at every level these are whole vectors, and whole panels.
+inline constexpr int kGateColumns = 32;
+
 // Of `count` numbers, in whole vectors of the level.
 using GateNumbers = void (*)(Activation, const float* gate, const float* up, int count, float* y);
 

@@ -8,6 +8,11 @@ namespace edgeformer {
 
 using Half = std::uint16_t;
 
+// The upper half of a float.
+struct Bfloat16 {
+  std::uint16_t bits;
+};
+
 // Rounds to the nearest half, ties to even. The value must be finite and smaller than 65520 in magnitude.
 inline Half to_half(float value) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);

@@ -7,6 +7,7 @@
 
 #include "activations.h"
 #include "attention_rows.h"
+#include "float_weights.h"
 #include "gate.h"
 #include "panels.h"
 
@@ -59,6 +60,9 @@ struct Level {
   AddAndLayerNorm add_and_layer_norm;
   QuantizeRow round_per_token;  // exactly as a graph of onnxruntime's ops does; activations of one block
   MultiplyPerToken multiply_per_token;
+  MultiplyFloats multiply_floats;
+  SplitRow split_row;              // with a unit of matrix tiles; else null, as the next one
+  MultiplySplit multiply_split;
 
   int lanes() const { return columns / 2; }  // floats of a vector
 

@@ -18,9 +18,6 @@ namespace edgeformer {
 std::string why_unsupported(const Weights& weights);
 std::string why_unsupported(const WeightSizes& sizes);
 
-// Outputs of a gated product are a multiple of it: then both halves begin with a panel at every level.
-inline constexpr int kGateColumns = 32;
-
 class QuantizedLinear {
  public:
   // Packs the weights in this thread; they may be freed afterwards. They must be supported.

@@ -10,6 +10,7 @@
 #include "attention_rows.h"
 #include "half.h"
 #include "simd_math.h"
+#include "simd_matrices.h"
 #include "tile_products.h"
 
 namespace edgeformer {
@@ -51,19 +52,6 @@ float largest_of(const float* scores, int count) {
   typename V::Floats largest = V::load(scores);
   for (int i = V::kLanes; i < count; i += V::kLanes) largest = V::max(largest, V::load(scores + i));
   return V::reduce_max(largest);
-}
-
-template <class V>
-typename V::Floats load_floats(const float* from) {
-  return V::load(from);
-}
-template <class V>
-typename V::Floats load_floats(const Half* from) {
-  return V::load_halves(reinterpret_cast<const std::uint8_t*>(from));
-}
-template <class V>
-typename V::Floats load_floats(const std::int8_t* from) {
-  return V::to_floats(V::widen_signed(reinterpret_cast<const std::uint8_t*>(from)));
 }
 
 // Query heads that share each read of a key or value, and columns of values that are summed at once, in vectors: sums stay in
@@ -205,76 +193,6 @@ void round_to_int8(const float* x, const float* scales, int count, std::int8_t* 
     const typename V::Floats inverse = V::divide(V::splat(1.0f), V::load(scales + i));
     const typename V::Floats scaled = V::max(V::multiply(V::load(x + i), inverse), V::splat(-128.0f));
     V::store_narrow(to + i, V::round(V::min(scaled, V::splat(127.0f))));
-  }
-}
-
-// Levels that multiply pairs of bfloat16, each in the 32 bits of a float: add_pairs(a, b, sums) adds both products of a pair.
-// pair_halves makes pairs of neighbours in two vectors, pair_rows of the first number with the second.
-template <class V>
-concept HasPairs = requires(typename V::Floats pairs) { V::add_pairs(pairs, pairs, pairs); };
-
-// c[kRows][columns] (+)= a[kRows][depth] b[depth][columns], of kVectors vectors of columns. Strides are from row to row. Of
-// pairs, a and b have one in each float, and depth counts them.
-struct Tile {
-  const float *a, *b;
-  float* c;
-  std::size_t a_stride, b_stride, c_stride;
-  int depth;
-};
-
-template <class V, int kRows, int kVectors, bool kAdds, bool kPairs>
-void multiply_floats(const Tile& tile) {
-  typename V::Floats sums[kRows][kVectors];
-#pragma clang loop unroll(full)
-  for (int row = 0; row < kRows; ++row) {
-    for (int i = 0; i < kVectors; ++i) {
-      sums[row][i] = kAdds ? V::load(tile.c + row * tile.c_stride + i * V::kLanes) : V::splat(0.0f);
-    }
-  }
-  const float* b = tile.b;
-  for (int step = 0; step < tile.depth; ++step, b += tile.b_stride) {
-    typename V::Floats columns[kVectors];
-    for (int i = 0; i < kVectors; ++i) columns[i] = V::load(b + i * V::kLanes);
-#pragma clang loop unroll(full)
-    for (int row = 0; row < kRows; ++row) {
-      const typename V::Floats a = V::splat(tile.a[row * tile.a_stride + step]);
-      for (int i = 0; i < kVectors; ++i) {
-        if constexpr (kPairs) {
-          sums[row][i] = V::add_pairs(a, columns[i], sums[row][i]);
-        } else {
-          sums[row][i] = V::multiply_add(a, columns[i], sums[row][i]);
-        }
-      }
-    }
-  }
-#pragma clang loop unroll(full)
-  for (int row = 0; row < kRows; ++row) {
-    for (int i = 0; i < kVectors; ++i) V::store(tile.c + row * tile.c_stride + i * V::kLanes, sums[row][i]);
-  }
-}
-
-template <class V, int kVectors, bool kAdds, bool kPairs, int... kRows>
-constexpr auto float_tiles_of(std::integer_sequence<int, kRows...>) {
-  return std::array{&multiply_floats<V, kRows + 1, kVectors, kAdds, kPairs>...};
-}
-
-// Tiles of one row to kTileRows rows.
-template <class V, int kVectors, bool kAdds, bool kPairs>
-inline constexpr auto kFloatTiles =
-    float_tiles_of<V, kVectors, kAdds, kPairs>(std::make_integer_sequence<int, V::kTileRows>());
-
-// The product of any number of rows, and columns in whole vectors.
-template <class V, bool kAdds, bool kPairs>
-void multiply_matrices(const Tile& whole, int rows, int columns) {
-  for (int column = 0; column < columns;) {
-    const int vectors = column + 2 * V::kLanes <= columns ? 2 : 1;
-    for (int row = 0; row < rows; row += V::kTileRows) {
-      const Tile tile{whole.a + row * whole.a_stride, whole.b + column, whole.c + row * whole.c_stride + column,
-                      whole.a_stride, whole.b_stride, whole.c_stride, whole.depth};
-      const int index = std::min(rows - row, V::kTileRows) - 1;
-      vectors == 2 ? kFloatTiles<V, 2, kAdds, kPairs>[index](tile) : kFloatTiles<V, 1, kAdds, kPairs>[index](tile);
-    }
-    column += vectors * V::kLanes;
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include "level.h"
 #include "simd_attention.h"
+#include "simd_floats.h"
 #include "simd_gate.h"
 #include "simd_gemm.h"
 #include "simd_kernels.h"
@@ -22,9 +23,15 @@ constexpr int unit_rows() {
 
 template <class V>
 constexpr Level level_of(const char* name, bool (*runs_here)()) {
-  return {name,           runs_here,       2 * V::kLanes,    V::kByteBias,   V::kTileRows, unit_rows<V>(), quantize_row<V, false>,
-          multiply_row<V>, multiply_rows<V>, attend_one<V>, attend_many<V>, rotate<V>, round_to_int8<V>,
-          round_to_half<V>, gate_numbers<V>, add_and_norm<V>, add_and_layer_norm<V>, quantize_row<V, true>, multiply_per_token<V>};
+  Level level{name,           runs_here,       2 * V::kLanes,    V::kByteBias,   V::kTileRows, unit_rows<V>(), quantize_row<V, false>,
+              multiply_row<V>, multiply_rows<V>, attend_one<V>, attend_many<V>, rotate<V>, round_to_int8<V>,
+              round_to_half<V>, gate_numbers<V>, add_and_norm<V>, add_and_layer_norm<V>, quantize_row<V, true>, multiply_per_token<V>,
+              multiply_floats<V>, nullptr, nullptr};
+  if constexpr (HasTiles<V>) {
+    level.split_row = split_row<V>;
+    level.multiply_split = multiply_split<V>;
+  }
+  return level;
 }
 
 }  // namespace edgeformer

@@ -115,6 +115,49 @@ template <class V, Words kWords, bool kAdds, bool kTwoTiles, bool kTwoVectors, c
   if constexpr (kTwoTiles && kTwoVectors) T::template store<3>(more_sums + kVector, to_sums);
 }
 
+// Rows of float32, each a sum of parts of bfloat16 with the largest first, and columns of bfloat16. Strides are in pairs.
+struct PartsProduct {
+  static constexpr int kParts = 3;  // worth a number of float32
+
+  const float *rows, *columns;  // pairs, of rows those of the first part
+  std::size_t row_stride, part_stride, column_stride;
+  float* sums;  // [2 * kRows][2 * V::kLanes]
+  int words;    // whole kWords
+};
+
+// sums = rows times two vectors of columns, the smallest parts first: their sums round least. meanwhile() is run behind each
+// step.
+template <class V, bool kTwoTiles, class F>
+[[gnu::always_inline]] inline void multiply_parts(const PartsProduct& product, F meanwhile) {
+  using T = typename V::Tiles;
+  constexpr std::size_t kWord = sizeof(float), kSums = 2 * V::kLanes * kWord;
+  const std::size_t to_row = product.row_stride * kWord, to_word = product.column_stride * kWord;
+  T::template clear<0>();
+  T::template clear<1>();
+  if constexpr (kTwoTiles) T::template clear<2>();
+  if constexpr (kTwoTiles) T::template clear<3>();
+  for (int part = PartsProduct::kParts - 1; part >= 0; --part) {
+    const float *rows = product.rows + part * product.part_stride, *columns = product.columns;
+    for (int word = 0; word < product.words; word += T::kWords, rows += T::kWords, columns += T::kWords * product.column_stride) {
+      T::template load<6>(columns, to_word);
+      T::template load<4>(rows, to_row);
+      T::template add_pairs<0, 4, 6>();
+      T::template load<7>(columns + V::kLanes, to_word);
+      T::template add_pairs<1, 4, 7>();
+      if constexpr (kTwoTiles) {
+        T::template load<5>(rows + T::kRows * product.row_stride, to_row);
+        T::template add_pairs<2, 5, 6>();
+        T::template add_pairs<3, 5, 7>();
+      }
+      meanwhile();
+    }
+  }
+  T::template store<0>(product.sums, kSums);
+  T::template store<1>(product.sums + V::kLanes, kSums);
+  if constexpr (kTwoTiles) T::template store<2>(product.sums + T::kRows * 2 * V::kLanes, kSums);
+  if constexpr (kTwoTiles) T::template store<3>(product.sums + (T::kRows * 2 + 1) * V::kLanes, kSums);
+}
+
 // The product of one or two tiles with a panel, which is two vectors wide.
 template <class V, Words kWords, class F>
 [[gnu::always_inline]] inline void multiply_panel(const TileProduct& product, bool two_tiles, F meanwhile) {

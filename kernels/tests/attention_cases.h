@@ -54,7 +54,7 @@ struct Memory {
   AttentionInputs inputs{};
 
   explicit Memory(const Case& of) {
-    const auto& [heads, kv_heads, d, rotary, interleaved, causal, window, evicts, scale, softcap] = of.shape;
+    const auto& [heads, kv_heads, d, rotary, interleaved, causal, window, evicts, scale, softcap, may_round] = of.shape;
     int longest = 1;
     for (int each : of.valid) longest = std::max(longest, each);
     const int capacity = std::max(of.capacity, std::max(longest, of.prompt ? of.tokens : 0));

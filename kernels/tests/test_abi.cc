@@ -101,6 +101,7 @@ HOLD_MEMBER(CustomOp, ReleaseAliasMap);
 static_assert(int(abi::ErrorCode::kFail) == ORT_FAIL);
 static_assert(int(abi::ErrorCode::kInvalidArgument) == ORT_INVALID_ARGUMENT);
 static_assert(int(abi::ElementType::kFloat) == ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT);
+static_assert(int(abi::ElementType::kBfloat16) == ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16);
 static_assert(int(abi::ElementType::kUint8) == ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8);
 static_assert(int(abi::ElementType::kInt8) == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8);
 static_assert(int(abi::ElementType::kInt32) == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32);

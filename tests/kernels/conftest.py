@@ -49,7 +49,7 @@ def library_that_says(tmp_path):
     """Return a function that builds a library which does nothing but describe itself."""
 
     def build_it(**changes):
-        said = {"version": "9.9", "contract": 1, "onnxruntime": "1.23", "ops": [], "levels": ["plain"]}
+        said = {"version": "9.9", "contract": kernels.CONTRACT, "onnxruntime": "1.23", "ops": [], "levels": ["plain"]}
         text = json.dumps(json.dumps(said | {"level": "plain"} | changes))
         source, made = tmp_path / "says.cc", tmp_path / "says.so"
         source.write_text(f'extern "C" const char* edgeformer_kernels_describe() {{ return {text}; }}')

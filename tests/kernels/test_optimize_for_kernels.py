@@ -110,7 +110,7 @@ def test_with_other_kernels_the_bundles_graph_is_opened(bundle, installed, libra
 
 
 def test_graphs_without_functions_are_the_same_with_kernels(installed, library, tmp_path):
-    folder = export_model("tiny-llama", tmp_path / "b", precision="fp32", verify=None).path
+    folder = export_model("tiny-llama", tmp_path / "b", ops="standard", verify=None).path
     installed(library)
     manifest = Manifest.read(folder)
     assert load(folder, "cpu").kernels.kernels == {}

@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 from test_mat_mul_n_bits import graph_of, product, random_weights, session_of
 
 from edgeformer.export.graph import canonical
+from edgeformer.runtime.sessions import kernels
 from edgeformer.runtime.sessions.session import onnxruntime_errors
 
 SIZES = {"N": 64, "K": 256, "bits": 4, "block_size": 32}
@@ -31,8 +32,8 @@ def test_the_library_describes_itself(library):
     levels = description.pop("levels")
     assert levels[-1] == "plain"
     assert description == {
-        "version": version, "contract": 1, "onnxruntime": "1.23", "ops": description["ops"], "level": levels[0],
-        "panels": description["panels"],
+        "version": version, "contract": kernels.CONTRACT, "onnxruntime": "1.23", "ops": description["ops"],
+        "level": levels[0], "panels": description["panels"],
     }  # fmt: skip
     assert {"MatMulNBits", "PackMatMulNBits"} <= set(description["ops"])
     assert set(description["panels"]) == set(levels)

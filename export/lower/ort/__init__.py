@@ -16,6 +16,7 @@
 |                     | or MatMulIntegerToFloat (per_token_functions) |                          |
 | QuantizedGather     | GatherBlockQuantized, or primitives           |                          |
 | tied head           | FusedMatMul over the embedding, transposed    |                          |
+| MatMul by a weight  | MatMul in a function (float_functions)        |                          |
 
 A graph takes its caches in any form: the kernel concatenates to them or writes into a buffer, and so does the body.
 """
@@ -30,6 +31,7 @@ from edgeformer.export.lower.ort.attention.linear_attention import lower_linear_
 from edgeformer.export.lower.ort.attention.shared_attention import lower_shared_attention
 from edgeformer.export.lower.ort.experts import lower_experts
 from edgeformer.export.lower.ort.fuse_gemms import fuse_gemms
+from edgeformer.export.lower.ort.kernels.float_functions import call_float_kernels
 from edgeformer.export.lower.ort.kernels.kernel_functions import call_kernels
 from edgeformer.export.lower.ort.kernels.per_token_functions import call_per_token_kernels
 from edgeformer.export.lower.ort.low_rank import add_low_rank
@@ -51,6 +53,7 @@ RULES = (
     call_kernels,
     call_per_token_kernels,
     lower_tied_head,
+    call_float_kernels,
 )
 
 

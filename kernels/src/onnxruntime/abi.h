@@ -33,7 +33,7 @@ struct ApiBase {
 };
 
 enum class ErrorCode : int { kFail = 1, kInvalidArgument = 2 };
-enum class ElementType : int { kFloat = 1, kUint8 = 2, kInt8 = 3, kInt32 = 6, kInt64 = 7, kHalf = 10 };
+enum class ElementType : int { kFloat = 1, kUint8 = 2, kInt8 = 3, kInt32 = 6, kInt64 = 7, kHalf = 10, kBfloat16 = 16 };
 enum class Presence : int { kRequired = 0, kOptional = 1 };
 enum class MemoryType : int { kDefault = 0 };
 

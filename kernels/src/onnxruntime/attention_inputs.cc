@@ -28,6 +28,7 @@ AttentionShape attention_shape_of(const Node& node) {
   shape.window = window > 0 ? static_cast<int>(std::min<std::int64_t>(window, 1 << 30)) : 0;
   shape.scale = node.number("scale");
   shape.softcap = node.number("softcap");
+  shape.may_round = !node.has_flag("keeps_float32");
   return shape;
 }
 

@@ -92,6 +92,13 @@ std::int64_t Node::integer(const char* attribute) const {
   return value;
 }
 
+bool Node::has_flag(const char* attribute) const {
+  std::int64_t value = 0;
+  onnxruntime::Status* missing = onnxruntime::KernelInfoGetAttribute_int64(info_, attribute, &value);
+  if (missing != nullptr) onnxruntime::ReleaseStatus(missing);
+  return missing == nullptr && value != 0;
+}
+
 float Node::number(const char* attribute) const {
   float value = 0;
   onnxruntime::check(onnxruntime::KernelInfoGetAttribute_float(info_, attribute, &value));
@@ -110,6 +117,10 @@ const onnxruntime::Value& Node::constant_value(std::size_t index, const std::str
   onnxruntime::check(onnxruntime::KernelInfoGetConstantInput_tensor(info_, index, &is_constant, &value));
   if (!is_constant) refuse(name + " must be a constant");
   return *value;
+}
+
+std::vector<std::int64_t> Node::constant_shape(std::size_t index) const {
+  return TensorInfo(constant_value(index, name_of(index))).shape();
 }
 
 std::span<const std::uint8_t> Node::constant_bytes(std::size_t index) const {

@@ -70,6 +70,7 @@ class Node {
   }
   std::int64_t integer(const char* attribute) const;
   std::string text(const char* attribute) const;
+  bool has_flag(const char* attribute) const;  // whether it is there, and not 0
   float number(const char* attribute) const;
   // An attribute that counts something.
   int positive(const char* attribute) const;
@@ -85,6 +86,9 @@ class Node {
     }
     return static_cast<const T*>(numbers_of(value));
   }
+
+  // The sizes of a constant input.
+  std::vector<std::int64_t> constant_shape(std::size_t index) const;
 
   // A constant input of bytes, of any size.
   std::span<const std::uint8_t> constant_bytes(std::size_t index) const;
@@ -136,6 +140,7 @@ struct Formal {
 
 inline constexpr Formal kFloats{onnxruntime::ElementType::kFloat};
 inline constexpr Formal kHalves{onnxruntime::ElementType::kHalf};
+inline constexpr Formal kBfloats{onnxruntime::ElementType::kBfloat16};
 inline constexpr Formal kInt64s{onnxruntime::ElementType::kInt64};
 inline constexpr Formal kInt32s{onnxruntime::ElementType::kInt32};
 inline constexpr Formal kBytes{onnxruntime::ElementType::kUint8};

@@ -6,7 +6,7 @@
 // SharedCacheAttention (the inputs of CachedAttention) -> output
 //
 // Inputs, outputs and attributes are those of com.microsoft::GroupQueryAttention of the same names, float32 with int32
-// lengths; a cache may be float16 or int8, and then one of int8 has a scale for each channel. Where a present is given the memory of its past, the cache is changed in place. Unlike that op, it takes
+// lengths, and `keeps_float32`: whether no product may be rounded to bfloat16 (by default it may); a cache may be float16 or int8, and then one of int8 has a scale for each channel. Where a present is given the memory of its past, the cache is changed in place. Unlike that op, it takes
 // several rows with several new tokens behind a past. A shared cache is one that an earlier layer has written: key and
 // value have no tokens. A windowed cache evicts tokens as with `sliding_window_cache`: its past has room for a window at
 // least, and its present the shape of the past.

@@ -3,6 +3,7 @@
 
 #include "add_norm.h"
 #include "cached_attention.h"
+#include "mat_mul.h"
 #include "mat_mul_n_bits.h"
 #include "packer.h"
 #include "per_token.h"
@@ -28,6 +29,10 @@ template <Activation kActivation>
 using FeedForwards = KernelList<PerTokenFeedForwardOp<false, kActivation, false>, PerTokenFeedForwardOp<false, kActivation, true>,
                                 PerTokenFeedForwardOp<true, kActivation, false>, PerTokenFeedForwardOp<true, kActivation, true>>;
 
+// Products with weights of this type.
+template <Numbers kType>
+using FloatProducts = KernelList<MatMulOp<kType, false>, MatMulOp<kType, true>, GatedMatMulOp<kType, false>, GatedMatMulOp<kType, true>>;
+
 using AllKernels =
     Joined<KernelList<AddRMSNorm, AddLayerNormOp<false>, AddLayerNormOp<true>>,
            KernelList<CachedAttentionOp<FloatCache>, CachedAttentionOp<Int8Cache>, CachedAttentionOp<Fp16Cache>,
@@ -35,6 +40,7 @@ using AllKernels =
                       CachedAttentionOp<Fp16WindowedCache>, SelfAttentionOp<false>, SelfAttentionOp<true>, SourceAttention>,
            KernelList<MatMulNBits, MatMulNBitsGeGLU, MatMulNBitsSwiGLU, Packer<MatMulNBits>, Packer<MatMulNBitsGeGLU>,
                       Packer<MatMulNBitsSwiGLU>>,
+           FloatProducts<Numbers::kFloat>, FloatProducts<Numbers::kBfloat16>,
            KernelList<PerTokenMatMul<false>, PerTokenMatMul<true>>,
            FeedForwards<Activation::kRelu>, FeedForwards<Activation::kSilu>, FeedForwards<Activation::kGelu>,
            FeedForwards<Activation::kGeluTanh>>::List;

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "../half.h"
+
 namespace edgeformer {
 
 struct Avx2 {
@@ -68,6 +70,10 @@ struct Avx2 {
   static void store(float* to, Floats a) { _mm256_storeu_ps(to, a); }
   static Floats load_halves(const std::uint8_t* from) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  }
+  static Floats load_bfloat16(const Bfloat16* from) {
+    const __m128i numbers = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(numbers), 16));
   }
   static void store_halves(std::uint16_t* to, Floats a) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "../half.h"
+
 namespace edgeformer {
 
 struct Avx512 {
@@ -49,6 +51,10 @@ struct Avx512 {
   static void store(float* to, Floats a) { _mm512_storeu_ps(to, a); }
   static Floats load_halves(const std::uint8_t* from) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+  }
+  static Floats load_bfloat16(const Bfloat16* from) {
+    const __m256i numbers = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(numbers), 16));
   }
   static void store_halves(std::uint16_t* to, Floats a) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "../half.h"
+
 namespace edgeformer {
 
 struct Neon {
@@ -48,6 +50,9 @@ struct Neon {
   static void store(float* to, Floats a) { vst1q_f32(to, a); }
   static Floats load_halves(const std::uint8_t* from) {
     return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(from)));
+  }
+  static Floats load_bfloat16(const Bfloat16* from) {
+    return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(reinterpret_cast<const std::uint16_t*>(from)), 16));
   }
   static void store_halves(std::uint16_t* to, Floats a) { vst1_u16(to, vreinterpret_u16_f16(vcvt_f16_f32(a))); }
   static Floats abs(Floats a) { return vabsq_f32(a); }

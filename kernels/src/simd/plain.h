@@ -66,6 +66,9 @@ struct Plain {
     std::memcpy(halves.data(), from, sizeof halves);
     return make<Floats>([&](int i) { return from_half(halves[i]); });
   }
+  static Floats load_bfloat16(const Bfloat16* from) {
+    return make<Floats>([&](int i) { return std::bit_cast<float>(std::uint32_t{from[i].bits} << 16); });
+  }
   static void store_halves(std::uint16_t* to, Floats a) { std::transform(a.begin(), a.end(), to, to_any_half); }
   static Floats abs(Floats a) { return make<Floats>([&](int i) { return std::fabs(a[i]); }); }
   static Floats add(Floats a, Floats b) { return make<Floats>([&](int i) { return a[i] + b[i]; }); }

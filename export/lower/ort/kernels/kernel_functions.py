@@ -24,7 +24,7 @@ themselves.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -45,44 +45,56 @@ PRODUCTS = {each.key for each in QUANTIZED_PRODUCTS}
 
 @dataclass(frozen=True)
 class Gate:
-    """The nodes behind a product whose outputs are a gate and what it gates.
+    """The nodes behind the product of a gate and that of what it gates.
 
-    nodes: all of them, the last one first. approximate: the attribute of Gelu, None for SiLU.
+    nodes: all of them, the last one first. gate, up: the two products, before the activation. approximate: the
+    attribute of Gelu, None for SiLU.
     """
 
     nodes: Sequence[ir.Node]
+    gate: ir.Value
+    up: ir.Value
     approximate: ir.Attr | None
+
+
+def gate_of(mul: ir.Node | None) -> Gate | None:
+    """Return the gate whose last node is this one, if nothing else reads what is in it."""
+    if mul is None or mul.op_type != "Mul":
+        return None
+    for activated, up in (mul.inputs, mul.inputs[::-1]):
+        last = None if activated is None or activated.is_graph_output() else activated.producer()
+        if last is None or up is None or only_reader(activated) is not mul or only_reader(up) is not mul:
+            continue
+        gate = next(iter(last.inputs), None)
+        if last.op_type == "Gelu" and gate is not None and only_reader(gate) is last:
+            return Gate([mul, last], gate, up, last.attributes.get("approximate"))
+        sigmoid = next((each for each in last.predecessors() if each.op_type == "Sigmoid"), None)
+        if last.op_type == "Mul" and sigmoid is not None and sigmoid.inputs[0] in last.inputs:
+            gate = sigmoid.inputs[0]
+            assert gate is not None
+            if {use.node for use in gate.uses()} == {last, sigmoid} and only_reader(sigmoid.outputs[0]) is last:
+                return Gate([mul, last, sigmoid], gate, up, None)
+    return None
+
+
+def only_reader(value: ir.Value | None) -> ir.Node | None:
+    """Return the node that alone reads a value; None if there are others, or if it is an output of the graph."""
+    uses = () if value is None or value.is_graph_output() else value.uses()
+    return next(iter(uses)).node if len(uses) == 1 else None
 
 
 def _gate_behind(product: ir.Node) -> Gate | None:
     """Return the gate that a product's two halves make, if nothing else reads them."""
-    split = _only_reader(product.outputs[0])
+    split = only_reader(product.outputs[0])
     if split is None or split.op_type != "Split" or len(split.outputs) != 2:
         return None
     half = product.attributes.get_int("N") // 2
     if half % GATE_COLUMNS or split.outputs[0].shape is None or split.outputs[0].shape[-1] != half:
         return None
-    gate, up = split.outputs
-    mul = _only_reader(up)
-    if mul is None or mul.op_type != "Mul":
+    found = gate_of(only_reader(split.outputs[1]))
+    if found is None or (found.gate, found.up) != tuple(split.outputs):
         return None
-    activated = next(value for value in mul.inputs if value is not up)
-    last = None if activated is None or activated.is_graph_output() else activated.producer()
-    if last is None or _only_reader(activated) is not mul:
-        return None
-    if last.op_type == "Gelu" and last.inputs[0] is gate and _only_reader(gate) is last:
-        return Gate([mul, last, split], last.attributes.get("approximate"))
-    sigmoid = next((each.producer() for each in last.inputs if each is not None and each is not gate), None)
-    if last.op_type == "Mul" and sigmoid is not None and sigmoid.op_type == "Sigmoid" and sigmoid.inputs[0] is gate:
-        readers = {use.node for use in gate.uses()}
-        if readers == {last, sigmoid} and _only_reader(sigmoid.outputs[0]) is last:
-            return Gate([mul, last, sigmoid, split], None)
-    return None
-
-
-def _only_reader(value: ir.Value | None) -> ir.Node | None:
-    uses = () if value is None or value.is_graph_output() else value.uses()
-    return next(iter(uses)).node if len(uses) == 1 else None
+    return replace(found, nodes=[*found.nodes, split])
 
 
 def gated_function(product: ir.Node, approximate: ir.Attr | None) -> ir.Function:
@@ -125,13 +137,20 @@ def call_kernels(model: ir.Model, lowering: LoweringOptions) -> PassReport:
         add_function(model, function)
         report.fire(node)
 
-    for product in _fitting(model, PRODUCT):
+    for product in fitting(model, PRODUCT):
         gate = _gate_behind(product)
         record(*(_call_one(PRODUCT, product) if gate is None else _call_gated(model, product, gate)))
     for kernel in KERNELS[1:]:
-        for node in _fitting(model, kernel):
-            record(*_call_one(kernel, node))
+        call_each(model, kernel, report)
     return report
+
+
+def call_each(model: ir.Model, kernel: KernelFunction, report: PassReport) -> None:
+    """Replace every node that a function fits by a call of it."""
+    for node in fitting(model, kernel):
+        call, function = _call_one(kernel, node)
+        add_function(model, function)
+        report.fire(call)
 
 
 def _call_one(kernel: KernelFunction, node: ir.Node) -> tuple[ir.Node, ir.Function]:
@@ -139,5 +158,6 @@ def _call_one(kernel: KernelFunction, node: ir.Node) -> tuple[ir.Node, ir.Functi
     return call, kernel.definition(fixed)
 
 
-def _fitting(model: ir.Model, kernel: KernelFunction) -> list[ir.Node]:
+def fitting(model: ir.Model, kernel: KernelFunction) -> list[ir.Node]:
+    """Return the nodes of a graph that a function fits."""
     return [node for node in model.graph if (node.domain, node.op_type) == (CONTRIB, kernel.op) and kernel.fits(node)]

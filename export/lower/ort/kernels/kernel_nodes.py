@@ -4,7 +4,7 @@ KERNELS has all of them; kernel_functions.py calls them.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import onnx_ir as ir
@@ -28,10 +28,12 @@ UNUSED = ("position_ids", *SCALES)
 class KernelFunction:
     """A function whose body begins with one node of onnxruntime.
 
-    function: what other layers know of it.
-    outputs: names in the order of the node's, None for those that it never has; calls leave the last ones out.
-    attributes: types of those that calls have. Others are the same in all calls, and stand in the body.
-    unread: outputs that the node must have, and that calls do not have, since nothing reads them.
+    Attributes:
+        function: what other layers know of it.
+        outputs: names in the order of the node's, None for those that it never has; calls leave the last ones out.
+        attributes: types of those that calls have. Others are the same in all calls, and stand in the body.
+        unread: outputs that the node must have, and that calls do not have, since nothing reads them.
+        of_kernel: attributes of calls that the kernel alone reads, and their values.
     """
 
     function: Function
@@ -39,6 +41,7 @@ class KernelFunction:
     attributes: Mapping[str, ir.AttributeType]
     fits: Callable[[ir.Node], bool]
     unread: Collection[str] = ()
+    of_kernel: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -55,10 +58,16 @@ class KernelFunction:
         """The names of the node's inputs, in order; None for those that it never has."""
         return self.function.body_inputs
 
+    @property
+    def declared(self) -> Mapping[str, ir.AttributeType]:
+        """All attributes of calls, and their types."""
+        return {**self.attributes, **dict.fromkeys(self.of_kernel, ir.AttributeType.INT)}
+
     def call(self, node: ir.Node) -> tuple[ir.Node, Sequence[ir.Attr]]:
         """Put a call in place of a node of onnxruntime; return it, and the attributes that its function's body has."""
         fixed = [each for name, each in node.attributes.items() if name not in self.attributes]
         given = [node.attributes[name] for name in self.attributes]
+        given += [ir.AttrInt64(name, value) for name, value in self.of_kernel.items()]
         inputs = [value for name, value in zip(self.inputs, node.inputs, strict=False) if name is not None]
         outputs = zip(self.outputs, node.outputs, strict=True)
         old = [value for name, value in outputs if name is not None and name not in self.unread]
@@ -85,7 +94,7 @@ class KernelFunction:
         """Return the function."""
         node = self.body(fixed)
         outputs = [value for value in node.outputs if value.name and value.name not in self.unread]
-        return function_of(self.name, node.inputs, outputs, [node], self.attributes)
+        return function_of(self.name, node.inputs, outputs, [node], self.declared)
 
 
 class CastCacheFunction(KernelFunction):
@@ -110,7 +119,7 @@ class CastCacheFunction(KernelFunction):
             outputs.append(emit("Cast", present, to=ir.DataType.FLOAT16))
             outputs[-1].name = name
         nodes = [*emit.nodes[:before], node, *emit.nodes[before:]]
-        return function_of(self.name, formal, outputs, nodes, self.attributes)
+        return function_of(self.name, formal, outputs, nodes, self.declared)
 
 
 def function_of(
