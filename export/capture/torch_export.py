@@ -7,10 +7,12 @@ torch.export does for every node what nothing here needs, and `traced_leanly` le
 - it notes in which memory formats what the node gives is contiguous, for which it compares products of symbolic sizes;
 - it remembers the shapes that an op gave, for which it compares and hashes symbolic sizes: that takes longer than to
   find them again;
-- it finds the shapes of products and norms by decomposing them, and they are known (`product_shapes.py`).
+- it finds the shapes of products, norms and elementwise ops by decomposing them, and they are known
+  (`known_shapes.py`).
 
 torch.onnx.export builds its registry of operators and its table of decompositions anew in every call, for 0.30 s and
-0.06 s of processor time. `tables_built_once` keeps them for the process.
+0.06 s of processor time, and for every node of ONNX the signature of its op. `tables_built_once` keeps them for the
+process.
 
 Between `torch.export.export` and the translation to ONNX, torch.onnx.export traces the program again to decompose
 composite ops, and interprets it to find implicit type promotions. Both take longer than everything else that it does.
@@ -34,12 +36,14 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+import onnx
 import torch
 import torch.fx.config
+from onnx_ir.schemas import OpSignature
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from edgeformer.export.capture.product_shapes import products_by_shape
+from edgeformer.export.capture.known_shapes import shapes_by_rule
 from edgeformer.export.graph.canonical import OPS
 
 CHECKED = ("2.13",)
@@ -68,7 +72,8 @@ NOT_COMPOSITE = ELEMENTWISE | {
     aten.linear.default, aten.masked_fill.Scalar, aten.matmul.default, aten.mean.dim, aten.ones.default,
     aten.ones_like.default, aten.pad.default, aten.permute.default, aten.select.int, aten.slice.Tensor,
     aten.split_with_sizes.default, aten.squeeze.dim, aten.stack.default, aten.sym_size.int, aten.t.default,
-    aten.topk.default, aten.transpose.int, aten.unsqueeze.default, aten.view.default, aten.zeros.default,
+    aten.topk.default, aten.transpose.int, aten.unbind.int, aten.unsqueeze.default, aten.view.default,
+    aten.zeros.default,
 }  # fmt: skip
 """Ops that torch.onnx.export does not decompose."""
 
@@ -96,17 +101,18 @@ def traced_leanly(version: str = torch.__version__) -> Iterator[None]:
         patch.object(proxy_tensor, "_extract_tensor_metadata", metadata),
         torch._dynamo.config.patch(fake_tensor_cache_enabled=False),
         _use_lazy_graph_module(True),
-        products_by_shape(),
+        shapes_by_rule(),
     ):
         yield
 
 
 @contextmanager
 def tables_built_once(version: str = torch.__version__) -> Iterator[None]:
-    """Let torch.onnx.export reuse the registry and the table of decompositions of the process's last export.
+    """Let torch.onnx.export reuse the registry, the table of decompositions and the signatures of earlier exports.
 
-    Both depend on nothing but the operators that are registered with torch, so they are built again where their number
-    has changed. Each export gets copies, since it adds its own translations to the registry. version: of torch.
+    The first two depend on nothing but the operators that are registered with torch, so they are built again where
+    their number has changed. Each export gets copies, since it adds its own translations to the registry. version: of
+    torch.
     """
     if not _is_checked(version):
         yield
@@ -115,13 +121,32 @@ def tables_built_once(version: str = torch.__version__) -> Iterator[None]:
     from torch.onnx._internal.exporter._registration import ONNXRegistry
 
     _builders()  # before they are replaced
+    operators = len(torch._C._dispatch_get_all_op_names())
     with (
         _LOCK,
         patch.object(torch.fx.config, "do_not_emit_stack_traces", True),
-        patch.object(ONNXRegistry, "from_torchlib", staticmethod(_registry)),
-        patch.object(_decomp, "create_onnx_friendly_decomposition_table", _decompositions),
+        patch.object(
+            ONNXRegistry, "from_torchlib", staticmethod(functools.partial(_registry, num_operators=operators))
+        ),
+        patch.object(
+            _decomp,
+            "create_onnx_friendly_decomposition_table",
+            lambda translated: dict(_built_decompositions(frozenset(translated), operators)),
+        ),
+        patch.object(OpSignature, "from_op_schema", _signature),
     ):
         yield
+
+
+def _signature(schema: onnx.defs.OpSchema) -> OpSignature:
+    key = schema.domain, schema.name, schema.since_version
+    if key not in _SIGNATURES:
+        _SIGNATURES[key] = _new_signature(schema)
+    return _SIGNATURES[key]
+
+
+_new_signature = OpSignature.from_op_schema
+_SIGNATURES: dict[tuple[str, str, int], OpSignature] = {}
 
 
 @functools.cache
@@ -133,14 +158,10 @@ def _builders() -> tuple[Any, Any]:
     return ONNXRegistry.from_torchlib, _decomp.create_onnx_friendly_decomposition_table
 
 
-def _registry(opset_version: int) -> Any:
-    registry = copy.copy(_built_registry(opset_version, _num_operators()))
+def _registry(opset_version: int, num_operators: int) -> Any:
+    registry = copy.copy(_built_registry(opset_version, num_operators))
     registry.functions = {op: list(found) for op, found in registry.functions.items()}
     return registry
-
-
-def _decompositions(translated: set[Any]) -> dict[Any, Any]:
-    return dict(_built_decompositions(frozenset(translated), _num_operators()))
 
 
 @functools.lru_cache(maxsize=1)
@@ -155,10 +176,6 @@ def _built_decompositions(translated: frozenset[Any], num_operators: int) -> dic
     return build(set(translated))
 
 
-def _num_operators() -> int:
-    return len(torch._C._dispatch_get_all_op_names())
-
-
 def _is_checked(version: str) -> bool:
     return ".".join(version.split(".")[:2]) in CHECKED
 
@@ -169,6 +186,9 @@ def skip_needless_stages(program: ExportedProgram, version: str = torch.__versio
 
     version: of torch.
     """
+    for node in program.graph.find_nodes(op="call_function", target=aten.promote_types.default):
+        if not node.users:  # the type that it found is an argument of other nodes
+            program.graph.erase_node(node)
     nodes = [node for node in program.graph.nodes if node.op not in ("placeholder", "output")]
     sizes = _Sizes(program.graph)
     if not _is_checked(version) or not all(node.target in NOT_COMPOSITE or _is_known(node, sizes) for node in nodes):

@@ -108,7 +108,7 @@ def _export(
     names = dict.fromkeys(dim for tensor in inputs for dim in _symbolic(tensor).values())
     dims = {name: Dim(name, min=PATCHES) if name == "num_patches" else Dim(name) for name in names}
     arguments = tuple(
-        torch.ones(
+        torch.empty(
             [SIZES[dim] if isinstance(dim, str) else dim for dim in tensor.dims],
             dtype=_dtype_of(tensor, dtype),
         )
