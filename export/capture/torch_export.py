@@ -1,4 +1,4 @@
-"""A shim around torch.export and torch.onnx.export: build tables once, and skip what would change nothing.
+"""A shim around torch.export and torch.onnx.export, which skips what would change nothing.
 
 torch.export does for every node what nothing here needs, and `traced_leanly` leaves it out, for two fifths of the time:
 
@@ -10,15 +10,11 @@ torch.export does for every node what nothing here needs, and `traced_leanly` le
 - it finds the shapes of products, norms and elementwise ops by decomposing them, and they are known
   (`known_shapes.py`).
 
-torch.onnx.export builds its registry of operators and its table of decompositions anew in every call, for 0.30 s and
-0.06 s of processor time, and for every node of ONNX the signature of its op. `tables_built_once` keeps them for the
-process.
-
 Between `torch.export.export` and the translation to ONNX, torch.onnx.export traces the program again to decompose
 composite ops, and interprets it to find implicit type promotions. Both take longer than everything else that it does.
-Most of our programs promote no type, and their few composite ops are decomposed here, node by node, as torch would.
-torch has no option for this, so the shim overrides one method of the program and one of its graph module, on these
-instances alone.
+Most of our programs promote no type (`reused_tables.py` is about the others), and their few composite ops are
+decomposed here, node by node, as torch would. torch has no option for this, so the shim overrides one method of the
+program and one of its graph module, on these instances alone.
 
 Checked with the torch versions in `CHECKED`, on which the skipped stages are `ExportedProgram.run_decompositions` and
 loops over `GraphModule.modules()` (torch/onnx/_internal/exporter/_fx_passes.py). On any other version nothing is
@@ -26,68 +22,63 @@ skipped: the export is slower and gives the same graph. tests/export/test_captur
 version that is not listed; add the version once these tests pass with it.
 """
 
-import copy
 import functools
 import itertools
 import operator
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-import onnx
 import torch
 import torch.fx.config
-from onnx_ir.schemas import OpSignature
 from torch import Tensor
 from torch.export import ExportedProgram
 
+from edgeformer.export.capture.checked_torch import LOCK, is_checked
 from edgeformer.export.capture.known_shapes import shapes_by_rule
+from edgeformer.export.capture.reused_tables import PROMOTING
 from edgeformer.export.graph.canonical import OPS
-
-CHECKED = ("2.13",)
-"""Versions of torch (major.minor) that the shim was tested with."""
 
 aten = torch.ops.aten
 
-ELEMENTWISE = {
-    aten.abs.default, aten.add.Tensor, aten.bitwise_not.default, aten.bitwise_or.Tensor, aten.cat.default,
-    aten.clamp.default, aten.div.Tensor, aten.eq.Scalar, aten.eq.Tensor, aten.exp.default, aten.gelu.default,
-    aten.ge.Scalar, aten.gt.Scalar, aten.log.default, aten.lt.Scalar, aten.minimum.default, aten.mul.Tensor,
-    aten.ne.Scalar, aten.neg.default, aten.pow.Tensor_Scalar, aten.relu.default, aten.rsqrt.default,
-    aten.sigmoid.default, aten.silu.default, aten.softplus.default, aten.sqrt.default, aten.sub.Tensor,
-    aten.sum.dim_IntList, aten.tanh.default, aten.where.self,
+ARITHMETIC = {
+    aten.add.Tensor, aten.div.Tensor, aten.floor_divide.default, aten.mul.Tensor, aten.remainder.Scalar,
+    aten.remainder.Tensor, aten.rsub.Scalar, aten.sub.Tensor,
+}  # fmt: skip
+"""Ops whose numbers torch makes tensors of."""
+
+ELEMENTWISE = ARITHMETIC - {aten.rsub.Scalar} | {
+    aten.abs.default, aten.bitwise_not.default, aten.bitwise_or.Tensor, aten.cat.default, aten.clamp.default,
+    aten.eq.Scalar, aten.eq.Tensor, aten.exp.default, aten.gelu.default, aten.ge.Scalar, aten.gt.Scalar,
+    aten.log.default, aten.lt.Scalar, aten.maximum.default, aten.minimum.default, aten.ne.Scalar, aten.neg.default,
+    aten.pow.Tensor_Scalar, aten.reciprocal.default, aten.relu.default, aten.rsqrt.default, aten.sigmoid.default,
+    aten.silu.default, aten.softplus.default, aten.sqrt.default, aten.sum.dim_IntList, aten.tanh.default,
+    aten.where.self,
 }  # fmt: skip
 """Ops that promote types: their inputs may have different types, or another type than the output."""
 
-ARITHMETIC = {aten.add.Tensor, aten.div.Tensor, aten.mul.Tensor, aten.rsub.Scalar, aten.sub.Tensor}
-"""Ops whose numbers torch makes tensors of."""
-
 NOT_COMPOSITE = ELEMENTWISE | {
-    operator.getitem, operator.mul, operator.sub, *OPS.values(), aten._assert_tensor_metadata.default,
-    aten.alias.default, aten.amax.default, aten.arange.default, aten.conv1d.default, aten.conv2d.default,
-    aten.cumsum.default, aten.einsum.default, aten.embedding.default, aten.expand.default, aten.gather.default,
-    aten.index.Tensor, aten.index_select.default, aten.layer_norm.default, aten.linalg_vector_norm.default,
-    aten.linear.default, aten.masked_fill.Scalar, aten.matmul.default, aten.mean.dim, aten.ones.default,
-    aten.ones_like.default, aten.pad.default, aten.permute.default, aten.select.int, aten.slice.Tensor,
-    aten.split_with_sizes.default, aten.squeeze.dim, aten.stack.default, aten.sym_size.int, aten.t.default,
-    aten.topk.default, aten.transpose.int, aten.unbind.int, aten.unsqueeze.default, aten.view.default,
-    aten.zeros.default,
+    operator.floordiv, operator.getitem, operator.mul, operator.sub, *OPS.values(),
+    aten._assert_tensor_metadata.default, aten.alias.default, aten.amax.default, aten.arange.default,
+    aten.conv1d.default, aten.conv2d.default, aten.cumsum.default, aten.einsum.default, aten.embedding.default,
+    aten.expand.default, aten.gather.default, aten.index.Tensor, aten.index_select.default, aten.layer_norm.default,
+    aten.lift_fresh_copy.default, aten.linalg_vector_norm.default, aten.linear.default, aten.masked_fill.Scalar,
+    aten.matmul.default, aten.mean.dim, aten.ones.default, aten.ones_like.default, aten.pad.default,
+    aten.permute.default, aten.select.int, aten.slice.Tensor, aten.split.Tensor, aten.split_with_sizes.default,
+    aten.squeeze.dim, aten.stack.default, aten.sym_size.int, aten.t.default, aten.topk.default, aten.transpose.int,
+    aten.unbind.int, aten.unsqueeze.default, aten.view.default, aten.zeros.default,
 }  # fmt: skip
 """Ops that torch.onnx.export does not decompose."""
 
 SIZE = aten.sym_size.int
 """The op that reads a size; a program begins with these."""
 
-_LOCK = threading.Lock()
-"""Held while functions of torch are replaced."""
-
 
 @contextmanager
 def traced_leanly(version: str = torch.__version__) -> Iterator[None]:
     """Let torch.export note, remember and decompose no more than the shapes of nodes take. version: of torch."""
-    if not _is_checked(version):
+    if not is_checked(version):
         yield
         return
     from torch.fx._lazy_graph_module import _use_lazy_graph_module
@@ -96,7 +87,7 @@ def traced_leanly(version: str = torch.__version__) -> Iterator[None]:
 
     metadata = functools.partial(_extract_tensor_metadata, include_contiguity=False)
     with (
-        _LOCK,
+        LOCK,
         patch.object(torch.fx.config, "do_not_emit_stack_traces", True),
         patch.object(proxy_tensor, "_extract_tensor_metadata", metadata),
         torch._dynamo.config.patch(fake_tensor_cache_enabled=False),
@@ -104,80 +95,6 @@ def traced_leanly(version: str = torch.__version__) -> Iterator[None]:
         shapes_by_rule(),
     ):
         yield
-
-
-@contextmanager
-def tables_built_once(version: str = torch.__version__) -> Iterator[None]:
-    """Let torch.onnx.export reuse the registry, the table of decompositions and the signatures of earlier exports.
-
-    The first two depend on nothing but the operators that are registered with torch, so they are built again where
-    their number has changed. Each export gets copies, since it adds its own translations to the registry. version: of
-    torch.
-    """
-    if not _is_checked(version):
-        yield
-        return
-    from torch.onnx._internal.exporter import _decomp
-    from torch.onnx._internal.exporter._registration import ONNXRegistry
-
-    _builders()  # before they are replaced
-    operators = len(torch._C._dispatch_get_all_op_names())
-    with (
-        _LOCK,
-        patch.object(torch.fx.config, "do_not_emit_stack_traces", True),
-        patch.object(
-            ONNXRegistry, "from_torchlib", staticmethod(functools.partial(_registry, num_operators=operators))
-        ),
-        patch.object(
-            _decomp,
-            "create_onnx_friendly_decomposition_table",
-            lambda translated: dict(_built_decompositions(frozenset(translated), operators)),
-        ),
-        patch.object(OpSignature, "from_op_schema", _signature),
-    ):
-        yield
-
-
-def _signature(schema: onnx.defs.OpSchema) -> OpSignature:
-    key = schema.domain, schema.name, schema.since_version
-    if key not in _SIGNATURES:
-        _SIGNATURES[key] = _new_signature(schema)
-    return _SIGNATURES[key]
-
-
-_new_signature = OpSignature.from_op_schema
-_SIGNATURES: dict[tuple[str, str, int], OpSignature] = {}
-
-
-@functools.cache
-def _builders() -> tuple[Any, Any]:
-    """Return torch's own functions, which build the registry and the table."""
-    from torch.onnx._internal.exporter import _decomp
-    from torch.onnx._internal.exporter._registration import ONNXRegistry
-
-    return ONNXRegistry.from_torchlib, _decomp.create_onnx_friendly_decomposition_table
-
-
-def _registry(opset_version: int, num_operators: int) -> Any:
-    registry = copy.copy(_built_registry(opset_version, num_operators))
-    registry.functions = {op: list(found) for op, found in registry.functions.items()}
-    return registry
-
-
-@functools.lru_cache(maxsize=1)
-def _built_registry(opset_version: int, num_operators: int) -> Any:
-    build, _ = _builders()
-    return build(opset_version)
-
-
-@functools.lru_cache(maxsize=1)
-def _built_decompositions(translated: frozenset[Any], num_operators: int) -> dict[Any, Any]:
-    _, build = _builders()
-    return build(set(translated))
-
-
-def _is_checked(version: str) -> bool:
-    return ".".join(version.split(".")[:2]) in CHECKED
 
 
 def skip_needless_stages(program: ExportedProgram, version: str = torch.__version__) -> ExportedProgram:
@@ -191,17 +108,18 @@ def skip_needless_stages(program: ExportedProgram, version: str = torch.__versio
             program.graph.erase_node(node)
     nodes = [node for node in program.graph.nodes if node.op not in ("placeholder", "output")]
     sizes = _Sizes(program.graph)
-    if not _is_checked(version) or not all(node.target in NOT_COMPOSITE or _is_known(node, sizes) for node in nodes):
+    if not is_checked(version) or not all(node.target in NOT_COMPOSITE or _is_known(node, sizes) for node in nodes):
         return program
-    promotes = any(map(_promotes, nodes))
-    if promotes and not all(map(_is_interpreted, nodes)):
+    promoting = [node for node in nodes if _promotes(node)]
+    if not all(map(_is_interpreted, promoting)):
         return program
     for node in nodes:
         sizes.take(node)
         if node.target in DECOMPOSED:
             DECOMPOSED[node.target](node, sizes)
     _override(program, "run_decompositions", lambda decompositions=None: program)
-    if not promotes:
+    program.graph_module.meta[PROMOTING] = promoting
+    if not promoting:
         for node in nodes:
             if node.target is aten._assert_tensor_metadata.default:
                 program.graph.erase_node(node)
@@ -252,6 +170,11 @@ def _cast(node: Any, sizes: _Sizes) -> None:
     node.kwargs = {} if same else {"dtype": dtype}
 
 
+def _alias(node: Any, sizes: _Sizes) -> None:
+    """Make the same values, whatever their strides: ONNX knows none."""
+    node.target, node.kwargs = aten.alias.default, {}
+
+
 def _square(node: Any, sizes: _Sizes) -> None:
     node.target, node.args = aten.pow.Tensor_Scalar, (*node.args, 2)
 
@@ -291,6 +214,8 @@ def _unflatten(node: Any, sizes: _Sizes) -> None:
 
 
 DECOMPOSED = {
+    aten.contiguous.default: _alias,
+    aten.detach_.default: _alias,
     aten.to.dtype: _cast,
     aten.square.default: _square,
     aten.__or__.Tensor: _or,

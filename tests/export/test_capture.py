@@ -19,7 +19,7 @@ from torch.onnx._internal.fx.passes.type_promotion import InsertTypePromotion
 from edgeformer.checkpoints.source import open_source
 from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.contract.tensors import TensorSpec
-from edgeformer.export.capture import known_shapes, torch_export
+from edgeformer.export.capture import checked_torch, known_shapes, reused_tables, torch_export
 from edgeformer.export.capture import trace as capture_module
 from edgeformer.export.graph.canonical import OPS
 from edgeformer.export.graph.tensors import StreamedTensor
@@ -159,7 +159,12 @@ class EveryOp(torch.nn.Module):
         x = x + functional.conv2d(x.transpose(1, 2).unsqueeze(2), self.square_kernel, padding=1).squeeze(2).transpose(
             1, 2
         )
-        first, second = x.split_with_sizes([4, 4], -1)
+        first, second = torch.maximum(x.transpose(1, 2).contiguous().transpose(1, 2), x.reciprocal()).split_with_sizes(
+            [4, 4], -1
+        )
+        thirds = x[:, :, :6].split(2, -1)
+        first = first + torch.cat((thirds[2] % 0.5, thirds[0] % first[..., :2]), -1) + torch.tensor([0.5, 1, 2, 3])
+        first = first + (ids // 2 + ids % 3).unsqueeze(-1) + torch.zeros(batch, 3 * total // 2, 1).sum([1], True)
         values, _ = torch.cat((second, first), -1).topk(8, -1)
         x = values.masked_fill(mask.sum([1], True).unsqueeze(-1) == 0, 0.0) + x.select(1, 0).unsqueeze(1)
         x = (
@@ -222,7 +227,7 @@ def test_a_number_minus_a_tensor_is_a_difference(monkeypatch, traces):
 
 def test_the_shim_was_checked_with_the_installed_torch():
     """A new torch: run this file with its version in CHECKED, and keep the version there if all tests pass."""
-    assert torch.__version__.rpartition(".")[0] in torch_export.CHECKED
+    assert torch.__version__.rpartition(".")[0] in checked_torch.CHECKED
 
 
 def test_on_another_torch_nothing_is_skipped(traces, promotions, monkeypatch):
@@ -242,16 +247,16 @@ def test_an_export_reuses_the_tables_of_the_last_one():
     from torch.onnx._internal.exporter._registration import ONNXRegistry
 
     real = ONNXRegistry.from_torchlib
-    with torch_export.tables_built_once():
+    with reused_tables.tables_built_once():
         first, second = ONNXRegistry.from_torchlib(18), ONNXRegistry.from_torchlib(18)
     assert ONNXRegistry.from_torchlib == real
     op = next(iter(first.functions))
     assert first.functions == second.functions == real(18).functions
     first.functions[op].append("a translation of its own")
     first.functions["another"] = []
-    with torch_export.tables_built_once():
+    with reused_tables.tables_built_once():
         assert ONNXRegistry.from_torchlib(18).functions == second.functions != first.functions
-    with torch_export.tables_built_once("2.0.1"):
+    with reused_tables.tables_built_once("2.0.1"):
         assert ONNXRegistry.from_torchlib == real
 
 
