@@ -1,4 +1,4 @@
-"""What torch.onnx.export makes anew in every call, and need not: tables, and what nodes give.
+"""Tables that torch.onnx.export makes anew in every call and need not, and nodes that it runs for nothing.
 
 It builds its registry of operators and its table of decompositions, for 0.30 s and 0.06 s of processor time, and for
 every node of ONNX the signature of its op. Where a program promotes types, it interprets all of the program to insert

@@ -159,9 +159,8 @@ class EveryOp(torch.nn.Module):
         x = x + functional.conv2d(x.transpose(1, 2).unsqueeze(2), self.square_kernel, padding=1).squeeze(2).transpose(
             1, 2
         )
-        first, second = torch.maximum(x.transpose(1, 2).contiguous().transpose(1, 2), x.reciprocal()).split_with_sizes(
-            [4, 4], -1
-        )
+        moved = x.transpose(1, 2).contiguous().transpose(1, 2)
+        first, second = torch.maximum(moved, x.reciprocal()).split_with_sizes([4, 4], -1)
         thirds = x[:, :, :6].split(2, -1)
         first = first + torch.cat((thirds[2] % 0.5, thirds[0] % first[..., :2]), -1) + torch.tensor([0.5, 1, 2, 3])
         first = first + (ids // 2 + ids % 3).unsqueeze(-1) + torch.zeros(batch, 3 * total // 2, 1).sum([1], True)
