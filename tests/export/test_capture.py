@@ -229,9 +229,8 @@ def test_the_shim_was_checked_with_the_installed_torch():
     assert torch.__version__.rpartition(".")[0] in checked_torch.CHECKED
 
 
-def test_on_another_torch_nothing_is_skipped(traces, promotions, monkeypatch):
-    config = open_source("tiny-llama").config
-    model_spec = model_spec_of(config)
+def test_on_another_torch_nothing_is_skipped(make_llama, traces, promotions, monkeypatch):
+    model_spec = model_spec_of(open_source(make_llama(num_hidden_layers=1)).config)
     arguments = model_spec.graphs[-1], model_spec, torch.float32
     expected = capture_module._trace(*arguments)
     assert (traces, promotions) == ([], [])
@@ -374,8 +373,8 @@ def test_a_method_that_torch_no_longer_has_is_not_overridden():
         torch_export._override(object(), "run_decompositions", None)
 
 
-def test_our_model_is_traced_once_and_graphs_share_nothing(monkeypatch):
-    config = open_source("tiny-llama").config
+def test_our_model_is_traced_once_and_graphs_share_nothing(make_llama, monkeypatch):
+    config = open_source(make_llama(num_hidden_layers=1)).config
     model_spec, spec, traced = model_spec_of(config), model_spec_of(config).graphs[-1], []
     real = torch.export.export
     monkeypatch.setattr(torch.export, "export", lambda *args, **named: traced.append(args) or real(*args, **named))
