@@ -58,6 +58,9 @@ ELEMENTWISE = ARITHMETIC - {aten.rsub.Scalar} | {
 }  # fmt: skip
 """Ops that promote types: their inputs may have different types, or another type than the output."""
 
+REDUCTIONS = {aten.amax.default, aten.cumsum.default, aten.mean.dim, aten.sum.dim_IntList}
+"""Ops that may compute in another type than that of their inputs."""
+
 NOT_COMPOSITE = ELEMENTWISE | {
     operator.floordiv, operator.getitem, operator.mul, operator.sub, *OPS.values(),
     aten._assert_tensor_metadata.default, aten.alias.default, aten.amax.default, aten.arange.default,
@@ -261,6 +264,8 @@ def _override(instance: object, method: str, replacement: Any) -> None:
 
 def _promotes(node: torch.fx.Node) -> bool:
     """Whether an op computes in another type than that of its inputs; Python's numbers count as float32 and int64."""
+    if node.target in REDUCTIONS and node.meta["val"].dtype in (torch.float16, torch.bfloat16):
+        return True  # torch sums them in float32
     if node.target not in ELEMENTWISE | ARITHMETIC:
         return False
     types = {each.meta["val"].dtype for each in node.all_input_nodes if isinstance(each.meta["val"], Tensor)}

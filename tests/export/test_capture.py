@@ -201,6 +201,21 @@ def test_composite_ops_become_what_torch_decomposes_them_into(monkeypatch, trace
     assert len(traces) == 1
 
 
+def test_sums_in_half_precision_are_those_of_torch(monkeypatch, traces):
+    class Pooled(torch.nn.Module):
+        def forward(self, ids):
+            x = ids.unsqueeze(-1).to(torch.float16) * 0.5
+            return x.sum(1).to(torch.promote_types(x.dtype, torch.float32)), x.mean(1), x.cumsum(1).amax([1], True)
+
+    inputs = (TensorSpec("ids", ("batch_size", "sequence_length"), True),)
+    graph_spec = SimpleNamespace(inputs=inputs, outputs=("sum", "mean", "last"), module=lambda model: model)
+    model_spec = SimpleNamespace(build=lambda dtype: Pooled())
+    ours = described(capture_module._trace(graph_spec, model_spec, torch.float16).graph)
+    assert traces == []
+    monkeypatch.setattr(capture_module, "skip_needless_stages", lambda program: program)
+    assert ours == described(capture_module._trace(graph_spec, model_spec, torch.float16).graph)
+
+
 def test_a_number_minus_a_tensor_is_a_difference(monkeypatch, traces):
     class Differences(torch.nn.Module):
         def forward(self, ids):
