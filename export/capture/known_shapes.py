@@ -97,7 +97,9 @@ def _layer_norm(decompose: Decompose, values: Tensor, shape: Sequence[int], *par
     return decompose(values, shape, *parameters)
 
 
-COMPOSITES = {aten.linear.default: _linear, aten.matmul.default: _matmul, aten.layer_norm.default: _layer_norm}
+COMPOSITES: dict[Any, Callable[..., Tensor]] = {
+    aten.linear.default: _linear, aten.matmul.default: _matmul, aten.layer_norm.default: _layer_norm,
+}  # fmt: skip
 """Ops that torch decomposes before it asks for their shapes, and what takes the place of that."""
 
 
