@@ -1,4 +1,4 @@
-"""A shim around torch.export and torch.onnx.export: build tables once, and skip what would change nothing.
+"""A shim around torch.export and torch.onnx.export, which skips what would change nothing.
 
 torch.export does for every node what nothing here needs, and `traced_leanly` leaves it out, for two fifths of the time:
 
@@ -7,16 +7,14 @@ torch.export does for every node what nothing here needs, and `traced_leanly` le
 - it notes in which memory formats what the node gives is contiguous, for which it compares products of symbolic sizes;
 - it remembers the shapes that an op gave, for which it compares and hashes symbolic sizes: that takes longer than to
   find them again;
-- it finds the shapes of products and norms by decomposing them, and they are known (`product_shapes.py`).
-
-torch.onnx.export builds its registry of operators and its table of decompositions anew in every call, for 0.30 s and
-0.06 s of processor time. `tables_built_once` keeps them for the process.
+- it finds the shapes of products, norms and elementwise ops by decomposing them, and they are known
+  (`known_shapes.py`).
 
 Between `torch.export.export` and the translation to ONNX, torch.onnx.export traces the program again to decompose
 composite ops, and interprets it to find implicit type promotions. Both take longer than everything else that it does.
-Most of our programs promote no type, and their few composite ops are decomposed here, node by node, as torch would.
-torch has no option for this, so the shim overrides one method of the program and one of its graph module, on these
-instances alone.
+Most of our programs promote no type (`reused_tables.py` is about the others), and their few composite ops are
+decomposed here, node by node, as torch would. torch has no option for this, so the shim overrides one method of the
+program and one of its graph module, on these instances alone.
 
 Checked with the torch versions in `CHECKED`, on which the skipped stages are `ExportedProgram.run_decompositions` and
 loops over `GraphModule.modules()` (torch/onnx/_internal/exporter/_fx_passes.py). On any other version nothing is
@@ -24,11 +22,9 @@ skipped: the export is slower and gives the same graph. tests/export/test_captur
 version that is not listed; add the version once these tests pass with it.
 """
 
-import copy
 import functools
 import itertools
 import operator
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -39,50 +35,53 @@ import torch.fx.config
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from edgeformer.export.capture.product_shapes import products_by_shape
+from edgeformer.export.capture.checked_torch import LOCK, is_checked
+from edgeformer.export.capture.known_shapes import shapes_by_rule
+from edgeformer.export.capture.reused_tables import PROMOTING
 from edgeformer.export.graph.canonical import OPS
-
-CHECKED = ("2.13",)
-"""Versions of torch (major.minor) that the shim was tested with."""
 
 aten = torch.ops.aten
 
-ELEMENTWISE = {
-    aten.abs.default, aten.add.Tensor, aten.bitwise_not.default, aten.bitwise_or.Tensor, aten.cat.default,
-    aten.clamp.default, aten.div.Tensor, aten.eq.Scalar, aten.eq.Tensor, aten.exp.default, aten.gelu.default,
-    aten.ge.Scalar, aten.gt.Scalar, aten.log.default, aten.lt.Scalar, aten.minimum.default, aten.mul.Tensor,
-    aten.ne.Scalar, aten.neg.default, aten.pow.Tensor_Scalar, aten.relu.default, aten.rsqrt.default,
-    aten.sigmoid.default, aten.silu.default, aten.softplus.default, aten.sqrt.default, aten.sub.Tensor,
-    aten.sum.dim_IntList, aten.tanh.default, aten.where.self,
+ARITHMETIC = {
+    aten.add.Tensor, aten.div.Tensor, aten.floor_divide.default, aten.mul.Tensor, aten.remainder.Scalar,
+    aten.remainder.Tensor, aten.rsub.Scalar, aten.sub.Tensor,
+}  # fmt: skip
+"""Ops whose numbers torch makes tensors of."""
+
+ELEMENTWISE = ARITHMETIC - {aten.rsub.Scalar} | {
+    aten.abs.default, aten.bitwise_not.default, aten.bitwise_or.Tensor, aten.cat.default, aten.clamp.default,
+    aten.eq.Scalar, aten.eq.Tensor, aten.exp.default, aten.gelu.default, aten.ge.Scalar, aten.gt.Scalar,
+    aten.log.default, aten.lt.Scalar, aten.maximum.default, aten.minimum.default, aten.ne.Scalar, aten.neg.default,
+    aten.pow.Tensor_Scalar, aten.reciprocal.default, aten.relu.default, aten.rsqrt.default, aten.sigmoid.default,
+    aten.silu.default, aten.softplus.default, aten.sqrt.default, aten.sum.dim_IntList, aten.tanh.default,
+    aten.where.self,
 }  # fmt: skip
 """Ops that promote types: their inputs may have different types, or another type than the output."""
 
-ARITHMETIC = {aten.add.Tensor, aten.div.Tensor, aten.mul.Tensor, aten.rsub.Scalar, aten.sub.Tensor}
-"""Ops whose numbers torch makes tensors of."""
+REDUCTIONS = {aten.amax.default, aten.cumsum.default, aten.mean.dim, aten.sum.dim_IntList}
+"""Ops that may compute in another type than that of their inputs."""
 
 NOT_COMPOSITE = ELEMENTWISE | {
-    operator.getitem, operator.mul, operator.sub, *OPS.values(), aten._assert_tensor_metadata.default,
-    aten.alias.default, aten.amax.default, aten.arange.default, aten.conv1d.default, aten.conv2d.default,
-    aten.cumsum.default, aten.einsum.default, aten.embedding.default, aten.expand.default, aten.gather.default,
-    aten.index.Tensor, aten.index_select.default, aten.layer_norm.default, aten.linalg_vector_norm.default,
-    aten.linear.default, aten.masked_fill.Scalar, aten.matmul.default, aten.mean.dim, aten.ones.default,
-    aten.ones_like.default, aten.pad.default, aten.permute.default, aten.select.int, aten.slice.Tensor,
-    aten.split_with_sizes.default, aten.squeeze.dim, aten.stack.default, aten.sym_size.int, aten.t.default,
-    aten.topk.default, aten.transpose.int, aten.unsqueeze.default, aten.view.default, aten.zeros.default,
+    operator.floordiv, operator.getitem, operator.mul, operator.sub, *OPS.values(),
+    aten._assert_tensor_metadata.default, aten.alias.default, aten.amax.default, aten.arange.default,
+    aten.conv1d.default, aten.conv2d.default, aten.cumsum.default, aten.einsum.default, aten.embedding.default,
+    aten.expand.default, aten.gather.default, aten.index.Tensor, aten.index_select.default, aten.layer_norm.default,
+    aten.lift_fresh_copy.default, aten.linalg_vector_norm.default, aten.linear.default, aten.masked_fill.Scalar,
+    aten.matmul.default, aten.mean.dim, aten.ones.default, aten.ones_like.default, aten.pad.default,
+    aten.permute.default, aten.select.int, aten.slice.Tensor, aten.split.Tensor, aten.split_with_sizes.default,
+    aten.squeeze.dim, aten.stack.default, aten.sym_size.int, aten.t.default, aten.topk.default, aten.transpose.int,
+    aten.unbind.int, aten.unsqueeze.default, aten.view.default, aten.zeros.default,
 }  # fmt: skip
 """Ops that torch.onnx.export does not decompose."""
 
 SIZE = aten.sym_size.int
 """The op that reads a size; a program begins with these."""
 
-_LOCK = threading.Lock()
-"""Held while functions of torch are replaced."""
-
 
 @contextmanager
 def traced_leanly(version: str = torch.__version__) -> Iterator[None]:
     """Let torch.export note, remember and decompose no more than the shapes of nodes take. version: of torch."""
-    if not _is_checked(version):
+    if not is_checked(version):
         yield
         return
     from torch.fx._lazy_graph_module import _use_lazy_graph_module
@@ -91,76 +90,14 @@ def traced_leanly(version: str = torch.__version__) -> Iterator[None]:
 
     metadata = functools.partial(_extract_tensor_metadata, include_contiguity=False)
     with (
-        _LOCK,
+        LOCK,
         patch.object(torch.fx.config, "do_not_emit_stack_traces", True),
         patch.object(proxy_tensor, "_extract_tensor_metadata", metadata),
         torch._dynamo.config.patch(fake_tensor_cache_enabled=False),
         _use_lazy_graph_module(True),
-        products_by_shape(),
+        shapes_by_rule(),
     ):
         yield
-
-
-@contextmanager
-def tables_built_once(version: str = torch.__version__) -> Iterator[None]:
-    """Let torch.onnx.export reuse the registry and the table of decompositions of the process's last export.
-
-    Both depend on nothing but the operators that are registered with torch, so they are built again where their number
-    has changed. Each export gets copies, since it adds its own translations to the registry. version: of torch.
-    """
-    if not _is_checked(version):
-        yield
-        return
-    from torch.onnx._internal.exporter import _decomp
-    from torch.onnx._internal.exporter._registration import ONNXRegistry
-
-    _builders()  # before they are replaced
-    with (
-        _LOCK,
-        patch.object(torch.fx.config, "do_not_emit_stack_traces", True),
-        patch.object(ONNXRegistry, "from_torchlib", staticmethod(_registry)),
-        patch.object(_decomp, "create_onnx_friendly_decomposition_table", _decompositions),
-    ):
-        yield
-
-
-@functools.cache
-def _builders() -> tuple[Any, Any]:
-    """Return torch's own functions, which build the registry and the table."""
-    from torch.onnx._internal.exporter import _decomp
-    from torch.onnx._internal.exporter._registration import ONNXRegistry
-
-    return ONNXRegistry.from_torchlib, _decomp.create_onnx_friendly_decomposition_table
-
-
-def _registry(opset_version: int) -> Any:
-    registry = copy.copy(_built_registry(opset_version, _num_operators()))
-    registry.functions = {op: list(found) for op, found in registry.functions.items()}
-    return registry
-
-
-def _decompositions(translated: set[Any]) -> dict[Any, Any]:
-    return dict(_built_decompositions(frozenset(translated), _num_operators()))
-
-
-@functools.lru_cache(maxsize=1)
-def _built_registry(opset_version: int, num_operators: int) -> Any:
-    build, _ = _builders()
-    return build(opset_version)
-
-
-@functools.lru_cache(maxsize=1)
-def _built_decompositions(translated: frozenset[Any], num_operators: int) -> dict[Any, Any]:
-    _, build = _builders()
-    return build(set(translated))
-
-
-def _num_operators() -> int:
-    return len(torch._C._dispatch_get_all_op_names())
-
-
-def _is_checked(version: str) -> bool:
-    return ".".join(version.split(".")[:2]) in CHECKED
 
 
 def skip_needless_stages(program: ExportedProgram, version: str = torch.__version__) -> ExportedProgram:
@@ -169,19 +106,23 @@ def skip_needless_stages(program: ExportedProgram, version: str = torch.__versio
 
     version: of torch.
     """
+    for node in program.graph.find_nodes(op="call_function", target=aten.promote_types.default):
+        if not node.users:  # the type that it found is an argument of other nodes
+            program.graph.erase_node(node)
     nodes = [node for node in program.graph.nodes if node.op not in ("placeholder", "output")]
     sizes = _Sizes(program.graph)
-    if not _is_checked(version) or not all(node.target in NOT_COMPOSITE or _is_known(node, sizes) for node in nodes):
+    if not is_checked(version) or not all(node.target in NOT_COMPOSITE or _is_known(node, sizes) for node in nodes):
         return program
-    promotes = any(map(_promotes, nodes))
-    if promotes and not all(map(_is_interpreted, nodes)):
+    promoting = [node for node in nodes if _promotes(node)]
+    if not all(map(_is_interpreted, promoting)):
         return program
     for node in nodes:
         sizes.take(node)
         if node.target in DECOMPOSED:
             DECOMPOSED[node.target](node, sizes)
     _override(program, "run_decompositions", lambda decompositions=None: program)
-    if not promotes:
+    program.graph_module.meta[PROMOTING] = promoting
+    if not promoting:
         for node in nodes:
             if node.target is aten._assert_tensor_metadata.default:
                 program.graph.erase_node(node)
@@ -232,6 +173,11 @@ def _cast(node: Any, sizes: _Sizes) -> None:
     node.kwargs = {} if same else {"dtype": dtype}
 
 
+def _alias(node: Any, sizes: _Sizes) -> None:
+    """Make the same values, whatever their strides: ONNX knows none."""
+    node.target, node.kwargs = aten.alias.default, {}
+
+
 def _square(node: Any, sizes: _Sizes) -> None:
     node.target, node.args = aten.pow.Tensor_Scalar, (*node.args, 2)
 
@@ -271,6 +217,8 @@ def _unflatten(node: Any, sizes: _Sizes) -> None:
 
 
 DECOMPOSED = {
+    aten.contiguous.default: _alias,
+    aten.detach_.default: _alias,
     aten.to.dtype: _cast,
     aten.square.default: _square,
     aten.__or__.Tensor: _or,
@@ -316,6 +264,8 @@ def _override(instance: object, method: str, replacement: Any) -> None:
 
 def _promotes(node: torch.fx.Node) -> bool:
     """Whether an op computes in another type than that of its inputs; Python's numbers count as float32 and int64."""
+    if node.target in REDUCTIONS and node.meta["val"].dtype in (torch.float16, torch.bfloat16):
+        return True  # torch sums them in float32
     if node.target not in ELEMENTWISE | ARITHMETIC:
         return False
     types = {each.meta["val"].dtype for each in node.all_input_nodes if isinstance(each.meta["val"], Tensor)}

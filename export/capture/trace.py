@@ -24,7 +24,8 @@ from torch.export import Dim
 from edgeformer.checkpoints.expert_weights import FirstOf
 from edgeformer.contract.tensors import TensorSpec
 from edgeformer.errors import ExportError
-from edgeformer.export.capture.torch_export import skip_needless_stages, tables_built_once, traced_leanly
+from edgeformer.export.capture.reused_tables import tables_built_once
+from edgeformer.export.capture.torch_export import skip_needless_stages, traced_leanly
 from edgeformer.export.graph.canonical import translation_table
 from edgeformer.export.graph.provenance import record_capture
 from edgeformer.export.graph.tensors import StreamedTensor, TensorSource
@@ -108,7 +109,7 @@ def _export(
     names = dict.fromkeys(dim for tensor in inputs for dim in _symbolic(tensor).values())
     dims = {name: Dim(name, min=PATCHES) if name == "num_patches" else Dim(name) for name in names}
     arguments = tuple(
-        torch.ones(
+        torch.empty(
             [SIZES[dim] if isinstance(dim, str) else dim for dim in tensor.dims],
             dtype=_dtype_of(tensor, dtype),
         )

@@ -1,8 +1,6 @@
 """A model_type without a family goes through the backend `transformers` by itself; a refused config does not."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 from click.testing import CliRunner
@@ -53,25 +51,6 @@ def test_a_backend_that_was_asked_for_needs_no_reason(llama_folder, tmp_path):
 def test_a_model_with_a_family_has_no_backend(llama_folder, tmp_path):
     done = export(llama_folder, tmp_path / "bundle", "--no-verify", "--json")
     assert json.loads(done.stdout)["backend"] is None
-
-
-def test_without_transformers_the_error_says_what_to_install(llama_folder, tmp_path):
-    script = """
-import sys
-sys.modules["transformers"] = None
-import edgeformer.export
-import edgeformer.families
-edgeformer.families.family_names = lambda: ["gpt2"]
-try:
-    edgeformer.export.export_model(sys.argv[1], sys.argv[2])
-except edgeformer.errors.MissingDependencyError as error:
-    print(error)
-"""
-    command = [sys.executable, "-c", script, str(llama_folder), str(tmp_path / "bundle")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "edgeformer has no family of model_type 'llama'" in done.stdout
-    assert "pip install 'edgeformer[transformers]'" in done.stdout
-    assert not (tmp_path / "bundle").exists()
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from edgeformer.cli import start
 from edgeformer.errors import BundleError, ExportError
 from edgeformer.export import export_model, verify
 from edgeformer.export.bundle import writer as bundle_module
@@ -34,28 +34,35 @@ def entries(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+def started(function, *arguments):
+    """Start a child that calls a function.
+
+    It forks from a server that has imported everything, so that the time to kill in is the export's own.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(IMPORTED_BY_AN_EXPORT)
+    process = context.Process(target=function, args=arguments)
+    process.start()
+    return process
+
+
 def test_a_killed_export_leaves_no_bundle(llama_folder, tmp_path):
     """The export is killed with SIGKILL at random moments, from its first second to past its end."""
     destination = tmp_path / "bundle"
-    # Children fork from a server that has imported everything, so that the time to kill in is the export's own.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(IMPORTED_BY_AN_EXPORT)
 
-    def start():
-        process = context.Process(target=export_quietly, args=(llama_folder, destination))
-        process.start()
-        return process
+    def export():
+        return started(export_quietly, llama_folder, destination)
 
-    start().join()  # warms the server
+    export().join()  # warms the server
     began = time.monotonic()
-    start().join()
+    export().join()
     duration = time.monotonic() - began
     shutil.rmtree(destination)
 
     moments = random.Random(0)
     rubbish = 0
     for number in range(KILLS):
-        process = start()
+        process = export()
         if number % 2:  # while it is writing, however busy the machine is
             while process.is_alive() and not any(name.endswith(".partial") for name in entries(tmp_path)):
                 time.sleep(0.005)
@@ -70,7 +77,7 @@ def test_a_killed_export_leaves_no_bundle(llama_folder, tmp_path):
             with pytest.raises(BundleError, match="there is no folder"):
                 load(destination)
     assert rubbish > 0, "no kill came while the export was writing; the test shows nothing"
-    process = start()
+    process = export()
     process.join()
     assert process.exitcode == 0
     assert entries(tmp_path) == ["bundle"]
@@ -102,16 +109,24 @@ def test_an_export_terminated_at_its_start_cleans_up(tmp_path, monkeypatch):
 
 
 def test_a_terminated_export_cleans_up_after_itself(llama_folder, tmp_path):
-    line = [sys.executable, "-m", "edgeformer", "export", "--model", str(llama_folder), "-o", str(tmp_path / "bundle")]
-    process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = started(run_command, "export", "--model", str(llama_folder), "-o", str(tmp_path / "bundle"))
     deadline = time.monotonic() + 60
     while not entries(tmp_path):
-        assert process.poll() is None, "the export ended before it could be interrupted"
+        assert process.is_alive(), "the export ended before it could be interrupted"
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait() == 128 + signal.SIGTERM
+    process.terminate()
+    process.join()
+    assert process.exitcode == 128 + signal.SIGTERM
     assert entries(tmp_path) == []
+
+
+def run_command(*arguments):
+    """Run the command line in this process, as its script does, and show nothing."""
+    for stream in (1, 2):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    sys.argv = ["edgeformer", *arguments]
+    start.main()
 
 
 def test_an_export_that_still_runs_is_left_alone(tmp_path):

@@ -1,9 +1,11 @@
 """Stages that capture skips in torch.onnx.export, and in itself: graphs are the same as with all of them."""
 
 import functools
+from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import onnx_ir as ir
 import pytest
@@ -17,9 +19,8 @@ from torch.onnx._internal.fx.passes.type_promotion import InsertTypePromotion
 from edgeformer.checkpoints.source import open_source
 from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.contract.tensors import TensorSpec
-from edgeformer.export.capture import torch_export
+from edgeformer.export.capture import checked_torch, known_shapes, reused_tables, torch_export
 from edgeformer.export.capture import trace as capture_module
-from edgeformer.export.capture.product_shapes import COMPOSITE, LAYER_NORM, LINEAR, MATMUL
 from edgeformer.export.graph.canonical import OPS
 from edgeformer.export.graph.tensors import StreamedTensor
 from edgeformer.models.model_spec import model_spec_of
@@ -158,7 +159,11 @@ class EveryOp(torch.nn.Module):
         x = x + functional.conv2d(x.transpose(1, 2).unsqueeze(2), self.square_kernel, padding=1).squeeze(2).transpose(
             1, 2
         )
-        first, second = x.split_with_sizes([4, 4], -1)
+        moved = x.transpose(1, 2).contiguous().transpose(1, 2)
+        first, second = torch.maximum(moved, x.reciprocal()).split_with_sizes([4, 4], -1)
+        thirds = x[:, :, :6].split(2, -1)
+        first = first + torch.cat((thirds[2] % 0.5, thirds[0] % first[..., :2]), -1) + torch.tensor([0.5, 1, 2, 3])
+        first = first + (ids // 2 + ids % 3).unsqueeze(-1) + torch.zeros(batch, 3 * total // 2, 1).sum([1], True)
         values, _ = torch.cat((second, first), -1).topk(8, -1)
         x = values.masked_fill(mask.sum([1], True).unsqueeze(-1) == 0, 0.0) + x.select(1, 0).unsqueeze(1)
         x = (
@@ -168,7 +173,8 @@ class EveryOp(torch.nn.Module):
         )
         x = x + mask.cumsum(1).amax([1], True).unsqueeze(-1).to(x.dtype)
         x = torch.where((x >= 0.5) | (ids != 3).unsqueeze(-1), x, torch.ones_like(x))
-        return x, x.to(torch.float32)
+        first, second = torch.stack((x, x.to(torch.promote_types(x.dtype, torch.float32))), -1).unbind(-1)
+        return first + second, x.to(torch.float32)
 
 
 def test_composite_ops_become_what_torch_decomposes_them_into(monkeypatch, traces):
@@ -193,6 +199,21 @@ def test_composite_ops_become_what_torch_decomposes_them_into(monkeypatch, trace
     monkeypatch.setattr(capture_module, "traced_leanly", nullcontext)
     assert described(plain.graph) == described(capture_module._trace(graph_spec, model_spec, torch.float32).graph)
     assert len(traces) == 1
+
+
+def test_sums_in_half_precision_are_those_of_torch(monkeypatch, traces):
+    class Pooled(torch.nn.Module):
+        def forward(self, ids):
+            x = ids.unsqueeze(-1).to(torch.float16) * 0.5
+            return x.sum(1).to(torch.promote_types(x.dtype, torch.float32)), x.mean(1), x.cumsum(1).amax([1], True)
+
+    inputs = (TensorSpec("ids", ("batch_size", "sequence_length"), True),)
+    graph_spec = SimpleNamespace(inputs=inputs, outputs=("sum", "mean", "last"), module=lambda model: model)
+    model_spec = SimpleNamespace(build=lambda dtype: Pooled())
+    ours = described(capture_module._trace(graph_spec, model_spec, torch.float16).graph)
+    assert traces == []
+    monkeypatch.setattr(capture_module, "skip_needless_stages", lambda program: program)
+    assert ours == described(capture_module._trace(graph_spec, model_spec, torch.float16).graph)
 
 
 def test_a_number_minus_a_tensor_is_a_difference(monkeypatch, traces):
@@ -220,12 +241,11 @@ def test_a_number_minus_a_tensor_is_a_difference(monkeypatch, traces):
 
 def test_the_shim_was_checked_with_the_installed_torch():
     """A new torch: run this file with its version in CHECKED, and keep the version there if all tests pass."""
-    assert torch.__version__.rpartition(".")[0] in torch_export.CHECKED
+    assert torch.__version__.rpartition(".")[0] in checked_torch.CHECKED
 
 
-def test_on_another_torch_nothing_is_skipped(traces, promotions, monkeypatch):
-    config = open_source("tiny-llama").config
-    model_spec = model_spec_of(config)
+def test_on_another_torch_nothing_is_skipped(make_llama, traces, promotions, monkeypatch):
+    model_spec = model_spec_of(open_source(make_llama(num_hidden_layers=1)).config)
     arguments = model_spec.graphs[-1], model_spec, torch.float32
     expected = capture_module._trace(*arguments)
     assert (traces, promotions) == ([], [])
@@ -240,16 +260,16 @@ def test_an_export_reuses_the_tables_of_the_last_one():
     from torch.onnx._internal.exporter._registration import ONNXRegistry
 
     real = ONNXRegistry.from_torchlib
-    with torch_export.tables_built_once():
+    with reused_tables.tables_built_once():
         first, second = ONNXRegistry.from_torchlib(18), ONNXRegistry.from_torchlib(18)
     assert ONNXRegistry.from_torchlib == real
     op = next(iter(first.functions))
     assert first.functions == second.functions == real(18).functions
     first.functions[op].append("a translation of its own")
     first.functions["another"] = []
-    with torch_export.tables_built_once():
+    with reused_tables.tables_built_once():
         assert ONNXRegistry.from_torchlib(18).functions == second.functions != first.functions
-    with torch_export.tables_built_once("2.0.1"):
+    with reused_tables.tables_built_once("2.0.1"):
         assert ONNXRegistry.from_torchlib == real
 
 
@@ -288,27 +308,65 @@ class Products(torch.nn.Module):
         )
 
 
-def test_shapes_of_products_are_those_that_torch_finds():
-    axes = ({0: torch.export.Dim("batch"), 1: torch.export.Dim("length")},)
-    answered = []
+class Elementwise(torch.nn.Module):
+    """Elementwise ops over tensors of every arrangement, of which some are left to torch."""
+
+    def forward(self, x, ids):
+        half, part, mask, third = x.half(), x[:, :1], ids > 2, x.unsqueeze(2)
+        clamped = x.clamp(-1.0, 1.0), x.clamp(min=0.5), x.mT.clamp(max=1), ids.clamp(0), x.sum().clamp(0)
+        sums = x + part, x - x[:1], third * x.unsqueeze(1), x.mT * part.mT, x / ids.unsqueeze(-1), ids.sum() + x
+        numbers = ids / 2, ids * 2, ids - 3.5, half * 2.5, x.sum() * half, half * x
+        chosen = torch.where(mask.unsqueeze(-1), x, 0.0), torch.where(mask, ids, ids.double())
+        masks = mask | (ids == 0), mask.unsqueeze(1) | (ids < 9).unsqueeze(2), ~mask, ids | 1, ids != 3, ids >= 2
+        filled = ids.masked_fill(mask, 7), x.masked_fill(mask.unsqueeze(-1), 0.0), torch.minimum(ids, ids[:, :1])
+        of_integers = ids.sqrt(), ids.exp(), ids.tanh(), ids.sigmoid(), -ids, ids.abs(), ids == ids[:1], ids.rsqrt()
+        strided = x.permute(2, 0, 1).relu(), functional.silu(x[..., ::2]), -x.expand(2, -1, -1, -1), x[:, :0].log()
+        return clamped, sums, numbers, chosen, masks, filled, of_integers, strided, functional.gelu(x)
+
+
+X, IDS = torch.rand(3, 5, 4), torch.ones(3, 5, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(("module", "inputs"), [(Products, (X,)), (Elementwise, (X, IDS))])
+def test_shapes_by_rule_are_those_that_torch_finds(module, inputs):
+    axes = tuple({0: torch.export.Dim("batch"), 1: torch.export.Dim("length")} for _ in inputs)
+    asked = Counter()
+
+    def seen(op, *args, answer=known_shapes._elementwise, **named):
+        asked[op] += 1
+        return answer(op, *args, **named)
 
     def shapes(version):
-        real = MATMUL.py_kernels[COMPOSITE]
         with torch_export.traced_leanly(version), torch.no_grad():
-            kernels = {COMPOSITE in op.py_kernels for op in (LINEAR, LAYER_NORM)}
-            answered.append(MATMUL.py_kernels[COMPOSITE] is not real and kernels == {True})
-            program = torch.export.export(Products(), (torch.ones(3, 5, 4),), dynamic_shapes=axes, strict=False)
-        assert MATMUL.py_kernels[COMPOSITE] is real
-        assert COMPOSITE not in LINEAR.py_kernels and COMPOSITE not in LAYER_NORM.py_kernels
+            program = torch.export.export(module(), inputs, dynamic_shapes=axes, strict=False)
         found = [node.meta["val"] for node in program.graph.nodes if node.op == "call_function"]
-        return [(str(each.shape), each.dtype, each.stride()) for each in found if isinstance(each, torch.Tensor)]
+        return [(str(each.shape), each.dtype, str(each.stride())) for each in found if isinstance(each, torch.Tensor)]
 
-    assert str(shapes(torch.__version__)) == str(shapes("2.0.1"))
-    assert answered == [True, False]
-    with (
-        torch_export.traced_leanly(),
-        pytest.raises(RuntimeError, match="same reduction dim"),
-    ):
+    with patch.object(known_shapes, "_elementwise", seen):
+        ours = shapes(torch.__version__)
+        assert module is Products or asked.keys() == known_shapes.ELEMENTWISE.keys()
+        asked.clear()
+        assert ours == shapes("2.0.1")
+        assert not asked, "on another torch, all is left to it"
+    if module is Elementwise:
+        with patch.object(known_shapes, "_is_contiguous", lambda tensor: True):
+            assert shapes(torch.__version__) != ours, "strides are compared"
+
+
+def test_rules_for_products_are_used_and_taken_back():
+    kernels = {op: op.py_kernels.get(known_shapes.COMPOSITE) for op in known_shapes.COMPOSITES}
+    with torch_export.traced_leanly():
+        ours = {op: op.py_kernels[known_shapes.COMPOSITE].func for op in kernels}
+    assert ours == known_shapes.COMPOSITES
+    with torch_export.traced_leanly("2.0.1"):
+        assert kernels == {op: op.py_kernels.get(known_shapes.COMPOSITE) for op in kernels}
+    assert kernels == {op: op.py_kernels.get(known_shapes.COMPOSITE) for op in kernels}
+
+
+def test_wrong_shapes_are_left_to_torch():
+    axes = ({0: torch.export.Dim("batch"), 1: torch.export.Dim("length")},)
+    assert known_shapes._broadcast([(3, 5), (3, 4)]) is None
+    with torch_export.traced_leanly(), pytest.raises(RuntimeError, match="same reduction dim"):
         torch.export.export(Products(), (torch.ones(3, 5, 6),), dynamic_shapes=axes, strict=False)
     with torch_export.traced_leanly(), pytest.raises(RuntimeError, match="normalized_shape"):
         torch.export.export(torch.nn.LayerNorm(4), (torch.ones(3, 5),), strict=False)
@@ -330,8 +388,8 @@ def test_a_method_that_torch_no_longer_has_is_not_overridden():
         torch_export._override(object(), "run_decompositions", None)
 
 
-def test_our_model_is_traced_once_and_graphs_share_nothing(monkeypatch):
-    config = open_source("tiny-llama").config
+def test_our_model_is_traced_once_and_graphs_share_nothing(make_llama, monkeypatch):
+    config = open_source(make_llama(num_hidden_layers=1)).config
     model_spec, spec, traced = model_spec_of(config), model_spec_of(config).graphs[-1], []
     real = torch.export.export
     monkeypatch.setattr(torch.export, "export", lambda *args, **named: traced.append(args) or real(*args, **named))

@@ -5,7 +5,6 @@ import math
 import re
 import shutil
 import subprocess
-import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -301,13 +300,6 @@ def test_the_same_report_makes_the_same_bytes(tmp_path):
     write(tmp_path / "b", report())
     for name in ("report.html", "report.json"):
         assert (tmp_path / "a/parity" / name).read_bytes() == (tmp_path / "b/parity" / name).read_bytes(), name
-
-
-def test_an_export_draws_with_nothing_that_takes_long_to_import():
-    """matplotlib took a second to import, and another to draw what the page now says in a plot of its own."""
-    program = "import sys, edgeformer.export.pipeline; print('matplotlib' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
 
 
 def test_the_finding_is_the_check_that_is_worst():

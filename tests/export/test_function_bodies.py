@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from edgeformer import ops
 from edgeformer.contract.ops import DOMAIN
-from edgeformer.export.capture.torch_export import skip_needless_stages, tables_built_once
+from edgeformer.export.capture.reused_tables import tables_built_once
+from edgeformer.export.capture.torch_export import skip_needless_stages
 from edgeformer.export.graph.canonical import OPS, translation_table
 from edgeformer.export.graph.function_bodies import FUNCTION_BODIES, decompose_all
 

@@ -1,6 +1,6 @@
 """Random models over every block that a `ModelConfig` can say are exported and pass the gates of parity.
 
-A dozen decoders and a few encoders and encoder-decoders are tested here;
+Two dozen decoders and a few encoders and encoder-decoders are tested here;
 `python tools/verification/false_positive_rate.py --models 500 --kind all` tests any number, in both precisions.
 """
 
@@ -24,7 +24,7 @@ from edgeformer.export.parity.locate.locator import locate
 from edgeformer.manifest.accounting import account
 from edgeformer.models.model_spec import model_spec_of
 
-SEEDS = (0, 2, 4, 5, 8, 9, 11, 12, 14, 16, 18, 20)
+SEEDS = range(24)
 ENCODERS, PAIRS = (20, 313, 252, 223, 246, 332), (68, 86, 84, 126)
 """Seeds that have nearly every block between them."""
 
@@ -57,7 +57,7 @@ def test_no_node_of_a_right_graph_is_a_suspect(seed, tmp_path):
     assert locate(bundle.path, bundle.manifest, model_spec, weights).suspects == ()
 
 
-def test_the_dozen_has_every_block():
+def test_the_two_dozen_have_every_block():
     """What the seeds above draw is not left to chance: a block that none of them has is not tested here."""
     configs = [random_model(random.Random(seed)) for seed in SEEDS]
     attentions = [block.attention for config in configs for block in config.blocks]

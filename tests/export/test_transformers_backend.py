@@ -492,20 +492,35 @@ def test_a_preset_without_checkpoint_is_refused(tmp_path, monkeypatch):
         export_model("noise", tmp_path / "bundle", backend="transformers")
 
 
-def test_transformers_is_imported_only_for_its_own_modules():
+def test_an_export_imports_little_and_says_what_is_missing(llama_folder, tmp_path):
+    """A process for three things, since its imports take two seconds.
+
+    matplotlib took a second to import, and another to draw what the page of the certificate has in a plot of its own.
+    """
     script = """
 import sys
-import edgeformer.export
-assert "transformers" not in sys.modules
+import edgeformer.export.pipeline, edgeformer.families
+assert not {"transformers", "matplotlib"} & sys.modules.keys()
 sys.modules["transformers"] = None
-try:
-    edgeformer.export.export_model("tiny-llama", backend="transformers")
-except edgeformer.errors.MissingDependencyError as error:
-    print(error)
+
+def refused(model, **options):
+    try:
+        edgeformer.export.export_model(model, sys.argv[2], **options)
+    except edgeformer.errors.MissingDependencyError as error:
+        print(str(error).replace("\\n", " "))
+
+refused("tiny-llama", backend="transformers")
+edgeformer.families.family_names = lambda: ["gpt2"]
+refused(sys.argv[1])
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert "transformers is not installed" in done.stdout
-    assert "edgeformer[transformers]" in done.stdout
+    command = [sys.executable, "-c", script, str(llama_folder), str(tmp_path / "bundle")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    asked_for, by_itself = done.stdout.splitlines()
+    assert "transformers is not installed" in asked_for
+    assert "edgeformer[transformers]" in asked_for
+    assert "edgeformer has no family of model_type 'llama'" in by_itself
+    assert "pip install 'edgeformer[transformers]'" in by_itself
+    assert not (tmp_path / "bundle").exists()
 
 
 def test_layers_with_a_rotary_module_each_share_one_table():

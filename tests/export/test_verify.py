@@ -2,8 +2,8 @@
 old."""
 
 import json
+import runpy
 import shutil
-import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -62,9 +62,11 @@ def somebody_elses(make_llama, tmp_path_factory):
     preset = Path(sys.modules["edgeformer"].__file__).parent / "presets" / "tiny-llama"
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(preset / name, folder / name)
-    line = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", str(folder), "-o", str(output)]
-    line += ["-p", "fp32", "-e", "cpu", "-c", str(tmp_path_factory.mktemp("cache"))]
-    subprocess.run(line, check=True, capture_output=True)
+    line = ["builder", "-i", str(folder), "-o", str(output), "-p", "fp32", "-e", "cpu"]
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        patch.setattr(sys, "argv", [*line, "-c", str(tmp_path_factory.mktemp("cache"))])
+        runpy.run_module("onnxruntime_genai.models.builder", run_name="__main__")
     return folder, output
 
 
