@@ -16,6 +16,7 @@ TESTED = (
     "half",
     "panels",
     "per_token_linear",
+    "float_linear",
     "quantized_linear",
     "team",
     "windowed_attention",

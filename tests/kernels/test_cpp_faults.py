@@ -50,6 +50,47 @@ FAULTS = {
         "V::store_bytes(bytes + (2 + half) * V::kBytes, high[half]);",
         "V::store_bytes(bytes + (2 + half) * V::kBytes, low[half]);",
     ),
+    "columns of floats beyond the last": Fault(
+        "float_linear", "simd_floats.h", "left < kColumns ? last : y", "left < 1 ? last : y"
+    ),
+    "inputs of floats behind the first ones that start anew": Fault(
+        "float_linear", "simd_floats.h", "if (first == 0) {", "if (first >= 0) {"
+    ),
+    "columns of a panel of floats that keep what was there": Fault(
+        "float_linear", "float_weights.cc", "from + input * outputs + first, count", "from + input * outputs, count"
+    ),
+    "transposed weights that are not": Fault(
+        "float_linear", "float_weights.cc", "from[(first + column) * inputs + input]", "from[first + column]"
+    ),
+    "rows of floats that no thread takes": Fault(
+        "float_linear",
+        "float_linear.cc",
+        "std::min(rows, (part + 1) * tiles / parts * tile);",
+        "std::max(row, std::min(rows, (part + 1) * tiles / parts * tile) - 1);",
+    ),
+    "activations of the unit without their smallest part": Fault(
+        "float_linear",
+        "tile_products.h",
+        "int part = PartsProduct::kParts - 1;",
+        "int part = PartsProduct::kParts - 2;",
+        UNIT,
+    ),
+    "parts that are not what is left": Fault(
+        "float_linear",
+        "simd_floats.h",
+        "halves[half] = V::subtract(halves[half],",
+        "halves[half] = V::add(halves[half],",
+        UNIT,
+    ),
+    "sums of the unit that replace those before": Fault(
+        "float_linear", "simd_floats.h", "is_first_ ? sums : V::add(V::load(to_ + i), sums)", "sums", UNIT
+    ),
+    "rows of the unit at the place of others": Fault(
+        "float_linear", "simd_floats.h", "to_ = totals_ + at * kColumns;", "to_ = totals_;", UNIT
+    ),
+    "a gate of floats over the rows of others": Fault(
+        "float_linear", "float_linear.cc", "ups + row * columns, columns", "ups, columns"
+    ),
     "the scale of another token": Fault(
         "per_token_linear", "simd_per_token.h", "x.scales[row + each]", "x.scales[row]"
     ),
