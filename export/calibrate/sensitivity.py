@@ -24,7 +24,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -44,12 +44,14 @@ from edgeformer.export.reference.quantized_activations import fake_quantize_acti
 from edgeformer.export.reference.reference import Reference
 from edgeformer.manifest.quantization import WeightFormat
 
+INTEGERS: tuple[tuple[Literal[4, 8], bool], ...] = ((4, True), (4, False), (8, True))
+"""Bits, and whether there are no zero points, which gain nothing in 8 bits."""
 FORMATS = tuple(
     WeightFormat(bits=bits, block=block, symmetric=symmetric, rounding="gptq", scales="fp16")
-    for bits, symmetric in ((4, True), (4, False), (8, True))
+    for bits, symmetric in INTEGERS
     for block in (128, 64, 32)
 )
-"""Formats that a matrix may have, where their blocks divide its inputs. Zero points gain nothing in 8 bits."""
+"""Formats that a matrix may have, where their blocks divide its inputs."""
 CRUDE = WeightFormat(bits=4, block=128, rounding="gptq").without_calibration()
 """The rounding whose divergence is measured: coarse, so that float32 does not hide it."""
 SAMPLES, LENGTH = 2, 256

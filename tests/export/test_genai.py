@@ -70,7 +70,7 @@ LFM2 = {
     ]),
 )  # fmt: skip
 def test_genai_keeps_the_states_of_convolutions(make_model, tmp_path, options):
-    bundle = export_model(make_model("lfm2", 3, **LFM2), tmp_path / "bundle", verify=None, **options).path
+    bundle = export_model(make_model("lfm2", 4, **LFM2), tmp_path / "bundle", verify=None, **options).path
     prompts = np.random.default_rng(0).integers(3, 128, (2, 11)).tolist()
     expected = ours_greedy(bundle, prompts, STEPS)
     assert len(set(expected[0])) > 3

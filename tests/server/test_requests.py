@@ -128,8 +128,8 @@ def test_the_number_of_choices_is_as_good_as_a_best_of():
 
 
 REFUSED = {
-    "a part": ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "input_audio",
-        "input_audio": {}}]}]}, "messages.0.content.1.type", "is 'input_audio'; messages have parts that are texts"),
+    "a part": ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "video_url",
+        "video_url": {}}]}]}, "messages.0.content.1.type", "is 'video_url'; messages have parts that are texts"),
     "a picture without a URL": ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
         "messages.0.content.0", "a part of the type image_url has image_url"),
     "too many": ({"stop": ["a"] * 17}, "stop", "stop has 17 entries; 16 are allowed"),
@@ -150,7 +150,7 @@ REFUSED = {
     "a thought of a user": ({"messages": [{"role": "user", "content": [{"type": "thinking", "thinking": "r"}]}]},
         "messages.0.content.0.type", "is 'thinking'; messages have parts that are texts"),
     "behind a thought": ({"messages": [{"role": "assistant", "content": [{"type": "thinking", "thinking": "r"},
-        {"type": "input_audio"}]}]}, "messages.0.content.1.type", "is 'input_audio'"),
+        {"type": "video_url"}]}]}, "messages.0.content.1.type", "is 'video_url'"),
     "no mode": ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"tools": [TOOL]}}},
         "tool_choice.allowed_tools.mode", "required"),
     "a hidden class": ({"tool_choice": {"type": "function", "function": {}}}, "tool_choice.function.name", "required"),

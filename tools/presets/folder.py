@@ -18,7 +18,7 @@ from edgeformer.families import Family
 from edgeformer.families._bart import LOGITS_BIAS
 from presets.recipe import Question, Recipe
 
-SEEING = ("vision.", "projector.")
+SEEING = ("tower.", "projector.")
 """Beginnings of the names of parameters that are not those of a text model."""
 
 CARD = """\

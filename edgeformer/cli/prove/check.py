@@ -66,7 +66,8 @@ def _print(report: CheckReport, clients: Sequence[str]) -> None:
             click.echo(name)
             _print_findings(own)
     if report.functions:
-        click.echo(f"kernels or bodies of the graph's functions: {', '.join(report.functions)}")
+        click.echo("kernels or bodies of the graph's functions:")
+        _print_indented(", ".join(report.functions))
         for name in shown:
             _print_indented(f"{name}: {report.kernels[name]}")
     if report.audit is not None:

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
-from edgeformer.contract.ops import DOMAIN
+from edgeformer.contract.ops import DOMAIN, FLOAT_PRODUCTS, TRANSPOSED_PRODUCT, Function
 from edgeformer.export.capture.trace import OPSET
 from edgeformer.export.graph.canonical import OPS
 from edgeformer.export.graph.editing import streamed
@@ -32,6 +32,9 @@ from edgeformer.models.graph_specs import GraphSpec
 from edgeformer.runtime.sessions.session import CACHE_DTYPES
 
 Compute = Callable[[list[Array | None]], list[Array]]
+
+PRODUCTS = {each.key: each for functions in FLOAT_PRODUCTS.values() for each in functions}
+"""Functions of one product, by their key: the lowering makes nodes of them for products that no canonical node has."""
 
 
 @dataclass(frozen=True)
@@ -180,6 +183,9 @@ def _constant(value: ir.Value) -> Array:
 
 def _function(node: ir.Node) -> Compute:
     """Return the function of a node, which computes in float64 where the node has floats."""
+    product = PRODUCTS.get((node.domain, node.op_type))
+    if product is not None:
+        return lambda inputs: [_product(product, *_present(inputs))]
     if node.domain == DOMAIN:
         return lambda inputs: _torch_op(node, inputs)
     assert node.domain == "", f"{node.name}: {node.domain}::{node.op_type} has no canonical value"
@@ -207,6 +213,10 @@ def _function(node: ir.Node) -> Compute:
         return [_widened(np.asarray(result)) for result in results]
 
     return compute
+
+
+def _product(product: Function, x: Array, weight: Array) -> Array:
+    return np.matmul(x, weight.T if product.body is TRANSPOSED_PRODUCT else weight)
 
 
 def _widen_graph(graph: onnx.GraphProto) -> None:

@@ -11,7 +11,9 @@ With weights of bfloat16, Bf16MatMul and so on begin with a Cast of each. Where 
 when a session is opened, and weights in memory are float32; kernels read bfloat16.
 
 Attention and norms are called as in graphs with quantized products (kernel_functions.py), with one difference: kernels
-must not round the products of long prompts to bfloat16 (`keeps_float32`). It requires float32 activations and the CPU.
+must not round the products of long prompts to bfloat16 (`keeps_float32`). It requires float32 activations, the CPU,
+weights of bfloat16, and attention to a cache. A graph without one reads no weight for a single token, and float32
+weights are read and multiplied as fast by onnxruntime.
 """
 
 from collections.abc import Sequence
@@ -25,7 +27,8 @@ from edgeformer.export.graph.editing import dim, dtype_of, producer, remove_if_u
 from edgeformer.export.graph.outlining import add_function
 from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.lower.options import LoweringOptions
-from edgeformer.export.lower.ort.kernels.kernel_functions import GATE_COLUMNS, PRODUCTS, call_each, gate_of
+from edgeformer.export.lower.ort.kernels.kernel_functions import GATE_COLUMNS, PRODUCTS, call_each, fitting, gate_of
+from edgeformer.export.lower.ort.kernels.kernel_nodes import ATTENTION as CACHED
 from edgeformer.export.lower.ort.kernels.kernel_nodes import KERNELS, function_of
 
 BF16 = "Bf16"
@@ -47,7 +50,8 @@ def call_float_kernels(model: ir.Model, lowering: LoweringOptions) -> PassReport
     """Replace products of floats, and the attention and norms between them, by calls of their functions."""
     report = PassReport("float_kernels")
     calls_others = any((node.domain, node.op_type) in PRODUCTS or node.domain == DOMAIN for node in model.graph)
-    if not lowering.runs_on.own_kernels or calls_others:
+    wanted = lowering.runs_on.own_kernels and lowering.precision == "bf16"
+    if not wanted or calls_others or not fitting(model, CACHED):
         return report
     for node in [node for node in model.graph if node.op_type == "Mul"]:
         _call_gated(model, node, report)
