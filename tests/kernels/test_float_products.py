@@ -1,0 +1,77 @@
+"""Products with weights of bfloat16: the functions of graphs, their bodies, and their kernels."""
+
+import shutil
+
+import numpy as np
+import onnx
+import pytest
+
+from edgeformer.export import export_model
+from edgeformer.runtime import load
+
+TOKENS = [3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59]
+"""More than a tile of vectors has rows, so that a unit of matrix tiles multiplies them where there is one."""
+LIMIT = 1e-5
+"""Of the largest logit: float32 sums in another order err by less."""
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    return export_model("tiny-llama", tmp_path_factory.mktemp("b") / "bf16", precision="bf16", verify=None).path
+
+
+def graph_of(bundle):
+    return onnx.load(bundle / "onnx" / "model.onnx", load_external_data=False)
+
+
+def distance(logits, others):
+    return float(np.abs(logits - others).max() / np.abs(others).max())
+
+
+def forward(bundle, **options):
+    return load(bundle, "cpu", **options).forward(TOKENS)
+
+
+def test_every_product_is_a_call_that_reads_bfloat16(bundle):
+    graph = graph_of(bundle).graph
+    types = {each.name: each.data_type for each in graph.initializer}
+    calls = [node for node in graph.node if node.op_type.startswith("Bf16")]
+    assert {node.op_type for node in calls} == {"Bf16MatMul", "Bf16MatMulSwiGLU", "Bf16TransposedMatMul"}
+    assert all(types[name] == onnx.TensorProto.BFLOAT16 for node in calls for name in node.input[1:])
+    assert not [node for node in graph.node if node.op_type in ("MatMul", "FusedMatMul")]
+
+
+def test_their_attention_must_not_round(bundle):
+    """Graphs whose products round activations let it, and say nothing."""
+    attention = [node for node in graph_of(bundle).graph.node if node.op_type == "CachedAttention"]
+    said = [{each.name: each.i for each in node.attribute}.get("keeps_float32") for node in attention]
+    assert said == [1] * len(attention) and said
+
+
+def test_float32_bundles_call_none(tiny_llama_bundle):
+    assert not graph_of(tiny_llama_bundle).functions
+
+
+def test_kernels_compute_what_bodies_do(bundle, installed, library):
+    without = forward(bundle, kernels=False)
+    installed(library)
+    ours = load(bundle, "cpu")
+    assert ours.kernels.kernels["Bf16MatMul"] == 18 and not ours.kernels.bodies
+    assert 0 < distance(ours.forward(TOKENS), without) < LIMIT
+
+
+@pytest.mark.parametrize("number", ["one", "the last"])
+def test_a_weight_that_is_off_is_seen(bundle, installed, library, tmp_path, number):
+    """The control: one weight of a feed-forward, 1.5 (0x3FC0) instead of what it was."""
+    spoiled = shutil.copytree(bundle, tmp_path / "spoiled")
+    model = graph_of(spoiled)
+    weight = next(each for each in model.graph.initializer if each.name == "blocks.5.feed_forward.down.weight")
+    place = {each.key: each.value for each in weight.external_data}
+    size = int(np.prod(weight.dims))
+    file = spoiled / "onnx" / place["location"]
+    numbers = np.memmap(file, np.uint16, "r+", int(place.get("offset", 0)), (size,))
+    numbers[0 if number == "one" else -1] = 0x3FC0
+    numbers.flush()
+    without = forward(bundle, kernels=False)
+    installed(library)
+    assert distance(forward(spoiled), without) > 10 * LIMIT
