@@ -117,19 +117,23 @@ def section(tool: str, runs: Sequence[Run]) -> str:
     return "\n".join(lines)
 
 
+def _newest(runs: Sequence[Run], model: str, prompts: Sequence[int]) -> Run:
+    """Return the newest int4 run of a model with these prompts; an empty one where there is none."""
+    for run in runs:
+        if run["tool"] != "compare_peers" or model.lower() not in run["checkpoint"].lower():
+            continue
+        if {r["prompt_tokens"] for r in run["results"] if r["precision"] == "int4"}.issuperset(prompts):
+            return run
+    return {}
+
+
 def readme(runs: Sequence[Run]) -> str:
     """Return README's table: edgeformer's median ratios in the newest int4 run of each model that has README_PROMPTS.
 
-    Runs that also have prompts of README_LONG tokens show that, too.
+    Of a model with runs that also have prompts of README_LONG tokens, it is the newest of these.
     """
     newest = [
-        next(
-            run
-            for run in runs
-            if run["tool"] == "compare_peers"
-            and model.lower() in run["checkpoint"].lower()
-            and {r["prompt_tokens"] for r in run["results"] if r["precision"] == "int4"}.issuperset(README_PROMPTS)
-        )
+        _newest(runs, model, (*README_PROMPTS, README_LONG)) or _newest(runs, model, README_PROMPTS)
         for model in README_MODELS
     ]
     peers = list(newest[0]["peers"])
