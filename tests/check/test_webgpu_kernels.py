@@ -95,7 +95,7 @@ def test_a_planted_node_is_found(exported, spoil, fault):
 
 
 def test_shapes_are_none_of_a_layers_numbers():
-    """What is computed from the shape of a layer's numbers may be on the CPU; what is, of its numbers, may not."""
+    """A node that reads the shape of a layer's numbers may be on the CPU; one that reads the numbers may not."""
     for op, expected in (("Shape", ()), ("NonZero", ("NonZero",))):
         nodes = [
             helper.make_node(op, ["x"], ["n"], name="first"),

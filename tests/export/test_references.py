@@ -1,4 +1,4 @@
-"""What verification computes and reads once: rows of both references, and matrices that a bundle stores as integers."""
+"""Verification computes rows of both references once, and reads a matrix that a bundle stores as integers once."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,7 @@
 """Products with weights of bfloat16: the functions of graphs, their bodies, and their kernels."""
 
 import shutil
+from collections import Counter
 
 import numpy as np
 import onnx
@@ -12,7 +13,7 @@ from edgeformer.runtime import load
 TOKENS = [3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59]
 """More than a tile of vectors has rows, so that a unit of matrix tiles multiplies them where there is one."""
 LIMIT = 1e-5
-"""Of the largest logit: float32 sums in another order err by less."""
+"""The allowed fraction of the largest logit: float32 sums in another order err by less."""
 
 
 @pytest.fixture(scope="module")
@@ -75,3 +76,12 @@ def test_a_weight_that_is_off_is_seen(bundle, installed, library, tmp_path, numb
     without = forward(bundle, kernels=False)
     installed(library)
     assert distance(forward(spoiled), without) > 10 * LIMIT
+
+
+def test_models_with_biases_call_them_too(make_model, tmp_path):
+    """Ops that are still canonical when the rule runs, such as GPT-2's positions, once kept all calls out."""
+    config = {"vocab_size": 131, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64, "eos_token_id": 130}
+    folder = make_model("gpt2", 3, **config)
+    graph = graph_of(export_model(folder, tmp_path / "bf16", precision="bf16", verify=None).path).graph
+    counts = Counter(node.op_type for node in graph.node)
+    assert (counts["Bf16MatMul"], counts["Bf16TransposedMatMul"], counts["CachedAttention"]) == (8, 1, 2)

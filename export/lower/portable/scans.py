@@ -1,4 +1,4 @@
-"""Refuse what primitives compute token by token, for a provider without control flow."""
+"""Refuse ops that primitives compute token by token, for a provider without control flow."""
 
 import onnx_ir as ir
 

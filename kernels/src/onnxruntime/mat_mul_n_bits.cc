@@ -1,6 +1,7 @@
 #include "mat_mul_n_bits.h"
 
 #include "panels_of.h"
+#include "run_rows.h"
 
 namespace edgeformer {
 namespace {
@@ -18,16 +19,7 @@ Panels panels_of(const Node& node, bool gated) {
 MatMulNBits::MatMulNBits(const Node& node, std::optional<Activation> gate)
     : linear_(panels_of(node, gate.has_value()), node.level(), gate) {}
 
-void MatMulNBits::run(Call& call, Parallel& parallel) const {
-  std::vector<std::int64_t> shape = call.shape(0);
-  if (shape.empty() || shape.back() != linear_.inputs()) {
-    call.refuse("the last dimension of A must be K, " + std::to_string(linear_.inputs()));
-  }
-  std::size_t rows = 1;
-  for (std::size_t axis = 0; axis + 1 < shape.size(); ++axis) rows *= shape[axis];
-  shape.back() = linear_.outputs();
-  linear_.run(call.input<float>(0), rows, call.output<float>(0, shape), parallel);
-}
+void MatMulNBits::run(Call& call, Parallel& parallel) const { run_rows(linear_, call, parallel); }
 
 MatMulNBitsGeGLU::MatMulNBitsGeGLU(const Node& node)
     : MatMulNBits(node, node.text("approximate") == "tanh" ? Activation::kGeluTanh : Activation::kGelu) {}

@@ -1,6 +1,7 @@
 #include "per_token.h"
 
 #include "panels_of.h"
+#include "run_rows.h"
 
 namespace edgeformer {
 namespace {
@@ -19,19 +20,6 @@ PerTokenLinear linear_of(const Node& node, int inputs, int outputs, int index, i
   PerTokenLinear linear(weights, node.level(), threads.get());
   release(weights.integers, size);
   return linear;
-}
-
-// Runs a product, or a feed-forward, over all axes but the last.
-template <class Product>
-void run_rows(const Product& product, Call& call, Parallel& parallel) {
-  std::vector<std::int64_t> shape = call.shape(0);
-  if (shape.empty() || shape.back() != product.inputs()) {
-    call.refuse("the last dimension of A must be K, " + std::to_string(product.inputs()));
-  }
-  std::size_t rows = 1;
-  for (std::size_t axis = 0; axis + 1 < shape.size(); ++axis) rows *= shape[axis];
-  shape.back() = product.outputs();
-  product.run(call.input<float>(0), rows, call.output<float>(0, shape), parallel);
 }
 
 }  // namespace

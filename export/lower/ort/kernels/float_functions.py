@@ -27,7 +27,7 @@ from edgeformer.export.graph.editing import dim, dtype_of, producer, remove_if_u
 from edgeformer.export.graph.outlining import add_function
 from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.lower.options import LoweringOptions
-from edgeformer.export.lower.ort.kernels.kernel_functions import GATE_COLUMNS, PRODUCTS, call_each, fitting, gate_of
+from edgeformer.export.lower.ort.kernels.kernel_functions import GATE_COLUMNS, call_each, fitting, gate_of
 from edgeformer.export.lower.ort.kernels.kernel_nodes import ATTENTION as CACHED
 from edgeformer.export.lower.ort.kernels.kernel_nodes import KERNELS, function_of
 
@@ -49,9 +49,8 @@ ROUNDING = {each.name for each in FUNCTIONS if each.body is ATTENTION and each.c
 def call_float_kernels(model: ir.Model, lowering: LoweringOptions) -> PassReport:
     """Replace products of floats, and the attention and norms between them, by calls of their functions."""
     report = PassReport("float_kernels")
-    calls_others = any((node.domain, node.op_type) in PRODUCTS or node.domain == DOMAIN for node in model.graph)
     wanted = lowering.runs_on.own_kernels and lowering.precision == "bf16"
-    if not wanted or calls_others or not fitting(model, CACHED):
+    if not wanted or not fitting(model, CACHED):
         return report
     for node in [node for node in model.graph if node.op_type == "Mul"]:
         _call_gated(model, node, report)
