@@ -69,9 +69,12 @@ def test_thinking_is_a_field_of_its_own(says):
     assert 0 < details.reasoning_tokens < answer.usage.completion_tokens
     deltas = [chunk.choices[0].delta for chunk in create(stream=True)]
     thoughts = [getattr(delta, "reasoning_content", None) or "" for delta in deltas]
-    assert "".join(thoughts) == "I add the numbers." and len(list(filter(None, thoughts))) > 3
-    assert "".join(delta.content or "" for delta in deltas) == "It is 623."
-    assert all(not (thought and delta.content) for thought, delta in zip(thoughts, deltas, strict=True))
+    texts = [delta.content or "" for delta in deltas]
+    assert "".join(thoughts) == "I add the numbers." and "".join(texts) == "It is 623."
+    # No delta has both, and thoughts come first. How many tokens are in one delta is a matter of who is faster.
+    order = [bool(thought) for thought, text in zip(thoughts, texts, strict=True) if thought or text]
+    assert order == sorted(order, reverse=True)
+    assert all(not (thought and text) for thought, text in zip(thoughts, texts, strict=True))
 
 
 def test_an_answer_cut_in_its_thoughts_has_no_text(says):
