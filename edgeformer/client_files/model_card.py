@@ -1,5 +1,6 @@
 """The model card of a bundle, README.md: what it is, its sizes, how to run it. model_card.md.jinja has its words."""
 
+import functools
 import json
 import shlex
 from collections.abc import Callable
@@ -60,10 +61,15 @@ def model_card(manifest: Manifest, parity: str, folder: Path | None = None) -> s
     if manifest.cache_scales is not None:
         values["cache_dtype"] = "np.int8"
     values |= CARDS[manifest.task].values(manifest, config, folder)
+    return _template().render(values)
+
+
+@functools.cache
+def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
-    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(values)
+    return environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
 
 
 def _type_that_numpy_lacks(manifest: Manifest) -> str | None:

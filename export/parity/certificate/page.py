@@ -8,6 +8,7 @@ script. Its one plot has a row for each figure, and a dot for each run of the gr
 report.json has what the page leaves out: the errors at every position and in every layer.
 """
 
+import functools
 import json
 import math
 import re
@@ -48,16 +49,21 @@ def write_certificate(report: Report, folder: Path, title: str) -> None:
 
 
 def _page(report: Report, title: str) -> str:
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {"figure": words.figure, "unbroken": _unbroken}
     axis, groups = Axis(shares(report.checks)), by_figure(report.checks)
-    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+    return _template().render(
         report=report, title=title, words=words, tiles=list(_tiles(report)), groups=groups,
         axis=axis, rows=[plot_row(name, checks, axis) for name, checks in groups.items()],
         errors=list(largest_errors(report)),
     )  # fmt: skip
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"figure": words.figure, "unbroken": _unbroken}
+    return environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
 
 
 def by_figure(checks: Iterable[Check]) -> dict[str, list[Check]]:
