@@ -29,6 +29,21 @@ def test_a_run_that_takes_too_long_is_named(tiny_llama_bundle):
     assert "server has not answered 2 clients within 0.001 s. Take fewer --clients or --new-tokens" in result.output
 
 
+def test_a_peer_needs_its_model(tiny_llama_bundle, tmp_path):
+    command = [str(tiny_llama_bundle), "--llama-server", str(tmp_path)]
+    result = CliRunner().invoke(bench_server.main, command)
+    assert result.exit_code == 2 and "--gguf and --llama-server go together" in result.output
+
+
+def test_a_peer_that_does_not_start_is_named(tiny_llama_bundle, tmp_path):
+    program = tmp_path / "llama-server"
+    program.write_text("#!/bin/sh\nexit 1\n")
+    program.chmod(0o755)
+    command = [str(tiny_llama_bundle), "--llama-server", str(program), "--gguf", str(program), "--clients", "1"]
+    result = CliRunner().invoke(bench_server.main, command)
+    assert result.exit_code == 1 and f"To see why, run: {program} --model" in result.output
+
+
 def test_a_letter_is_a_token_of_the_byte_tokenizer():
     tokenizer = byte_tokenizer(300)
     ids = tokenizer.encode("Hello, w\u00f6rld").ids

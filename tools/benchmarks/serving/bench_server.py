@@ -1,7 +1,7 @@
 """Measure a server under 1, 4, 16 … clients: tokens a second of all of them, and time to the first token.
 
     python tools/benchmarks/serving/bench_server.py BUNDLE --clients 1 --clients 4 --clients 16
-    python tools/benchmarks/serving/bench_server.py BUNDLE --gguf model.gguf --peer-python /tmp/llama_cpp/bin/python
+    python tools/benchmarks/serving/bench_server.py BUNDLE --gguf model.gguf --llama-server /tmp/llama-server
 
 The contenders write the same number of tokens for the same prompts, greedily, on the CPU with the same threads, in
 alternation (interleave.py). Prompts are new in every round, so that no contender has read them before:
@@ -9,14 +9,14 @@ alternation (interleave.py). Prompts are new in every round, so that no contende
 - server: `edgeformer serve` in a process of its own; each client reads a stream over HTTP;
 - engine: `Engine.submit` in this process, a request for each client;
 - batch: `generate` with all prompts at once, as `edgeformer bench --batch` times it;
-- llama.cpp (with --gguf): llama-cpp-python's server, in the environment of --peer-python. It answers one request after
-  the other. peers/llama_cpp.py writes the file from a checkpoint; with the tokenizer that
-  `checkpoints/byte_tokenizer.py` writes, a letter of a prompt is a token for both.
+- llama-server (with --gguf): the server of llama.cpp with its defaults and a slot for each client, so that it batches,
+  too. peers/llama_cpp.py writes the file from a checkpoint; with the tokenizer that `checkpoints/byte_tokenizer.py`
+  writes, a letter of a prompt is a token for both. llama-cpp-python's source on PyPI has llama.cpp under vendor/:
+  `cmake -B build -DCMAKE_BUILD_TYPE=Release -DLLAMA_OPENSSL=OFF && cmake --build build --target llama-server`.
 
 Prints tokens/s, with the ratio of the server to each contender within a round, and the time to the first token of
-streams over HTTP. An end-of-text token ends no stream of ours. The peer is asked for nothing of the kind, because its
-`logit_bias` costs it a third of its speed; if one of its streams ends early, the benchmark says so and stops. So it
-does if a run takes longer than --timeout.
+streams over HTTP. An end-of-text token ends no stream. If a stream ends early all the same, or a run takes longer than
+--timeout, the benchmark says so and stops.
 """
 
 import asyncio
@@ -147,31 +147,32 @@ def edgeformer_server(bundle: Path, rows: int, threads: int) -> Iterator[int]:
 
 
 @contextmanager
-def llama_cpp_server(python: Path, gguf: Path, threads: int, context: int) -> Iterator[int]:
-    """Run llama-cpp-python's server; yield its port. A new request would break off the running one by default."""
+def llama_server(program: Path, gguf: Path, threads: int, slots: int, context: int) -> Iterator[int]:
+    """Run llama-server; yield its port. slots: requests that run at once. context: tokens of each."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [
-        python, "-m", "llama_cpp.server", "--model", gguf, "--port", port, "--n_threads", threads,
-        "--n_threads_batch", threads, "--n_ctx", context, "--interrupt_requests", "False", "--verbose", "False",
+        program, "--model", gguf, "--host", "127.0.0.1", "--port", port, "--threads", threads,
+        "--threads-batch", threads, "--parallel", slots, "--ctx-size", slots * context,
     ]  # fmt: skip
     quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with subprocess.Popen([str(part) for part in command], **quiet) as peer:
         try:
             until = time.monotonic() + PEER_SECONDS
-            while not listens(port):
+            while not is_ready(port):
                 if peer.poll() is not None or time.monotonic() > until:
-                    raise RuntimeError(f"llama-cpp-python's server did not start; run {command} to see why")
+                    line = " ".join(str(part) for part in command)
+                    raise click.ClickException(f"llama-server did not start. To see why, run: {line}")
                 time.sleep(0.1)
             yield port
         finally:
             peer.terminate()
 
 
-def listens(port: int) -> bool:
-    """Return whether a server answers at a port."""
+def is_ready(port: int) -> bool:
+    """Return whether llama-server has loaded its model."""
     try:
-        return asyncio.run(get(port, "/v1/models")).status == 200
+        return asyncio.run(get(port, "/health")).status == 200
     except (OSError, EOFError):
         return False
 
@@ -226,24 +227,26 @@ def show(results: dict[int, dict[str, Any]]) -> None:
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--timeout", default=120.0, show_default=True, help="Seconds of one run over HTTP at most.")
 @click.option("--gguf", type=click.Path(path_type=Path, exists=True), help="Model of the peer.")
-@click.option("--peer-python", type=click.Path(path_type=Path), help="Interpreter that has llama_cpp.server.")
+@click.option("--llama-server", "program", type=click.Path(path_type=Path, exists=True), help="The peer.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="File for the results.")
 def main(
     bundle: Path, clients: tuple[int, ...], prompt_letters: int, new_tokens: int, threads: int, rounds: int,
-    timeout: float, json_file: Path | None, **peer: Path | None,
+    timeout: float, gguf: Path | None, program: Path | None, json_file: Path | None,
 ) -> None:  # fmt: skip
     """Measure a server of BUNDLE."""
+    if (gguf is None) != (program is None):
+        raise click.UsageError("--gguf and --llama-server go together.")
     model, rows = load(bundle, "cpu", threads), max(clients)
     assert isinstance(model, CausalLM), "a decoder is measured"
     results: dict[int, dict[str, Any]] = {}
     with ExitStack() as stack:
         port = stack.enter_context(edgeformer_server(bundle, rows, threads))
-        systems = {"server": over_http("server", port, timeout, {"ignore_eos": True})}
-        if peer["gguf"] is not None:
-            assert peer["peer_python"] is not None, "--gguf needs --peer-python"
+        to_the_end = {"ignore_eos": True}
+        systems = {"server": over_http("server", port, timeout, to_the_end)}
+        if gguf is not None and program is not None:
             length = prompt_letters + new_tokens + 8
-            port = stack.enter_context(llama_cpp_server(peer["peer_python"], peer["gguf"], threads, length))
-            systems["llama.cpp"] = over_http("llama.cpp", port, timeout, {})
+            port = stack.enter_context(llama_server(program, gguf, threads, rows, length))
+            systems["llama-server"] = over_http("llama-server", port, timeout, to_the_end)
         systems |= {"engine": in_engine(model, rows), "batch": in_batch(model)}
         for number in clients:
             results[number] = measure(systems, number, prompt_letters, new_tokens, rounds)
