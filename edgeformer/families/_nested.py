@@ -16,6 +16,7 @@ from edgeformer.errors import ConfigError, shown
 from edgeformer.families._experts import COUNTS
 from edgeformer.families._family import Family
 from edgeformer.families._neutral import is_neutral
+from edgeformer.families._refused import REFUSED
 from edgeformer.families._wrappers import (
     INSEPARABLE,
     SAME_ON_TEXT,
@@ -59,7 +60,7 @@ def text_config(
     model_type = str(data.get("model_type"))
     wrapper = wrapper_of(model_type) if inside else WRAPPERS.get(model_type)
     if wrapper is None:
-        if isinstance(data.get("text_config"), dict):
+        if isinstance(data.get("text_config"), dict) and model_type not in REFUSED:
             reason = "its text model is not known to compute inside what it computes by itself"
             if model_type in INSEPARABLE:
                 reason = f"its text model is not exported by itself: {INSEPARABLE[model_type].inside}"

@@ -254,6 +254,7 @@ def test_text_config_tokens_come_after_the_whole_models(make_wrapper, tmp_path):
             {"model_type": "paligemma"},
             r"paligemma is made of several models \(text_config .* text models of these are: .*gemma3",
         ),
+        ({"model_type": "modernvbert"}, "'modernvbert' is not supported: it is an encoder that reads"),
     ],
 )
 def test_what_nobody_looked_at_is_refused(change, message):
