@@ -6,7 +6,7 @@ windowed, adapters                                  are written beside them, fro
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 from edgeformer.config import DualEncoderConfig, Seq2SeqConfig
@@ -73,20 +73,19 @@ def _lower_model(out: GraphFolder) -> BundledGraph:
     return _lower(out, out.job.model_spec.graphs[-1])
 
 
-def _lower_other(name: str, *, quantized: bool = True) -> "Writer":
-    """Return the writer of a graph beside those that run the model. quantized: whether its weights may be."""
+def _lower_other(name: str) -> "Writer":
+    """Return the writer of a graph beside those that run the model."""
 
     def make(out: GraphFolder) -> BundledGraph:
-        return _lower(out, out.job.model_spec.other_graphs[name], quantized=quantized)
+        return _lower(out, out.job.model_spec.other_graphs[name])
 
     return Writer(lambda job: name in job.model_spec.other_graphs, make)
 
 
-def _lower(out: GraphFolder, spec: GraphSpec, *, quantized: bool = True) -> BundledGraph:
+def _lower(out: GraphFolder, spec: GraphSpec) -> BundledGraph:
     """Lower one of the graphs that run the model."""
-    job = out.job if quantized else replace(out.job, plan=replace(out.job.plan, quantization=None), calibrated=None)
-    out.models[spec.file] = job.captured(spec)
-    out.lowered[spec.file] = job.lower(out.models[spec.file], spec)
+    out.models[spec.file] = out.job.captured(spec)
+    out.lowered[spec.file] = out.job.lower(out.models[spec.file], spec)
     return BundledGraph(file=spec.file)
 
 
@@ -141,9 +140,8 @@ WRITERS: dict[str, Writer] = {
     "encoder": Writer(_has_encoder, _lower_first),
     "text": Writer(_is_dual, _lower_first),
     "model": Writer(lambda job: True, _lower_model),
-    # Weights of a tower stay floats: what it makes of a picture is computed once, and its outliers cost much.
-    "vision_encoder": _lower_other("vision_encoder", quantized=False),
-    "audio_encoder": _lower_other("audio_encoder", quantized=False),
+    "vision_encoder": _lower_other("vision_encoder"),
+    "audio_encoder": _lower_other("audio_encoder"),
     "embed_tokens": _lower_other("embed_tokens"),
     "embedding_decoder": _lower_other("embedding_decoder"),
     "mtp": _lower_other("mtp"),

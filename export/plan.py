@@ -10,6 +10,7 @@ from dataclasses import fields, replace
 from edgeformer.config import ModelConfig, PictureTextConfig
 from edgeformer.errors import ExportError
 from edgeformer.manifest.deployment import DEPLOYMENTS, Proposal
+from edgeformer.manifest.manifest import TOWER_TASKS
 from edgeformer.manifest.parts import CachePrecision, Precision
 from edgeformer.manifest.plan import ExportPlan
 from edgeformer.manifest.providers import find_provider
@@ -37,7 +38,7 @@ def make_plan(options: ExportOptions, config: ModelConfig | None) -> ExportPlan:
         "cache_form": "any" if options.ops == "ort" else options.cache or "dynamic",
         "precision": precision,
         "arithmetic": options.arithmetic or find_provider(options.provider).arithmetic[precision],
-        "quantization": _quantization(options, proposal, precision)
+        "quantization": _quantization(options, proposal, precision, tower=_has_tower(config))
         if target is None
         else _quantization_of_target(options, precision, config),
     }
@@ -61,10 +62,17 @@ def make_plan(options: ExportOptions, config: ModelConfig | None) -> ExportPlan:
     return plan
 
 
-def _quantization(options: ExportOptions, proposal: Proposal, precision: Precision) -> Quantization | None:
+def _has_tower(config: ModelConfig | None) -> bool:
+    return config is not None and config.task in TOWER_TASKS
+
+
+def _quantization(
+    options: ExportOptions, proposal: Proposal, precision: Precision, *, tower: bool
+) -> Quantization | None:
     """Return the quantization config that is asked for, or the default one with what is asked for and proposed.
 
-    Raises ExportError for overrides of a precision that is not quantized.
+    tower: whether the model has one before its decoder. Raises ExportError for overrides of a precision that is not
+    quantized, and of a tower where there is none.
     """
     asked = options.quantization or NO_OVERRIDES
     if isinstance(asked, QuantizationOverrides) and precision == proposal.precision:
@@ -72,13 +80,18 @@ def _quantization(options: ExportOptions, proposal: Proposal, precision: Precisi
     if precision not in DEFAULTS and asked != NO_OVERRIDES:
         raise ExportError(
             "a quantization config and its overrides (--block, --asymmetric, --rounding, --scales, --activations, "
-            f"--head-precision, --keep) are for {' and '.join(DEFAULTS)}, and the precision is {precision}. Leave them "
-            "out, or choose one of these precisions."
+            f"--head-precision, --tower-precision, --keep) are for {' and '.join(DEFAULTS)}, and the precision is "
+            f"{precision}. Leave them out, or choose one of these precisions."
+        )
+    if isinstance(asked, QuantizationOverrides) and asked.tower is not None and not tower:
+        raise ExportError(
+            "--tower-precision is for models that see or hear, whose towers stand before a decoder. Leave it out."
         )
     if precision not in DEFAULTS or isinstance(asked, Quantization):
         return asked if isinstance(asked, Quantization) else None
     everywhere = not DEPLOYMENTS[options.deployment].on(options.provider).block_kernels
-    return make_quantization(precision, asked, calibrated=options.calibration is not None, everywhere=everywhere)
+    calibrated = options.calibration is not None
+    return make_quantization(precision, asked, calibrated=calibrated, everywhere=everywhere, tower=tower)
 
 
 def _quantization_of_target(options: ExportOptions, precision: Precision, config: ModelConfig | None) -> Quantization:
@@ -87,11 +100,13 @@ def _quantization_of_target(options: ExportOptions, precision: Precision, config
     Raises ExportError for options that say what is to be chosen, and where nothing tells what a format loses.
     """
     asked = options.quantization or NO_OVERRIDES
-    keeps = isinstance(asked, QuantizationOverrides) and asked == QuantizationOverrides(keep=asked.keep)
+    keeps = isinstance(asked, QuantizationOverrides)
+    keeps = keeps and asked == replace(NO_OVERRIDES, keep=asked.keep, tower=asked.tower)
     if options.precision not in (None, "int4") or not keeps or isinstance(asked, Quantization):
         raise ExportError(
             "a target size chooses among int4 and int8 in blocks of 32, 64 and 128 for each matrix. Leave the "
-            "precision, a quantization config and its overrides but --keep out, or the target size."
+            "precision, a quantization config and its overrides but --keep and --tower-precision out, or the target "
+            "size."
         )
     if config is not None and config.form != "decoder":
         raise ExportError(
@@ -108,7 +123,7 @@ def _quantization_of_target(options: ExportOptions, precision: Precision, config
             "a target size needs a text of what the model is for, on which the loss of each format is measured. Give "
             "one (--calibrate TEXT.txt, or calibration= of export_model), or choose a precision."
         )
-    return make_quantization(precision, asked, calibrated=True)
+    return make_quantization(precision, asked, calibrated=True, tower=_has_tower(config))
 
 
 def _proposed(proposal: Proposal, overrides: QuantizationOverrides) -> QuantizationOverrides:

@@ -36,6 +36,9 @@ SMALL_TABLES = ("*position_embedding.weight", "*token_type_embedding.weight", "*
 ROUTERS = ("*router.projection.weight", "*shared_gate.weight", "*altup.*.weight")
 """Patterns of the layers that choose and weigh experts, or weigh residual streams; they are not quantized: they are
 small, and an error of theirs chooses other experts."""
+TOWERS = ("tower.*", "projector.*", "deepstack.*")
+"""Patterns of the parameters of a tower before a decoder. They stay floats unless it is asked for: outliers of a tower
+cost much, and what it makes of a picture is computed once."""
 DECODER_MATRICES = "decoder.*.weight"
 """Pattern of the decoder of an encoder-decoder, which reads one token per step."""
 CROSS_ATTENTION_KEYS_VALUES = ("decoder.*cross_attention.key.weight", "decoder.*cross_attention.value.weight")
@@ -192,7 +195,8 @@ class Quantization:
         shown: list[str] = []
         others = True
         for form, rules in groupby(self.rules, lambda rule: rule.format):
-            patterns = [rule.pattern for rule in rules if rule.pattern not in (*SMALL_TABLES, *ROUTERS)]
+            ordinary = (*SMALL_TABLES, *ROUTERS, *(() if form else TOWERS))
+            patterns = [rule.pattern for rule in rules if rule.pattern not in ordinary]
             if MATRICES in patterns:
                 # A second rule for all matrices is reached only by embedding gathers, which skip per-channel rules.
                 shown.append(str(form) if others else f"embedding gathers {form}")
@@ -247,6 +251,10 @@ class QuantizationOverrides:
         None, "Dynamic quantization of activations with int8 weights; per token is faster for encoders.", unset="block",
         cli=True,
     )  # fmt: skip
+    tower: str | None = option(
+        None, "Data type of the weights of a tower before a decoder, with int4 and int8.", unset="fp32",
+        choices=("fp32", "int8"), cli=True, flag="--tower-precision",
+    )  # fmt: skip
     keep: tuple[str, ...] = option(
         (), "Do not quantize parameters whose names match.", "A shell pattern, such as `blocks.0.*`.", cli=True,
         metavar="PATTERN",
@@ -265,13 +273,14 @@ def make_quantization(
     *,
     calibrated: bool = False,
     everywhere: bool = False,
+    tower: bool = False,
 ) -> Quantization:
     """Return the quantization config of a precision, `int4` or `int8`.
 
     calibrated: a calibration text is given. Rounding is then `gptq` unless it is overridden, and the defaults are those
     of CALIBRATED. everywhere: dynamic per-token activation quantization includes embeddings, heads and all of the
     decoder of an encoder-decoder, for runtimes that have no kernels for blocks. Otherwise these stay in blocks, except
-    for the cross-attention layers that read all encoder outputs at once.
+    for the cross-attention layers that read all encoder outputs at once. tower: the model has one before its decoder.
 
     Raises ConfigError for a combination that no kernel computes.
     """
@@ -285,6 +294,11 @@ def make_quantization(
     rules: list[tuple[str, WeightFormat | None]] = [
         (pattern, None) for pattern in (*overrides.keep, *SMALL_TABLES, *ROUTERS)
     ]
+    if tower:
+        seeing = _weight_format(overrides.tower or "fp32", overrides, calibrated)
+        if seeing is not None:
+            seeing = replace(seeing.without_calibration(), block=None if per_token else seeing.block)
+        rules += [(pattern, seeing) for pattern in TOWERS]
     if overrides.head is not None or (per_token and not everywhere):
         head = _weight_format(overrides.head or precision, overrides, calibrated)
         rules += [(pattern, head) for pattern in VOCABULARY]

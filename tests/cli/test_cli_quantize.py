@@ -161,6 +161,7 @@ def test_a_text_calibrates(make_llama, tmp_path):
         ["--rounding", "mse"],
         ["--activations", "per-token"],
         ["--head-precision", "fp32"],
+        ["--tower-precision", "int8"],
         ["--keep", "*"],
     ],
 )
@@ -169,7 +170,7 @@ def test_options_of_quantization_without_it_are_said(tmp_path, options):
         result = run("export", "--model", "tiny-llama", "-o", tmp_path / "b", "--precision", precision, *options)
         assert result.exit_code == 1
         options_of_quantization = (
-            "(--block, --asymmetric, --rounding, --scales, --activations, --head-precision, --keep)"
+            "(--block, --asymmetric, --rounding, --scales, --activations, --head-precision, --tower-precision, --keep)"
         )
         expected = f"{options_of_quantization} are for int4 and int8, and the precision is {precision}."
         assert expected in result.stderr

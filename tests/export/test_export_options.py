@@ -46,6 +46,7 @@ WRONG_OVERRIDES = {
     "activations": ("token", "one of block, per_token, or None"),
     "scales": ("fp8", "one of fp32, fp16, or None"),
     "head": ("int3", "one of fp32, int4, int8, or None"),
+    "tower": ("int4", "one of fp32, int8, or None"),
     "keep": ("blocks.0.*", "a tuple of texts"),
 }
 
@@ -158,6 +159,7 @@ LINES = {
     "--activations per-token --head-precision fp32 --keep a --keep b": {
         "quantization": QuantizationOverrides(activations="per_token", head="fp32", keep=("a", "b"))
     },
+    "--tower-precision int8": {"quantization": QuantizationOverrides(tower="int8")},
     "": {},
 }
 

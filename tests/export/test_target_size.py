@@ -260,7 +260,7 @@ TARGET = {"calibration": [[1, 2, 3]], "target_size": "1MB"}
     ({"precision": "int8"}, "a target size chooses among int4 and int8 in blocks of 32, 64 and 128 for each matrix"),
     ({"precision": "fp32"}, "a target size chooses among int4 and int8 in blocks of 32, 64 and 128 for each matrix"),
     ({"quantization": QuantizationOverrides(block=64)}, "Leave the precision, a quantization config and its overrides"),
-    ({"quantization": BASE}, "Leave the precision, a quantization config and its overrides but --keep out, or"),
+    ({"quantization": BASE}, "Leave the precision, a quantization config and its overrides but --keep and --tower"),
     ({"deployment": "web"}, "the deployment web has no kernels for the formats that a target size chooses among"),
     ({"ops": "portable"}, "quantized products are ops of onnxruntime's own. Leave ops portable out, or"),
     ({"target_size": None, "sensitivities": "a.json"}, "sensitivities are measured for a target size. Give target_s"),

@@ -1,7 +1,8 @@
 """The trials of forms of graphs that are not tried together with the graphs that run the model, by form."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from edgeformer.export.parity.float_products import open_unrounded
 from edgeformer.export.parity.report import Check
@@ -10,7 +11,8 @@ from edgeformer.export.parity.trials.mtp import mtp_trials
 from edgeformer.export.parity.trials.pictures.picture_text import judge_pictures
 from edgeformer.export.parity.trials.protocol import Setup
 from edgeformer.manifest.quantization import WeightFormat
-from edgeformer.runtime.sessions.kernels import KernelChoice
+from edgeformer.runtime.sessions.kernels import BODIES, KernelChoice
+from edgeformer.runtime.sessions.session import open_session
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,16 +41,22 @@ def _of_adapter_graph(given: FormSetup) -> Iterator[tuple[str, Callable[[], list
 
 
 def _of_pictures(given: FormSetup) -> Iterator[tuple[str, Callable[[], list[Check]]]]:
-    """The three graphs are tried together, as each reads what another made."""
+    """The graphs are tried together, as each reads what another made: without rounding of activations, then as used."""
     setup, graphs = given.setup, given.setup.manifest.graphs
+    tower, media = ("vision_encoder", "pictures") if "vision_encoder" in graphs else ("audio_encoder", "recordings")
+    files = [setup.folder / graphs[name].file for name in ("model", "embedding_decoder", tower, "embed_tokens")]
 
-    def judge() -> list[Check]:
-        tower = "vision_encoder" if "vision_encoder" in graphs else "audio_encoder"
-        names = ("model", "embedding_decoder", tower, "embed_tokens")
-        files = [setup.folder / graphs[name].file for name in names]
-        return judge_pictures(setup, *open_unrounded(files, setup.provider, given.formats.values()))
+    def judge(chosen: KernelChoice | None) -> list[Check]:
+        if chosen is None:
+            return judge_pictures(setup, *open_unrounded(files, setup.provider, given.formats.values()))
+        sessions = [open_session(file, setup.provider, kernels=chosen) for file in files]
+        return judge_pictures(replace(setup, references=None, activations=given.formats), *sessions)
 
-    yield "pictures, " if "vision_encoder" in graphs else "recordings, ", judge
+    yield f"{media}, ", partial(judge, None)
+    if given.formats:
+        yield f"{media}, int8 activations, ", partial(judge, BODIES)
+    if given.kernels.library is not None:
+        yield f"{media}, kernels, ", partial(judge, given.kernels)
 
 
 def _of_drafts(given: FormSetup) -> Iterator[tuple[str, Callable[[], list[Check]]]]:
