@@ -49,7 +49,7 @@ ROUNDING = {each.name for each in FUNCTIONS if each.body is ATTENTION and each.c
 def call_float_kernels(model: ir.Model, lowering: LoweringOptions) -> PassReport:
     """Replace products of floats, and the attention and norms between them, by calls of their functions."""
     report = PassReport("float_kernels")
-    wanted = lowering.runs_on.own_kernels and lowering.precision == "bf16"
+    wanted = lowering.runs_on.own_kernels and lowering.precision in ("fp32", "bf16")
     if not wanted or not fitting(model, CACHED):
         return report
     for node in [node for node in model.graph if node.op_type == "Mul"]:
