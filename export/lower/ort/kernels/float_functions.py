@@ -12,8 +12,7 @@ when a session is opened, and weights in memory are float32; kernels read bfloat
 
 Attention and norms are called as in graphs with quantized products (kernel_functions.py), with one difference: kernels
 must not round the products of long prompts to bfloat16 (`keeps_float32`). It requires float32 activations, the CPU,
-weights of bfloat16, and attention to a cache. A graph without one reads no weight for a single token, and float32
-weights are read and multiplied as fast by onnxruntime.
+weights of float32 or bfloat16, and attention to a cache: a graph without one reads no weight for a single token.
 """
 
 from collections.abc import Sequence
