@@ -12,7 +12,7 @@ namespace edgeformer {
 
 // Inputs that are summed by themselves before they are added to the sums of those before: errors grow less, and a part of a
 // panel and of x stays in the first-level cache.
-inline constexpr int kInputsAtOnce = 256;
+inline constexpr int kInputsAtOnce = 128;
 
 template <class V, class T>
 void multiply_floats_of(const FloatPanels& panels, const float* x, int rows, int begin, int end, float* y, std::size_t stride) {

@@ -100,8 +100,8 @@ def test_what_runs_functions_is_said_for_each_client(tmp_path):
     assert data["clients"].keys() == {name for name, client in data["clients"].items() if client["kernels"]}
 
 
-def test_a_graph_without_functions_says_nothing_of_kernels(tiny_llama_bundle):
-    bundle = tiny_llama_bundle
+def test_a_graph_without_functions_says_nothing_of_kernels(tmp_path):
+    bundle = export_model("tiny-llama", tmp_path / "fp16", precision="fp16", verify=None).path
     assert "kernels or bodies" not in run(bundle).stdout
     data = json.loads(run(bundle, "--json").stdout)
     assert data["functions"] == []

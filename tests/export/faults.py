@@ -24,6 +24,7 @@ from torch import Tensor
 
 from edgeformer.checkpoints.weights import Weights
 from edgeformer.config import DecoderConfig, LinearScaling, NormConfig, RotaryConfig
+from edgeformer.contract import ops
 from edgeformer.export.bundle.writer import GraphWriter
 from edgeformer.export.lower import job_of_bundle
 from edgeformer.families import read_model_config
@@ -299,6 +300,25 @@ def setting(pattern: str, name: str, value: Any) -> Callable[[GraphProto, Path],
     return apply
 
 
+def give_sink(graph: GraphProto, folder: Path) -> None:
+    """Give one attention node sinks of zero, as an input: a call of a function has no attribute for them."""
+    changed = node(graph, ATTENTION)
+    inputs = next(op.inputs for op in (*ops.FUNCTIONS, ops.ATTENTION) if op.name == changed.op_type)
+    heads = next(each.i for each in changed.attribute if each.name == "num_heads")
+    kind = next(each.data_type for each in graph.initializer if each.name == changed.input[7])  # of cosines
+    graph.initializer.append(helper.make_tensor("planted", kind, [heads], [0.0] * heads))
+    changed.input.extend([""] * (inputs.index("head_sink") - len(changed.input)) + ["planted"])
+
+
+def keep_head_as_it_is(graph: GraphProto, folder: Path) -> None:
+    """Multiply by the tied embedding without its transposition."""
+    changed = node(graph, HEAD)
+    if changed.domain == ops.DOMAIN:
+        changed.op_type = "MatMul"
+    else:
+        setting(HEAD, "transB", 0)(graph, folder)
+
+
 def reading(pattern: str, index: int, read: str | Callable[[GraphProto], str]) -> Callable[[GraphProto, Path], None]:
     """A fault that makes a node read another value."""
 
@@ -400,7 +420,7 @@ GRAPH_FAULTS = [
     ("heads regrouped", regroup_heads, (ATTENTION,)),
     ("a window that should not be", setting(ATTENTION, "local_window_size", 4), (ATTENTION,)),
     ("a softcap that should not be", setting(ATTENTION, "softcap", 5.0), (ATTENTION,)),
-    ("a sink that should not be", setting(ATTENTION, "smooth_softmax", 1), (ATTENTION,)),
+    ("a sink that should not be", give_sink, (ATTENTION,)),
     ("RoPE of one layer pairs neighbours", setting(ATTENTION, "rotary_interleaved", 1), (ATTENTION,)),
     ("RoPE of one layer off", setting(ATTENTION, "do_rotary", 0), (ATTENTION,)),
     ("cosines and sines exchanged", swapping(ATTENTION, 7, 8), (ATTENTION,)),
@@ -427,7 +447,7 @@ GRAPH_FAULTS = [
 HEAD_FAULTS: list[tuple[str, Kind, Callable[..., None], Head]] = [
     ("head reshaped for transposed", "weights", changing(reshaped_for_transposed, "head.weight"), "untied"),
     ("head untied", "graph", untie_head, "tied"),
-    ("tied head not transposed", "graph", setting(HEAD, "transB", 0), "tied"),
+    ("tied head not transposed", "graph", keep_head_as_it_is, "tied"),
 ]
 
 FAULTS: list[Fault] = [

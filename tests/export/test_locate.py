@@ -317,7 +317,7 @@ def test_a_suspect_says_what_it_is_and_who_made_it(free, tmp_path):
         graph="onnx/model.onnx",
         node="blocks.1.feed_forward_norm/RMSNorm",
         canonical="edgeformer::SkipRMSNorm",
-        op="SkipSimplifiedLayerNormalization",
+        op="AddRMSNorm",
         error=0.0,
         limit=2e-6,
         block="blocks.1",
@@ -331,10 +331,10 @@ def test_a_suspect_says_what_it_is_and_who_made_it(free, tmp_path):
 MADE_BY = {
     "embedding/Gather": "captured from PyTorch",
     "blocks.0.attention_norm/RMSNorm": "emitted by lower/ort for edgeformer::RMSNorm",
-    "blocks.0.attention.qkv/MatMul_0": "packed by pack_qkv",
+    "blocks.0.attention.qkv/MatMul_0": "emitted by lower/ort for three of MatMul, packed by pack_qkv",
     "blocks.0.attention/GroupQueryAttention": "emitted by lower/ort for edgeformer::GroupQueryAttention, "
     "RoPE folded in by fold_rotary, packed by pack_qkv",
-    "blocks.0.feed_forward.down/MatMul": "captured from PyTorch, weight transposed by transpose_weights",
+    "blocks.0.feed_forward.down/MatMul": "emitted by lower/ort for MatMul, weight transposed by transpose_weights",
     "lengths/Sub_3": "emitted by lower/ort for the lengths that attention reads",
     "head/MatMul": "emitted by lower/ort for MatMul",
 }
@@ -358,10 +358,10 @@ def test_every_node_has_an_origin():
 
 DESCRIPTIONS = {
     "residual reads the norm": (
-        "blocks.1.feed_forward_norm/RMSNorm (SkipSimplifiedLayerNormalization, emitted by lower/ort for "
+        "blocks.1.feed_forward_norm/RMSNorm (AddRMSNorm, emitted by lower/ort for "
         "edgeformer::SkipRMSNorm, fused by fuse_skip_norm) is the first wrong node: off by # on the #, "
         "where rounding explains 2.0e-06.\n"
-        "  It reads output 0 of blocks.1.attention_norm/RMSNorm where a fresh lowering reads output 3 of "
+        "  It reads output 0 of blocks.1.attention_norm/RMSNorm where a fresh lowering reads output 1 of "
         "blocks.1.attention_norm/RMSNorm."
     ),
     "lengths one too long": (
@@ -383,7 +383,7 @@ DESCRIPTIONS = {
         "  planted/Cast (Cast) is not one of its nodes"
     ),
     "present key and value exchanged": (
-        "blocks.1.attention/GroupQueryAttention (GroupQueryAttention, emitted by lower/ort for "
+        "blocks.1.attention/GroupQueryAttention (CachedAttention, emitted by lower/ort for "
         "edgeformer::GroupQueryAttention, RoPE folded in by fold_rotary, packed by pack_qkv) is the first wrong "
         "node: off by # on the #, where rounding explains 2.0e-06.\n"
         "  It makes present.1.value where a fresh lowering makes present.1.key; makes present.1.key where a fresh "

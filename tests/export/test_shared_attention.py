@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from onnx_ir.passes.common import InlinePass
 from test_function_bodies import ATTENTION, body_of, check, random
 from test_passes import assert_keeps_the_maths, captured, count
 from test_wrong_blocks import RMS_NORM, failures
@@ -136,6 +137,7 @@ def test_ort_gives_the_kernel_no_new_keys():
     lowered = lower(graph, LoweringOptions(ops="ort", provider="cpu", cache_form="any"))
     rules = {rule.name: rule for rule in lowered.rules}
     assert (rules["SharedAttention"].changed, rules["SharedAttention"].missed) == (1, [])
+    InlinePass()(graph)
     own, shared = [node for node in graph.graph if node.op_type == "GroupQueryAttention"]
     assert [value.name for value in shared.inputs[3:5]] == [value.name for value in own.outputs[1:]]
     assert shared.inputs[1] is shared.inputs[2] and shared.inputs[1].producer().op_type == "ConstantOfShape"

@@ -94,8 +94,9 @@ def damage(bundle, change, names):
     for name in names:
         graph = onnx.load(bundle / name, load_external_data=False)
         for node in graph.graph.node:
-            if node.op_type == "GroupQueryAttention":
-                change({attribute.name: attribute for attribute in node.attribute})
+            attributes = {attribute.name: attribute for attribute in node.attribute}
+            if "local_window_size" in attributes:
+                change(attributes)
         onnx.save(graph, bundle / name)
     import json
 

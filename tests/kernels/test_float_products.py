@@ -1,4 +1,4 @@
-"""Products with weights of bfloat16: the functions of graphs, their bodies, and their kernels."""
+"""Products with weights of floats: the functions of graphs, their bodies, and their kernels."""
 
 import shutil
 from collections import Counter
@@ -49,15 +49,26 @@ def test_their_attention_must_not_round(bundle):
     assert said == [1] * len(attention) and said
 
 
-def test_float32_bundles_call_none(tiny_llama_bundle):
-    assert not graph_of(tiny_llama_bundle).functions
+def test_float32_bundles_call_the_same_functions_by_other_names(bundle, tiny_llama_bundle):
+    halves, floats = (
+        [node.op_type for node in graph_of(each).graph.node if node.domain == "edgeformer"]
+        for each in (bundle, tiny_llama_bundle)
+    )
+    assert floats == [name.removeprefix("Bf16") for name in halves] and "MatMulSwiGLU" in floats
 
 
-def test_kernels_compute_what_bodies_do(bundle, installed, library):
-    without = forward(bundle, kernels=False)
+def test_float16_bundles_call_none(tmp_path):
+    bundle = export_model("tiny-llama", tmp_path / "fp16", precision="fp16", verify=None).path
+    assert not graph_of(bundle).functions
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_kernels_compute_what_bodies_do(bundle, tiny_llama_bundle, installed, library, precision):
+    path, name = (tiny_llama_bundle, "MatMul") if precision == "fp32" else (bundle, "Bf16MatMul")
+    without = forward(path, kernels=False)
     installed(library)
-    ours = load(bundle, "cpu")
-    assert ours.kernels.kernels["Bf16MatMul"] == 18 and not ours.kernels.bodies
+    ours = load(path, "cpu")
+    assert ours.kernels.kernels[name] == 18 and not ours.kernels.bodies
     assert 0 < distance(ours.forward(TOKENS), without) < LIMIT
 
 

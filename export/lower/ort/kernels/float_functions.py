@@ -12,8 +12,7 @@ when a session is opened, and weights in memory are float32; kernels read bfloat
 
 Attention and norms are called as in graphs with quantized products (kernel_functions.py), with one difference: kernels
 must not round the products of long prompts to bfloat16 (`keeps_float32`). It requires float32 activations, the CPU,
-weights of bfloat16, and attention to a cache. A graph without one reads no weight for a single token, and float32
-weights are read and multiplied as fast by onnxruntime.
+weights of float32 or bfloat16, and attention to a cache: a graph without one reads no weight for a single token.
 """
 
 from collections.abc import Sequence
@@ -49,7 +48,7 @@ ROUNDING = {each.name for each in FUNCTIONS if each.body is ATTENTION and each.c
 def call_float_kernels(model: ir.Model, lowering: LoweringOptions) -> PassReport:
     """Replace products of floats, and the attention and norms between them, by calls of their functions."""
     report = PassReport("float_kernels")
-    wanted = lowering.runs_on.own_kernels and lowering.precision == "bf16"
+    wanted = lowering.runs_on.own_kernels and lowering.precision in ("fp32", "bf16")
     if not wanted or not fitting(model, CACHED):
         return report
     for node in [node for node in model.graph if node.op_type == "Mul"]:
