@@ -27,7 +27,8 @@ class Recipe:
             the model learned from and how to run it. hf_config and files: config.json, and the folder's other files by
             name (JSON data or text).
         make_tokenizer: makes the tokenizer from a seed.
-        loss: the loss of a batch that it draws.
+        loss: the loss of a batch that it draws. first and first_steps: that of the first steps, where it is another
+            one, on which not every parameter depends.
         questions: held-out questions from a seed.
         score: which of them the module answers correctly.
         scored: what that means, containing {total}.
@@ -45,6 +46,8 @@ class Recipe:
     loss: Callable[[Tokenizer], Loss]
     questions: Callable[[int], list[Question]]
     score: Callable[[nn.Module, Tokenizer, list[Question]], list[bool]]
+    first: Callable[[Tokenizer], Loss] | None = None
+    first_steps: int = 0
     scored: str = "Exact matches on the {total:,} held-out problems of `evaluation.jsonl`, greedily, in float32."
     adapt: Callable[[ModelConfig], ModelConfig] = lambda config: config
 

@@ -59,9 +59,11 @@ def train(recipe: Recipe, options: Options, tokenizer: Tokenizer, work: Path) ->
         trainer.resume(checkpoint)
         note(f"going on at step {trainer.step} of {options.steps}")
     loss_of = recipe.loss(tokenizer)
+    first = recipe.first(tokenizer) if recipe.first is not None else loss_of
     with interrupts() as interrupted, progress_bar() as show:
         while trainer.step < options.steps:
-            loss = trainer.train_step(loss_of)
+            begins = trainer.step < recipe.first_steps
+            loss = trainer.train_step(first if begins else loss_of, of_all=not begins)
             show(f"step {trainer.step} of {options.steps}, loss {loss:.3f}", trainer.step / options.steps)
             if interrupted() or trainer.step % CHECKPOINT_EVERY == 0 or trainer.step == options.steps:
                 trainer.save(checkpoint)

@@ -113,8 +113,11 @@ class Trainer:
         """Return the number of steps done."""
         return len(self.losses)
 
-    def train_step(self, loss_of: Loss) -> float:
-        """Do one step on the batch that belongs to it and return the loss."""
+    def train_step(self, loss_of: Loss, *, of_all: bool = True) -> float:
+        """Do one step on the batch that belongs to it and return the loss.
+
+        of_all: whether it depends on every parameter; the others are left as they are.
+        """
         begun = time.perf_counter()
         random = Random(f"{self.options.seed}/{self.step}")
         with differentiable_ops():
@@ -123,8 +126,8 @@ class Trainer:
         if not math.isfinite(loss.item()):
             raise EdgeformerError(f"the loss of step {self.step} is {loss.item()}; try a lower --learning-rate.")
         for parameter, master in zip(self._parameters, self._masters, strict=True):
-            assert parameter.grad is not None, "a parameter that no loss depends on"
-            master.grad = parameter.grad.float()
+            assert parameter.grad is not None or not of_all, "a parameter that no loss depends on"
+            master.grad = None if parameter.grad is None else parameter.grad.float()
             parameter.grad = None
         nn.utils.clip_grad_norm_(self._masters, self.options.clip)
         for optimizer in self._optimizers:

@@ -1,9 +1,9 @@
 """Questions about pictures of shapes and digits, each with its one right answer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from random import Random
 
-from presets.corpora.problem import Problem
 from presets.pictures.scenes import COLOURS, DIGITS, GRID, KINDS, SHAPES, Scene, Thing
 
 NUMBERS = ["zero", "one", "two", "three", "four", "five", "six", "seven"]
@@ -22,9 +22,38 @@ DIRECTIONS = {
 OPPOSITE = {"left of": "right of", "right of": "left of", "above": "below", "below": "above"}
 
 NOTHING = "nothing"
+PLURALS = {"cross": "crosses"}
 
-Asked = tuple[str, str] | None
-"""A question and its answer; None where a scene has none of this kind."""
+Cells = frozenset[int]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question and its answer.
+
+    meant: the cells of what the question's words mean. told: those of what the answer tells; of a list, of each of its
+    things.
+    """
+
+    skill: str
+    question: str
+    answer: str
+    meant: Cells
+    told: tuple[Cells, ...]
+
+
+Found = tuple[str, str, Cells, tuple[Cells, ...]] | None
+"""What `Asked` has behind its skill; None where a scene has no such question."""
+
+
+def cells(things: Iterable[Thing | None]) -> Cells:
+    """Return the cells of things."""
+    return frozenset(thing.cell for thing in things if thing is not None)
+
+
+def one_by_one(things: list[Thing]) -> tuple[Cells, ...]:
+    """Return the cells of each thing of a list; of none, that there is none."""
+    return tuple(cells([thing]) for thing in things) or (cells([]),)
 
 
 def indefinite(thing: Thing | None) -> str:
@@ -43,40 +72,48 @@ def reference(random: Random, shown: Scene, *, coloured: bool = True) -> tuple[s
     return random.choice(found) if found else None
 
 
-def describe(random: Random, shown: Scene) -> Asked:
-    """Ask for everything, in the order of reading."""
+def describe(random: Random, shown: Scene) -> Found:
+    """Ask for everything, quarter by quarter."""
     asked = random.choice(["Describe the picture.", "What is in the picture?", "What do you see?"])
-    return asked, ", ".join(map(indefinite, shown.things))
+    things = in_quarters(shown)
+    return asked, ", ".join(map(indefinite, things)), cells(things), one_by_one(things)
 
 
-def colour(random: Random, shown: Scene) -> Asked:
+def colour(random: Random, shown: Scene) -> Found:
     """Ask for the colour of a thing."""
     found = reference(random, shown, coloured=False)
     if found is None:
         return None
     words, thing = found
-    return f"What {random.choice(['colour', 'color'])} is {words}?", thing.colour
+    there = cells([thing])
+    return f"What {random.choice(['colour', 'color'])} is {words}?", thing.colour, there, (there,)
 
 
-def kind(random: Random, shown: Scene) -> Asked:
+def kind(random: Random, shown: Scene) -> Found:
     """Ask what the thing of a colour is."""
     alone = [one for one in shown.things if sum(other.colour == one.colour for other in shown.things) == 1]
     if not alone:
         return None
     thing = random.choice(alone)
-    return random.choice([f"What is {thing.colour}?", f"Which thing is {thing.colour}?"]), f"a {thing.kind}"
+    there = cells([thing])
+    asked = random.choice([f"What is {thing.colour}?", f"Which thing is {thing.colour}?"])
+    return asked, f"a {thing.kind}", there, (there,)
 
 
-def place(random: Random, shown: Scene) -> Asked:
+def place(random: Random, shown: Scene) -> Found:
     """Ask in which quarter a thing is, or what is in a quarter."""
     if random.random() < 0.5:
         found = reference(random, shown)
-        return found and (f"Where is {found[0]}?", QUARTERS[quarter(found[1])])
+        if found is None:
+            return None
+        words, thing = found
+        return f"Where is {words}?", QUARTERS[quarter(thing)], cells([thing]), (cells([thing]),)
     asked = quarter(random.choice(shown.things)) if random.random() < 0.7 else random.randrange(len(QUARTERS))
     there = [thing for thing in shown.things if quarter(thing) == asked]
     if len(there) > LISTED:
         return None
-    return f"What is at the {QUARTERS[asked]}?", ", ".join(map(indefinite, there)) or NOTHING
+    answer = ", ".join(map(indefinite, there)) or NOTHING
+    return f"What is at the {QUARTERS[asked]}?", answer, cells(there), one_by_one(there)
 
 
 def quarter(thing: Thing) -> int:
@@ -84,7 +121,12 @@ def quarter(thing: Thing) -> int:
     return 2 * (2 * thing.row // GRID) + 2 * thing.column // GRID
 
 
-def relation(random: Random, shown: Scene) -> Asked:
+def in_quarters(shown: Scene) -> list[Thing]:
+    """Return the things of a scene in the order of its quarters, and in each row by row."""
+    return sorted(shown.things, key=lambda thing: (quarter(thing), thing.cell))
+
+
+def relation(random: Random, shown: Scene) -> Found:
     """Ask what is beside a thing; the answer is rarely that there is nothing."""
     for _ in range(4):
         found = reference(random, shown)
@@ -94,11 +136,12 @@ def relation(random: Random, shown: Scene) -> Asked:
         direction = random.choice(list(DIRECTIONS))
         other = shown.beside(thing, direction)
         if other is not None or random.random() < 0.15:
-            return f"What is {random.choice(DIRECTIONS[direction])} {words}?", indefinite(other)
+            asked = f"What is {random.choice(DIRECTIONS[direction])} {words}?"
+            return asked, indefinite(other), cells([thing]), (cells([other]),)
     return None
 
 
-def yes_or_no(random: Random, shown: Scene) -> Asked:
+def yes_or_no(random: Random, shown: Scene) -> Found:
     """Ask whether there is a thing, or whether one is beside another."""
     if random.random() < 0.5:
         return _is_there(random, shown)
@@ -118,56 +161,60 @@ def yes_or_no(random: Random, shown: Scene) -> Asked:
     right = random.random() < 0.5
     said = OPPOSITE[direction] if right else direction
     # The other thing is in `direction` of the first, which is in the opposite one of the other.
-    return f"Is {words} {random.choice(DIRECTIONS[said])} the {other.name}?", "yes" if right else "no"
+    asked = f"Is {words} {random.choice(DIRECTIONS[said])} the {other.name}?"
+    return asked, "yes" if right else "no", cells([thing]), (cells([other]),)
 
 
-def _is_there(random: Random, shown: Scene) -> Asked:
+def _is_there(random: Random, shown: Scene) -> Found:
     names = {thing.name for thing in shown.things}
+    none = cells([]), (cells([]),)
     if random.random() < 0.5:
-        return f"Is there a {random.choice(sorted(names))}?", "yes"
+        asked = random.choice(sorted(names))
+        there = cells(thing for thing in shown.things if thing.name == asked)
+        return f"Is there a {asked}?", "yes", there, (there,)
     colours, kinds = ([thing.colour for thing in shown.things], [thing.kind for thing in shown.things])
     for _ in range(8):
         name = f"{random.choice(colours)} {random.choice(kinds)}"
         if name not in names and random.random() < 0.7:
-            return f"Is there a {name}?", "no"
+            return f"Is there a {name}?", "no", *none
         name = f"{random.choice(list(COLOURS))} {random.choice(KINDS)}"
         if name not in names and random.random() < 0.5:
-            return f"Is there a {name}?", "no"
+            return f"Is there a {name}?", "no", *none
     return None
 
 
-def count(random: Random, shown: Scene) -> Asked:
-    """Ask how many things there are: of a kind, of a colour, or of all."""
-    chosen = random.choice(shown.things)
+def count(random: Random, shown: Scene) -> Found:
+    """Ask how many things there are: of a kind, of a colour, in a quarter, or of all."""
+    chosen, things = random.choice(shown.things), shown.things
     match random.randrange(6):
         case 0:
-            many, words = len(shown.things), "things"
+            asked, many = "things are there", cells(things)
         case 5:
-            asked = quarter(chosen) if random.random() < 0.8 else random.randrange(len(QUARTERS))
-            many = sum(quarter(each) == asked for each in shown.things)
-            return f"How many things are at the {QUARTERS[asked]}?", NUMBERS[many]
+            where = quarter(chosen) if random.random() < 0.8 else random.randrange(len(QUARTERS))
+            asked = f"things are at the {QUARTERS[where]}"
+            many = cells(each for each in things if quarter(each) == where)
         case 1:
-            many, words = sum(each.kind in DIGITS for each in shown.things), "digits"
+            asked, many = "digits are there", cells(each for each in things if each.kind in DIGITS)
         case 2 | 3 if chosen.kind in SHAPES:
             shape = chosen.kind if random.random() < 0.8 else random.choice(SHAPES)
-            many = sum(each.kind == shape for each in shown.things)
-            words = {"cross": "crosses"}.get(shape, f"{shape}s")
+            asked = f"{PLURALS.get(shape, f'{shape}s')} are there"
+            many = cells(each for each in things if each.kind == shape)
         case _:
             shade = chosen.colour if random.random() < 0.8 else random.choice(list(COLOURS))
-            many, words = sum(each.colour == shade for each in shown.things), f"{shade} things"
-    return f"How many {words} are there?", NUMBERS[many]
+            asked, many = f"{shade} things are there", cells(each for each in things if each.colour == shade)
+    return f"How many {asked}?", NUMBERS[len(many)], many, (many,)
 
 
-def digit(random: Random, shown: Scene) -> Asked:
+def digit(random: Random, shown: Scene) -> Found:
     """Ask which digit is in a picture that has one."""
     found = [thing for thing in shown.things if thing.kind in DIGITS]
     if len(found) != 1:
         return None
     asked = random.choice(["Which digit is there?", "Which number do you see?", f"Which digit is {found[0].colour}?"])
-    return asked, found[0].kind
+    return asked, found[0].kind, cells(found), (cells(found),)
 
 
-SKILLS: dict[str, tuple[Callable[[Random, Scene], Asked], int]] = {
+SKILLS: dict[str, tuple[Callable[[Random, Scene], Found], int]] = {
     "describe": (describe, 2),
     "colour": (colour, 4),
     "kind": (kind, 2),
@@ -180,9 +227,9 @@ SKILLS: dict[str, tuple[Callable[[Random, Scene], Asked], int]] = {
 """Kinds of questions, and the weight with which each is drawn."""
 
 
-def ask(random: Random, shown: Scene, skill: str | None = None) -> Problem | None:
+def ask(random: Random, shown: Scene, skill: str | None = None) -> Asked | None:
     """Return a question of one kind or of any; None where a scene has none."""
     weights = [weight for _, weight in SKILLS.values()]
     skill = skill or random.choices(list(SKILLS), weights)[0]
-    asked = SKILLS[skill][0](random, shown)
-    return asked and Problem(skill, "", *asked)
+    found = SKILLS[skill][0](random, shown)
+    return found and Asked(skill, *found)

@@ -19,7 +19,7 @@ from presets.corpora.problem import is_held_out
 SIDE, GRID = 256, 4
 """Pixels of a side of a picture, and cells of a side."""
 
-SEEN, TILE, PATCH = 128, 64, 8
+SEEN, TILE, PATCH = 128, 64, 16
 """Pixels of a side after the processor's resize, of a tile that it cuts, and of a patch of a tile."""
 
 SCALE = SIDE // SEEN
