@@ -30,6 +30,7 @@ from presets.corpora import (
 from presets.corpora.dialogue import CHAT_TEMPLATE, END, START, STOP, prompt, turn
 from presets.corpora.mixture import DRILLS, SKILLS, document, interview
 from presets.corpora.problem import Problem, draw, draw_held_out, is_held_out
+from presets.pictures import hints
 from presets.pictures import questions as about_pictures
 from presets.pictures import scenes as pictures
 from tokenizers import Tokenizer
@@ -379,6 +380,57 @@ def is_counted(shown, question, answer):
     return about_pictures.NUMBERS[sum(words in each for each in names)] == answer
 
 
+def test_the_cells_of_an_answer_are_those_of_what_it_names():
+    """And what a question means is where its words are, so that no hint misleads."""
+    source = Random(12)
+    for shown in scenes(100):
+        names = {thing.cell: f"a {thing.name}" for thing in shown.things}
+        for skill in about_pictures.SKILLS:
+            found = about_pictures.ask(source, shown, skill)
+            if found is None:
+                continue
+            listed = ", ".join(names[cell] for cells in found.told for cell in sorted(cells)) or "nothing"
+            if skill in ("describe", "relation") or found.question.startswith("What is at"):
+                assert found.answer == listed, found
+            if skill == "count":
+                assert found.answer == about_pictures.NUMBERS[len(found.told[0])] and found.told == (found.meant,)
+            if skill in ("colour", "relation", "digit"):
+                [cell] = found.meant
+                colour, kind = names[cell].split()[1:]
+                assert skill == "digit" or found.question.endswith((f"the {kind}?", f"the {colour} {kind}?"))
+                assert found.answer == {"colour": colour, "digit": kind}.get(skill, found.answer)
+
+
+def test_pointers_stand_where_an_answer_and_each_further_thing_begin():
+    tokens = train_preset.RECIPES["tiny-vision"].make_tokenizer(0)
+    first, second = frozenset({5}), frozenset({3})
+    turns = [
+        about_pictures.Asked("relation", "What is above the star?", "nothing", first, (frozenset(),)),
+        about_pictures.Asked("describe", "What do you see?", "a black 9, a red square", first | second, (first, second)),
+    ]
+    batch = tiny_vision.encode_turns(tokens, [[turns]], 40)
+    ids, pointers = batch.ids[0, 0], batch.pointers
+    said = [tokens.decode([token], False) for token in ids]
+
+    assert [said[place] for place in pointers.asks[0, 0].nonzero()] == [tiny_vision.ASSISTANT] * 2
+    assert [said[place] for place in pointers.tells[0, 0].nonzero()] == [tiny_vision.ASSISTANT] * 2 + [","]
+    assert [set(row.nonzero().flatten().tolist()) for row in pointers.told[pointers.tells]] == [set(), {5}, {3}]
+    assert [set(row.nonzero().flatten().tolist()) for row in pointers.meant[pointers.asks]] == [{5}, {5, 3}]
+    after = [ids[place + 1] for place in range(39) if batch.targets[0, 0, place] != packing.IGNORED]
+    assert after == [target for target in batch.targets[0, 0] if target != packing.IGNORED]
+
+
+def test_hints_cost_nothing_where_states_tell_them():
+    drawn, size = scenes(6), 192
+    ranks = [sorted(thing.cell for thing in about_pictures.in_quarters(shown)) for shown in drawn]
+    assert any(len(each) > 2 for each in ranks)
+    places = hints.directions("place", hints.CELLS, size)[:, pictures.cells_by_tile()].T.expand(len(drawn), -1, -1)
+    silent = torch.randn(len(drawn), hints.CELLS, size, generator=torch.Generator().manual_seed(0))
+    told = hints.loss_of_cells([places, silent], drawn)
+    assert told < hints.loss_of_cells([places.flip(1), silent], drawn) - 1
+    assert told < hints.loss_of_cells([silent, silent], drawn) - 0.4
+
+
 def test_neighbours_of_held_out_pictures_are_new():
     def neighbours(shown):
         return {
@@ -402,11 +454,16 @@ def test_questions_about_a_picture_do_not_see_others():
     prefix = torch.tensor(tiny_vision.prefix_ids(tokens))
 
     def states(*conversations):
-        ids, targets = tiny_vision.encode_turns(tokens, [conversations])
+        batch = tiny_vision.encode_turns(tokens, [conversations])
         with differentiable.differentiable_ops(), torch.no_grad():
-            return tiny_vision.read(module, pixels, prefix, ids)[1][targets != packing.IGNORED]
+            return tiny_vision.read(module, pixels, prefix, batch.ids)[1][batch.targets != packing.IGNORED]
 
-    one, two, further = ("What is red?", "a star"), ("Where is the 7?", "top left"), ("What do you see?", "a red 7")
+    one, two, further = (
+        about_pictures.Asked("", question, answer, frozenset(), ())
+        for question, answer in (
+            ("What is red?", "a star"), ("Where is the 7?", "top left"), ("What do you see?", "a red 7"),
+        )
+    )  # fmt: skip
     together = states([one], [two, further])
     torch.testing.assert_close(together, torch.cat((states([one]), states([two, further]))))
     apart = states([one], [two], [further])
@@ -645,7 +702,7 @@ def small_recipes(monkeypatch):
             make_tokenizer=functools.cache(recipe.make_tokenizer),
         )
         monkeypatch.setitem(train_preset.RECIPES, recipe.name, small)
-        for name, value in {"QUESTIONS": 2, "ROWS": 1, "FUSED": False, "PAIRS": 8, "DRAWN": 16}.items():
+        for name, value in {"QUESTIONS": 2, "ROWS": 1, "PICTURES": 2, "PAIRS": 8, "DRAWN": 16}.items():
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, value)
 

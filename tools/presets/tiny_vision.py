@@ -50,7 +50,7 @@ from presets.training import Loss, Options, cross_entropy
 ROWS = 16
 """Pictures in a batch."""
 
-SHORT, LONG = (12, 17), (4, 60)
+SHORT, LONG = (12, 18), (4, 60)
 """Questions about each picture of a batch, and tokens of each with its answer, at most."""
 
 LONG_BATCHES = 0.2
