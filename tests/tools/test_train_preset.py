@@ -655,6 +655,10 @@ def test_the_learning_rate_warms_up_and_falls_to_nothing():
     assert rates[0] == 0.1 and rates[9] == rates[10] == 1
     assert rates[10:] == sorted(rates[10:], reverse=True) and rates[-1] < 0.001
 
+    sooner = options(steps=40, warmup=10, horizon=100, cooldown=20)
+    cut = [training.schedule(step, sooner) for step in range(40)]
+    assert cut[:21] == rates[:21] and cut[30] == rates[30] / 2 and cut[39] == rates[39] / 20
+
 
 def test_a_loss_that_is_no_number_is_an_error():
     with pytest.raises(train_preset.EdgeformerError, match=r"the loss of step 0 is nan; try a lower --learning-rate"):

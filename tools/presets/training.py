@@ -2,7 +2,7 @@
 
 Muon trains the matrices inside the blocks, AdamW everything else (source: Keller Jordan, "Muon", 2024; its learning
 rates are scaled to AdamW's by the rule of arXiv 2502.16982). The learning rate warms up linearly and falls to 0 like a
-cosine.
+cosine, or on a line from where the cosine of a longer training is.
 """
 
 import math
@@ -34,7 +34,12 @@ INNER = (".blocks.", ".projector.")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How to train. steps: of the optimiser. warmup: steps until the full learning rate. clip: norm of the gradient."""
+    """How to train.
+
+    steps: of the optimiser. warmup: steps until the full learning rate. horizon: steps after which the cosine of the
+    learning rate would be 0; None for all steps. cooldown: the last steps, in which it falls to 0 on a line, whatever
+    the horizon. clip: norm of the gradient.
+    """
 
     steps: int
     seed: int = 0
@@ -42,6 +47,8 @@ class Options:
     warmup: int = 100
     weight_decay: float = 0.05
     z_loss: float = 1e-4
+    horizon: int | None = None
+    cooldown: int = 0
     clip: float = 1.0
 
 
@@ -172,8 +179,9 @@ class Trainer:
 
 
 def schedule(step: int, options: Options) -> float:
-    """Return the fraction of the learning rate at a step: a linear ramp, then half a cosine down to 0."""
+    """Return the fraction of the learning rate at a step: a linear ramp, then half a cosine, and a cooldown at last."""
     if step < options.warmup:
         return (step + 1) / options.warmup
-    done = (step - options.warmup) / max(1, options.steps - options.warmup)
-    return 0.5 * (1 + math.cos(math.pi * done))
+    done = (step - options.warmup) / max(1, (options.horizon or options.steps) - options.warmup)
+    left = (options.steps - step) / max(1, options.cooldown)
+    return 0.5 * (1 + math.cos(math.pi * done)) * min(1, left)
