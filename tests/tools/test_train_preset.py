@@ -408,7 +408,7 @@ def test_pointers_stand_where_an_answer_and_each_further_thing_begin():
         about_pictures.Asked("relation", "What is above the star?", "nothing", first, (frozenset(),)),
         about_pictures.Asked("describe", "What do you see?", "a black 9, a red square", first | second, (first, second)),
     ]
-    batch = tiny_vision.encode_turns(tokens, [[turns]], 40)
+    batch = tiny_vision.encode_turns(tokens, [[turns]])
     ids, pointers = batch.ids[0, 0], batch.pointers
     said = [tokens.decode([token], False) for token in ids]
 
@@ -416,7 +416,7 @@ def test_pointers_stand_where_an_answer_and_each_further_thing_begin():
     assert [said[place] for place in pointers.tells[0, 0].nonzero()] == [tiny_vision.ASSISTANT] * 2 + [","]
     assert [set(row.nonzero().flatten().tolist()) for row in pointers.told[pointers.tells]] == [set(), {5}, {3}]
     assert [set(row.nonzero().flatten().tolist()) for row in pointers.meant[pointers.asks]] == [{5}, {5, 3}]
-    after = [ids[place + 1] for place in range(39) if batch.targets[0, 0, place] != packing.IGNORED]
+    after = [ids[place + 1] for place in range(len(ids) - 1) if batch.targets[0, 0, place] != packing.IGNORED]
     assert after == [target for target in batch.targets[0, 0] if target != packing.IGNORED]
 
 

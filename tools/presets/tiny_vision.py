@@ -50,8 +50,8 @@ from presets.training import Loss, Options, cross_entropy
 ROWS = 16
 """Pictures in a batch."""
 
-SHORT, LONG = (12, 18), (4, 60)
-"""Questions about each picture of a batch, and tokens of each with its answer, at most."""
+SHORT, LONG = 12, 4
+"""Questions about each picture of a batch."""
 
 LONG_BATCHES = 0.2
 """Fraction of batches of long questions: of what is in a picture, and of conversations."""
@@ -65,7 +65,7 @@ QUESTIONS, SCORED = 80, 32
 TWICE = ("place", "relation", "count")
 """Kinds of which each picture is asked twice."""
 
-ALONE, PICTURES = 200, 64
+ALONE, PICTURES = 150, 64
 """Steps in which the tower learns alone, and pictures in each of their batches."""
 
 NAMED = 0.5
@@ -197,7 +197,7 @@ def painter() -> Painter:
 
 def questions_of_row(random: Random, shown: Scene, *, long: bool) -> list[Turns]:
     """Return conversations about a scene, each of one short question, or such that are long."""
-    count, _ = LONG if long else SHORT
+    count = LONG if long else SHORT
     found: list[Turns] = []
     while len(found) < count:
         if long and random.random() < 0.6:
@@ -236,7 +236,7 @@ class Batch:
     pointers: hints.Pointers
 
 
-def encode_turns(tokenizer: Tokenizer, rows: Sequence[Sequence[Turns]], length: int | None = None) -> Batch:
+def encode_turns(tokenizer: Tokenizer, rows: Sequence[Sequence[Turns]]) -> Batch:
     """Return the same number of conversations about each picture as tokens."""
 
     @cache
@@ -247,9 +247,7 @@ def encode_turns(tokenizer: Tokenizer, rows: Sequence[Sequence[Turns]], length: 
     user, assistant, end = (SPECIAL_TOKENS.index(token) for token in (USER, ASSISTANT, END))
     [comma] = encode(",")
     every = [turns for row in rows for turns in row]
-    longest = length or max(
-        sum(len(encode(each.question)) + len(encode(each.answer)) + 3 for each in turns) for turns in every
-    )
+    longest = max(sum(len(encode(each.question)) + len(encode(each.answer)) + 3 for each in turns) for turns in every) - 1
     ids, targets = torch.zeros(len(every), longest, dtype=torch.int64), torch.full((len(every), longest), IGNORED)
     pointers = hints.Pointers.none(len(every), longest)
     for index, turns in enumerate(every):
@@ -258,7 +256,6 @@ def encode_turns(tokenizer: Tokenizer, rows: Sequence[Sequence[Turns]], length: 
             asked = [user] * (number > 0) + encode(one.question) + [assistant]
             answered = [*encode(one.answer), end]
             first, stop = start + len(asked) - 1, start + len(asked) + len(answered)
-            assert stop <= longest, f"a conversation of more than {longest} tokens"
             ids[index, start:stop] = torch.tensor(asked + answered)
             targets[index, first : stop - 1] = torch.tensor(answered)
             listed = [first, *(first + 1 + place for place, token in enumerate(answered) if token == comma)]
@@ -344,19 +341,21 @@ def names(tokenizer: Tokenizer) -> Loss:
 def loss(tokenizer: Tokenizer) -> Loss:
     """Return the next-token loss of answers, that of what cells name, and those of hints."""
     prefix = torch.tensor(prefix_ids(tokenizer))
+    words = hints.word_numbers(tokenizer)
     cells = (prefix == SPECIAL_TOKENS.index(IMAGE)).nonzero().flatten()[: GRID * GRID]
 
     def of_batch(module: nn.Module, random: Random, options: Options) -> Tensor:
         long = random.random() < LONG_BATCHES
         scenes = [draw_scene(random, held_out=False) for _ in range(ROWS)]
         rows = [questions_of_row(random, shown, long=long) for shown in scenes]
-        batch, seen = encode_turns(tokenizer, rows, (LONG if long else SHORT)[1]), list[Tensor]()
+        batch, seen = encode_turns(tokenizer, rows), list[Tensor]()
         states, x = read(module, normalized(painter().paint(scenes)), prefix, batch.ids, seen)
         learned = batch.targets != IGNORED
         found = cross_entropy(module.unembed(x[learned]), batch.targets[learned], options.z_loss)  # type: ignore[operator]
         found = found + NAMED * named_loss(module, tokenizer, states, scenes)
         found = found + hints.loss_of_cells([each[:, cells] for each in seen], scenes)
         asked = [each[:, len(prefix) :].unflatten(1, batch.ids.shape[1:]) for each in seen]
+        found = found + hints.loss_of_words(asked, words[batch.ids], scenes)
         return found + hints.loss_of_pointers(asked, batch.pointers)
 
     return of_batch

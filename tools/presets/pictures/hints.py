@@ -8,22 +8,26 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional as F
 
 from presets.packing import IGNORED
-from presets.pictures.questions import Asked, in_quarters
-from presets.pictures.scenes import COUNTS, GRID, Scene, cells_by_tile
+from presets.pictures.questions import PLURALS, Asked, in_quarters
+from presets.pictures.scenes import COLOURS, COUNTS, DIGITS, GRID, KINDS, Scene, cells_by_tile
 
 CELLS = GRID * GRID
 
 PLACE, RANK = 0, 1
 """Blocks behind which the state of a cell tells its place, and how many things are before its own."""
 
+WORD = 1
+"""The block behind which a word for a colour or a kind tells the cells that have it."""
+
 MEANT, TOLD = 2, 4
 """Blocks behind which the last token of a question tells the cells of what its words mean, and of what it asks for."""
 
-CELL_WEIGHT, POINTER_WEIGHT = 0.2, 0.2
+CELL_WEIGHT, WORD_WEIGHT, POINTER_WEIGHT = 0.2, 0.3, 0.4
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,33 @@ def loss_of_cells(states: Sequence[Tensor], scenes: Sequence[Scene]) -> Tensor:
             ranks[index, order.index(thing.cell)] = rank
     rank_told = told(states[RANK], "rank", len(COUNTS)).flatten(0, 1)
     return CELL_WEIGHT * (place + F.cross_entropy(rank_told, ranks.flatten(), ignore_index=IGNORED))
+
+
+def word_numbers(tokenizer: Tokenizer) -> Tensor:
+    """Return by token id the number of what a word means, int64 [V]: of the colours, then of the kinds; or −1."""
+    found = torch.full((tokenizer.get_vocab_size(),), -1)
+    for number, word in enumerate((*COLOURS, *KINDS)):
+        for form in (word, PLURALS.get(word, f"{word}s")) if word not in DIGITS else (word,):
+            found[tokenizer.encode(f" {form}").ids[-1]] = number
+    return found
+
+
+def cells_of_words(scenes: Sequence[Scene]) -> Tensor:
+    """Return the cells that have each colour and each kind: [B, words, cells], 1 where a cell has it."""
+    found = torch.zeros(len(scenes), len(COLOURS) + len(KINDS), CELLS)
+    for index, shown in enumerate(scenes):
+        for thing in shown.things:
+            found[index, list(COLOURS).index(thing.colour), thing.cell] = 1
+            found[index, len(COLOURS) + KINDS.index(thing.kind), thing.cell] = 1
+    return found
+
+
+def loss_of_words(states: Sequence[Tensor], numbers: Tensor, scenes: Sequence[Scene]) -> Tensor:
+    """Return the loss of what words tell: states behind each block [B, Q, S, E], and `word_numbers` [B, Q, S]."""
+    picture, *_ = places = (numbers >= 0).nonzero(as_tuple=True)
+    cells = cells_of_words(scenes)[picture, numbers[places]]
+    logits = told(states[WORD][places], "word", CELLS) - 2
+    return WORD_WEIGHT * F.binary_cross_entropy_with_logits(logits, cells, reduction="none").sum(-1).mean()
 
 
 def loss_of_pointers(states: Sequence[Tensor], pointers: Pointers) -> Tensor:
