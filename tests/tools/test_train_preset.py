@@ -420,6 +420,17 @@ def test_pointers_stand_where_an_answer_and_each_further_thing_begin():
     assert after == [target for target in batch.targets[0, 0] if target != packing.IGNORED]
 
 
+def test_words_are_told_which_cells_they_name():
+    tokens = train_preset.RECIPES["tiny-vision"].make_tokenizer(0)
+    ids = tokens.encode("Are two red crosses, a star and the 7 above the circle?").ids
+    numbers = hints.word_numbers(tokens)[ids]
+    words = [*pictures.COLOURS, *pictures.KINDS]
+    assert [words[number] for number in numbers if number >= 0] == ["red", "cross", "star", "7", "circle"]
+    things = [pictures.place(kind, "red", cell, 40, (255, 0, 0)) for kind, cell in (("star", 3), ("7", 6), ("star", 9))]
+    shown = hints.cells_of_words([pictures.Scene(tuple(things), (255, 255, 255))])[0, numbers[numbers >= 0]]
+    assert [set(row.nonzero().flatten().tolist()) for row in shown] == [{3, 6, 9}, set(), {3, 9}, {6}, set()]
+
+
 def test_hints_cost_nothing_where_states_tell_them():
     drawn, size = scenes(6), 192
     ranks = [sorted(thing.cell for thing in about_pictures.in_quarters(shown)) for shown in drawn]

@@ -414,7 +414,7 @@ RECIPE = Recipe(
     summary="a {parameters} parameter Idefics3 that answers questions about pictures of shapes and digits",
     data=DATA,
     use=USE,
-    options=Options(steps=5000, learning_rate=4e-3, warmup=100),
+    options=Options(steps=2300, learning_rate=4e-3, warmup=100, horizon=5000, cooldown=900),
     hf_config=CONFIG,
     files=FILES,
     make_tokenizer=make_tokenizer,
