@@ -9,7 +9,12 @@ import pytest
 from edgeformer.checkpoints.found_model import PRESETS
 
 ROOT = Path(__file__).parents[1]
-TRAINED = {"tiny-llama": "tiny_llama.py", "tiny-embed": "tiny_embed.py", "tiny-translate": "tiny_translate.py"}
+TRAINED = {
+    "tiny-llama": "tiny_llama.py",
+    "tiny-embed": "tiny_embed.py",
+    "tiny-translate": "tiny_translate.py",
+    "tiny-vision": "tiny_vision.py",
+}
 """The recipe in tools/presets/ that trained each preset; `tools/presets/train_preset.py` runs it."""
 
 
