@@ -54,6 +54,8 @@ PLANTED = {
     ("families", "test_quantized_checkpoints", "MISREAD_FAULTS"): ("test_verification_refuses_nvfp4_read_wrong",),
     ("families", "test_written_checkpoints", "FAULTS"): ("test_a_fault_in_a_written_checkpoint_shows",),
     ("families", "test_request_lengths", "FAULTS"): ("test_a_wrong_table_is_refused",),
+    ("tools", "test_tiny_vision", "MODULE_FAULTS"): ("test_wrong_places_and_blocks_make_wrong_answers",),
+    ("tools", "test_tiny_vision", "PIXEL_FAULTS"): ("test_wrong_pixels_make_wrong_answers_and_no_bundle",),
     ("kernels", "test_abi", "FAULTS"): ("test_another_declaration_does_not_compile",),
     ("kernels", "test_cpp_faults", "FAULTS"): ("test_faults_are_found",),
     ("kernels", "test_arm", "FAULTS"): ("test_faults_of_matrices_are_found",),

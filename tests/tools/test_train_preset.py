@@ -406,7 +406,9 @@ def test_pointers_stand_where_an_answer_and_each_further_thing_begin():
     first, second = frozenset({5}), frozenset({3})
     turns = [
         about_pictures.Asked("relation", "What is above the star?", "nothing", first, (frozenset(),)),
-        about_pictures.Asked("describe", "What do you see?", "a black 9, a red square", first | second, (first, second)),
+        about_pictures.Asked(
+            "describe", "What do you see?", "a black 9, a red square", first | second, (first, second)
+        ),
     ]
     batch = tiny_vision.encode_turns(tokens, [[turns]])
     ids, pointers = batch.ids[0, 0], batch.pointers

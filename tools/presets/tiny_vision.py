@@ -2,14 +2,13 @@
 
 A picture is cut into 2 × 2 tiles of 2 × 2 cells, and pixel shuffle makes one state of each cell: shape and colour are
 in one place, so that "what is left of the circle" looks for one key and not for the patches of one. The tower learns
-first, alone: the state of a cell names what is in it. Then all is trained, and the loss has parts by which states inside
+first, alone: the state of a cell names what is in it. Then all is trained, and the loss has parts by which states in
 the text model tell where in the picture they are and where an answer is to be found (`hints`): of answers alone, a
 model of this size learned what is beside something hardly at all in 2,000 steps. A picture is read once for all
 questions of its row, each of which sees the picture and itself alone.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from random import Random
 from typing import Any
@@ -27,6 +26,17 @@ from edgeformer.models.stack import Run
 from presets.differentiable import shared_prefix
 from presets.packing import IGNORED
 from presets.pictures import hints
+from presets.pictures.conversations import (
+    ASSISTANT,
+    END,
+    IMAGE,
+    SPECIAL_TOKENS,
+    STATES,
+    USER,
+    Turns,
+    encode_turns,
+    prefix_ids,
+)
 from presets.pictures.questions import SKILLS, Asked, ask
 from presets.pictures.scenes import (
     COLOURS,
@@ -70,15 +80,6 @@ ALONE, PICTURES = 150, 64
 
 NAMED = 0.5
 """Weight of the loss by which the states of cells name what they show."""
-
-BORDER, WHOLE = "<fake_token_around_image>", "<global-img>"
-TILES = SEEN // TILE
-NAMES = [f"<row_{row + 1}_col_{column + 1}>" for row in range(TILES) for column in range(TILES)]
-END, USER, ASSISTANT, IMAGE = "<|end|>", "<|user|>", "<|assistant|>", "<image>"
-SPECIAL_TOKENS = [END, USER, ASSISTANT, IMAGE, BORDER, WHOLE, *NAMES]
-
-STATES = TILE_CELLS**2
-"""States of a tile, each of a cell; those of the whole picture are of quarters."""
 
 CHAT_TEMPLATE = """\
 {%- for message in messages %}
@@ -177,9 +178,6 @@ DATA = """\
 Pictures are drawn by the command itself, and the questions about them come from rules. No corpus is read.
 """
 
-Turns = Sequence[Asked]
-"""Questions about a picture and their answers, each with those before it in sight."""
-
 
 def make_tokenizer(seed: int) -> Tokenizer:
     """Train the tokenizer on questions and answers."""
@@ -214,55 +212,6 @@ def short(random: Random, shown: Scene) -> Asked:
         found = ask(random, shown)
         if found is not None and found.skill != "describe":
             return found
-
-
-def prefix_ids(tokenizer: Tokenizer) -> list[int]:
-    """Return the tokens before a question: the role, and what stands for a picture."""
-    text = USER
-    for index, name in enumerate(NAMES):
-        text += BORDER + name + IMAGE * STATES
-        text += "\n" if (index + 1) % TILES == 0 else ""
-    text += f"\n{BORDER}{WHOLE}{IMAGE * STATES}{BORDER}"
-    found: list[int] = tokenizer.encode(text).ids
-    return found
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Conversations about pictures, each tensor [B, Q, S, …]. ids and targets: int64. pointers: where to look."""
-
-    ids: Tensor
-    targets: Tensor
-    pointers: hints.Pointers
-
-
-def encode_turns(tokenizer: Tokenizer, rows: Sequence[Sequence[Turns]]) -> Batch:
-    """Return the same number of conversations about each picture as tokens."""
-
-    @cache
-    def encode(text: str) -> list[int]:
-        found: list[int] = tokenizer.encode(text).ids
-        return found
-
-    user, assistant, end = (SPECIAL_TOKENS.index(token) for token in (USER, ASSISTANT, END))
-    [comma] = encode(",")
-    every = [turns for row in rows for turns in row]
-    longest = max(sum(len(encode(each.question)) + len(encode(each.answer)) + 3 for each in turns) for turns in every) - 1
-    ids, targets = torch.zeros(len(every), longest, dtype=torch.int64), torch.full((len(every), longest), IGNORED)
-    pointers = hints.Pointers.none(len(every), longest)
-    for index, turns in enumerate(every):
-        start = 0
-        for number, one in enumerate(turns):
-            asked = [user] * (number > 0) + encode(one.question) + [assistant]
-            answered = [*encode(one.answer), end]
-            first, stop = start + len(asked) - 1, start + len(asked) + len(answered)
-            ids[index, start:stop] = torch.tensor(asked + answered)
-            targets[index, first : stop - 1] = torch.tensor(answered)
-            listed = [first, *(first + 1 + place for place, token in enumerate(answered) if token == comma)]
-            pointers.set(index, listed, one)
-            start = stop
-    shape = len(rows), -1, longest
-    return Batch(ids.view(shape), targets.view(shape), pointers.view(len(rows)))
 
 
 def read(

@@ -34,7 +34,7 @@ from edgeformer.runtime.media.pictures.processors.processor import Processor
 from edgeformer.runtime.media.pictures.processors.tiles import Tiles
 
 FOLDER = PRESETS / "tiny-vision"
-SHAPES = Path(__file__).parents[1] / "docs" / "images" / "shapes.png"
+SHAPES = Path(__file__).parents[2] / "docs" / "images" / "shapes.png"
 EACH = 8
 """Questions of each kind."""
 
