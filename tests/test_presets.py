@@ -46,7 +46,7 @@ def test_held_out_problems_are_solved_as_often_as_the_card_says(preset, model, t
         assert int(right) / int(total) <= wilson(found[skill].right, found[skill].problems, 0.9999)[1]
     # Negative control: the answers to other questions are wrong.
     others = [replace(each, answer=other.answer) for each, other in pairwise([*asked, asked[0]])]
-    assert evaluate(solver, others, limit=ASKED).total.exact < 0.15
+    assert evaluate(solver, others, limit=ASKED).total.exact < 0.3  # a fifth of those about pictures have one answer
 
 
 @pytest.mark.parametrize("page", [README, PRESETS / "tiny-llama" / "README.md"], ids=["readme", "card"])

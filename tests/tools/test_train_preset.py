@@ -401,7 +401,7 @@ def test_the_cells_of_an_answer_are_those_of_what_it_names():
                 assert found.answer == {"colour": colour, "digit": kind}.get(skill, found.answer)
 
 
-def test_pointers_stand_where_an_answer_and_each_further_thing_begin():
+def test_pointers_stand_where_a_thing_of_an_answer_begins():
     tokens = train_preset.RECIPES["tiny-vision"].make_tokenizer(0)
     first, second = frozenset({5}), frozenset({3})
     turns = [

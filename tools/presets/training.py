@@ -36,9 +36,11 @@ INNER = (".blocks.", ".projector.")
 class Options:
     """How to train.
 
-    steps: of the optimiser. warmup: steps until the full learning rate. horizon: steps after which the cosine of the
-    learning rate would be 0; None for all steps. cooldown: the last steps, in which it falls to 0 on a line, whatever
-    the horizon. clip: norm of the gradient.
+    Attributes:
+        steps: of the optimiser. warmup: steps until the full learning rate.
+        horizon: steps after which the cosine of the learning rate would be 0; None for all steps. cooldown: the last
+            steps, in which it falls to 0 on a line, whatever the horizon.
+        clip: norm of the gradient.
     """
 
     steps: int

@@ -32,8 +32,9 @@ CELL_WEIGHT, WORD_WEIGHT, POINTER_WEIGHT = 0.2, 0.3, 0.4
 
 @dataclass(frozen=True)
 class Pointers:
-    """Which cells tokens are to point at. meant, told: [N, S, cells], 1 where a cell is. asks, tells: which tokens do,
-    bool [N, S].
+    """The cells that tokens are to point at.
+
+    meant, told: [N, S, cells], 1 where a token points at a cell. asks, tells: bool [N, S], the tokens that do.
     """
 
     meant: Tensor

@@ -43,7 +43,7 @@ class Asked:
 
 
 Found = tuple[str, str, Cells, tuple[Cells, ...]] | None
-"""What `Asked` has behind its skill; None where a scene has no such question."""
+"""The fields of `Asked` behind its skill; None where a scene has no such question."""
 
 
 def cells(things: Iterable[Thing | None]) -> Cells:
