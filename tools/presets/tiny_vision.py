@@ -175,7 +175,8 @@ something, what colour it is, and how many there are.
 """
 
 DATA = """\
-Pictures are drawn by the command itself, and the questions about them come from rules. No corpus is read.
+Pictures are drawn by the command itself, and the questions about them come from rules. No corpus is read. Every
+held-out picture has two things beside each other that no picture of training has, or is of one thing alone.
 """
 
 
