@@ -35,8 +35,10 @@ from edgeformer.runtime.media.pictures.processors.tiles import Tiles
 
 FOLDER = PRESETS / "tiny-vision"
 SHAPES = Path(__file__).parents[2] / "docs" / "images" / "shapes.png"
-EACH = 8
-"""Questions of each kind."""
+EACH, HARD = 16, ("describe", "relation")
+"""Questions of each kind, and kinds that need every cell or the place of one: a fault shows there first. Two blocks of
+the tower exchanged left every colour right, and no list of things.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +60,11 @@ def model(bundle):
 @pytest.fixture(scope="module")
 def asked():
     return read_questions(FOLDER / "evaluation.jsonl")
+
+
+@pytest.fixture(scope="module")
+def hard(asked):
+    return choose([each for each in asked if each.skill in HARD], EACH)
 
 
 @pytest.fixture(scope="module")
@@ -104,11 +111,11 @@ PIXEL_FAULTS = {
 
 
 @pytest.mark.parametrize("name", PIXEL_FAULTS)
-def test_wrong_pixels_make_wrong_answers_and_no_bundle(bundle, source, asked, name):
+def test_wrong_pixels_make_wrong_answers_and_no_bundle(bundle, source, hard, name):
     owner, method, changed = PIXEL_FAULTS[name]
     original = getattr(owner, method)
     with patch.object(owner, method, lambda *given: changed(original(*given))):
-        assert evaluate(load(bundle), asked, limit=EACH).total.exact < 0.7
+        assert evaluate(load(bundle), hard).total.exact < 0.7
         with pytest.raises(ExportError, match="does not make of a picture"):
             compare_pictures(source.folder, source.pictures)
 
@@ -128,15 +135,14 @@ MODULE_FAULTS = {
 
 
 @pytest.mark.parametrize("name", MODULE_FAULTS)
-def test_wrong_places_and_blocks_make_wrong_answers(module, asked, name):
-    some = [replace(each, image=Image.open(str(each.image)).convert("RGB")) for each in choose(asked, EACH)]
+def test_wrong_places_and_blocks_make_wrong_answers(module, hard, name):
+    some = [replace(each, image=Image.open(str(each.image)).convert("RGB")) for each in hard]
     tokenizer = Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
     faulty = copy.deepcopy(module)
     with torch.no_grad(), differentiable_ops():
         MODULE_FAULTS[name](faulty)
         right = tiny_vision.score(faulty, tokenizer, some)
-    assert (sum(right) / len(right) >= 0.9) == (name == "nothing")
-    assert name == "nothing" or sum(right) / len(right) < 0.7
+    assert sum(right) / len(right) >= 0.85 if name == "nothing" else sum(right) / len(right) < 0.7
 
 
 def test_an_export_refuses_exchanged_blocks(source):
