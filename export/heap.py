@@ -11,7 +11,7 @@ mapped by itself, and unmapped when it is freed."""
 REUSED, LARGEST = 2**30, 2**31 - 1
 """Bytes of a block that is reused, and of what is kept of the heap: all of it."""
 USUAL = 2**25
-"""Bytes up to which glibc reuses blocks in the end, where a program frees such large ones: DEFAULT_MMAP_THRESHOLD_MAX."""
+"""Bytes up to which glibc reuses blocks by itself, once such large ones were freed: DEFAULT_MMAP_THRESHOLD_MAX."""
 
 
 @contextmanager
@@ -19,7 +19,8 @@ def reusing_freed_memory() -> Iterator[None]:
     """Keep freed memory for the next blocks, and return it in the end; elsewhere than with glibc nothing changes.
 
     A matrix of float64 is mapped when its layer runs and unmapped after it, and the kernel clears each of its pages
-    again. Measured on an export of 135M parameters: 9.8 s of 46 s of processor time, and 3.5 s so, with 3 % more memory.
+    again. Measured on an export of 135M parameters: 9.8 s of 46 s of processor time, and 3.5 s so, with 3 % more
+    memory.
     """
     library = ctypes.CDLL(None) if sys.platform == "linux" else None
     if library is None or not hasattr(library, "mallopt"):

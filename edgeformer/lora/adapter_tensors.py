@@ -172,7 +172,7 @@ class LoraAdapter:
     def _add_replaced(self, path: str, name: str) -> None:
         """Note a tensor that replaces one of the model; `path` is its name without PEFT's prefix.
 
-        Of a resized table in modules_to_save PEFT stores the module that it wraps, too, and the trained one by two names.
+        Of a resized table in modules_to_save PEFT stores the wrapped module, too, and the trained one by two names.
         """
         if ".original_module." in path:
             return
@@ -235,8 +235,8 @@ class ChangedSlice:
         tensor: Tensor = adapter.replacement(self._name) if self._name in adapter.replaced else self._base[...]
         if list(tensor.shape) != shape:
             raise WeightsError(
-                f"the adapter {adapter.folder} replaces {self._name} {shape} by a tensor {list(tensor.shape)}. Check that "
-                "it was trained on this model."
+                f"the adapter {adapter.folder} replaces {self._name} {shape} by a tensor {list(tensor.shape)}. "
+                "Check that it was trained on this model."
             )
         module = self._name.removesuffix(".weight")
         if module not in adapter.modules or module == self._name:

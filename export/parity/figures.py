@@ -16,8 +16,8 @@ PIECE = 64
 """Positions computed at a time, which bounds the float64 copies: 64 MiB of them for a vocabulary of 128,000."""
 
 NEAR = 1.0
-"""Largest difference of a logit up to which a divergence is log Σ p e^d − Σ p d of the differences d, which loses no digit
-however small they are; of larger ones the exponential might overflow."""
+"""Largest difference of a logit up to which a divergence is log Σ p e^d − Σ p d of the differences d, which loses no
+digit however small they are; of larger ones the exponential might overflow."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Checkpoints that torchao, NVIDIA's modelopt, bitsandbytes and llm-compressor wrote, and what they mean: tools/checkpoints/quantized_fixtures.py."""
+"""Checkpoints that libraries wrote, and what they mean by these: tools/checkpoints/quantized_fixtures.py."""
 
 import hashlib
 import json
@@ -138,7 +138,7 @@ FAULTS = {
     "factors of inputs left out": ("modelopt-awq", "factors", torch.ones_like),
     "half bytes of bitsandbytes swapped": ("bitsandbytes-nf4", ".weight", lambda packed: (packed << 4) | (packed >> 4)),
     "scales of bitsandbytes transposed": ("bitsandbytes-fp4", ".weight.absmax", lambda scales: scales.flip(0)),
-    "zero points of llm-compressor left out": ("llmcompressor-w4a16-asymmetric", ".weight_zero_point", torch.zeros_like),
+    "zero points of llm-compressor lost": ("llmcompressor-w4a16-asymmetric", ".weight_zero_point", torch.zeros_like),
     "scales of llm-compressor in other rows": ("llmcompressor-w8a8", ".weight_scale", lambda scales: scales.flip(0)),
     "float8 of a mixture in NVFP4": ("modelopt-mixed", "_2", torch.ones_like),
 }  # fmt: skip
