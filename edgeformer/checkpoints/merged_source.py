@@ -58,7 +58,7 @@ def _resized(adapter: LoraAdapter, config: DecoderConfig, rows: Mapping[str, int
         return next(iter(rows.values()))
     found = " and ".join(f"{name} of {count} tokens" for name, count in rows.items())
     raise WeightsError(
-        f"the adapter {adapter.folder} has {found}, and the model has {config.vocab_size} tokens. An adapter of "
-        "another vocabulary must have both the embedding and the head: train it with modules_to_save of both, or merge it with "
-        "PEFT (merge_and_unload), save the model, and export that folder."
+        f"the adapter {adapter.folder} has {found}, and the model has {config.vocab_size} tokens. "
+        "An adapter of another vocabulary must have both the embedding and the head: train it with modules_to_save of "
+        "both, or merge it with PEFT (merge_and_unload), save the model, and export that folder."
     )
