@@ -89,6 +89,12 @@ class ModelSource(FoundModel):
         return replace(self, hf_config=self.text_config, text_config=None).special_tokens()
 
     @property
+    def tokenizer_folder(self) -> Path:
+        """The folder with the tokenizer: an adapter's, where it resizes the vocabulary and has one."""
+        resized = None if self.merged is None or not self.merged.resized else self.merged.adapter.folder
+        return resized if resized is not None and (resized / "tokenizer.json").is_file() else self.folder
+
+    @property
     def weight_folders(self) -> tuple[Path, ...]:
         """The folders with weights."""
         return (self.folder, *(path for path in self.head_layers.values() if path.is_dir()))

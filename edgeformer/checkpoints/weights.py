@@ -123,6 +123,8 @@ class CheckpointWeights(LazyWeights):
         self._places |= self._straight_experts()
         problems, expected = [], self._expected_shapes()
         self._expected = expected
+        if merged is not None:
+            self._changes = self._changes_of(merged)
         for theirs, shape in expected.items():
             if theirs not in stored:
                 if theirs not in family.zero_if_absent:
@@ -135,8 +137,6 @@ class CheckpointWeights(LazyWeights):
                 problems.append(f"misshapen: {theirs} is {list(found)}, and the config implies {list(shape)}")
         self._copies = self._find_copies(family)
         problems += self._unread(family)
-        if merged is not None:
-            self._changes = self._changes_of(merged)
         if problems:
             shown = problems[:20] + ([f"… and {len(problems) - 20} more"] if len(problems) > 20 else [])
             raise WeightsError(

@@ -84,7 +84,7 @@ class LoraAdapter:
             path = name.removeprefix(PREFIX)
             found = PART.fullmatch(path)
             if found is None:
-                self.replaced[path.replace(".base_layer.", ".")] = name
+                self._add_replaced(path, name)
             else:
                 part = found["part"] or found["row"] or "lengths"
                 self._parts.setdefault(found["module"], {})[part] = name
@@ -143,6 +143,11 @@ class LoraAdapter:
         """Read the adapter's tensor that replaces one of the checkpoint."""
         return self._read(self.replaced[tensor])
 
+    def replaced_shape(self, tensor: str) -> list[int]:
+        """Return the shape of the adapter's tensor that replaces one of the checkpoint."""
+        shape: list[int] = self._file.get_slice(self.replaced[tensor]).get_shape()
+        return shape
+
     @property
     def changed(self) -> tuple[str, ...]:
         """The names of the tensors of transformers' module that the adapter changes or replaces."""
@@ -163,6 +168,17 @@ class LoraAdapter:
                 f"Check that it was trained on this model{trained_on}."
             )
         return {place: name for name, place in found.items() if place is not None}
+
+    def _add_replaced(self, path: str, name: str) -> None:
+        """Note a tensor that replaces one of the model; `path` is its name without PEFT's prefix.
+
+        Of a resized table in modules_to_save PEFT stores the wrapped module, too, and the trained one by two names.
+        """
+        if ".original_module." in path:
+            return
+        for wrapper in (".base_layer.", ".modules_to_save."):
+            path = path.replace(wrapper, ".")
+        self.replaced[path] = name
 
     def _check_names(self) -> None:
         wanted = {"A", "B"} | ({"lengths"} if self.config.decomposed else set())
@@ -199,15 +215,16 @@ class ChangedSlice:
     """A tensor of a checkpoint as an adapter changes it; like a slice of safetensors, it is read when it is indexed.
 
     base: the checkpoint's slice. name: of the tensor in transformers' module. transposed: whether a weight is stored
-    [in, out].
+    [in, out]. resized: whether the adapter has a row more or less of it for each token, and these count.
     """
 
-    def __init__(self, base: Any, adapter: LoraAdapter, name: str, transposed: bool):
+    def __init__(self, base: Any, adapter: LoraAdapter, name: str, transposed: bool, resized: bool = False):
         self._base, self._adapter, self._name, self._transposed = base, adapter, name, transposed
+        self._resized = resized
 
     def get_shape(self) -> list[int]:
-        """Return the shape of the checkpoint's tensor, which an adapter does not change."""
-        shape: list[int] = self._base.get_shape()
+        """Return the shape of the tensor: the checkpoint's, which an adapter changes only with the vocabulary."""
+        shape: list[int] = self._adapter.replaced_shape(self._name) if self._resized else self._base.get_shape()
         return shape
 
     def __getitem__(self, index: Any) -> Tensor:
@@ -218,8 +235,8 @@ class ChangedSlice:
         tensor: Tensor = adapter.replacement(self._name) if self._name in adapter.replaced else self._base[...]
         if list(tensor.shape) != shape:
             raise WeightsError(
-                f"the adapter {adapter.folder} replaces {self._name} {shape} by a tensor {list(tensor.shape)}. If its "
-                "vocabulary has another size: resize and merge with PEFT, save the model, and export that folder."
+                f"the adapter {adapter.folder} replaces {self._name} {shape} by a tensor {list(tensor.shape)}. "
+                "Check that it was trained on this model."
             )
         module = self._name.removesuffix(".weight")
         if module not in adapter.modules or module == self._name:

@@ -19,11 +19,13 @@ class MergedAdapter:
     """An adapter that is merged into a checkpoint.
 
     copies: tensors that the model has and the checkpoint lacks, by the tensor that each is a copy of: a head that was
-    tied to the embedding before the adapter changed one of them.
+    tied to the embedding before the adapter changed one of them. resized: tensors of the adapter with a row for each
+    token of another vocabulary than the checkpoint's.
     """
 
     adapter: LoraAdapter
     copies: Mapping[str, str]
+    resized: frozenset[str] = frozenset()
 
     def changes(
         self,
@@ -58,6 +60,12 @@ class MergedAdapter:
             )
         transposed = {place.tensor for place in places.values() if place.transposed}
         return {
-            place: partial(ChangedSlice, adapter=self.adapter, name=name, transposed=place in transposed)
+            place: partial(
+                ChangedSlice,
+                adapter=self.adapter,
+                name=name,
+                transposed=place in transposed,
+                resized=name in self.resized,
+            )
             for place, name in found.items()
         }

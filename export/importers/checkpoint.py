@@ -51,7 +51,7 @@ def open_checkpoint(
         comparison = compare_modules(compared, weights if compared is source else compared.weights())
     left_out = weights.left_out if isinstance(weights, CheckpointWeights) else ()
     compares = comparison is not None and comparison.library is not None
-    tokenizer = TokenizerFiles(source.folder)
+    tokenizer = TokenizerFiles(source.tokenizer_folder)
     placeholder, warnings = _read_pictures(source, tokenizer.folder, compares)
     dual = open_dual(source, weights, tokenizer.folder, compares=compares)
     whole, tokens, is_decoder = source.text_model_of, dual.tokens, source.config.form == "decoder"

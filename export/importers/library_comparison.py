@@ -22,6 +22,7 @@ from edgeformer.checkpoints.source import ModelSource
 from edgeformer.checkpoints.tensor_files import open_tensors
 from edgeformer.config import ModelConfig, PatchStem, PictureTextConfig, SoundTextConfig, StackConfig
 from edgeformer.errors import EdgeformerError, ExportError, MissingDependencyError
+from edgeformer.export.heap import reusing_freed_memory
 from edgeformer.export.importers.opened_model import Comparison
 from edgeformer.export.importers.pictures.compared_inputs import pictures_in_text, sounds_in_text
 from edgeformer.export.reference.reference import Reference
@@ -62,6 +63,7 @@ class NotComparedError(Exception):
     """Raised where the two modules cannot be compared; its text says why, to follow "because"."""
 
 
+@reusing_freed_memory()
 def compare_modules(source: ModelSource, weights: Mapping[str, Tensor]) -> Comparison:
     """Compare both modules of a checkpoint, and return the largest difference of an output over the largest output.
 

@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 import onnx
+import torch
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
+from torch import Tensor
 
 from edgeformer.contract.ops import BLOCK_PRODUCT, CONTRIB
 from edgeformer.errors import BundleError
@@ -167,13 +169,17 @@ def dequantized(node: NodeProto, stored: Mapping[str, TensorProto], folder: Path
         rows = packed.reshape(outputs, -1)
         return rows if bits == 8 else np.stack((rows & 15, rows >> 4), -1).reshape(outputs, -1)[:, :length]
 
-    integers = unpacked(read(node.input[1]), blocks * block).reshape(outputs, blocks, block)
-    scales = read(node.input[2]).astype(np.float32).reshape(outputs, blocks, 1)
-    zeros: NDArray[Any] = np.array(2.0 ** (bits - 1), np.float32)
+    def floats(array: NDArray[Any]) -> Tensor:
+        """Return a copy of an array in float32; PyTorch computes with it in place and on all cores."""
+        return torch.from_numpy(array.astype(np.float32))
+
+    values = floats(unpacked(read(node.input[1]), blocks * block)).unflatten(1, (blocks, block))
+    scales = floats(read(node.input[2])).reshape(outputs, blocks, 1)
+    zeros = torch.tensor(2.0 ** (bits - 1))
     if len(node.input) > 3 and node.input[3]:
-        zeros = unpacked(read(node.input[3]), blocks)[:, :blocks, None].astype(np.float32)
-    values = (integers.astype(np.float32) - zeros) * scales
-    return np.ascontiguousarray(values.reshape(outputs, -1)[:, :inputs].T)
+        zeros = floats(unpacked(read(node.input[3]), blocks)[:, :blocks, None])
+    matrix: Matrix = values.sub_(zeros).mul_(scales).flatten(1)[:, :inputs].T.contiguous().numpy()
+    return matrix
 
 
 def _rows(inputs: int) -> Matrix:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from edgeformer.errors import ExportError, shown
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS
+from edgeformer.export.heap import reusing_freed_memory
 from edgeformer.export.importers.module_contract import check_contract
 from edgeformer.export.importers.opened_bundle import Subject, open_bundle, open_subject
 from edgeformer.export.importers.own_module import ModuleWeights, module_spec
@@ -101,6 +102,7 @@ def _check_mode(mode: VerifyMode) -> None:
         raise ExportError(f"mode is {shown(mode)}; it must be one of {', '.join(get_args(VerifyMode))}.")
 
 
+@reusing_freed_memory()
 def _verify(subject: Subject, mode: VerifyMode, progress: Progress) -> Report:
     """Verify a subject; check borderline failures again beside eager PyTorch in several summation orders.
 

@@ -1,4 +1,4 @@
-"""Checkpoints that torchao and NVIDIA's modelopt wrote, and what they mean: tools/checkpoints/quantized_fixtures.py."""
+"""Checkpoints that libraries wrote, and what they mean by these: tools/checkpoints/quantized_fixtures.py."""
 
 import hashlib
 import json
@@ -42,7 +42,7 @@ def test_weights_are_those_that_the_library_dequantizes(name):
     torch.testing.assert_close(part, stored[MATRIX].get_tensor(MATRIX)[3:9], atol=0, rtol=0)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if "-int" in name])
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("torchao-int")])
 def test_all_integers_of_torchao_are_copied(name):
     files, stored = open_tensors(FOLDER / name), load_file(FOLDER / name / "model.safetensors")
     bits = 4 if "int4" in name else 8
@@ -64,6 +64,27 @@ def test_integers_of_awq_in_modelopt_are_copied():
     assert torch.equal(scales, stored[f"{MATRIX}_scale"]) and bool((zeros == 8).all())
     factors = f"{DOWN}.weight"
     assert getattr(files[factors].get_slice(factors), "blocks", None) is None, "inputs have factors"
+
+
+def test_integers_of_bitsandbytes_are_copied():
+    folder = FOLDER / "bitsandbytes-int8"
+    files, stored = open_tensors(folder), load_file(folder / "model.safetensors")
+    for key in of_library(folder):
+        integers, scales, zeros = files[key].get_slice(key).blocks(8, None, symmetric=True)
+        assert torch.equal(integers.flatten(1).int() - 128, stored[key].int()) and bool((zeros == 128).all())
+        assert torch.equal(scales[:, 0], stored[key.replace(".weight", ".SCB")] / 127)
+
+
+@pytest.mark.parametrize("kind", ["w4a16", "w4a16-asymmetric"])
+def test_integers_of_llm_compressor_are_copied(kind):
+    folder = FOLDER / f"llmcompressor-{kind}"
+    files, stored = open_tensors(folder), load_file(folder / "model.safetensors")
+    packed = stored[MATRIX.replace(".weight", ".weight_packed")]
+    halves = torch.stack([packed >> 4 * place & 15 for place in range(8)], -1).flatten(1)
+    integers, scales, zeros = files[MATRIX].get_slice(MATRIX).blocks(4, 32, symmetric=kind == "w4a16")
+    assert torch.equal(integers.flatten(1).int(), halves.int())
+    assert torch.equal(scales, stored[MATRIX.replace(".weight", ".weight_scale")])
+    assert bool((zeros == 8).all()) == (kind == "w4a16")
 
 
 @pytest.mark.slow  # the integers themselves are compared above
@@ -115,6 +136,10 @@ FAULTS = {
     "zero of AWQ one higher": ("modelopt-awq", "", lambda packed: (packed & 0x77) + 0x11 ^ packed & 0x88),
     "groups of AWQ transposed": ("modelopt-awq", "_scale", lambda scales: scales.T.reshape(scales.shape)),
     "factors of inputs left out": ("modelopt-awq", "factors", torch.ones_like),
+    "half bytes of bitsandbytes swapped": ("bitsandbytes-nf4", ".weight", lambda packed: (packed << 4) | (packed >> 4)),
+    "scales of bitsandbytes transposed": ("bitsandbytes-fp4", ".weight.absmax", lambda scales: scales.flip(0)),
+    "zero points of llm-compressor lost": ("llmcompressor-w4a16-asymmetric", ".weight_zero_point", torch.zeros_like),
+    "scales of llm-compressor in other rows": ("llmcompressor-w8a8", ".weight_scale", lambda scales: scales.flip(0)),
     "float8 of a mixture in NVFP4": ("modelopt-mixed", "_2", torch.ones_like),
 }  # fmt: skip
 DOWN = "model.layers.0.mlp.down_proj"
@@ -126,7 +151,7 @@ def test_a_fault_in_a_written_checkpoint_shows(tmp_path, fault):
     """The negative control: all that is read decides about the weights."""
     name, part, wrong = FAULTS[fault]
     torchao = name.startswith("torchao")
-    suffix = f"._weight_{part}" if torchao else PARTS.get(part, ".weight_scale")
+    suffix = f"._weight_{part}" if torchao else part if part.startswith(".") else PARTS.get(part, ".weight_scale")
     key = DOWN + suffix
 
     def change(tensors, metadata):

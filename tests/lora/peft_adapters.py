@@ -13,22 +13,26 @@ TRAINED = ("lora_", "modules_to_save", "bias")
 """Parts of the names of parameters that an adapter holds."""
 
 
-def open_model(folder: Path, auto: str) -> Any:
-    """Return transformers' model of a folder, in float64."""
+def open_model(folder: Path, auto: str, more_tokens: int = 0) -> Any:
+    """Return transformers' model of a folder, in float64. more_tokens: random rows that its vocabulary gets."""
     with computing_in_float64():  # so that its tables are computed in float64, too
-        return getattr(transformers, auto).from_pretrained(folder, dtype=torch.float64).eval()
+        model = getattr(transformers, auto).from_pretrained(folder, dtype=torch.float64).eval()
+    if more_tokens:
+        model.resize_token_embeddings(model.config.vocab_size + more_tokens, mean_resizing=False)
+    return model
 
 
 def make_adapter(
-    base: Path, destination: Path, auto: str = "AutoModelForCausalLM", seed: int = 0, **options: Any
-) -> Path:
+    base: Path, destination: Path, auto: str = "AutoModelForCausalLM", seed: int = 0, more_tokens: int = 0,
+    **options: Any,
+) -> Path:  # fmt: skip
     """Save a random adapter of a model's folder, in float64; options: fields of PEFT's LoraConfig."""
     import peft
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         config = peft.LoraConfig(**{"r": 4, "lora_alpha": 6, **options})
-        model = peft.get_peft_model(open_model(base, auto), config)
+        model = peft.get_peft_model(open_model(base, auto, more_tokens), config)
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
@@ -39,13 +43,15 @@ def make_adapter(
     return destination
 
 
-def adapted_outputs(base: Path, adapter: Path, auto: str, **inputs: torch.Tensor) -> Any:
+def adapted_outputs(base: Path, adapter: Path, auto: str, more_tokens: int = 0, **inputs: torch.Tensor) -> Any:
     """Return what PEFT computes in float64 with an adapter that is not merged."""
     import peft
 
     with warnings.catch_warnings(), torch.no_grad(), computing_in_float64():
         warnings.simplefilter("ignore")
-        model = peft.PeftModel.from_pretrained(open_model(base, auto), adapter, autocast_adapter_dtype=False).eval()
+        model = peft.PeftModel.from_pretrained(
+            open_model(base, auto, more_tokens), adapter, autocast_adapter_dtype=False
+        ).eval()
         return model.base_model.model(**inputs, return_dict=True)
 
 

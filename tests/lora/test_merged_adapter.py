@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+import tokenizers
 import torch
 from lora.peft_adapters import adapted_outputs, make_adapter
 from safetensors.torch import load_file, save_file
@@ -17,6 +18,7 @@ from edgeformer.export.reference.reference import Reference
 from edgeformer.lora.adapter_tensors import LoraAdapter
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.models.model_spec import model_spec_of
+from edgeformer.runtime import load
 
 CAUSAL, ENCODER, SEQ2SEQ = "AutoModelForCausalLM", "AutoModel", "AutoModelForSeq2SeqLM"
 SIZES = {
@@ -87,10 +89,12 @@ def model_of(make_model):
     return model
 
 
-def outputs_of(source):
+def outputs_of(source, ids=None):
     """Return the logits, or an encoder's states, of edgeformer's eager module in float64, and its inputs."""
     reference = Reference(model_spec_of(source.config), source.weights())
-    ids = torch.randint(3, 60, (1, 11), generator=torch.Generator().manual_seed(0))
+    ids = (
+        torch.randint(3, 60, (1, 11), generator=torch.Generator().manual_seed(0)) if ids is None else torch.tensor(ids)
+    )
     ones = torch.ones_like(ids)
     with torch.no_grad(), reference.loaded():
         match source.config.__class__.__name__:
@@ -243,13 +247,53 @@ def test_marks_of_tools_mean_nothing(llama_folder, changed_adapter):
     assert merge_adapter(open_source(llama_folder), changed_adapter(marks)).merged is not None
 
 
-def test_an_adapter_of_a_larger_vocabulary_needs_a_resized_base(model_of, make_model, tmp_path):
+RESIZED = {
+    "saved": ("llama", {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens", "lm_head"]}),
+    "resized": ("llama", {"target_modules": ["q_proj"]}),
+    "adapted": ("llama", {"target_modules": ["q_proj", "embed_tokens", "lm_head"]}),
+    "tied": ("tied", {"target_modules": ["v_proj"]}),
+    "tied-saved": ("tied", {"target_modules": ["v_proj"], "modules_to_save": ["embed_tokens", "lm_head"]}),
+}
+"""Adapters of models with three tokens more; PEFT stores both tables of them, whatever it trains."""
+
+
+@pytest.mark.parametrize("name", RESIZED)
+def test_an_adapter_brings_its_own_vocabulary(name, model_of, tmp_path):
+    model, options = RESIZED[name]
+    auto, folder = model_of(model)
+    adapter = make_adapter(folder, tmp_path / "adapter", auto, more_tokens=3, **options)
+    merged = merge_adapter(open_source(folder), adapter)
+    assert merged.config.vocab_size == merged.hf_config["vocab_size"] == 70
+    ours, inputs = outputs_of(merged, ids=[[0, 67, 12, 69, 68, 5]])
+    expected = adapted_outputs(folder, adapter, auto, more_tokens=3, **inputs).logits
+    assert ours.shape == expected.shape == (1, 6, 70)
+    assert difference(ours, expected) < TOLERANCE
+    # The control: rows of other tokens give other logits.
+    assert difference(outputs_of(merged, ids=[[0, 68, 12, 69, 67, 5]])[0], expected) > 1e-3
+
+
+def test_a_bundle_has_the_tokenizer_of_a_resized_adapter(llama_folder, tmp_path):
+    size = open_source(llama_folder).config.vocab_size
+    adapter = make_adapter(llama_folder, tmp_path / "adapter", more_tokens=2, **RESIZED["saved"][1])
+    vocabulary = {f"w{index}": index for index in range(size + 2)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="w0"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(adapter / "tokenizer.json"))
+    result = export_model(llama_folder, tmp_path / "bundle", merge_adapter=adapter)
+    assert result.manifest.vocab_size == size + 2 and result.report.passed
+    model = load(result.path)
+    assert model.encode(f"w{size + 1}") == [size + 1]
+    assert model.forward([size + 1]).shape == (1, size + 2)
+    assert verify(result.path, llama_folder, merge_adapter=adapter, mode="quick").passed
+
+
+def test_an_adapter_of_half_a_vocabulary_is_refused(model_of, make_model, tmp_path):
     auto, folder = model_of("llama")
     larger = make_model("llama", auto=auto, dtype=torch.float64, **MODELS["llama"][1] | {"vocab_size": 69})
-    options = {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens", "lm_head"]}
+    options = {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]}
     adapter = make_adapter(larger, tmp_path / "larger", auto, **options)
-    with pytest.raises(WeightsError, match="vocabulary has another size: resize and merge with PEFT"):
-        dict(merge_adapter(open_source(folder), adapter).weights())
+    with pytest.raises(WeightsError, match="embed_tokens.weight of 69 tokens, and the model has 67 tokens"):
+        merge_adapter(open_source(folder), adapter)
 
 
 def test_what_cannot_be_merged_is_said(llama_folder, llama_adapter, model_of, tmp_path):

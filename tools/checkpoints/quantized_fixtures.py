@@ -1,7 +1,11 @@
 """Write the checkpoints of tests/families/quantized_checkpoints with the libraries of their formats.
 
     pip install torchao==0.18.0 nvidia-modelopt==0.47.0 omegaconf
-    python tools/checkpoints/quantized_fixtures.py tests/families/quantized_checkpoints [NAME …]
+    python tools/checkpoints/quantized_fixtures.py tests/families/quantized_checkpoints torchao modelopt
+
+Other libraries want other versions of torch and transformers, so each is installed into an environment without
+edgeformer: bitsandbytes==0.50.2 with transformers==5.24.0, and llmcompressor==0.14.0.1. Arguments after the folder are
+beginnings of names.
 
 Each is a tiny model with random weights: config.json, model.safetensors, and dequantized.json, the SHA-256 of every
 quantized matrix as its library dequantizes it, in float32 without negative zeros. The libraries are no dependency of
@@ -164,9 +168,74 @@ def _mixed(config: Any, attention: Any) -> Any:
     return changed
 
 
+def write_bitsandbytes(plain: Path, even: Path, folder: Path) -> None:
+    """Write checkpoints of bitsandbytes. even: a model whose blocks of 64 weights end where rows do.
+
+    Version 0.50.2 dequantizes blocks across rows otherwise on CPUs than it wrote them: errors are twice as large.
+    """
+    from bitsandbytes import functional
+
+    kinds = {
+        "nf4": {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
+        "nf4-double": {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True},
+        "fp4": {"load_in_4bit": True, "bnb_4bit_quant_type": "fp4"},
+        "int8": {"load_in_8bit": True},
+    }
+    for name, kind in kinds.items():
+        if not wanted(f"bitsandbytes-{name}"):
+            continue
+        options = transformers.BitsAndBytesConfig(**kind)
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            plain if "int8" in name else even, dtype=torch.float32, device_map="cpu", quantization_config=options
+        )
+        model.save_pretrained(folder / f"bitsandbytes-{name}")
+        meant = {}
+        for key, weight in model.named_parameters():
+            if getattr(weight, "SCB", None) is not None:
+                library = functional.int8_vectorwise_dequant(weight.data, weight.SCB)
+                meant[key] = weight.data.float() * (weight.SCB / 127)[:, None]
+                torch.testing.assert_close(meant[key], library, rtol=3e-7, atol=0)  # it multiplies in another order
+            elif getattr(weight, "quant_state", None) is not None:
+                meant[key] = functional.dequantize_4bit(weight.data, weight.quant_state)
+        finish(folder / f"bitsandbytes-{name}", meant)
+
+
+def write_llmcompressor(plain: Path, folder: Path) -> None:
+    """Write checkpoints of llm-compressor, which transformers reads with the package compressed-tensors."""
+    from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+    from llmcompressor import oneshot
+    from llmcompressor.modifiers.quantization import QuantizationModifier
+
+    groups = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}
+    tokens = {"num_bits": 8, "symmetric": True, "strategy": "token", "dynamic": True}
+    kinds: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
+        "w4a16": (groups | {"symmetric": True}, None),
+        "w4a16-asymmetric": (groups | {"symmetric": False}, None),
+        "w8a8": ({"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}, tokens | {"type": "int"}),
+        "fp8": ({"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel"}, tokens | {"type": "float"}),
+    }
+    for name, (weights, inputs) in kinds.items():
+        if not wanted(f"llmcompressor-{name}"):
+            continue
+        scheme = QuantizationScheme(
+            targets=["Linear"], weights=QuantizationArgs(**weights),
+            input_activations=None if inputs is None else QuantizationArgs(**inputs),
+        )  # fmt: skip
+        model = transformers.AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float32)
+        oneshot(model=model, recipe=QuantizationModifier(config_groups={"group_0": scheme}, ignore=["lm_head"]))
+        place = folder / f"llmcompressor-{name}"
+        model.save_pretrained(place, save_compressed=True)
+        options = transformers.CompressedTensorsConfig(dequantize=True)
+        read = transformers.AutoModelForCausalLM.from_pretrained(
+            place, dtype=torch.float32, quantization_config=options
+        )
+        meant = {key: weight.float() for key, weight in read.state_dict().items() if key.endswith("proj.weight")}
+        finish(place, meant)
+
+
 def wanted(name: str) -> bool:
     """Return whether a checkpoint is asked for: all are where no names are given."""
-    return name in sys.argv[2:] or len(sys.argv) == 2
+    return len(sys.argv) == 2 or any(name.startswith(given) or given.startswith(name) for given in sys.argv[2:])
 
 
 def finish(folder: Path, meant: dict[str, torch.Tensor]) -> None:
@@ -185,8 +254,15 @@ def finish(folder: Path, meant: dict[str, torch.Tensor]) -> None:
 if __name__ == "__main__":
     output = Path(sys.argv[1])
     with tempfile.TemporaryDirectory() as name:
-        plain, wide = Path(name) / "plain", Path(name) / "wide"
+        plain, wide, even = (Path(name) / each for each in ("plain", "wide", "even"))
         make_plain(plain)
         make_plain(wide, hidden_size=WIDE, intermediate_size=144, vocab_size=16)
-        write_torchao(plain, wide, output)
-        write_modelopt(plain, output)
+        make_plain(even, hidden_size=64, intermediate_size=128, vocab_size=16, num_attention_heads=4)
+        for library, write in {
+            "torchao": lambda: write_torchao(plain, wide, output),
+            "modelopt": lambda: write_modelopt(plain, output),
+            "bitsandbytes": lambda: write_bitsandbytes(plain, even, output),
+            "llmcompressor": lambda: write_llmcompressor(plain, output),
+        }.items():
+            if wanted(library):
+                write()
