@@ -100,9 +100,10 @@ def _quantization_of_target(options: ExportOptions, precision: Precision, config
     Raises ExportError for options that say what is to be chosen, and where nothing tells what a format loses.
     """
     asked = options.quantization or NO_OVERRIDES
-    keeps = isinstance(asked, QuantizationOverrides)
-    keeps = keeps and asked == replace(NO_OVERRIDES, keep=asked.keep, tower=asked.tower)
-    if options.precision not in (None, "int4") or not keeps or isinstance(asked, Quantization):
+    is_open = isinstance(asked, QuantizationOverrides) and (
+        asked == replace(NO_OVERRIDES, keep=asked.keep, tower=asked.tower)
+    )
+    if options.precision not in (None, "int4") or not is_open or isinstance(asked, Quantization):
         raise ExportError(
             "a target size chooses among int4 and int8 in blocks of 32, 64 and 128 for each matrix. Leave the "
             "precision, a quantization config and its overrides but --keep and --tower-precision out, or the target "
