@@ -55,6 +55,26 @@ def test_requests_get_the_tokens_of_the_cpu(bundle):
 
 
 @pytest.mark.slow
+def test_300_free_steps_write_the_tokens_of_the_cpu(bundle):
+    """Greedy tokens in float32: each step reads what the ones before it wrote, and the cache grows past 128 tokens."""
+    prompt = np.random.default_rng(0).integers(3, 129, 12).tolist()
+    options = {"max_new_tokens": 300, "ignore_eos": True}
+    expected = load(bundle, "cpu").generate(prompt, **options).token_ids
+    found = load(bundle, "webgpu").generate(prompt, **options).token_ids
+    assert len(expected) == 300 and len(set(expected)) > 20, "a text that repeats itself proves little"
+    assert found == expected
+
+
+@pytest.mark.slow
+def test_an_encoder_decoder_writes_the_tokens_of_the_cpu(tmp_path):
+    """The preset tiny-translate, as far as its context goes."""
+    path = export_model("tiny-translate", tmp_path / "bundle", provider="webgpu", verify=None).path
+    expected = load(path, "cpu").generate("The cat sees a dog.", max_new_tokens=32).text
+    assert load(path, "webgpu").generate("The cat sees a dog.", max_new_tokens=32).text == expected
+    assert "Katze" in expected
+
+
+@pytest.mark.slow
 def test_a_bundle_is_verified_on_its_provider(bundle):
     report = verify(bundle, mode="quick")
     assert report.passed, report.failures()

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from verification.client_programs.browser import (
     BrowserClient,
+    Quiet,
     change_file,
     link_bundle,
     open_page,
@@ -143,6 +144,35 @@ def test_a_file_of_another_size_is_refused(writer, places, tmp_path):
     message = r"model.onnx_data has \d+ bytes, and edgeformer.json says"
     with pytest.raises(RuntimeError, match=message), open_page(bundle, places):
         pass
+
+
+def test_a_download_that_broke_off_goes_on(writer, places, tmp_path, monkeypatch):
+    """A file that ends early is brought again, and the others come from the browser's cache."""
+    bundle = shutil.copytree(writer, tmp_path / "bundle")
+    data = bundle / "onnx" / "model.onnx_data"
+    whole = data.read_bytes()
+    data.write_bytes(whole[: len(whole) // 2])
+    count = (
+        "caches.open('edgeformer-bundles').then((cache) => cache.keys()).then((keys) => (window.kept = keys.length))"
+    )
+    others = len(list((bundle / "onnx").glob("model.onnx_data_*")))
+    asked = []
+    monkeypatch.setattr(Quiet, "log_message", lambda self, *_: asked.append(self.path))
+    with with_modules(EXAMPLES / "browser", places) as folder:
+        link_bundle(bundle, Path(folder) / "model", words_are_ids=False)
+        with served(Path(folder)) as address, open_chromium(program(places), TIMEOUT) as page:
+            page.open(f"{address}/index.html")
+            with pytest.raises(RuntimeError, match=r"model.onnx_data has \d+ bytes"):
+                wait(page)
+            page.wait_for(f"({count}, window.kept > {others})")  # files that are on their way go on
+            data.write_bytes(whole)
+            assert sum("onnx_data" in each for each in asked) > others
+            asked.clear()
+            page.open(f"{address}/index.html?again")
+            wait(page)
+            assert [each for each in asked if "onnx_data" in each] == ["/model/onnx/model.onnx_data"]
+            expected = load(writer).generate(PROMPTS[0], max_new_tokens=64).token_ids
+            assert [int(word) for word in write(page, PROMPTS[0]).split()] == expected
 
 
 def translation(bundle, places):

@@ -16,6 +16,7 @@
 |                     | or MatMulIntegerToFloat (per_token_functions) |                          |
 | QuantizedGather     | GatherBlockQuantized, or primitives           |                          |
 | tied head           | FusedMatMul over the embedding, transposed    |                          |
+| Tanh of a soft-cap  | a polynomial, for WebGPU                      | Tanh                     |
 | MatMul by a weight  | MatMul in a function (float_functions)        |                          |
 
 A graph takes its caches in any form: the kernel concatenates to them or writes into a buffer, and so does the body.
@@ -37,6 +38,7 @@ from edgeformer.export.lower.ort.kernels.per_token_functions import call_per_tok
 from edgeformer.export.lower.ort.low_rank import add_low_rank
 from edgeformer.export.lower.ort.norms import lower_norms
 from edgeformer.export.lower.ort.quantized import lower_quantized
+from edgeformer.export.lower.soft_cap import lower_soft_cap
 from edgeformer.export.lower.tied_head import lower_tied_head
 from edgeformer.export.passes import fold_rotary, fuse_skip_norm, pack_qkv, transpose_weights
 
@@ -53,6 +55,7 @@ RULES = (
     call_kernels,
     call_per_token_kernels,
     lower_tied_head,
+    lower_soft_cap,
     call_float_kernels,
 )
 

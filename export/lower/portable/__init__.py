@@ -10,10 +10,11 @@ from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.lower.dense_experts import lower_dense_experts
 from edgeformer.export.lower.portable.gelu import lower_gelu
 from edgeformer.export.lower.portable.scans import refuse_scans
+from edgeformer.export.lower.soft_cap import lower_soft_cap
 from edgeformer.export.lower.tied_head import lower_tied_head
 from edgeformer.export.passes import transpose_weights
 
-RULES = (refuse_scans, lower_gelu, lower_dense_experts, lower_tied_head)
+RULES = (refuse_scans, lower_gelu, lower_dense_experts, lower_tied_head, lower_soft_cap)
 
 
 def rewrite(model: ir.Model) -> list[PassReport]:

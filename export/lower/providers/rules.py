@@ -19,6 +19,7 @@ class ProviderRules:
         evicts_with_bias: whether attention with a bias of scores can evict tokens from its cache.
         routes_by_logits: whether quantized experts are routed by logits, as others are, and not by choice and weights.
         loops: whether it runs the loops of a graph, and what is in them, on its device.
+        exact_tanh: whether Tanh keeps the digits of small numbers.
         smallest_ratio: lower bound of a weight of an expert over the sum of its token's, whose logarithm is taken; None
             where that of the weight itself is.
     """
@@ -32,6 +33,7 @@ class ProviderRules:
     evicts_with_bias = True
     routes_by_logits = False
     loops = True
+    exact_tanh = True
     smallest_ratio: float | None = None
 
     def attention(self, node: ir.Node, scales: CacheScales | None, twin: bool) -> str | None:

@@ -114,13 +114,13 @@ class Page:
 def open_chromium(program: str, limit: float, *, webgpu: bool = False) -> Iterator[Page]:
     """Start a browser and yield a page of it; the browser ends with the `with` block."""
     with tempfile.TemporaryDirectory(prefix="chromium.", ignore_cleanup_errors=True) as profile:
-        is_speech, write = os.pipe()
-        read, says = os.pipe()
-        line = [sys.executable, "-c", LAUNCH, str(is_speech), str(says), program, *FLAGS]
+        commands, write = os.pipe()
+        read, answers = os.pipe()
+        line = [sys.executable, "-c", LAUNCH, str(commands), str(answers), program, *FLAGS]
         line += [WITH_GPU if webgpu else WITHOUT_GPU, f"--user-data-dir={profile}"]
-        process = subprocess.Popen(line, pass_fds=(is_speech, says), stderr=subprocess.DEVNULL)
-        os.close(is_speech)
-        os.close(says)
+        process = subprocess.Popen(line, pass_fds=(commands, answers), stderr=subprocess.DEVNULL)
+        os.close(commands)
+        os.close(answers)
         try:
             yield Page(read, write, limit)
         finally:
