@@ -5,6 +5,7 @@ from pathlib import Path
 import onnx
 from onnx import numpy_helper
 
+from edgeformer.export.graph.outlining import inline_functions
 from edgeformer.export.parity import float_products, verification
 from edgeformer.runtime.sessions.session import open_session
 
@@ -35,7 +36,7 @@ def plant(patch, fault):
     """Make the sessions that verification opens compute with a fault of WRONG. patch: pytest's monkeypatch."""
 
     def open_wrong(path, *arguments, **options):
-        model = onnx.load(path, load_external_data=False)
+        model = inline_functions(onnx.load(path, load_external_data=False))
         WRONG[fault](model.graph)
         wrong = Path(path).with_name("wrong.onnx")
         onnx.save(model, wrong)

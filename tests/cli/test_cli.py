@@ -178,7 +178,7 @@ def test_run_drafts_by_prompt_lookup(tiny_llama_bundle):
     options = ["-n", 12, "--prompt-lookup-num-tokens", 4, "--max-matching-ngram-size", 1]
     plain, drafts = (run("run", tiny_llama_bundle, "A dog. A dog. A dog", *given) for given in (options[:2], options))
     assert plain.stdout == drafts.stdout and "drafted" not in plain.stderr
-    assert re.search(r"; \d+ of \d+ drafted tokens came true\n$", drafts.stderr)
+    assert re.search(r"; \d+ of \d+ drafted tokens came true; no kernels: ", drafts.stderr)
     data = json.loads(run("run", tiny_llama_bundle, "A dog. A dog. A dog", *options, "--json").stdout)
     assert data["speculation"]["runs"] + data["speculation"]["accepted"] == len(data["token_ids"]) - 1
 

@@ -42,6 +42,7 @@ from edgeformer.config import (
     SinusoidalPositions,
     T5BiasConfig,
 )
+from edgeformer.contract.ops import FUNCTIONS
 from edgeformer.export.graph.editing import canonical_nodes
 from edgeformer.export.lower import ort as lower_ort
 from edgeformer.export.parity.locate.locator import FLOOR, Locator, describe
@@ -164,6 +165,7 @@ def test_right_graphs_of_any_blocks_have_no_suspect(draw, seed, tmp_path):
 CROSS = "decoder.blocks.1.cross_attention/CrossAttention"
 CROSS_NORM = "decoder.blocks.0.cross_attention_norm/RMSNorm"
 KEY = "decoder.blocks.1.cross_attention.key/MatMul"
+[MASK] = [op.inputs.index("key_padding_mask") for op in FUNCTIONS if op.name == "SourceAttention"]
 OF_ENCODER = "encoder.blocks.1.attention/GroupQueryAttention"
 POST_NORM = "blocks.0.feed_forward_norm/LayerNormalization"
 GLOBAL = "blocks.0.attention/CrossAttention"
@@ -181,7 +183,7 @@ GRAPH_FAULTS = {
     "the source's scale": ("t5", DECODER, setting(CROSS, "scale", 0.25), CROSS),
     "the source of another layer": ("t5", DECODER, reading(CROSS, 1, "past_key_values.0.encoder.key"), CROSS),
     "values of the source for keys": ("t5", DECODER, reading(CROSS, 1, "past_key_values.1.encoder.value"), CROSS),
-    "padding of the source is read": ("t5", DECODER, setting(CROSS, "mask_filter_value", 0.0), CROSS),
+    "padding of the source is read": ("t5", DECODER, reading(CROSS, MASK, ""), CROSS),
     "the mask of the decoder for the source": (
         "t5", DECODER, reading("source_mask/*", 0, "decoder_attention_mask"), "source_mask/Cast_0",
     ),

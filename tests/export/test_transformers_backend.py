@@ -33,6 +33,7 @@ import edgeformer.checkpoints.found_model
 from edgeformer.cli.main import cli
 from edgeformer.errors import ConfigError, ExportError, MissingDependencyError, WeightsError
 from edgeformer.export import export_model, verify
+from edgeformer.export.graph.outlining import inline_functions
 from edgeformer.export.importers.from_transformers import plan_patches
 from edgeformer.export.importers.transformers_proof import prove
 from edgeformer.manifest.manifest import Manifest
@@ -169,9 +170,14 @@ def test_plain_onnxruntime_matches_untouched_transformers(outputs, name):
     assert found["cache_tail_is_untouched"].all()
 
 
+def inlined(bundle):
+    """Return a bundle's graph with the bodies of its functions in their place."""
+    return inline_functions(onnx.load(bundle / "onnx" / "model.onnx", load_external_data=False)).graph
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_attention_and_norms_are_kernels_of_onnxruntime(bundles, name):
-    graph = onnx.load(bundles[name].path / "onnx" / "model.onnx", load_external_data=False).graph
+    graph = inlined(bundles[name].path)
     ops = [node.op_type for node in graph.node]
     assert ops.count("GroupQueryAttention") == LAYERS
     norms = ops.count("SimplifiedLayerNormalization") + ops.count("SkipSimplifiedLayerNormalization")
@@ -184,7 +190,7 @@ def test_attention_and_norms_are_kernels_of_onnxruntime(bundles, name):
 
 def test_rotations_become_part_of_the_attention(bundles):
     for name in ("olmo3", "glm4"):
-        graph = onnx.load(bundles[name].path / "onnx" / "model.onnx", load_external_data=False).graph
+        graph = inlined(bundles[name].path)
         attentions = [node for node in graph.node if node.op_type == "GroupQueryAttention"]
         assert all(attribute.i for node in attentions for attribute in node.attribute if attribute.name == "do_rotary")
 

@@ -400,11 +400,11 @@ def test_the_decoder_reuses_the_source_and_copies_no_cache(pair):
         past_names(manifest.cache, "decoder."), present_names(manifest.cache, "decoder."), strict=True
     ):
         [node] = readers(past)
-        assert node.op_type == "GroupQueryAttention"
+        assert node.op_type == "CachedAttention"
         assert present in node.output
         assert not readers(present)
     for name in past_names(across, "encoder."):
-        assert [node.op_type for node in readers(name)] == ["MultiHeadAttention"]
+        assert [node.op_type for node in readers(name)] == ["SourceAttention"]
 
 
 def test_past_and_present_share_memory_and_sources_are_read(pair, monkeypatch):

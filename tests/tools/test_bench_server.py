@@ -39,7 +39,7 @@ def test_a_peer_that_does_not_start_is_named(tiny_llama_bundle, tmp_path):
     program = tmp_path / "llama-server"
     program.write_text("#!/bin/sh\nexit 1\n")
     program.chmod(0o755)
-    command = [str(tiny_llama_bundle), "--llama-server", str(program), "--gguf", str(program), "--clients", "1"]
+    command = [str(tiny_llama_bundle), "--llama-server", str(program), "--gguf", str(program), "--threads", "1"]
     result = CliRunner().invoke(bench_server.main, command)
     assert result.exit_code == 1 and f"To see why, run: {program} --model" in result.output
 

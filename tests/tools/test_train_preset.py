@@ -807,10 +807,10 @@ def test_a_run_of_other_options_is_refused(tmp_path):
 def test_ctrl_c_writes_a_checkpoint_after_the_step(tmp_path, monkeypatch):
     step = training.Trainer.train_step
 
-    def interrupted(self, loss_of):
+    def interrupted(self, loss_of, **options):
         if self.step == 1:
             os.kill(os.getpid(), signal.SIGINT)
-        return step(self, loss_of)
+        return step(self, loss_of, **options)
 
     monkeypatch.setattr(training.Trainer, "train_step", interrupted)
     result = make(tmp_path, "--steps", 3)

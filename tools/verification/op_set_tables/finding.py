@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from edgeformer.contract.ops import DOMAIN
+from edgeformer.contract.ops import DOMAIN, FUNCTIONS
 from edgeformer.errors import ExportError
 from edgeformer.export.lower import Lowered, LoweringOptions
 from edgeformer.export.passes import PassReport
@@ -32,6 +32,7 @@ LEGEND = {
     "✗": "refused",
 }
 PRIMITIVES_BEFORE = "it consists of primitives in the canonical graph already, and no rule fuses them"
+KERNELS = {op.name for op in FUNCTIONS}
 NO_RULE = "the op set has no op for it"
 
 
@@ -99,7 +100,14 @@ def _op(node: ir.Node) -> str:
 
 def _at(graph: ir.Model, names: Sequence[str]) -> list[ir.Node]:
     """Return nodes with one of these names, and nodes emitted in place of one."""
-    return [node for node in graph.graph for name in names if f"{node.name}/".startswith(f"{name}/")]
+    found = [node for node in graph.graph for name in names if f"{node.name}/".startswith(f"{name}/")]
+    return [each for node in found for each in _as_clients_run(graph, node)]
+
+
+def _as_clients_run(graph: ir.Model, node: ir.Node) -> list[ir.Node]:
+    """Return the body of a function for which a kernel of ours stands in, or the node itself."""
+    function = graph.functions.get(node.op_identifier())
+    return [node] if function is None or node.op_type not in KERNELS else list(function)
 
 
 def _reasons(reports: Sequence[PassReport], places: Sequence[str]) -> list[str]:
