@@ -195,8 +195,7 @@ class Quantization:
         shown: list[str] = []
         others = True
         for form, rules in groupby(self.rules, lambda rule: rule.format):
-            ordinary = (*SMALL_TABLES, *ROUTERS, *(() if form else TOWERS))
-            patterns = [rule.pattern for rule in rules if rule.pattern not in ordinary]
+            patterns = [rule.pattern for rule in rules if rule.pattern not in (*SMALL_TABLES, *ROUTERS)]
             if MATRICES in patterns:
                 # A second rule for all matrices is reached only by embedding gathers, which skip per-channel rules.
                 shown.append(str(form) if others else f"embedding gathers {form}")

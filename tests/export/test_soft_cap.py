@@ -15,7 +15,7 @@ GRAPH = """<ir_version: 8, opset_import: ["" : 18]> g (float[n] x) => (float[n] 
 KERNEL = """two = Constant <value = float {2}> () one = Constant <value = float {1}> ()
 size = Abs (scaled) twice = Mul (size, two) fall = Neg (twice) e = Exp (fall) up = Sub (one, e) down = Add (one, e)
 ratio = Div (up, down) sign = Sign (scaled) curve = Mul (sign, ratio) y = Mul (curve, cap)"""
-"""What the kernel of WebGPU computes (plugin 0.4.0, unary_elementwise_ops.cc)."""
+"""This is the formula of WebGPU's kernel (plugin 0.4.0, unary_elementwise_ops.cc)."""
 LOGITS = np.concatenate([scale * np.linspace(-1, 1, 4001) for scale in (1e-3, 1.0, 18.0, 100.0)]).astype(np.float32)
 
 

@@ -91,7 +91,7 @@ def loss_of_cells(states: Sequence[Tensor], scenes: Sequence[Scene]) -> Tensor:
 
 
 def word_numbers(tokenizer: Tokenizer) -> Tensor:
-    """Return by token id the number of what a word means, int64 [V]: of the colours, then of the kinds; or −1."""
+    """Return for each token the number of its colour or kind, int64 [V], colours first; −1 where it names neither."""
     found = torch.full((tokenizer.get_vocab_size(),), -1)
     for number, word in enumerate((*COLOURS, *KINDS)):
         for form in (word, PLURALS.get(word, f"{word}s")) if word not in DIGITS else (word,):
