@@ -319,12 +319,12 @@ class Attention {
 }  // namespace
 
 const Level& level_for(int head_dim, const Level& best) {
-  if (best.runs_here() && head_dim % best.lanes() == 0) return best;
-  const auto all = levels();
-  for (auto at = std::find(all.begin(), all.end(), &best); at != all.end(); ++at) {
-    if ((*at)->runs_here() && head_dim % (*at)->lanes() == 0) return **at;
+  if (head_dim % best.lanes() == 0) return best;
+  const auto here = levels_here();
+  for (auto at = std::find(here.begin(), here.end(), &best); at != here.end(); ++at) {
+    if (head_dim % (*at)->lanes() == 0) return **at;
   }
-  return *all.back();
+  return *here.back();
 }
 
 void attend(const AttentionShape& shape, const AttentionInputs& inputs, const Level& level, Parallel& parallel) {

@@ -66,7 +66,8 @@ inline int stored_tokens(int length, int window, int capacity) {
   return length <= capacity ? length : (length - capacity - 1) % (capacity - window + 1) + window;
 }
 
-// The level whose kernels compute heads of this size: the given one or a narrower one. head_dim is a multiple of 8.
+// The level whose kernels compute heads of this size: the given one, which runs here, or a narrower one. head_dim is a
+// multiple of 8.
 const Level& level_for(int head_dim, const Level& best = best_level());
 
 // May be called by several threads at once. Results do not depend on the number of threads.

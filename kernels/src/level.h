@@ -75,6 +75,9 @@ struct Level {
 // Levels of this build, the fastest first. The last one is plain C++ and runs everywhere.
 std::span<const Level* const> levels();
 
+// Those that run here. The processor is asked once: CPUID takes microseconds in a virtual machine, whose host answers it.
+std::span<const Level* const> levels_here();
+
 // The level of this name; null if this build lacks it or the processor does.
 const Level* find_level(std::string_view name);
 

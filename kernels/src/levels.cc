@@ -1,7 +1,10 @@
 #include "levels.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <iterator>
+#include <vector>
 
 #if defined(__x86_64__) || defined(_M_X64)
 #include "x86.h"
@@ -20,6 +23,15 @@ std::span<const Level* const> levels() {
   return all;
 }
 
+std::span<const Level* const> levels_here() {
+  static const std::vector<const Level*> here = [] {
+    std::vector<const Level*> found;
+    std::ranges::copy_if(levels(), std::back_inserter(found), [](const Level* level) { return level->runs_here(); });
+    return found;
+  }();
+  return here;
+}
+
 namespace {
 
 // A level that a faster one follows.
@@ -34,8 +46,8 @@ bool is_slow_here([[maybe_unused]] const Level& level) {
 }  // namespace
 
 const Level* find_level(std::string_view name) {
-  for (const Level* level : levels()) {
-    if (name == level->name && level->runs_here()) return level;
+  for (const Level* level : levels_here()) {
+    if (name == level->name) return level;
   }
   return nullptr;
 }
@@ -47,8 +59,8 @@ const Level& best_level() {
       const Level* level = find_level(wanted);
       return level == nullptr ? kPlainLevel : *level;
     }
-    for (const Level* level : levels()) {
-      if (level->runs_here() && !is_slow_here(*level)) return *level;
+    for (const Level* level : levels_here()) {
+      if (!is_slow_here(*level)) return *level;
     }
     return kPlainLevel;
   }();

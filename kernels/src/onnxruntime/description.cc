@@ -24,16 +24,13 @@ std::string names_of(KernelList<Kernels...>) {
 
 std::string names_of_levels() {
   std::string names;
-  for (const Level* level : levels()) {
-    if (level->runs_here()) names += quoted(level->name) + ",";
-  }
+  for (const Level* level : levels_here()) names += quoted(level->name) + ",";
   return list_of(names);
 }
 
 std::string formats_of_panels() {
   std::string formats;
-  for (const Level* level : levels()) {
-    if (!level->runs_here()) continue;
+  for (const Level* level : levels_here()) {
     formats += quoted(level->name) + ": " + quoted(Panels::format(level->columns, level->byte_bias)) + ",";
   }
   return "{" + formats.substr(0, formats.rfind(',')) + "}";

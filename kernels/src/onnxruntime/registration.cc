@@ -83,9 +83,7 @@ const Level& level_of(const onnxruntime::SessionOptions* options) {
   const std::string name = by_option ? entry(options, kLevel) : variable;
   if (const Level* level = find_level(name)) return *level;
   std::string names;
-  for (const Level* level : levels()) {
-    if (level->runs_here()) names += (names.empty() ? "" : ", ") + std::string(level->name);
-  }
+  for (const Level* level : levels_here()) names += (names.empty() ? "" : ", ") + std::string(level->name);
   refuse(by_option ? kLevel : kLevelVariable, "one of " + names, name);
 }
 
