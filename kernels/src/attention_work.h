@@ -11,7 +11,7 @@ namespace edgeformer {
 
 // Rows of queries that AttendMany takes at once, where a group has no more heads: enough that transposing keys costs
 // little beside the products, and few enough that scores stay in the second-level cache.
-inline constexpr int kRowsAtOnce = 128;
+inline constexpr int kRowsAtOnce = 192;
 
 struct AttentionMemory {
   GrowingArray<float> queries, keys, values, sums, work, apart;

@@ -32,6 +32,27 @@ float exponentials(float* scores, int count, float shift) {
   return V::reduce_add(sums);
 }
 
+// The same, roughly, as pairs of bfloat16 in the first half of the scores' memory; the last of an odd count of vectors is
+// paired with zeros.
+template <class V, int kCount>
+float exponentials_as_pairs(float* scores, int count, float shift) {
+  constexpr float kLog2OfE = 1.44269504f;
+  const int all = kCount > 0 ? kCount : count;
+  typename V::Floats sums = V::splat(0.0f), others = sums;
+  const auto weights_at = [&](int i) {
+    return rough_power_of_two<V>(V::multiply_add(V::load(scores + i), V::splat(kLog2OfE), V::splat(-kLog2OfE * shift)));
+  };
+#pragma clang loop unroll(full)
+  for (int i = 0; i < all; i += 2 * V::kLanes) {
+    const typename V::Floats first = weights_at(i);
+    const typename V::Floats second = i + V::kLanes < all ? weights_at(i + V::kLanes) : V::splat(0.0f);
+    V::store(scores + i / 2, V::pair_halves(first, second));
+    sums = V::add(sums, first);
+    others = V::add(others, second);
+  }
+  return V::reduce_add(V::add(sums, others));
+}
+
 // Applies the soft-cap and the bias of a row to its scores of the keys `begin` to `end`, of which the first is scores[0].
 template <class V>
 void finish_scores(const AttentionRows& rows, int row, int begin, int end, float* scores) {
@@ -321,17 +342,22 @@ void pair_values(const float* values, int count, int head_dim, float* pairs) {
   std::fill(pairs, pairs + behind, 0.0f);
 }
 
-// Scores of a row become weights, and what was summed before is made to fit a new largest score.
-template <class V>
+// Scores of a row become weights, as pairs where kPairs, and what was summed before is made to fit a new largest score.
+template <class V, bool kPairs>
 void weigh_scores(const AttentionSums& to, int row, float* scores, int width, int head_dim) {
   const float before = to.largest[row], largest = largest_of<V>(scores, width);
+  const auto weigh = [&](float shift) {
+    if constexpr (!kPairs) return exponentials<V>(scores, width, shift);
+    else if (width == kKeysAtOnce) return exponentials_as_pairs<V, kKeysAtOnce>(scores, width, shift);
+    else return exponentials_as_pairs<V, 0>(scores, width, shift);
+  };
   if (largest <= before) {
-    to.weights[row] += exponentials<V>(scores, width, shift_of(before));
+    to.weights[row] += weigh(shift_of(before));
     return;
   }
   const float factor = std::exp(before - largest);
   to.largest[row] = largest;
-  to.weights[row] = to.weights[row] * factor + exponentials<V>(scores, width, shift_of(largest));
+  to.weights[row] = to.weights[row] * factor + weigh(shift_of(largest));
   float* outputs = to.outputs + static_cast<std::size_t>(row) * head_dim;
   for (int i = 0; i < head_dim; i += V::kLanes) {
     V::store(outputs + i, V::multiply(V::load(outputs + i), V::splat(factor)));
@@ -367,8 +393,7 @@ void attend_block(const AttentionRows& rows, const KeysOfBlock& block, const flo
     if (!block.by_all || width > block.seen) {
       hide_keys(rows, (row + each) / rows.heads, block.begin, end, width, of_row);
     }
-    weigh_scores<V>(to, row + each, of_row, width, head_dim);
-    if constexpr (M::kNumbers == 2) pair_numbers<V>(of_row, width, of_row);
+    weigh_scores<V, M::kNumbers == 2>(to, row + each, of_row, width, head_dim);
   }
   // Floats are read where they are, and behind the last value may be anything.
   const int depth = M::kNumbers == 2 ? width / 2 : block.seen;

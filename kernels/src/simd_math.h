@@ -1,4 +1,4 @@
-// Functions of floats over a SIMD level V (simd/*.h), to a few units in the last place of a float.
+// Functions of floats over a SIMD level V (simd/*.h), to a few units in the last place of a float where no more is said.
 #pragma once
 
 namespace edgeformer {
@@ -32,6 +32,16 @@ template <class V>
 typename V::Floats exponential(typename V::Floats x) {
   const PowerAndRest<V> parts = split_exponential<V>(x);
   return V::multiply_add(parts.power, parts.rest_minus_1, parts.power);
+}
+
+// 2^x for x <= 127, to 7.5e-5 of it: for what becomes bfloat16, whose rounding errs by 2e-3. Below -200 it is 0.
+template <class V>
+typename V::Floats rough_power_of_two(typename V::Floats x) {
+  x = V::max(V::splat(-200.0f), x);  // a NaN stays one
+  const typename V::Floats whole = V::nearest_whole(x), rest = V::subtract(x, whole);
+  typename V::Floats p = V::splat(0.055171669f);  // minimax coefficients for |rest| <= 1/2
+  for (float coefficient : {0.24261113f, 0.69326097f, 0.99992806f}) p = V::multiply_add(p, rest, V::splat(coefficient));
+  return V::times_power_of_two(p, whole);
 }
 
 template <class V>

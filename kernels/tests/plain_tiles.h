@@ -2,6 +2,7 @@
 #pragma once
 
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -19,6 +20,15 @@ struct PlainTiles : Plain {
   // 16 (w - 8) for 4-bit w.
   static Bytes centred_low_nibbles(Bytes both) { return centred(low_nibbles(both)); }
   static Bytes centred_high_nibbles(Bytes both) { return centred(high_nibbles(both)); }
+
+  static Floats nearest_whole(Floats a) {
+    for (float& each : a) each = std::nearbyint(each);
+    return a;
+  }
+  static Floats times_power_of_two(Floats a, Floats whole) {
+    for (int i = 0; i < kLanes; ++i) a[i] = std::ldexp(a[i], static_cast<int>(whole[i]));
+    return a;
+  }
 
   // Pairs of bfloat16, each in the 32 bits of a float.
   static Floats pair_halves(Floats first, Floats second) {

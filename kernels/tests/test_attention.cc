@@ -1,11 +1,14 @@
 // Every level that runs here against plain loops in float64: groups, windows, soft-caps, sinks, biases, padding, chunks.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <limits>
 #include <string_view>
 
 #include "attention_cases.h"
 #include "attention_work.h"
+#include "plain_tiles.h"
+#include "simd_math.h"
 #include "team.h"
 #include "tested_levels.h"
 
@@ -239,6 +242,15 @@ void check_not_a_number(const Level& level) {
   }
 }
 
+void check_rough_powers() {
+  const auto power_of = [](float x) { return rough_power_of_two<PlainTiles>(PlainTiles::splat(x))[0]; };
+  for (float x = -140; x <= 127; x += 0.01f) {
+    const double exact = std::exp2(double(x)), least = std::numeric_limits<float>::denorm_min();
+    CHECK(std::abs(power_of(x) - exact) <= 8e-5 * exact + least, "2^%g is not %g", x, power_of(x));
+  }
+  CHECK(power_of(-INFINITY) == 0 && power_of(-1e30f) == 0 && std::isnan(power_of(NAN)), "powers at the ends");
+}
+
 int times_asked = 0;
 
 // A call of attention asks the processor nothing: in a virtual machine CPUID took as long as the attention.
@@ -257,6 +269,7 @@ void check_that_levels_are_known() {
 int main() {
   check_that_faults_are_seen();
   check_that_levels_are_known();
+  check_rough_powers();
   for (const Level* level : tested_levels()) {
     if (!level->runs_here()) {
       std::printf("%s does not run here\n", level->name);

@@ -9,6 +9,9 @@
 namespace edgeformer {
 
 struct Avx512Bf16 : Avx512 {
+  static Floats nearest_whole(Floats a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  static Floats times_power_of_two(Floats a, Floats whole) { return _mm512_scalef_ps(a, whole); }
+
   static Floats add_pairs(Floats a, Floats b, Floats sums) {
     return _mm512_dpbf16_ps(sums, std::bit_cast<__m512bh>(a), std::bit_cast<__m512bh>(b));
   }
