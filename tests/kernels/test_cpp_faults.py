@@ -173,7 +173,13 @@ FAULTS = {
         "rows.end_of_keys(row / rows.heads)",
     ),
     "rows of a tile with the sums of others": Fault(
-        "attention", "simd_attention.h", "weigh_scores<V>(to, row + each,", "weigh_scores<V>(to, each,"
+        "attention", "simd_attention.h", "(to, row + each, of_row", "(to, each, of_row"
+    ),
+    "half of the weights of pairs are not summed": Fault(
+        "attention", "simd_attention.h", "others = V::add(others, second);", ""
+    ),
+    "weights of pairs without a shift": Fault(
+        "attention", "simd_attention.h", "V::splat(-kLog2OfE * shift)", "V::splat(0.0f)"
     ),
     "the last key twice": Fault(
         "attention", "simd_attention.h", "std::fill(of_head + count, of_head + key, kNoScore);", ""
