@@ -285,7 +285,8 @@ class Attention {
   }
 
   void attend_many_tokens() {
-    const int at_once = std::max(1, kRowsAtOnce / group());
+    const std::size_t queries = in_.rows * in_.new_tokens * shape_.query_heads;
+    const int at_once = std::max(1, rows_at_once(queries, parallel_.threads()) / group());
     const std::size_t blocks = (in_.new_tokens + at_once - 1) / at_once;
     parallel_.run(in_.rows * shape_.kv_heads * blocks, Task([&](std::size_t chunk) {
                     const std::size_t row = chunk / blocks / shape_.kv_heads;

@@ -6,12 +6,17 @@
 
 #include "aligned.h"
 #include "attention_rows.h"
+#include "parallel.h"
 
 namespace edgeformer {
 
 // Rows of queries that AttendMany takes at once, where a group has no more heads: enough that transposing keys costs
-// little beside the products, and few enough that scores stay in the second-level cache.
-inline constexpr int kRowsAtOnce = 192;
+// little beside the products, and few enough that scores stay in the second-level cache and that all threads have work.
+inline constexpr int kFewRowsAtOnce = 128, kRowsAtOnce = 288;
+
+inline int rows_at_once(std::size_t rows, std::size_t threads) {
+  return std::clamp(static_cast<int>(rows / (kChunksPerThread * threads)), kFewRowsAtOnce, kRowsAtOnce);
+}
 
 struct AttentionMemory {
   GrowingArray<float> queries, keys, values, sums, work, apart;

@@ -26,7 +26,7 @@ class SelfAttention {
       : shape_(shape), in_(inputs), level_(level) {}
 
   void run(Parallel& parallel) const {
-    const int at_once = std::max(1, kRowsAtOnce / group());
+    const int at_once = std::max(1, kFewRowsAtOnce / group());
     const std::size_t blocks = (in_.new_tokens + at_once - 1) / at_once;
     parallel.run(in_.rows * shape_.kv_heads * blocks, Task([&](std::size_t chunk) {
                    const int first = static_cast<int>(chunk % blocks) * at_once;

@@ -419,7 +419,7 @@ void attend_blocks(const AttentionRows& rows, const AttentionSums& to, float* sc
     }
     queries = paired;
   }
-  for (int begin = rows.first_key(0) / V::kLanes * V::kLanes; begin < end; begin += kKeysAtOnce) {
+  for (int begin = rows.first_key(0) / kKeysAtOnce * kKeysAtOnce; begin < end; begin += kKeysAtOnce) {
     const int keys = std::min(kKeysAtOnce, end - begin);
     const float* floats = floats_of<V>(rows, rows.keys, begin, begin + keys, widened);
     const float* values;

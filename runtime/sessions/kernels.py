@@ -99,20 +99,21 @@ class KernelChoice:
         kernels, bodies = calls.split(self.library.ops)
         return calls.only_light and bool(kernels) and not bodies
 
-    def register(self, options: Any, graph: Path | None = None) -> None:
-        """Register the library, if there is one, in the options of a session.
+    def register(self, options: Any, graph: Path | None = None) -> bool:
+        """Register the library, if there is one, in the options of a session; return whether it has threads of its own.
 
-        graph: that of the session, which decides whether kernels have threads of their own; None for those of the
-        session.
+        graph: that of the session, which decides about the threads; None for those of the session.
         """
         if self.library is None:
-            return
-        if graph is not None and self.has_team(graph):
+            return False
+        has_team = graph is not None and self.has_team(graph)
+        if has_team:
             options.add_session_config_entry(THREADS, str(options.intra_op_num_threads))
             options.intra_op_num_threads = 1
         if self.level is not None:
             options.add_session_config_entry(LEVEL, self.level)
         options.register_custom_ops_library(self.library.path)
+        return has_team
 
 
 BODIES = KernelChoice(None, "kernels were not asked for")

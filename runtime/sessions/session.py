@@ -226,10 +226,12 @@ def _graph_session(base: Any) -> Any:
     """Return the class of sessions, whose errors name the graph: onnxruntime, imported late, has the base class.
 
     A run in a fork of the process that opened a session of several threads would wait for threads that no fork has.
-    uncaptured: options of a run that gives none.
+    uncaptured: options of a run that gives none. has_team: whether kernels of our own have threads of their own.
     """
 
     class GraphSession(base):  # type: ignore[misc]
+        has_team = False
+
         def __init__(
             self, name: str, has_threads: bool, uncaptured: Any, model: str | bytes, options: Any, providers: list[Any]
         ) -> None:
@@ -350,7 +352,7 @@ def open_session(
     try:
         # onnxruntime prints libraries that it cannot load to stdout, which is for our results.
         with redirect_stdout(sys.stderr), _without_tiled_attention():
-            kernels.register(settings, Path(graph))
+            has_team = kernels.register(settings, Path(graph))
             sessions.prepare(ort)
             kind = _graph_session(ort.InferenceSession)
             has_threads = chosen > 1 or provider.on_device  # of onnxruntime, or of our kernels
@@ -366,6 +368,7 @@ def open_session(
                 "captured, but for some recurrent layers; edgeformer check --provider cuda lists the nodes."
             ) from error
         raise BundleError(f"onnxruntime cannot load {graph}: {error}{sessions.on_this_machine(ort)}") from error
+    session.has_team = has_team
     sessions.check_opened(ort, session)
     if profiling is not None:
         profiling[1].append(session)

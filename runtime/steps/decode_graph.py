@@ -59,6 +59,7 @@ class DecodeGraph:
     - sources: keys and values of the rows' sources, of an encoder-decoder.
     - adapters: those of the rows; rows with one run over the adapter graph.
     - pictures: those of the rows' prompts; pieces of prompts with some run over the graph that reads embeddings.
+    - has_team: whether kernels of our own, on their threads, compute all that is heavy.
     - has_blocks: whether these have tokens that attend both ways (`picture_blocks`).
     - request_lengths: int64 [B], the most tokens that each row will have, where the graph reads them; else None.
     - token_states: those of the only row, which runs read or write.
@@ -82,6 +83,7 @@ class DecodeGraph:
         logits = next(output for output in session.get_outputs() if output.name == "logits")
         self.logits_dtype = np.dtype(np.float16 if logits.type == "tensor(float16)" else np.float32)
         self.has_start = returns_last_logits(session)
+        self.has_team = session.has_team
         self.cache = cache or manifest.cache
         self.token_states: tuple[TokenStates, ...] = ()
         self.pictures: PictureRows | None = None

@@ -37,7 +37,8 @@ class Snapshot:
 class StepRunner:
     """Rows of a cache, each with a length of its own, and the runs that append to them.
 
-    lengths: int64 [B], tokens in each row. prefill_chunk: tokens of a prompt in one run.
+    lengths: int64 [B], tokens in each row. prefill_chunk: tokens of a prompt in one run that other rows
+    wait for.
     """
 
     def __init__(self, cache: Cache, memory: StepMemory):
@@ -52,10 +53,10 @@ class StepRunner:
     def prefill(self, row: int, tokens: Tokens, *, chunk: int | None = None) -> Logits:
         """Append a prompt to one row, `chunk` tokens at a time; return the logits of its last token [V].
 
-        The next prompt may overwrite them. chunk: None for `prefill_chunk`. A block is a piece of its own, whatever its
-        length.
+        The next prompt may overwrite them. chunk: None for the memory's `prompt_chunk`. A block is a piece of its own,
+        whatever its length.
         """
-        for piece in self._pieces(tokens, chunk or self.prefill_chunk):
+        for piece in self._pieces(tokens, chunk or self.memory.prompt_chunk):
             logits = self.memory.run_prompt(row, piece, self._length_behind(row, piece))
             self.lengths[row] += len(piece)
         return logits
