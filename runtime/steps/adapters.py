@@ -123,7 +123,7 @@ class AdaptedSession:
         self._session = session
         self._tensors = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
         self._inputs = [value for value in session.get_inputs() if value.name not in tensors]
-        self.has_team = session.has_team
+        self.has_team = getattr(session, "has_team", False)
         self.get_outputs = session.get_outputs
         self.get_overridable_initializers = session.get_overridable_initializers
         self.run_with_iobinding = session.run_with_iobinding

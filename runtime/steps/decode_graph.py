@@ -83,7 +83,7 @@ class DecodeGraph:
         logits = next(output for output in session.get_outputs() if output.name == "logits")
         self.logits_dtype = np.dtype(np.float16 if logits.type == "tensor(float16)" else np.float32)
         self.has_start = returns_last_logits(session)
-        self.has_team = session.has_team
+        self.has_team = getattr(session, "has_team", False)  # of a plain session of onnxruntime it is not known
         self.cache = cache or manifest.cache
         self.token_states: tuple[TokenStates, ...] = ()
         self.pictures: PictureRows | None = None

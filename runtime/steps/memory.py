@@ -76,7 +76,9 @@ class StepMemory(ABC):
     def prompt_chunk(self) -> int:
         """Tokens of a prompt in one run that no other row waits for."""
         # Other graphs return the logits of all tokens of a run.
-        return max(self.prefill_chunk, TEAM_CHUNK) if self.graph.has_team and self.graph.has_start else self.prefill_chunk
+        return (
+            max(self.prefill_chunk, TEAM_CHUNK) if self.graph.has_team and self.graph.has_start else self.prefill_chunk
+        )
 
     @abstractmethod
     def step(

@@ -15,11 +15,12 @@ from click.testing import CliRunner
 from edgeformer.cli.main import cli
 from edgeformer.errors import BundleError, RequestError
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.runtime import benchmark, load
+from edgeformer.runtime import Engine, benchmark, load
 from edgeformer.runtime.sessions import kernels, session
 from edgeformer.runtime.sessions.kernel_report import report_kernels
 from edgeformer.runtime.sessions.kernels import KernelChoice, Library, choose_kernels
 from edgeformer.runtime.sessions.session import open_session
+from edgeformer.runtime.steps import memory
 
 TOKENS = list(range(5, 45))
 
@@ -93,6 +94,25 @@ def test_steps_agree_with_the_prompt(bundle, installed, library):
     steps += [decoder.decode_one_token([token]).copy() for token in tokens[1:]]
     prompt = model.forward(tokens)
     assert distance(np.concatenate(steps).reshape(prompt.shape), prompt) < 0.05
+
+
+def test_prompts_of_a_team_are_run_in_longer_pieces(bundle, installed, library, monkeypatch):
+    installed(library)
+    prompt, pieces = [5 + each % 40 for each in range(600)], {}
+    run_prompt = memory.HostSteps.run_prompt
+    for wanted in (True, False):
+        runs = pieces[wanted] = []
+        monkeypatch.setattr(
+            memory.HostSteps,
+            "run_prompt",
+            lambda self, *given, to=runs: to.append(given[2]) or run_prompt(self, *given),
+        )
+        model = load(bundle, "cpu", kernels=wanted)
+        alone = model.generate(prompt, max_new_tokens=8).token_ids
+        with Engine(model, max_rows=2) as engine:
+            assert engine.submit(prompt, max_new_tokens=8).finish().token_ids == alone
+    assert pieces[True] == [512, 600, 256, 512, 600]
+    assert pieces[False] == [256, 512, 600, 256, 512, 600]
 
 
 def test_sessions_have_no_kernels_unless_they_are_given(bundle):
