@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from edgeformer.errors import ExportError
+from edgeformer.export.graph.outlining import trim_functions
 from edgeformer.export.graph.tensors import PAGE, StreamedTensor
 from edgeformer.export.progress import Progress
 from edgeformer.export.quantize.quantized_tensor import by_matrix
@@ -107,7 +108,7 @@ class GraphWriter:
             for value, tensor in readers:
                 self._refer(value, tensor, (self._folder / data_name).parent, *self._places[storage])
         for name, model in models.items():
-            ir.save(model, self._folder / name)
+            self._save(model, name)
 
     def write_again(self, model: ir.Model, name: str) -> None:
         """Write another graph whose weights are all written already; it refers to them."""
@@ -116,6 +117,10 @@ class GraphWriter:
             if isinstance(tensor, StreamedTensor):
                 assert tensor.storage in self._places, f"{tensor.storage} was not written"
                 self._refer(value, tensor, (self._folder / name).parent, *self._places[tensor.storage])
+        self._save(model, name)
+
+    def _save(self, model: ir.Model, name: str) -> None:
+        trim_functions(model)
         ir.save(model, self._folder / name)
 
     def _refer(

@@ -29,6 +29,34 @@ def add_function(model: ir.Model, function: ir.Function) -> None:
     model.opset_imports[DOMAIN] = VERSION
 
 
+def trim_functions(model: ir.Model) -> None:
+    """Leave out functions that nothing calls, and of the others the inputs that no call has.
+
+    A body names every input that its op may have, and an onnxruntime whose version of the op has fewer does not load
+    the function, even where no call has more.
+    """
+    calls: dict[ir.OperatorIdentifier, list[ir.Node]] = {}
+    for graph in (model.graph, *model.functions.values()):
+        for node in ir.traversal.RecursiveGraphIterator(graph):
+            calls.setdefault(node.op_identifier(), []).append(node)
+    for identifier, function in list(model.functions.items()):
+        if identifier not in calls:
+            del model.functions[identifier]
+            continue
+        count = max(_last_input(call) for call in calls[identifier])
+        for place, value in enumerate(function.inputs):
+            if place >= count or all(call.inputs[place : place + 1] in ((), (None,)) for call in calls[identifier]):
+                for node, index in list(value.uses()):
+                    node.replace_input_with(index, None)
+                    node.resize_inputs(_last_input(node))
+        del function.inputs[count:]
+
+
+def _last_input(node: ir.Node) -> int:
+    """Return the number of inputs up to the last one that the node has."""
+    return max((place for place, value in enumerate(node.inputs, start=1) if value is not None), default=0)
+
+
 def _bytes(function: ir.Function) -> bytes:
     return ir.serde.serialize_function(function).SerializeToString(deterministic=True)
 

@@ -18,9 +18,11 @@ earlier layer wrote.
 from pathlib import Path
 
 import onnx
+import onnx_ir as ir
 
 from edgeformer.contract.ops import ATTENTION, WINDOWED
 from edgeformer.contract.tensors import CacheGeometry
+from edgeformer.export.graph.outlining import trim_functions
 from edgeformer.export.lower.providers import RULES
 from edgeformer.manifest.providers import ProviderName
 
@@ -54,7 +56,9 @@ def write_windowed_graph(
                 declared[name].type.tensor_type.shape.dim[2].dim_value = window
     if not any(windows):
         return ()
-    onnx.save(model, windowed)
+    evicting = ir.from_proto(model)
+    trim_functions(evicting)
+    ir.save(evicting, windowed)
     return tuple(windows)
 
 

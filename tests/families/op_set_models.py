@@ -34,6 +34,7 @@ from edgeformer.config import (
     Seq2SeqConfig,
 )
 from edgeformer.export.capture.trace import capture
+from edgeformer.export.graph.outlining import trim_functions
 from edgeformer.export.lower import LoweringOptions, lower
 from edgeformer.export.reference.reference import CastWeights, Reference
 from edgeformer.families import read_model_config
@@ -92,10 +93,11 @@ class Captured:
     expected: dict[str, np.ndarray]
 
     def lowered(self, target):
-        """Its graphs in an op set, made of copies, which read their weights when they are written."""
+        """Its graphs in an op set, as they are written, made of copies, which read their weights then."""
         graphs = [graph.clone() for graph in self.graphs]
         for graph in graphs:
             lower(graph, TARGETS[target])
+            trim_functions(graph)
         return [ir.serde.serialize_model(graph) for graph in graphs]
 
 

@@ -49,6 +49,20 @@ def exists(node, opset):
     )
 
 
+def inputs_without_a_call(graph):
+    """Inputs that bodies of functions name and no call has, by function; a function that nothing calls has all."""
+    bodies = {each.name: list(with_subgraphs(each.node)) for each in graph.functions}
+    nodes = [*with_subgraphs(graph.graph.node), *(node for body in bodies.values() for node in body)]
+    found = {}
+    for function in graph.functions:
+        calls = [node for node in nodes if (node.domain, node.op_type) == (function.domain, function.name)]
+        given = {name for call in calls for name, value in zip(function.input, call.input, strict=False) if value}
+        named = {name for node in bodies[function.name] for name in node.input} & set(function.input)
+        if named - given:
+            found[function.name] = sorted(named - given)
+    return found
+
+
 def check(graph):
     """onnx's own checker, with inference of every type and shape."""
     checked = onnx.ModelProto()

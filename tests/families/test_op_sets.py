@@ -33,7 +33,7 @@ from op_set_models import (
     make_texts,
     reference,
 )
-from op_set_rules import OPSETS, assert_domains, check, foreign_ops
+from op_set_rules import OPSETS, assert_domains, check, foreign_ops, inputs_without_a_call
 from rows import DISTINCT, WITH_ALL_OPS
 from slow_rows import slow_after, slow_unless
 from vision_rows import TOWERS
@@ -88,6 +88,7 @@ def assert_valid(graph, target):
     """Raise AssertionError, or the checker's error, unless a graph is valid ONNX of its op set's version."""
     # onnx infers no types through calls of functions whose bodies have ops of onnxruntime.
     check(inline_functions(graph) if target == "ort" else graph)
+    assert inputs_without_a_call(graph) == {}
     if target == "ort":  # whose functions stand for kernels of ours, and have bodies of onnxruntime's ops
         nodes = [*graph.graph.node, *(node for function in graph.functions for node in function.node)]
         functions = {(function.domain, function.name) for function in graph.functions}

@@ -19,6 +19,9 @@ from edgeformer.export.lower.ort.primitive_gather import primitive_gather
 INT8_ACTIVATIONS = 4
 """Value of MatMulNBits' attribute accuracy_level for int8 activations."""
 
+DEFAULT_BITS = 4
+"""Of GatherBlockQuantized. onnxruntime 1.22 does not know the attribute, and computes this."""
+
 
 def lower_quantized(model: ir.Model, lowering: LoweringOptions) -> PassReport:
     """Lower every quantized product and gather."""
@@ -30,10 +33,13 @@ def lower_quantized(model: ir.Model, lowering: LoweringOptions) -> PassReport:
             return [primitive_gather(emit, node)]
         if block == 0:
             return [per_token(emit, node)]
-        options: dict[str, Any] = {"bits": node.attributes.get_int("bits"), "block_size": block}
+        bits = node.attributes.get_int("bits")
+        options: dict[str, Any] = {"bits": bits, "block_size": block}
         if gathers:
             op = BLOCK_GATHER.name
             options |= {"gather_axis": 0, "quantize_axis": 1}
+            if bits == DEFAULT_BITS:
+                del options["bits"]
         else:
             op = BLOCK_PRODUCT.name
             sizes = {"K": node.attributes.get_int("inputs"), "N": node.attributes.get_int("outputs")}
