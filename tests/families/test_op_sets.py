@@ -42,7 +42,6 @@ from edgeformer.check.providers.audit import audit_graph
 from edgeformer.check.providers.kernel_table import kernel_table
 from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.config import DecoderConfig
-from edgeformer.export.graph.outlining import inline_functions
 from edgeformer.export.lower import LoweringOptions, lower
 from edgeformer.export.passes import fold_rotary, fuse_skip_norm, pack_qkv, transpose_weights
 from edgeformer.families import family_names
@@ -86,8 +85,7 @@ def outcome(name, target, dtype=torch.float32):
 
 def assert_valid(graph, target):
     """Raise AssertionError, or the checker's error, unless a graph is valid ONNX of its op set's version."""
-    # onnx infers no types through calls of functions whose bodies have ops of onnxruntime.
-    check(inline_functions(graph) if target == "ort" else graph)
+    check(graph)
     assert inputs_without_a_call(graph) == {}
     if target == "ort":  # whose functions stand for kernels of ours, and have bodies of onnxruntime's ops
         nodes = [*graph.graph.node, *(node for function in graph.functions for node in function.node)]

@@ -26,7 +26,7 @@ from edgeformer.export.graph.editing import dim, dtype_of, producer, remove_if_u
 from edgeformer.export.graph.outlining import add_function
 from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.lower.options import LoweringOptions
-from edgeformer.export.lower.ort.kernels.kernel_functions import GATE_COLUMNS, call_each, fitting, gate_of
+from edgeformer.export.lower.ort.kernels.kernel_functions import GATE_COLUMNS, call_each, fitting, gate_of, give_type
 from edgeformer.export.lower.ort.kernels.kernel_nodes import ATTENTION as CACHED
 from edgeformer.export.lower.ort.kernels.kernel_nodes import KERNELS, function_of
 
@@ -98,6 +98,7 @@ def _put_call(
 ) -> None:
     """Put a call of a function in the place of some nodes, the last one of which comes first."""
     last = nodes[0]
+    give_type(last.outputs[0], inputs)
     emit = NodeBuilder.replacing(last, "emitted by lower/ort")
     replace_node(last, emit, [emit(name, *inputs, domain=DOMAIN, approximate=approximate)])
     remove_if_unused(model, *nodes[1:])

@@ -155,7 +155,17 @@ def call_each(model: ir.Model, kernel: KernelFunction, report: PassReport) -> No
 
 def _call_one(kernel: KernelFunction, node: ir.Node) -> tuple[ir.Node, ir.Function]:
     call, fixed = kernel.call(node)
+    give_type(call.outputs[0], call.inputs)
     return call, kernel.definition(fixed)
+
+
+def give_type(y: ir.Value, inputs: Sequence[ir.Value | None]) -> None:
+    """Give the result of a call the type of its first input, if it has none: products before a bias have none.
+
+    onnx knows no ops of onnxruntime, and so infers no type through a function that has one.
+    """
+    if y.type is None and inputs[0] is not None:
+        y.type = inputs[0].type
 
 
 def fitting(model: ir.Model, kernel: KernelFunction) -> list[ir.Node]:
