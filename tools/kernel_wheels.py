@@ -5,7 +5,8 @@
 The compiler is the clang of PyPI's `ziglang`, which has the headers and libraries of every platform; pip installs it
 into a folder of its own that goes again. Of each library is read for which processor and system it is, which functions
 it shows, and which libraries and symbols it asks for: C libraries alone, and no glibc newer than its tag says. Those
-for this machine are opened; those for ARM by qemu-aarch64 with Debian's C library for ARM, where both are installed.
+for this machine are opened; those for ARM by qemu-aarch64 with Debian's C library for ARM, where both are installed,
+and those for Windows on x86-64 by wine, where it is.
 """
 
 import os
@@ -39,13 +40,21 @@ SYSTEM_LIBRARIES = {
 }
 """The libraries that it may need: those of the system that have no version of their own."""
 
-OPENER = """#include <dlfcn.h>
-#include <stdio.h>
+OPENER = """#include <stdio.h>
+#ifdef _WIN32
+#include <windows.h>
+#define OPEN(file) (void*)LoadLibraryA(file)
+#define FIND(library, name) (void*)GetProcAddress((HMODULE)library, name)
+#else
+#include <dlfcn.h>
+#define OPEN(file) dlopen(file, RTLD_NOW)
+#define FIND dlsym
+#endif
 int main(int count, char** words) {
-  void* library = dlopen(words[1], RTLD_NOW);
-  if (!library) return fprintf(stderr, "%s", dlerror()), 1;
-  const char* (*describe)(void) = (const char* (*)(void))dlsym(library, "edgeformer_kernels_describe");
-  return !describe || !dlsym(library, "RegisterCustomOps") || !puts(describe());
+  void* library = OPEN(words[1]);
+  if (!library) return fprintf(stderr, "it does not open"), 1;
+  const char* (*describe)(void) = (const char* (*)(void))FIND(library, "edgeformer_kernels_describe");
+  return !describe || !FIND(library, "RegisterCustomOps") || !puts(describe());
 }
 """
 """A program in C that opens the library and has it describe itself."""
@@ -121,29 +130,43 @@ def check(wheel: Path, tag: str) -> str:
     return f"{wheel.stat().st_size / 1e6:.2f} MB, {found}{glibc}, needs {', '.join(needed)}"
 
 
+def runner(target: str) -> list[str] | None:
+    """Return the command that runs a program for a platform on this machine; None where there is none."""
+    processor, system = re.split(r"[-.]", target)[:2]
+    if sys.platform != "linux" or not (system == "windows" or "-linux-gnu" in target):
+        return None
+    if system == "windows":
+        wine = shutil.which("wine64", path=f"{os.environ['PATH']}:/usr/lib/wine")
+        return [wine] if wine is not None and processor == os.uname().machine == "x86_64" else None
+    if processor == os.uname().machine:
+        return []
+    emulator, libraries = f"qemu-{processor}", f"/usr/{processor}-linux-gnu"
+    return [emulator, "-L", libraries] if shutil.which(emulator) and Path(libraries).is_dir() else None
+
+
 def opened(wheel: Path, tag: str, compiler: list[str]) -> str:
-    """Open a library for Linux on this machine, or by qemu; return how, and what it says of itself."""
+    """Open a library on this machine, or by an emulator; return how, and what it says of itself."""
     target = backend.PLATFORMS[tag]
-    if "-linux-gnu" not in target or sys.platform != "linux":
+    emulator = runner(target)
+    if emulator is None:
         return "not opened here"
-    emulator: list[str] = []
-    if not target.startswith(os.uname().machine):
-        processor = target.split("-")[0]
-        libraries = f"/usr/{processor}-linux-gnu"
-        if shutil.which(f"qemu-{processor}") is None or not Path(libraries).is_dir():
-            return "not opened here"
-        emulator = [f"qemu-{processor}", "-L", libraries]
     with tempfile.TemporaryDirectory() as folder:
         with zipfile.ZipFile(wheel) as archive:
-            library = archive.extract(next(each for each in archive.namelist() if each.endswith(".so")), folder)
-        source, program = Path(folder) / "open.c", Path(folder) / "open"
+            library = archive.extract(
+                next(each for each in archive.namelist() if each.endswith((".so", ".dll"))), folder
+            )
+        source, program = Path(folder) / "open.c", Path(folder) / "open.exe"
         source.write_text(OPENER)
-        build = [compiler[0], "cc", "-target", target, str(source), "-ldl", "-o", str(program)]
-        subprocess.run(build, check=True)
-        said = subprocess.run([*emulator, program, library], check=True, capture_output=True, text=True).stdout
-    levels = re.search(r'"levels": (\[[^]]*\])', said)
-    assert levels is not None
-    return f"opened {'by ' + emulator[0] if emulator else 'here'}: {levels[1]}"
+        link = [] if "windows" in target else ["-ldl"]
+        subprocess.run([compiler[0], "cc", "-target", target, str(source), *link, "-o", str(program)], check=True)
+        # A folder of wine's own that goes again; it says much about graphics that it does not find.
+        env = os.environ | {"WINEPREFIX": f"{folder}/wine", "WINEDEBUG": "-all", "DISPLAY": ""}
+        line = [*emulator, str(program), library]
+        done = subprocess.run(line, check=False, capture_output=True, text=True, env=env)
+    levels = re.search(r'"levels": (\[[^]]*\])', done.stdout)
+    if done.returncode or levels is None:
+        raise click.ClickException(f"{wheel.name}: {' '.join(line)} ended with {done.returncode}: {done.stderr}")
+    return f"opened {'by ' + Path(emulator[0]).name if emulator else 'here'}: {levels[1]}"
 
 
 @click.command()

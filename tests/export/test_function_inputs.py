@@ -25,7 +25,8 @@ from op_set_rules import check, inputs_without_a_call
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "clients.md"
-PROMPT = "Once upon a time, there was a little girl"
+PROMPT = "Once upon a time, there was a dog"
+"""A text whose tokens are far from others in int8: where two are close, versions of onnxruntime may differ."""
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ INT8_ACTIVATIONS = 4
 """Value of MatMulNBits' attribute accuracy_level for int8 activations."""
 
 DEFAULT_BITS = 4
-"""Of GatherBlockQuantized. onnxruntime 1.22 does not know the attribute, and computes this."""
+"""The bits that GatherBlockQuantized has without the attribute, which onnxruntime 1.22 does not know."""
 
 
 def lower_quantized(model: ir.Model, lowering: LoweringOptions) -> PassReport:
