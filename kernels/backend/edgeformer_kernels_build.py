@@ -66,6 +66,9 @@ FLAGS = ("-std=c++20", "-O3", "-DNDEBUG", "-fvisibility=hidden", "-ffp-contract=
 TRIAL = "#include <span>\n#include <string>\n#include <thread>\nint main() { return std::thread().joinable(); }\n"
 """A program that compiles and links where a compiler has all that the library needs."""
 
+STAND_IN = 'extern "C" { int RegisterCustomOps() { return 0; } int edgeformer_kernels_describe() { return 0; } }'
+"""A library that is linked as ours is."""
+
 
 def get_requires_for_build_wheel(config_settings=None):
     """Return what pip must install before it builds: zig, where there is no clang."""
@@ -145,23 +148,40 @@ def _build_library():
     others = {name for each in LEVELS.values() for name in each if name not in levels}
     sources = [path for path in sorted((ROOT / "src").rglob("*.cc")) if path.name not in others]
     flags = [*FLAGS, f"-I{ROOT / 'src'}", f'-DEDGEFORMER_KERNELS_VERSION="{PROJECT["version"]}"']
-    flags += [] if system.startswith("win") else ["-fPIC", "-pthread"]
+    threaded = [] if system.startswith("win") else ["-fPIC", "-pthread"]
     library = f"{NAME}.dll" if system.startswith("win") else f"lib{NAME}.{'so' if system == 'linux' else 'dylib'}"
-    with tempfile.TemporaryDirectory() as made, ThreadPoolExecutor(os.cpu_count()) as threads:
-        objects = [f"{made}/{path.parent.name}-{path.stem}.o" for path in sources]
+    with tempfile.TemporaryDirectory() as made, ThreadPoolExecutor(1 + (os.cpu_count() or 1)) as threads:
+        files = [*(path for path in sources if path.name.startswith("level_")), *_joined(sources, Path(made))]
+        objects = [f"{made}/{path.stem}.o" for path in files]
         lines = [
-            [*compiler, *flags, *levels.get(path.name, ()), "-c", str(path), "-o", to]
-            for path, to in zip(sources, objects, strict=True)
+            [*compiler, *flags, *threaded, *levels.get(path.name, ()), "-c", str(path), "-o", to]
+            for path, to in zip(files, objects, strict=True)
         ]
-        list(threads.map(_run, lines))
-        link = [*compiler, "-O3", "-shared", *objects, "-o", f"{made}/{library}"]
+        link = [*compiler, "-O3", "-shared", "-s"]
         if system == "linux":
             # A session that closes unloads the libraries of its options; the team's threads are still in this one.
             exports = f"-Wl,--version-script={ROOT / 'cmake' / 'exports.map'}"
-            link += ["-pthread", "-Wl,-z,nodelete", exports, "-s"]
+            link += ["-pthread", "-Wl,-z,nodelete", exports]
             link += ["-static-libstdc++", "-static-libgcc"] if len(compiler) == 1 else []
-        _run(link if system == "linux" else [*link, "-s"])
+        if len(compiler) > 1:  # zig compiles its C++ library when it links for the first time: half of all work
+            first = Path(made) / "first.cc"
+            first.write_text(STAND_IN)
+            lines.insert(0, [*link, str(first), "-o", f"{made}/first"])
+        list(threads.map(_run, lines))
+        _run([*link, *objects, "-o", f"{made}/{library}"])
         return library, (Path(made) / library).read_bytes(), tag
+
+
+def _joined(sources, folder):
+    """Write one file for each folder of sources that are no SIMD levels: most of their time goes to headers."""
+    joined = {}
+    for path in sources:
+        if not path.name.startswith("level_"):
+            file = folder / f"{path.parent.name}.cc"
+            joined[file] = f'{joined.get(file, "")}#include "{path.as_posix()}"\n'
+    for file, text in joined.items():
+        file.write_text(text)
+    return list(joined)
 
 
 def _run(line):

@@ -6,10 +6,10 @@ namespace edgeformer {
 namespace {
 
 // Bytes of weights that are worth a chunk of their own, about a microsecond of reading.
-constexpr std::size_t kChunkBytes = 32 << 10;
+constexpr std::size_t kFloatChunkBytes = 32 << 10;
 
 // Rows that are split by one chunk.
-constexpr std::size_t kRowsAtOnce = 16;
+constexpr std::size_t kFloatRowsAtOnce = 16;
 
 }  // namespace
 
@@ -21,9 +21,9 @@ void FloatLinear::run(const float* x, std::size_t rows, float* y, Parallel& para
   SplitRows split{nullptr, round_up(rows, kTileRowsOfUnit), SplitRows::pairs_of(inputs())};
   if (splits) {
     split.numbers = memory.at_least(split.size());
-    parallel.run((rows + kRowsAtOnce - 1) / kRowsAtOnce, Task([&](std::size_t chunk) {
-                   const std::size_t end = std::min(rows, (chunk + 1) * kRowsAtOnce);
-                   for (std::size_t row = chunk * kRowsAtOnce; row < end; ++row) {
+    parallel.run((rows + kFloatRowsAtOnce - 1) / kFloatRowsAtOnce, Task([&](std::size_t chunk) {
+                   const std::size_t end = std::min(rows, (chunk + 1) * kFloatRowsAtOnce);
+                   for (std::size_t row = chunk * kFloatRowsAtOnce; row < end; ++row) {
                      level_.split_row(x + row * inputs(), inputs(), split, row);
                    }
                  }));
@@ -31,7 +31,7 @@ void FloatLinear::run(const float* x, std::size_t rows, float* y, Parallel& para
   const std::size_t tile = splits ? level_.unit_rows : 1, tiles = (rows + tile - 1) / tile;
   const std::size_t panels = panels_.count(), parts = (tiles * tile + kMostRows - 1) / kMostRows;
   const std::size_t bytes = panels * panels_.panel_bytes() * (up_ ? 2 : 1);
-  const std::size_t most = rows == 1 ? std::max<std::size_t>(1, bytes / kChunkBytes) : panels;
+  const std::size_t most = rows == 1 ? std::max<std::size_t>(1, bytes / kFloatChunkBytes) : panels;
   const std::size_t wanted = kChunksPerThread * parallel.threads() * (rows == 1 ? 1 : 2);
   const std::size_t groups = std::min({panels, most, std::max<std::size_t>(1, (wanted + parts - 1) / parts)});
   // Chunks of neighbouring rows read the same panels, so rows are the inner index.

@@ -7,7 +7,7 @@ namespace edgeformer {
 namespace {
 
 // Panels that a chunk copies of weights [inputs][outputs]: runs of memory of 2 KB and more.
-constexpr std::size_t kPanelsAtOnce = 16;
+constexpr std::size_t kStoredAtOnce = 16;
 
 }  // namespace
 
@@ -23,8 +23,8 @@ void FloatPanels::copy(const FloatWeights& weights, Parallel& parallel) {
   const T* from = static_cast<const T*>(weights.numbers);
   T* to = reinterpret_cast<T*>(memory_.get());
   const std::size_t panels = count(), inputs = inputs_, outputs = outputs_, columns = columns_;
-  parallel.run((panels + kPanelsAtOnce - 1) / kPanelsAtOnce, Task([&](std::size_t chunk) {
-    const std::size_t begin = chunk * kPanelsAtOnce, end = std::min(panels, begin + kPanelsAtOnce);
+  parallel.run((panels + kStoredAtOnce - 1) / kStoredAtOnce, Task([&](std::size_t chunk) {
+    const std::size_t begin = chunk * kStoredAtOnce, end = std::min(panels, begin + kStoredAtOnce);
     for (std::size_t input = 0; input < inputs; ++input) {
       for (std::size_t panel = begin; panel < end; ++panel) {
         const std::size_t first = panel * columns, count = std::min(columns, outputs - first);

@@ -21,7 +21,7 @@ struct Header {
 static_assert(sizeof(Header) == kCacheLine);
 
 // Bytes of panels that are worth a chunk of packing.
-constexpr std::size_t kChunkBytes = 256 << 10;
+constexpr std::size_t kPackedBytes = 256 << 10;
 
 // The exponent by which a column's scales are divided: its largest scale becomes less than 2^15.
 int exponent_of_scales(const Weights& weights, int output) {
@@ -115,7 +115,7 @@ void Panels::pack_all(const AnyWeights& weights, Parallel& parallel) {
   std::uint8_t* after = first + count() * panel_bytes();
   std::memset(after, 0, own_.get() + size_bytes() - after);
   float* factors = reinterpret_cast<float*>(after);
-  const std::size_t panels = count(), chunks = std::min(panels, 1 + panels * panel_bytes() / kChunkBytes);
+  const std::size_t panels = count(), chunks = std::min(panels, 1 + panels * panel_bytes() / kPackedBytes);
   parallel.run(chunks, Task([&](std::size_t chunk) {
                  for (std::size_t panel = chunk * panels / chunks; panel < (chunk + 1) * panels / chunks; ++panel) {
                    pack(weights, panel, first + panel * panel_bytes(), factors + panel * columns_);

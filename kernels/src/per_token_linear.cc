@@ -15,7 +15,7 @@ constexpr std::size_t kRowsOfAChunk = 48;
 constexpr std::size_t kRowsForAThread = 24;
 
 // Rows that one chunk of rounding takes.
-constexpr std::size_t kRowsAtOnce = 8;
+constexpr std::size_t kRoundedAtOnce = 8;
 
 // The most inputs: sums of them, 255 * 127 * inputs, stay below 2^31.
 constexpr int kMostInputs = 65536;
@@ -70,10 +70,10 @@ Activations PerTokenLinear::rounded(const float* x, std::size_t rows, Activation
                                     Parallel& parallel) const {
   const Activations activations = buffer.make(rows, level_.tiles(rows), panels_);
   Serial serial;
-  Parallel& few = rows <= kRowsAtOnce ? serial : parallel;
-  few.run((rows + kRowsAtOnce - 1) / kRowsAtOnce, Task([&](std::size_t chunk) {
-            const std::size_t end = std::min(rows, (chunk + 1) * kRowsAtOnce);
-            for (std::size_t row = chunk * kRowsAtOnce; row < end; ++row) {
+  Parallel& few = rows <= kRoundedAtOnce ? serial : parallel;
+  few.run((rows + kRoundedAtOnce - 1) / kRoundedAtOnce, Task([&](std::size_t chunk) {
+            const std::size_t end = std::min(rows, (chunk + 1) * kRoundedAtOnce);
+            for (std::size_t row = chunk * kRoundedAtOnce; row < end; ++row) {
               level_.round_per_token(x + row * inputs(), inputs(), activations, row);
             }
           }));

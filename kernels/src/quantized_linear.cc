@@ -10,7 +10,7 @@ namespace {
 constexpr std::size_t kChunkBytes = 32 << 10;
 
 // Rows that one chunk of quantization takes.
-constexpr std::size_t kRowsAtOnce = 8;
+constexpr std::size_t kRoundedRows = 8;
 
 // Panels of a gated row that are multiplied at once, so that what one half waits for is on the stack.
 constexpr int kPanelsAtOnce = 16;
@@ -54,10 +54,10 @@ void QuantizedLinear::run(const float* x, std::size_t rows, float* y, Parallel& 
   static thread_local ActivationBuffer buffer;
   const Activations activations = buffer.make(rows, level_.tiles(rows), panels_);
   Serial serial;
-  Parallel& few = rows <= kRowsAtOnce ? serial : parallel;
-  few.run((rows + kRowsAtOnce - 1) / kRowsAtOnce, Task([&](std::size_t chunk) {
-            const std::size_t end = std::min(rows, (chunk + 1) * kRowsAtOnce);
-            for (std::size_t row = chunk * kRowsAtOnce; row < end; ++row) {
+  Parallel& few = rows <= kRoundedRows ? serial : parallel;
+  few.run((rows + kRoundedRows - 1) / kRoundedRows, Task([&](std::size_t chunk) {
+            const std::size_t end = std::min(rows, (chunk + 1) * kRoundedRows);
+            for (std::size_t row = chunk * kRoundedRows; row < end; ++row) {
               level_.quantize_row(x + row * inputs(), inputs(), activations, row);
             }
           }));

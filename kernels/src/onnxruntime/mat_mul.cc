@@ -7,14 +7,14 @@ namespace edgeformer {
 namespace {
 
 // A matrix of more is refused: sizes of kernels are ints.
-constexpr std::int64_t kMostOfASize = 1 << 28;
+constexpr std::int64_t kLargestSide = 1 << 28;
 
 }  // namespace
 
 FloatPanels FloatProduct::panels_of(const Node& node, std::size_t input, Numbers type, bool by_output) {
   const std::string name = node.name_of(input);
   const std::vector<std::int64_t> shape = node.constant_shape(input);
-  if (shape.size() != 2 || std::min(shape[0], shape[1]) < 1 || std::max(shape[0], shape[1]) > kMostOfASize) {
+  if (shape.size() != 2 || std::min(shape[0], shape[1]) < 1 || std::max(shape[0], shape[1]) > kLargestSide) {
     node.refuse(name + " must be a matrix");
   }
   const int outputs = static_cast<int>(shape[by_output ? 0 : 1]), inputs = static_cast<int>(shape[by_output ? 1 : 0]);

@@ -9,7 +9,7 @@ namespace edgeformer {
 namespace {
 
 // More threads wait for memory.
-constexpr unsigned kMostThreads = 8;
+constexpr unsigned kOwnThreads = 8;
 
 Weights weights_of(const Node& node, std::size_t first, const WeightSizes& sizes) {
   const std::size_t blocks = static_cast<std::size_t>(sizes.outputs) * sizes.blocks();
@@ -29,7 +29,7 @@ Weights weights_of(const Node& node, std::size_t first, const WeightSizes& sizes
 }  // namespace
 
 PackingThreads::PackingThreads(const Node& node) : team_(node.team()) {
-  if (team_ == nullptr) own_.emplace(static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, kMostThreads)));
+  if (team_ == nullptr) own_.emplace(static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, kOwnThreads)));
 }
 
 Panels stored_panels(const Node& node, std::size_t input, const WeightSizes& sizes) {
