@@ -110,7 +110,8 @@ def test_an_onnxruntime_without_its_functions_is_refused(library):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("version", "takes"), [("1.20.1", False), ("1.22.1", False), ("1.23.2", True), ("1.27.0", True), ("1.32.0", True)]
+    ("version", "takes"),
+    [("1.20.1", False), ("1.22.1", False), ("1.23.2", True), ("1.27.0", True), ("1.31.1", True), ("1.32.0", True)],
 )
 def test_older_onnxruntimes_take_it_or_refuse_it(library, tmp_path, version, takes):
     command = [sys.executable, "-m", "pip", "install", "-q", "--target", tmp_path / "ort", "--no-deps"]
