@@ -54,7 +54,7 @@ int main(int count, char** words) {
   void* library = OPEN(words[1]);
   if (!library) return fprintf(stderr, "it does not open"), 1;
   const char* (*describe)(void) = (const char* (*)(void))FIND(library, "edgeformer_kernels_describe");
-  return !describe || !FIND(library, "RegisterCustomOps") || !puts(describe());
+  return !describe || !FIND(library, "RegisterCustomOps") || puts(describe()) < 0;
 }
 """
 """A program in C that opens the library and has it describe itself."""
