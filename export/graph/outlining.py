@@ -36,7 +36,8 @@ def trim_functions(model: ir.Model) -> None:
     the function, even where no call has more.
     """
     calls: dict[ir.OperatorIdentifier, list[ir.Node]] = {}
-    for graph in (model.graph, *model.functions.values()):
+    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for graph in graphs:
         for node in ir.traversal.RecursiveGraphIterator(graph):
             calls.setdefault(node.op_identifier(), []).append(node)
     for identifier, function in list(model.functions.items()):
