@@ -29,7 +29,7 @@ def lower_softplus(model: ir.Model, lowering: LoweringOptions) -> PassReport:
 
 def _softplus(emit: NodeBuilder, node: ir.Node) -> list[ir.Value]:
     x = node.inputs[0]
-    dtype = dtype_of(x)
+    dtype = _dtype_of(x)
     e = emit("Exp", emit("Neg", emit("Abs", x)))
     s = emit("Div", e, emit("Add", e, emit.constant(2.0, dtype)))
     square = emit("Mul", s, s)
@@ -37,3 +37,11 @@ def _softplus(emit: NodeBuilder, node: ir.Node) -> list[ir.Value]:
     for coefficient in rest:
         value = emit("Add", emit("Mul", value, square), coefficient)
     return [emit("Add", emit("Relu", x), emit("Mul", value, s))]
+
+
+def _dtype_of(value: ir.Value | None) -> ir.DataType:
+    """Return the element type of a value, or of what it is the product or the sum of: of these torch may name none."""
+    producer = None if value is None else value.producer()
+    if value is not None and value.dtype is None and producer is not None and producer.op_type in ("Add", "Mul"):
+        return _dtype_of(producer.inputs[0])
+    return dtype_of(value)
