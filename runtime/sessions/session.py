@@ -27,11 +27,11 @@ from edgeformer.manifest.providers import (
     ProviderName,
     unproven_provider,
 )
+from edgeformer.runtime.sessions.int8_saturation import products_saturate
 from edgeformer.runtime.sessions.kernels import BODIES, KernelChoice
 from edgeformer.runtime.sessions.narrow_floats import BFLOAT16, FLOAT8
 from edgeformer.runtime.sessions.optional_inputs import with_optional_inputs
 from edgeformer.runtime.sessions.providers import DEVICES, sessions_of
-from edgeformer.runtime.sessions.providers.int8_saturation import products_saturate
 from edgeformer.runtime.sessions.providers.provider_options import ProviderOptions
 from edgeformer.runtime.sessions.providers.webgpu_buffers import too_large
 
