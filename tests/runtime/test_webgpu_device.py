@@ -124,7 +124,7 @@ def test_what_this_machine_lacks_is_named(bundle, changes, message):
     [
         ("power_preference", "fast", "Invalid power preference: fast"),
         ("validation_mode", "none", "Invalid validation mode: none"),
-        ("max_storage_buffer_binding_size", 2**16, "must be 0 or at least 128MB"),
+        ("max_storage_buffer_binding_size", "large", "Invalid maxStorageBufferBindingSize value: large"),
     ],
 )
 def test_options_reach_the_plugin(option, value, message):
