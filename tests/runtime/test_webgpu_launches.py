@@ -57,9 +57,7 @@ def test_a_layer_launches_no_more_than_genais(steps):
     """A step launches two more: slices that leave a prompt's last token alone for the head."""
     (shallow, deep), layers = (steps[depth] for depth in DEPTHS), DEPTHS[1] - DEPTHS[0]
     ours, theirs = (len(after.launches) - len(before.launches) for before, after in zip(shallow, deep, strict=True))
-    assert (
-        layers <= ours <= theirs
-    )  # 9 a layer of either in SwiftShader; adapters choose kernels
+    assert layers <= ours <= theirs  # 9 a layer of either in SwiftShader; adapters choose kernels
     nodes, their_nodes = (after.nodes - before.nodes for before, after in zip(shallow, deep, strict=True))
     assert 0 < nodes <= their_nodes == 6 * layers
     for own, genai in steps.values():
