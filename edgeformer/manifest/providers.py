@@ -37,6 +37,7 @@ class Provider:
         float32_attention: whether onnxruntime's own attention op has float32 kernels.
         standard_attention: whether it has kernels of ONNX's own attention op, of the op set `standard`.
         largest_int4_block: the most weights of an int4 block that its kernels take; None for any number.
+        rounds_activations: whether its products in blocks round activations to int8 where a graph allows it.
         own_kernels: whether edgeformer-kernels are for it.
         prepacked: whether its sessions open prepacked graphs.
         merged_decoder: whether clients that want one graph for all steps run on it.
@@ -58,6 +59,7 @@ class Provider:
     float32_attention: bool = True
     standard_attention: bool = True
     largest_int4_block: int | None = None
+    rounds_activations: bool = False
     own_kernels: bool = False
     prepacked: bool = False
     merged_decoder: bool = False
@@ -76,6 +78,7 @@ CPU = Provider(
     on_device=False,
     arithmetic={"fp32": "fp32", "fp16": "fp16", "bf16": "fp32", "int8": "fp32", "int4": "fp32"},
     per_token=True,
+    rounds_activations=True,
     own_kernels=True,
     prepacked=True,
     merged_decoder=True,
@@ -107,6 +110,7 @@ WEBGPU = Provider(
     quantized_arithmetic=frozenset({"fp16"}),
     cache_precisions=(),
     standard_attention=False,
+    rounds_activations=True,
     browser_device="webgpu",
     twin="cpu",
 )

@@ -136,6 +136,9 @@ def _is_readable(node: NodeProto, stored: Mapping[str, TensorProto]) -> bool:
     bits, block, outputs = (_attribute(node, name) for name in ("bits", "block_size", "N"))
     if bits not in (4, 8) or block < 1:
         return False
+    scales = stored.get(node.input[2])
+    if scales is not None and scales.data_type == TensorProto.FLOAT16 and scales.name == node.input[2]:
+        return False  # a product of float16: no cast widens its scales
     blocks = -(-_attribute(node, "K") // block)
     sizes = (outputs * blocks * block * bits // 8, outputs * blocks, outputs * -(-blocks * bits // 8))
     return all(

@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from edgeformer.contract.ops import INTEGER_PRODUCT, ROUNDING
+from edgeformer.contract.ops import BLOCK_PRODUCT, INTEGER_PRODUCT, ROUNDING
 from edgeformer.contract.tensors import REQUEST_LENGTH
 from edgeformer.errors import BundleError
 from edgeformer.export.bundle.ort_format import SUFFIX, load_onnx
@@ -27,10 +27,14 @@ from edgeformer.export.parity.locate.cut_graph import first_line, open_model
 from edgeformer.manifest.providers import Provider
 from edgeformer.manifest.quantization import WeightFormat
 from edgeformer.runtime.sessions.optional_inputs import added_input
-from edgeformer.runtime.sessions.session import onnxruntime_errors, open_session
+from edgeformer.runtime.sessions.session import Rewritten, onnxruntime_errors, open_session
 
 BOUNDS = {"float_product/lowest": 0.0, "float_product/highest": 255.0}
 """Names and values of the constants that bound a uint8 activation."""
+
+
+FLOAT_ACTIVATIONS = 1
+"""Value of MatMulNBits' attribute accuracy_level for float32 activations."""
 
 
 def open_unrounded(paths: Sequence[Path], provider: Provider, formats: Iterable[WeightFormat]) -> list[Any]:
@@ -41,14 +45,23 @@ def open_unrounded(paths: Sequence[Path], provider: Provider, formats: Iterable[
     blocks = {form.block for form in formats}
     if None in blocks:  # per-token activations
         return [open_with_float_products(path, provider) for path in paths]
-    products = BlockProducts()
-    return [
-        products.open(path)
-        if blocks and not provider.on_device and path.suffix != SUFFIX
+    if not blocks or not provider.rounds_activations or any(path.suffix == SUFFIX for path in paths):
         # Prepacking would copy every weight, and let onnxruntime multiply quantized weights with rounded activations.
-        else open_session(path, provider, prepack=False)
-        for path in paths
-    ]
+        return [open_session(path, provider, prepack=False) for path in paths]
+    if provider.on_device:
+        return [_open_with_float_activations(path, provider) for path in paths]
+    products = BlockProducts()
+    return [products.open(path) for path in paths]
+
+
+def _open_with_float_activations(path: Path, provider: Provider) -> Any:
+    """Open an `onnxruntime.InferenceSession` on a graph whose products in blocks may not round their activations."""
+    model = inline_functions(load_onnx(path))
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            if (node.domain, node.op_type) == BLOCK_PRODUCT.key and attribute.name == "accuracy_level":
+                attribute.i = FLOAT_ACTIVATIONS
+    return open_session(path, provider, prepack=False, rewritten=Rewritten(model.SerializeToString(), {}))
 
 
 def open_with_float_products(path: Path, provider: Provider) -> Any:

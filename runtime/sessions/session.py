@@ -27,12 +27,13 @@ from edgeformer.manifest.providers import (
     ProviderName,
     unproven_provider,
 )
+from edgeformer.runtime.sessions.int8_saturation import products_saturate
 from edgeformer.runtime.sessions.kernels import BODIES, KernelChoice
 from edgeformer.runtime.sessions.narrow_floats import BFLOAT16, FLOAT8
 from edgeformer.runtime.sessions.optional_inputs import with_optional_inputs
 from edgeformer.runtime.sessions.providers import DEVICES, sessions_of
-from edgeformer.runtime.sessions.providers.int8_saturation import products_saturate
 from edgeformer.runtime.sessions.providers.provider_options import ProviderOptions
+from edgeformer.runtime.sessions.providers.webgpu_buffers import too_large
 
 CACHE_DTYPES: dict[Arithmetic, type[np.generic]] = {"fp32": np.float32, "fp16": np.float16, "bf16": BFLOAT16}
 """Element type of a cache that is not quantized, by the arithmetic of the bundle; see `narrow_floats`."""
@@ -290,7 +291,8 @@ def _fork_error(graph: str) -> RequestError:
 def _run_error(graph: str, error: Exception) -> BundleError:
     if graph == BESIDE:  # which no bundle has
         return BundleError(f"onnxruntime cannot run {graph}: {error}")
-    return BundleError(f"onnxruntime cannot run {graph}: {error} Check the bundle with: edgeformer verify")
+    advice = too_large(error) or "Check the bundle with: edgeformer verify"
+    return BundleError(f"onnxruntime cannot run {graph}: {error} {advice}")
 
 
 NO_GRAPH = -1
@@ -347,6 +349,7 @@ def open_session(
         settings.enable_profiling = True
         settings.profile_file_prefix = str(profiling[0] / f"session-{len(profiling[1])}")
     sessions = sessions_of(provider)
+    sessions.check_weights(ort, Path(graph), options)
     uncaptured = graph_run(NO_GRAPH) if sessions.captures(options) else None
     providers = sessions.choose(ort, settings, options)
     try:

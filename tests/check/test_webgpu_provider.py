@@ -16,7 +16,7 @@ from edgeformer.check.providers.placement import place
 from edgeformer.check.providers.typed_nodes import typed_nodes
 from edgeformer.export import export_model
 from edgeformer.manifest.providers import WEBGPU
-from edgeformer.runtime.sessions.providers.webgpu_machine import webgpu_devices
+from edgeformer.runtime.sessions.providers.webgpu_machine import use_webgpu
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
@@ -33,7 +33,7 @@ def session_on(device, model, **entries):
         settings.add_session_config_entry(f"session.{name}", value)
     if device is None:
         return ort.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
-    settings.add_provider_for_devices(webgpu_devices(ort, device), device.for_onnxruntime())
+    use_webgpu(ort, settings, device)
     return ort.InferenceSession(model, settings)
 
 

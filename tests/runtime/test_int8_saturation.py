@@ -10,7 +10,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from edgeformer.runtime.sessions import session
-from edgeformer.runtime.sessions.providers.int8_saturation import EXACT, GRAPH, INPUTS, ROWS, products_saturate
+from edgeformer.runtime.sessions.int8_saturation import EXACT, GRAPH, INPUTS, ROWS, products_saturate
 
 TEXT = """<ir_version: 8, opset_import: ["" : 13]>
 overflow (uint8[m, 64] a) => (int32[m, 16] c) <int64[2] shape = {64, 16}>

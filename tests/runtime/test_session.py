@@ -16,7 +16,7 @@ import pytest
 from edgeformer.errors import MissingDependencyError, RequestError
 from edgeformer.runtime import load
 from edgeformer.runtime.sessions import session
-from edgeformer.runtime.sessions.providers.int8_saturation import GRAPH
+from edgeformer.runtime.sessions.int8_saturation import GRAPH
 from edgeformer.runtime.sessions.session import TILED_ATTENTION_OFF, choose_threads, open_session, session_options
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"

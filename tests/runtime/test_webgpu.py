@@ -12,13 +12,13 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from edgeformer.errors import RequestError
+from edgeformer.errors import BundleError, RequestError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.providers import CPU, WEBGPU
 from edgeformer.runtime import CudaOptions, WebGpuOptions, load
-from edgeformer.runtime.sessions.providers import sessions_of, webgpu
+from edgeformer.runtime.sessions.providers import sessions_of, webgpu, webgpu_buffers
 from edgeformer.runtime.sessions.providers import webgpu_machine as probed
-from edgeformer.runtime.sessions.session import choose_provider
+from edgeformer.runtime.sessions.session import choose_provider, graph_session, open_session, session_options
 
 TEXTS = {
     kind: f'<ir_version: 8, opset_import: ["" : 14]> add ({name}[n] a) => ({name}[n] b) {{ b = Add (a, a) }}'
@@ -31,6 +31,13 @@ ATTEND = """
 attend (float[1, 32, 8] q, float[1, 32, 8] k, float[1, 32, 8] v) => (float[1, 32, 8] o)
 <int32[1] last = {31}, int32 total = {32}>
 { o, nk, nv = com.microsoft.GroupQueryAttention <num_heads = 1, kv_num_heads = 1> (q, k, v, , , last, total) }
+"""
+
+
+SUMS = """
+<ir_version: 8, opset_import: ["" : 14]>
+sums (float[m, 1] a, float[1, n] b) => (float[m] c)
+<int64[1] last = {1}> { all = Add (a, b) c = ReduceSum <keepdims = 0> (all, last) }
 """
 
 
@@ -80,6 +87,74 @@ def test_the_attention_that_is_tried_is_what_its_comment_says():
     value = np.repeat(np.arange(32, dtype=np.float32)[None, :, None], 8, axis=2)
     (found,) = session.run(["o"], {"q": value * 0, "k": value * 0, "v": value})
     np.testing.assert_allclose(found[0, :, 0], np.arange(32) / 2, atol=1e-5)
+
+
+def test_the_buffer_that_is_tried_is_what_its_comment_says():
+    """The intermediate has as many bytes as are tried, or a row more."""
+    content = base64.b64decode(webgpu_buffers.GRAPH)
+    assert onnx.load_from_string(content) == onnx.parser.parse_model(SUMS)
+    text = Path(webgpu_buffers.__file__).read_text(encoding="utf-8")
+    assert all(f"#   {line}" in text for line in SUMS.strip().splitlines())
+    session = ort.InferenceSession(content, providers=[CPU.execution_provider])
+    (found,) = session.run(None, {"a": np.full((3, 1), 2, np.float32), "b": np.ones((1, 5), np.float32)})
+    assert found.tolist() == [15, 15, 15]
+
+
+def test_the_largest_weight_is_found_in_the_file(tiny_llama_bundle, tmp_path):
+    graph = tiny_llama_bundle / "onnx" / "model.onnx"
+    tensors = onnx.load(graph, load_external_data=False).graph.initializer
+    lengths = {each.name: int(entry.value) for each in tensors for entry in each.external_data if entry.key == "length"}
+    name, size = webgpu_buffers.largest_weight(graph)
+    assert len(lengths) > 10 and size == max(lengths.values()) and lengths[name] == size
+    (tmp_path / "model.onnx").write_bytes(graph.read_bytes()[:-3000])
+    assert webgpu_buffers.largest_weight(tmp_path / "model.onnx") == ("", 0)
+    assert webgpu_buffers.largest_weight(tmp_path / "absent.onnx") == ("", 0)
+
+
+def test_a_weight_that_no_buffer_takes_is_named(tiny_llama_bundle, monkeypatch):
+    """A small limit is planted: buffers of more than 2 MB fail."""
+    graph = tiny_llama_bundle / "onnx" / "model.onnx"
+    (name, size), tried = webgpu_buffers.largest_weight(graph), []
+
+    def fails(ort, options, graph, feeds):
+        tried.append(feeds["a"].size * feeds["b"].size * 4)
+        return None if tried[-1] <= 2_000_000 else "Allocation size too large"
+
+    monkeypatch.setattr(webgpu_buffers, "LEAST_BINDING", 1_000_000)
+    monkeypatch.setattr(webgpu_buffers, "failure_of", fails)
+    webgpu_buffers.refusal_of.cache_clear()
+    message = (
+        f"{graph} has a weight, {name}, of {size / 1e6:,.0f} MB, and the adapter has no buffer of that size "
+        r"\(Allocation size too large\); one of (\d+) MB works. Export the model with --precision int4 or int8"
+    )
+    with pytest.raises(RequestError, match=message):
+        open_session(graph, WEBGPU)
+    webgpu_buffers.refusal_of.cache_clear()
+    assert 0 <= tried[0] - size < 4 * webgpu_buffers.COLUMNS and tried[-1] <= 2_000_000
+
+
+def test_a_run_that_no_buffer_takes_says_so(monkeypatch):
+    session = graph_session(
+        "model.onnx", False, base64.b64decode(webgpu_buffers.GRAPH), session_options(1), ["CPUExecutionProvider"]
+    )
+
+    def fails(*arguments):
+        raise RuntimeError("WebGPU validation failed. [Invalid Buffer (unlabeled)] is invalid due to a previous error.")
+
+    monkeypatch.setattr(ort.InferenceSession, "run", fails)
+    with pytest.raises(BundleError, match="no buffer that is large enough for the caches or the numbers of this run."):
+        session.run(None, {})
+    assert webgpu_buffers.too_large(RuntimeError("Invalid rank for input: a")) == ""
+
+
+def test_a_session_names_one_of_two_gpus(machine):
+    """The plugin refuses a session of two devices, and chooses the adapter by its power preference."""
+    named = []
+    machine([device(), device()])
+    options = SimpleNamespace(add_provider_for_devices=lambda devices, values: named.append((len(devices), values)))
+    probed.use_webgpu(ort, options, WebGpuOptions(power_preference="low-power"))
+    assert named == [(1, {"powerPreference": "low-power"})]
+    assert "a GPU of vendor 0x8086 and a GPU of vendor 0x8086" in str(probed.webgpu_machine(ort, WebGpuOptions()))
 
 
 @pytest.mark.parametrize(
@@ -153,9 +228,9 @@ def test_options_are_those_of_a_session():
         power_preference="low-power", validation_mode="full", max_storage_buffer_binding_size=2**27, allow_software=True
     )
     assert options.for_onnxruntime() == {
-        "ep.webgpuexecutionprovider.powerPreference": "low-power",
-        "ep.webgpuexecutionprovider.validationMode": "full",
-        "ep.webgpuexecutionprovider.maxStorageBufferBindingSize": "134217728",
+        "powerPreference": "low-power",
+        "validationMode": "full",
+        "maxStorageBufferBindingSize": "134217728",
     }
     assert sessions_of(WEBGPU).own(CudaOptions()) == WebGpuOptions()
     assert sessions_of(WEBGPU).own(options) is options
@@ -172,7 +247,10 @@ def test_options_are_those_of_a_session():
             {"validation_mode": []},
             "validation_mode is [] (list); it must be disabled, wgpuOnly, basic or full, or None.",
         ),
-        ({"max_storage_buffer_binding_size": 0}, "max_storage_buffer_binding_size is 0; it must be between 1 and"),
+        (
+            {"max_storage_buffer_binding_size": 0},
+            "max_storage_buffer_binding_size is 0; it must be between 134217728 and",
+        ),
         ({"allow_software": 1}, "allow_software is 1 (int); it must be True or False."),
     ],
 )

@@ -10,18 +10,21 @@ import sys
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 from webgpu_adapter import SWIFTSHADER, adapter_or_skip
 from wrong_kernels import WRONG, plant
 
+from edgeformer.errors import RequestError
 from edgeformer.export import export_model, verify
 from edgeformer.export.lower.providers.webgpu import WebGpuRules
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.providers import WEBGPU
-from edgeformer.runtime import Engine, load
+from edgeformer.runtime import Engine, WebGpuOptions, load
 from edgeformer.runtime.sessions.providers import sessions_of
-from edgeformer.runtime.sessions.providers.webgpu_machine import webgpu_machine
+from edgeformer.runtime.sessions.providers.webgpu_machine import GRAPHS, failure_of, webgpu_machine
+from edgeformer.runtime.sessions.session import open_session
 
 GEMMA = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -114,6 +117,51 @@ def test_what_this_machine_lacks_is_named(bundle, changes, message):
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert "provider webgpu cannot start: onnxruntime" in done.stderr and message in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("power_preference", "fast", "Invalid power preference: fast"),
+        ("validation_mode", "none", "Invalid validation mode: none"),
+        ("max_storage_buffer_binding_size", "large", "Invalid maxStorageBufferBindingSize value: large"),
+    ],
+)
+def test_options_reach_the_plugin(option, value, message):
+    """The plugin itself refuses values that it does not know, where our own check of them is left out."""
+    options = WebGpuOptions()
+    object.__setattr__(options, option, value)
+    said = failure_of(ort, options, GRAPHS["float32"], {"a": np.ones(1, np.float32)})
+    assert said is not None and message in said
+
+
+@pytest.mark.slow
+def test_every_option_computes_the_same(bundle):
+    options = WebGpuOptions(
+        power_preference="high-performance", validation_mode="full", max_storage_buffer_binding_size=2**27
+    )
+    expected = load(bundle, "cpu").generate("Once upon a time", max_new_tokens=4).token_ids
+    model = load(bundle, "webgpu", provider_options=options)
+    assert model.generate("Once upon a time", max_new_tokens=4).token_ids == expected
+
+
+@pytest.mark.slow
+def test_a_weight_that_no_buffer_takes_is_refused(tmp_path, adapter):
+    """SwiftShader has buffers of less than a GiB. The weight is a file without blocks."""
+    if os.environ.get("VK_ICD_FILENAMES") != str(SWIFTSHADER):
+        pytest.skip("2026-11-28: another driver than SwiftShader may have the buffer")
+    rows = 1200 * 2**20 // 4096
+    text = """<ir_version: 8, opset_import: ["" : 14]>
+    pick (int32[1] a) => (float[1, 1024] c) { c = Gather (weight, a) }"""
+    model = onnx.parser.parse_model(text)
+    tensor = model.graph.initializer.add(name="weight", data_type=1, dims=[rows, 1024], data_location=1)
+    for key, value in (("location", "weight.bin"), ("length", str(rows * 4096))):
+        tensor.external_data.add(key=key, value=value)
+    (tmp_path / "weight.bin").touch()
+    os.truncate(tmp_path / "weight.bin", rows * 4096)
+    onnx.save(model, tmp_path / "model.onnx")
+    with pytest.raises(RequestError, match="a weight, weight, of 1,258 MB, and the adapter has no .* of 629 MB works."):
+        open_session(tmp_path / "model.onnx", WEBGPU, options=adapter)
 
 
 @pytest.mark.slow

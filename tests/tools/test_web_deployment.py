@@ -137,6 +137,52 @@ def test_without_a_gpu_the_page_takes_webassembly(writer, for_gpu, places, asks,
         assert [int(word) for word in write(page, PROMPTS[0]).split()] == expected
 
 
+CHOICE = """<!doctype html>
+<script type="module">
+  import { chooseDevice } from "./device.js";
+  const adapter = { features: new Set(FEATURES), info: {} };
+  Object.defineProperty(navigator, "gpu", { value: { requestAdapter: async () => adapter } });
+  const { device, why, folder } = await chooseDevice(null);
+  window.choice = [device, why, folder];
+</script>
+"""
+"""A page that chooses as the example does, on a GPU with FEATURES of WebGPU."""
+
+
+@pytest.mark.parametrize(
+    ("there", "features", "choice"),
+    [
+        (
+            "float16 and float32",
+            ["shader-f16"],
+            ["webgpu", "this browser has a GPU for it, and it has float16", "-f16"],
+        ),
+        ("float16 and float32", [], ["webgpu", "this browser has a GPU for it", ""]),
+        ("float32", ["shader-f16"], ["webgpu", "this browser has a GPU for it", ""]),
+        ("float16", [], ["wasm", "the GPU has no float16, in which the bundle for WebGPU computes", None]),
+        ("", ["shader-f16"], ["wasm", "there is no bundle for WebGPU at ./model-webgpu", None]),
+    ],
+)
+def test_a_gpu_with_float16_gets_its_bundle(places, tmp_path, there, features, choice):
+    """To choose, the page reads nothing but manifests. A GPU of the test stands in for the browser's."""
+    arithmetics = {"model": "fp32"} | {
+        folder: arithmetic
+        for folder, arithmetic, name in (("model-webgpu-f16", "fp16", "float16"), ("model-webgpu", "fp32", "float32"))
+        if name in there
+    }
+    shutil.copy(EXAMPLES / "browser" / "device.js", tmp_path)
+    (tmp_path / "index.html").write_text(CHOICE.replace("FEATURES", json.dumps(features)))
+    for folder, arithmetic in arithmetics.items():
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "edgeformer.json").write_text(json.dumps({"plan": {"arithmetic": arithmetic}}))
+    device, why, suffix = choice
+    with served(tmp_path) as address, open_chromium(program(places), TIMEOUT) as page:
+        page.open(f"{address}/index.html")
+        page.wait_for("window.choice !== undefined")
+        found = page.value("window.choice")
+    assert found == [device, why, "./model" if suffix is None else f"./model-webgpu{suffix}"]
+
+
 def test_a_file_of_another_size_is_refused(writer, places, tmp_path):
     bundle = shutil.copytree(writer, tmp_path / "bundle")
     data = bundle / "onnx" / "model.onnx_data"

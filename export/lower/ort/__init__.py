@@ -39,6 +39,7 @@ from edgeformer.export.lower.ort.low_rank import add_low_rank
 from edgeformer.export.lower.ort.norms import lower_norms
 from edgeformer.export.lower.ort.quantized import lower_quantized
 from edgeformer.export.lower.soft_cap import lower_soft_cap
+from edgeformer.export.lower.softplus import lower_softplus
 from edgeformer.export.lower.tied_head import lower_tied_head
 from edgeformer.export.passes import fold_rotary, fuse_skip_norm, pack_qkv, transpose_weights
 
@@ -56,6 +57,7 @@ RULES = (
     call_per_token_kernels,
     lower_tied_head,
     lower_soft_cap,
+    lower_softplus,
     call_float_kernels,
 )
 

@@ -20,6 +20,7 @@ class ProviderRules:
         routes_by_logits: whether quantized experts are routed by logits, as others are, and not by choice and weights.
         loops: whether it runs the loops of a graph, and what is in them, on its device.
         exact_tanh: whether Tanh keeps the digits of small numbers.
+        exact_softplus: whether Softplus keeps the digits of small results.
         smallest_ratio: lower bound of a weight of an expert over the sum of its token's, whose logarithm is taken; None
             where that of the weight itself is.
     """
@@ -34,6 +35,7 @@ class ProviderRules:
     routes_by_logits = False
     loops = True
     exact_tanh = True
+    exact_softplus = True
     smallest_ratio: float | None = None
 
     def attention(self, node: ir.Node, scales: CacheScales | None, twin: bool) -> str | None:

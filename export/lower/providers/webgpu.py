@@ -19,6 +19,7 @@ class WebGpuRules(ProviderRules):
     routes_by_logits = True
     loops = False
     exact_tanh = False
+    exact_softplus = False
 
     def attention(self, node: ir.Node, scales: CacheScales | None, twin: bool) -> str | None:
         """Judge an attention. The kernel takes a soft-cap, and computes as if there were none."""

@@ -1,6 +1,7 @@
 """The differences between sessions of onnxruntime's execution providers. Methods are given onnxruntime, as a module."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from edgeformer.manifest.manifest import Manifest
@@ -55,6 +56,9 @@ class ProviderSessions:
     def on_this_machine(self, ort: Any) -> str:
         """Return a sentence about this machine, for errors of sessions that cannot be opened; may be empty."""
         return ""
+
+    def check_weights(self, ort: Any, graph: Path, given: ProviderOptions | None = None) -> None:
+        """Raise RequestError for a graph with a weight that the device has no memory for in one piece."""
 
     def environment(self, ort: Any) -> dict[str, str]:
         """Return what a report of verification says about the device, by name."""

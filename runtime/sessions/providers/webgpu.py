@@ -1,5 +1,6 @@
 """Sessions on any GPU, by WebGPU."""
 
+from pathlib import Path
 from typing import Any
 
 from edgeformer.errors import RequestError
@@ -7,12 +8,18 @@ from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.providers import WEBGPU
 from edgeformer.runtime.sessions.providers.provider_options import ProviderOptions
 from edgeformer.runtime.sessions.providers.provider_sessions import ProviderSessions, WhyNot
+from edgeformer.runtime.sessions.providers.webgpu_buffers import (
+    largest_buffer,
+    largest_weight,
+    megabytes,
+    refusal_of,
+)
 from edgeformer.runtime.sessions.providers.webgpu_machine import (
     MOST_QUERIES,
     attends_wrongly,
     lacks_float16,
     plugin_version,
-    webgpu_devices,
+    use_webgpu,
     webgpu_machine,
 )
 from edgeformer.runtime.sessions.providers.webgpu_options import WebGpuOptions
@@ -65,14 +72,24 @@ class WebGpuSessions(ProviderSessions):
 
     def choose(self, ort: Any, session_options: Any, given: ProviderOptions | None = None) -> list[Any]:
         """Name the devices in the options of a session, which is to remember where its nodes run."""
-        options = self.own(given)
         session_options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-        session_options.add_provider_for_devices(webgpu_devices(ort, options), options.for_onnxruntime())
+        use_webgpu(ort, session_options, self.own(given))
         return []
 
     def on_this_machine(self, ort: Any) -> str:
         """Return the versions and the device, as a sentence."""
         return f" On this machine {webgpu_machine(ort, WebGpuOptions())}."
+
+    def check_weights(self, ort: Any, graph: Path, given: ProviderOptions | None = None) -> None:
+        """Raise RequestError for a graph whose largest weight does not fit into a buffer of the adapter."""
+        options, (name, size) = self.own(given), largest_weight(graph)
+        refusal = refusal_of(ort, options, size)
+        if refusal is not None:
+            raise RequestError(
+                f"{graph} has a weight, {name}, of {megabytes(size)}, and the adapter has no buffer of that size "
+                f"({refusal}); one of {megabytes(largest_buffer(ort, options, size))} works. Export the model with "
+                f"--precision int4 or int8, which makes it smaller. {ON_THE_CPU}"
+            )
 
     def environment(self, ort: Any) -> dict[str, str]:
         """Return what a report of verification says about the device."""

@@ -101,6 +101,14 @@ def webgpu_devices(ort: Any, options: WebGpuOptions) -> list[Any]:
     return _devices(ort)
 
 
+def use_webgpu(ort: Any, session_options: Any, options: WebGpuOptions) -> None:
+    """Name WebGPU in the options of a session.
+
+    The plugin refuses a session of more than one device, and looks for an adapter by itself, whichever one it is given.
+    """
+    session_options.add_provider_for_devices(webgpu_devices(ort, options)[:1], options.for_onnxruntime())
+
+
 _registered: list[str] = []
 """The name by which the plugin is registered in this process."""
 
@@ -133,9 +141,10 @@ def webgpu_machine(ort: Any, options: WebGpuOptions) -> WebGpuMachine:
             f"same, slowly, with {SOFTWARE}=1 or WebGpuOptions(allow_software=True)"
         )
         return WebGpuMachine(onnxruntime=ort.__version__, plugin=plugin, problem=problem)
-    hardware = devices[0].device
-    software = "GPU" not in str(hardware.type)
-    device = "a driver in software" if software else f"a GPU of {hardware.vendor or f'vendor {hardware.vendor_id:#x}'}"
+    software = all("GPU" not in str(each.device.type) for each in devices)
+    device = (
+        "a driver in software" if software else " and ".join(f"a GPU of {_vendor(each.device)}" for each in devices)
+    )
     said, api = _failure(ort, options, "float32"), "Vulkan" if sys.platform.startswith("linux") else "the GPU"
     wrong = None if said is None else f"{said}. Install a driver for {api}"
     return WebGpuMachine(onnxruntime=ort.__version__, plugin=plugin, device=device, software=software, problem=wrong)
@@ -156,7 +165,7 @@ def attends_wrongly(ort: Any, options: WebGpuOptions) -> bool:
     zeros = np.zeros_like(value)
     settings = ort.SessionOptions()
     settings.log_severity_level = 4
-    settings.add_provider_for_devices(webgpu_devices(ort, options), options.for_onnxruntime())
+    use_webgpu(ort, settings, options)
     session = ort.InferenceSession(base64.b64decode(ATTENTION), settings, enable_fallback=0)
     (found,) = session.run(["o"], {"q": zeros, "k": zeros, "v": value})
     return not np.allclose(found[0, :, 0], tokens / 2, atol=1e-3)
@@ -172,16 +181,24 @@ def _failure(ort: Any, options: WebGpuOptions, kind: str) -> str | None:
     """Return what onnxruntime says where a node of a type does not run; None where it does."""
     import numpy as np
 
+    return failure_of(ort, options, GRAPHS[kind], {"a": np.ones(1, kind)})
+
+
+def failure_of(ort: Any, options: WebGpuOptions, graph: str, feeds: dict[str, Any]) -> str | None:
+    """Return what onnxruntime says where a graph does not run on WebGPU; None where it does. graph: in base 64."""
     settings = ort.SessionOptions()
     settings.log_severity_level = 4  # the caller reports it
-    settings.add_provider_for_devices(webgpu_devices(ort, options), options.for_onnxruntime())
+    use_webgpu(ort, settings, options)
     try:
         # Without a driver onnxruntime would open the session again, on the CPU, and say so on stdout.
-        session = ort.InferenceSession(base64.b64decode(GRAPHS[kind]), settings, enable_fallback=0)
-        session.run(None, {"a": np.ones(1, kind)})
+        ort.InferenceSession(base64.b64decode(graph), settings, enable_fallback=0).run(None, feeds)
     except Exception as error:  # see above
         return _said(error)
     return None
+
+
+def _vendor(hardware: Any) -> str:
+    return hardware.vendor or f"vendor {hardware.vendor_id:#x}"
 
 
 def _said(error: Exception) -> str:

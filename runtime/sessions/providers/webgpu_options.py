@@ -10,8 +10,11 @@ from edgeformer.runtime.sessions.providers.provider_options import ProviderOptio
 PowerPreference = Literal["high-performance", "low-power"]
 ValidationMode = Literal["disabled", "wgpuOnly", "basic", "full"]
 
-PREFIX = "ep.webgpuexecutionprovider."
-"""The beginning of the provider's keys in options of a session."""
+LEAST_BINDING = 2**27
+"""Bytes of a buffer that kernels see on every device of WebGPU; the plugin takes no smaller limit.
+
+Source: maxStorageBufferBindingSize of https://www.w3.org/TR/webgpu/#limits
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +28,8 @@ class WebGpuOptions(ProviderOptions):
         choice.
     validation_mode: how much the provider checks of what it asks of the driver, from `disabled` to `full`, which is
         slow and finds mistakes of drivers and kernels; None for the provider's own choice, `basic`.
-    max_storage_buffer_binding_size: bytes of a buffer that a kernel sees at most, to try the limit of a smaller device;
-        None for that of this device.
+    max_storage_buffer_binding_size: bytes of a buffer that a kernel sees at most, to try the limit of a smaller device,
+        from 128 MiB (2**27) on; None for that of this device. Kernels see larger buffers in pieces.
     allow_software: let a driver without a GPU compute, such as SwiftShader, for tests: right and slow. Where no session
         has run, it says so to the plugin by its variable ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER; `auto` never takes one.
 
@@ -47,13 +50,14 @@ class WebGpuOptions(ProviderOptions):
                     f"{name} is {shown(value)}; it must be {', '.join(known[:-1])} or {known[-1]}, or None."
                 )
         if self.max_storage_buffer_binding_size is not None:
-            count("max_storage_buffer_binding_size", self.max_storage_buffer_binding_size, most=2**63 - 1)
+            size = self.max_storage_buffer_binding_size
+            count("max_storage_buffer_binding_size", size, least=LEAST_BINDING, most=2**63 - 1)
 
     def for_onnxruntime(self) -> dict[str, str]:
-        """Return the options as a session takes them."""
+        """Return the options as onnxruntime takes them with a device. The plugin ignores unknown names."""
         options = {
             "powerPreference": self.power_preference,
             "validationMode": self.validation_mode,
             "maxStorageBufferBindingSize": self.max_storage_buffer_binding_size,
         }
-        return {f"{PREFIX}{name}": str(value) for name, value in options.items() if value is not None}
+        return {name: str(value) for name, value in options.items() if value is not None}

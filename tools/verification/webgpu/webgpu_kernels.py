@@ -22,7 +22,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as state
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the folders of tools/ are packages
 
 from edgeformer.check.providers.kernel_table import PROBED
-from edgeformer.runtime.sessions.providers.webgpu_machine import PLUGIN, webgpu_devices
+from edgeformer.runtime.sessions.providers.webgpu_machine import PLUGIN, use_webgpu
 from edgeformer.runtime.sessions.providers.webgpu_options import WebGpuOptions
 from verification.cuda.cuda_kernels import merged, text_of
 from verification.webgpu.op_signatures import Kinds, Signature, signatures
@@ -35,13 +35,12 @@ class Plugin:
     """Sessions on onnxruntime's WebGPU plugin alone."""
 
     def __init__(self) -> None:
-        options = WebGpuOptions(allow_software=True)
         self._settings = ort.SessionOptions()
         self._settings.log_severity_level = 4
         self._settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         self._settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         self._settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-        self._settings.add_provider_for_devices(webgpu_devices(ort, options), options.for_onnxruntime())
+        use_webgpu(ort, self._settings, WebGpuOptions(allow_software=True))
         self.refused: dict[str, str] = {}
 
     def takes(self, op: Signature, kinds: Kinds) -> bool:
