@@ -24,8 +24,8 @@ PREFILL_CHUNK = 256
 the masked half of each chunk is wasted."""
 
 TEAM_CHUNK = 512
-"""The same of a prompt that no other row waits for, where kernels of our own run, which compute no masked half: prompts
-are 1 to 5 % faster than in pieces of 256, and without these kernels 3 to 10 % slower (135M, int4, Zen 5)."""
+"""Tokens per run of a prompt that no other row waits for, where kernels of our own run, which compute no masked half:
+prompts are 1 to 5 % faster than in runs of 256, and without these kernels 3 to 10 % slower (135M, int4, Zen 5)."""
 
 MOST_BINDINGS = 256
 """Bindings of steps that are kept; one takes 31 kB, and 0.6 ms to make, at 30 layers (measured)."""
