@@ -26,7 +26,7 @@ struct PlainTiles : Plain {
     return a;
   }
   static Floats times_power_of_two(Floats a, Floats whole) {
-    for (int i = 0; i < kLanes; ++i) a[i] = std::ldexp(a[i], static_cast<int>(whole[i]));
+    for (int i = 0; i < kLanes; ++i) a[i] = std::isnan(whole[i]) ? whole[i] : std::ldexp(a[i], static_cast<int>(whole[i]));
     return a;
   }
 
