@@ -10,7 +10,7 @@ from edgeformer.checkpoints.found_model import cached_folder, find_model, preset
 from edgeformer.checkpoints.merged_source import merge_adapter
 from edgeformer.checkpoints.source import ModelSource, open_source
 from edgeformer.checkpoints.weights import Weights
-from edgeformer.config import EncoderConfig, PoolingHead, Seq2SeqConfig
+from edgeformer.config import PoolingHead
 from edgeformer.documents.json_document import read_object
 from edgeformer.errors import BundleError, ConfigError, EdgeformerError
 from edgeformer.export.bundle.stored_weights import StoredWeights
@@ -123,6 +123,7 @@ def _with_checkpoint(
         model_spec, weights = open_checkpoint(found, folder, manifest)
         return Subject(folder, manifest, model_spec, weights, found.origin)
     model_spec = model_spec_of_bundle(folder, manifest)  # refuses a module of the user's, which has no checkpoint
+    assert manifest.model is not None
     head = getattr(manifest.model, "head", None)
     # A single pooling may have been requested; what a folder alone can say is read there again.
     pooled: tuple[Any, ...] = ()
@@ -131,23 +132,13 @@ def _with_checkpoint(
     found = find_model(against, bool(manifest.provenance.pickled_weights))
     text_only = manifest.provenance.text_model_of is not None
     mtp = "mtp" in manifest.graphs
-    source = open_source(found, _length_of(manifest), *pooled, text_only=text_only, mtp=mtp)
+    source = open_source(found, manifest.model.length_as_read, *pooled, text_only=text_only, mtp=mtp)
     source = _merged(source, manifest, adapter)
     if source.config != manifest.model:
         raise ConfigError(
             f"{against} is another model than the one that {folder} was exported from: their configs differ."
         )
     return Subject(folder, manifest, model_spec, source.weights(), source.origin)
-
-
-def _length_of(manifest: Manifest) -> int:
-    """Return the context length by which a checkpoint is read as the bundle's was.
-
-    Of an encoder-decoder of texts that is the longer half's: the other may have fewer positions of its own, as in LED.
-    """
-    model, length = manifest.model, manifest.context_length
-    reads_text = isinstance(model, Seq2SeqConfig) and isinstance(model.encoder, EncoderConfig)
-    return max(length, model.encoder.context_length) if reads_text and model.encoder.audio is None else length
 
 
 def _merged(source: ModelSource, manifest: Manifest, adapter: str | Path | None) -> ModelSource:

@@ -96,3 +96,8 @@ class DualEncoderConfig:
     def context_length(self) -> int:
         """Return the number of positions of a text."""
         return self.text.context_length
+
+    @property
+    def length_as_read(self) -> int:
+        """Return the context length by which a family reads this config from its checkpoint again."""
+        return self.context_length

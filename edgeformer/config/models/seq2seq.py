@@ -90,3 +90,11 @@ class Seq2SeqConfig:
     def context_length(self) -> int:
         """Return the number of positions of the decoder."""
         return self.decoder.context_length
+
+    @property
+    def length_as_read(self) -> int:
+        """Return the context length by which a family reads this config from its checkpoint again.
+
+        A decoder with fewer positions than its source, as LED's, keeps them all.
+        """
+        return max(self.context_length, self.encoder.context_length) if self.reads_text else self.context_length

@@ -270,6 +270,11 @@ class StackConfig:
         """Whether the model reads pictures."""
         return self.patch_stem is not None
 
+    @property
+    def length_as_read(self) -> int:
+        """Return the context length by which a family reads this config from its checkpoint again."""
+        return self.context_length
+
     def with_context_length(self, context_length: int) -> Self:
         """Return the config of a model with positions for so many tokens."""
         return replace(self, context_length=context_length)
