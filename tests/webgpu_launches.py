@@ -27,7 +27,7 @@ MARK = "the step begins or ends here"
 
 @dataclass(frozen=True)
 class Step:
-    """What a decode step of one row did.
+    """A decode step of one row, as onnxruntime logged it.
 
     launches: of kernels on the device, by the names of their programs. on_host: names of nodes on the CPU.
     nodes: the number of nodes on the device, without copies. bytes_to_device: of copies, and of the token ids.
@@ -80,7 +80,7 @@ def shape_of(past) -> list[int]:
 
 
 HEAD_SIZE = 64
-"""Of graphs that name the size of a head instead of saying it."""
+"""The size of a head, in graphs whose caches have a name in place of the number."""
 
 
 def run(session, caches, feeds) -> None:

@@ -49,7 +49,7 @@ def windowed(make_model, place, **options):
 
 
 def found_in(bundle):
-    """What the graphs of a bundle have: by file, the inputs without a call, and the names of the functions."""
+    """Return, for each graph of a bundle, the inputs that no call gives, and the names of its functions."""
     graphs = {name: onnx.load(bundle / name, load_external_data=False) for name in Manifest.read(bundle).graph_files}
     wrong = {name: found for name, graph in graphs.items() if (found := inputs_without_a_call(graph))}
     return wrong, {name: {each.name for each in graph.functions} for name, graph in graphs.items()}
@@ -187,7 +187,7 @@ LEAST = {
 
 
 def installed(version, folder):
-    """A folder with an onnxruntime."""
+    """Install an onnxruntime into a folder, and return the folder."""
     line = [sys.executable, "-m", "pip", "install", "-q", "--target", folder, "--no-deps", f"onnxruntime=={version}"]
     if subprocess.run(line, capture_output=True, check=False).returncode:
         pytest.skip(f"2026-11-28: pip cannot install onnxruntime {version} here")
@@ -195,7 +195,7 @@ def installed(version, folder):
 
 
 def written(bundle, folder=None):
-    """What the example program writes with a bundle. folder: with an onnxruntime, by default that of the tests."""
+    """Return the text that the example program writes. folder: has the onnxruntime to use; None for the tests' own."""
     line = [sys.executable, ROOT / "examples" / "python_onnxruntime.py", bundle, PROMPT, "--new-tokens", "48"]
     env = {} if folder is None else {"PYTHONPATH": str(folder)}
     return subprocess.run(line, env=env, capture_output=True, text=True, check=False)
