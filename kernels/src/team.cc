@@ -11,12 +11,12 @@
 namespace edgeformer {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = Team::Clock;
 
 // How long a member waits for the next job before it sleeps. It bridges the Python code between two decode steps.
 constexpr auto kSpin = std::chrono::milliseconds(1);
 
-// The same while other programs take the processor from a member: what it spins then, it lacks for its chunks.
+// The same while other programs take processors from members and caller: what a member spins, it lacks for its chunks.
 constexpr auto kCrowdedSpin = std::chrono::microseconds(50);
 
 // How long it is taken for granted that others still do.
@@ -24,6 +24,12 @@ constexpr auto kCrowdedFor = std::chrono::milliseconds(100);
 
 // Time that a thread lacks if others had its processor: more than interrupts take.
 constexpr auto kTaken = std::chrono::microseconds(300);
+
+// How often a member looks whether it lacks time: reading its own costs a call of the system.
+constexpr auto kLook = std::chrono::milliseconds(1);
+
+// Work of the caller after which it is decided whether others often have its processor: some of their turns.
+constexpr auto kCallerLook = std::chrono::milliseconds(10);
 
 // How long the caller waits for the others' last chunks before it sleeps, while other programs take processors.
 constexpr auto kCallerSpin = std::chrono::microseconds(100);
@@ -68,12 +74,15 @@ class Presence {
   // Time counts from now on: the thread was asleep before.
   void woke() { since_ = Clock::now(), used_ = thread_time(); }
 
-  // Whether its processor was taken from it since the last look.
+  Clock::duration passed() const { return Clock::now() - since_; }
+  Clock::duration lacked() const { return passed() - (thread_time() - used_); }
+
+  // Whether its processor was taken from it since the last look; false where that was just now.
   bool was_taken() {
-    const Clock::time_point since = since_;
-    const Clock::duration used = used_;
+    const Clock::duration passed = this->passed();
+    if (passed < kLook) return false;
+    const Clock::duration taken = lacked();
     woke();
-    const Clock::duration passed = since_ - since, taken = passed - (used_ - used);
     return taken > kTaken && taken > passed / 32;
   }
 
@@ -119,8 +128,19 @@ void Team::run(std::size_t chunks, Task task) {
   }
   ++jobs_;
   if (sleepers_ > 0) wake_all(jobs_);
-  work(0);
+  work_as_caller();
   wait_for_others();
+}
+
+void Team::work_as_caller() {
+  if (!is_crowded()) return work(0);
+  shares_[0].processor.store(Seat::processor(), std::memory_order_relaxed);
+  const Presence presence;
+  work(0);
+  caller_time_ += presence.passed(), caller_lacked_ += presence.lacked();
+  if (caller_time_ < kCallerLook) return;
+  caller_is_crowded_ = caller_lacked_ > caller_time_ / 4;
+  caller_time_ = caller_lacked_ = {};
 }
 
 void Team::wait_for_others() {
@@ -159,17 +179,30 @@ bool Team::take(Share& from, bool front, std::uint32_t& chunk) {
   }
 }
 
+// Lower members have the right of way, the caller first of all.
+void Team::take_seat(int member, Seat& seat) {
+  const std::int64_t since = now() - crowded_until_.load(std::memory_order_relaxed);
+  if (since > Clock::duration(kCrowdedFor).count()) return seat.leave();
+  if (since > 0 || caller_is_crowded_) return;
+  Processors taken;
+  for (int lower = 0; lower < member; ++lower) taken.add(shares_[lower].processor.load(std::memory_order_relaxed));
+  seat.keep_off(taken);
+  shares_[member].processor.store(Seat::processor(), std::memory_order_relaxed);
+}
+
+Clock::duration Team::idle_spin() const {
+  if (!is_crowded()) return kSpin;
+  return Seat::kCanMove && !caller_is_crowded_ ? Clock::duration::zero() : kCrowdedSpin;
+}
+
 void Team::live(int member) {
   Presence presence;
+  Seat seat;
   for (std::uint32_t seen = 0; !quit_;) {
+    take_seat(member, seat);
     work(member);
-    const auto is_called = [&] { return jobs_.load(std::memory_order_acquire) != seen; };
-    bool called = spin(kCrowdedSpin, is_called);
-    if (!called) {
-      if (presence.was_taken()) crowded_until_ = now() + Clock::duration(kCrowdedFor).count();
-      called = !is_crowded() && spin(kSpin - kCrowdedSpin, is_called);
-    }
-    if (!called) {
+    if (presence.was_taken()) crowded_until_ = now() + Clock::duration(kCrowdedFor).count();
+    if (!spin(idle_spin(), [&] { return jobs_.load(std::memory_order_acquire) != seen; })) {
       ++sleepers_;
       while (jobs_ == seen) sleep_while(jobs_, seen);
       --sleepers_;
