@@ -66,3 +66,11 @@ def test_another_figure_makes_another_page():
     text = page.PAGES[0].read_text(encoding="utf-8")
     runs = page.read_runs(page.RUNS)
     assert page.with_tables(text, [*runs, {**RUN, "checkpoint": "another"}]) != text
+
+
+def test_readme_has_no_run_beside_busy_processes():
+    quiet = {**RUN, "checkpoint": "TinyLlama-1.1B and SmolLM2-135M"}
+    quiet["results"] = [{**RUN["results"][0], "prompt_tokens": prompt} for prompt in page.README_PROMPTS]
+    busy = {**quiet, "busy_processes": 1, "environment": {**RUN["environment"], "date": "2026-01-03"}}
+    assert page.readme([busy, quiet]) == page.readme([quiet])
+    assert "2026-01-03" in page.readme([{**busy, "busy_processes": 0}, quiet])
