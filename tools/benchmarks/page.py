@@ -118,7 +118,7 @@ def section(tool: str, runs: Sequence[Run]) -> str:
 
 
 def _newest(runs: Sequence[Run], model: str, prompts: Sequence[int]) -> Run:
-    """Return the newest int4 run of a model with these prompts, on a quiet machine; an empty one where there is none."""
+    """Return the newest int4 run of a model with these prompts on a quiet machine; an empty one without one."""
     for run in runs:
         if run["tool"] != "compare_peers" or model.lower() not in run["checkpoint"].lower():
             continue
