@@ -32,7 +32,11 @@ struct IsCalledAs<A (*)(ArgumentsA...), B (*)(ArgumentsB...) noexcept>
     : IsCalledAs<A (*)(ArgumentsA...), B (*)(ArgumentsB...)> {};
 
 // The first function that onnxruntime 1.23 does not have.
+#if ORT_API_VERSION > 23
 constexpr std::size_t kEnd = offsetof(OrtApi, TensorTypeAndShape_HasShape) / sizeof(void (*)());
+#else
+constexpr std::size_t kEnd = sizeof(OrtApi) / sizeof(void (*)());
+#endif
 
 #define HOLD_FUNCTION(name)                                                                            \
   static_assert(abi::name.kIndex == offsetof(OrtApi, name) / sizeof(void (*)()), "place of " #name);   \
