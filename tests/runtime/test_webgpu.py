@@ -153,8 +153,8 @@ VERIFY = "Check the bundle with: edgeformer verify"
 @pytest.mark.parametrize(
     ("sessions", "name", "error", "advice"),
     [
-        (OnTheCpu(), "model.onnx", NO_BUFFER, "The adapter of WebGPU has no buffer that is large enough for the caches"),
-        (OnTheCpu(), BESIDE, NO_BUFFER, "The adapter of WebGPU has no buffer that is large enough for the caches or th"),
+        (OnTheCpu(), "model.onnx", NO_BUFFER, "The adapter of WebGPU has no buffer that is large enough for the"),
+        (OnTheCpu(), BESIDE, NO_BUFFER, "The adapter of WebGPU has no buffer that is large enough for the"),
         (OnTheCpu(), "model.onnx", "Invalid rank for input: a", VERIFY),
         (OnTheCpu(), BESIDE, "Invalid rank for input: a", ""),
         (sessions_of(CPU), "model.onnx", NO_BUFFER, VERIFY),
