@@ -39,6 +39,21 @@ def test_few_files_name_a_provider():
     assert {each for each in found if not each.startswith(elsewhere)} == FILES_OF_A_PROVIDER | CHOSEN
 
 
+def test_what_opens_sessions_knows_no_device():
+    """What differs between devices is asked of the objects of the table, wherever sessions are opened and run."""
+    named = re.compile(rf"\bsessions\.providers\.({'|'.join(each.provider.name for each in DEVICES)})")
+    found = {
+        path.relative_to(ROOT).as_posix()
+        for folder in ("edgeformer", "export", "runtime")
+        for path in (ROOT / folder).rglob("*.py")
+        if named.search(path.read_text(encoding="utf-8"))
+    }
+    room = "runtime/sessions/providers/"
+    # The package's public names have the options.
+    assert {each for each in found if not each.startswith(room)} == {"runtime/__init__.py"}
+    assert f"{room}__init__.py" in found
+
+
 def test_names_and_tables_have_every_provider():
     assert tuple(PROVIDERS) == get_args(ProviderName)
     assert get_args(ProviderChoice) == ("auto", *PROVIDERS)

@@ -31,9 +31,8 @@ from edgeformer.runtime.sessions.int8_saturation import products_saturate
 from edgeformer.runtime.sessions.kernels import BODIES, KernelChoice
 from edgeformer.runtime.sessions.narrow_floats import BFLOAT16, FLOAT8
 from edgeformer.runtime.sessions.optional_inputs import with_optional_inputs
-from edgeformer.runtime.sessions.providers import DEVICES, sessions_of
+from edgeformer.runtime.sessions.providers import DEVICES, ProviderSessions, sessions_of
 from edgeformer.runtime.sessions.providers.provider_options import ProviderOptions
-from edgeformer.runtime.sessions.providers.webgpu_buffers import too_large
 
 CACHE_DTYPES: dict[Arithmetic, type[np.generic]] = {"fp32": np.float32, "fp16": np.float16, "bf16": BFLOAT16}
 """Element type of a cache that is not quantized, by the arithmetic of the bundle; see `narrow_floats`."""
@@ -227,16 +226,25 @@ def _graph_session(base: Any) -> Any:
     """Return the class of sessions, whose errors name the graph: onnxruntime, imported late, has the base class.
 
     A run in a fork of the process that opened a session of several threads would wait for threads that no fork has.
-    uncaptured: options of a run that gives none. has_team: whether kernels of our own have threads of their own.
+    sessions: of its provider. uncaptured: options of a run that gives none. has_team: whether kernels of our own have
+    threads of their own.
     """
 
     class GraphSession(base):  # type: ignore[misc]
         has_team = False
 
         def __init__(
-            self, name: str, has_threads: bool, uncaptured: Any, model: str | bytes, options: Any, providers: list[Any]
+            self,
+            name: str,
+            sessions: ProviderSessions,
+            has_threads: bool,
+            uncaptured: Any,
+            model: str | bytes,
+            options: Any,
+            providers: list[Any],
         ) -> None:
             self._graph = name
+            self._sessions = sessions
             self._has_threads = has_threads
             self._uncaptured = uncaptured
             self._graphs = counted(1)
@@ -244,13 +252,13 @@ def _graph_session(base: Any) -> Any:
             super().__init__(model, options, providers=providers, enable_fallback=0)
 
         def new_graph_run(self) -> Any:
-            """Return options of runs that capture a CUDA graph of their own the first time, and replay it later."""
+            """Return options of runs that are captured the first time, and replayed later."""
             return graph_run(next(self._graphs))
 
         def run(self, names: Any, feeds: Any, options: Any = None) -> Any:
             if self._has_threads and os.getpid() != self._process:
                 raise _fork_error(self._graph)
-            with _named_errors(self._graph):
+            with _named_errors(self._graph, self._sessions):
                 return super().run(names, feeds, options or self._uncaptured)
 
         def run_with_iobinding(self, binding: Any, options: Any = None) -> None:
@@ -260,25 +268,27 @@ def _graph_session(base: Any) -> Any:
             try:
                 self._sess.run_with_iobinding(binding._iobinding, options or self._uncaptured)
             except onnxruntime_errors() as error:
-                raise _run_error(self._graph, error) from error
+                raise _run_error(self._graph, self._sessions, error) from error
 
     return GraphSession
 
 
-def graph_session(name: str, has_threads: bool, model: bytes, options: Any, providers: list[Any]) -> Any:
-    """Return a session of a model in memory, which errors call by a name. has_threads: whether a fork lacks any."""
-    with _named_errors(name):
-        kind = _graph_session(onnxruntime().InferenceSession)
-        return kind(name, has_threads, None, model, options, providers)
+def graph_session(name: str, sessions: ProviderSessions, model: bytes, options: Any) -> Any:
+    """Return a session of a model in memory, in the thread that runs it. name: by which errors call the model."""
+    ort = onnxruntime()
+    providers = sessions.choose(ort, options)
+    with _named_errors(name, sessions):
+        kind = _graph_session(ort.InferenceSession)
+        return kind(name, sessions, sessions.provider.on_device, None, model, options, providers)
 
 
 @contextmanager
-def _named_errors(graph: str) -> Iterator[None]:
+def _named_errors(graph: str, sessions: ProviderSessions) -> Iterator[None]:
     kinds: tuple[type[Exception], ...] = (*onnxruntime_errors(), ValueError)
     try:
         yield
     except kinds as error:
-        raise _run_error(graph, error) from error
+        raise _run_error(graph, sessions, error) from error
 
 
 def _fork_error(graph: str) -> RequestError:
@@ -288,19 +298,18 @@ def _fork_error(graph: str) -> RequestError:
     )
 
 
-def _run_error(graph: str, error: Exception) -> BundleError:
-    if graph == BESIDE:  # which no bundle has
-        return BundleError(f"onnxruntime cannot run {graph}: {error}")
-    advice = too_large(error) or "Check the bundle with: edgeformer verify"
-    return BundleError(f"onnxruntime cannot run {graph}: {error} {advice}")
+def _run_error(graph: str, sessions: ProviderSessions, error: Exception) -> BundleError:
+    # No bundle has a graph of our own, so that verification has nothing to say of it.
+    advice = sessions.advice(error) or ("" if graph == BESIDE else "Check the bundle with: edgeformer verify")
+    return BundleError(f"onnxruntime cannot run {graph}: {error} {advice}".rstrip())
 
 
 NO_GRAPH = -1
-"""The number of a CUDA graph by which onnxruntime neither captures nor replays one."""
+"""The number of a run that onnxruntime neither captures nor replays."""
 
 
 def graph_run(graph: int) -> Any:
-    """Return options of runs of a CUDA graph, by its number in the session."""
+    """Return options of runs that are captured together, by their number in the session."""
     options = onnxruntime().RunOptions()
     options.add_run_config_entry("gpu_graph_id", str(graph))
     return options
@@ -362,15 +371,9 @@ def open_session(
             model = with_optional_inputs(Path(graph), settings, None if rewritten is None else rewritten.content)
             if rewritten is not None and rewritten.values:
                 settings.add_external_initializers(list(rewritten.values), list(rewritten.values.values()))
-            session = kind(str(graph), has_threads, uncaptured, model, settings, providers)
+            session = kind(str(graph), sessions, has_threads, uncaptured, model, settings, providers)
     except onnxruntime_errors() as error:
-        if uncaptured is not None and "graph capture" in str(error):
-            raise RequestError(
-                f"CUDA graphs cannot capture {graph}: onnxruntime computes some of its nodes on the CPU, or it has "
-                "branches. Load it without enable_cuda_graph. Graphs of --ops ort in fp16, bf16, int8 and int4 can be "
-                "captured, but for some recurrent layers; edgeformer check --provider cuda lists the nodes."
-            ) from error
-        raise BundleError(f"onnxruntime cannot load {graph}: {error}{sessions.on_this_machine(ort)}") from error
+        raise sessions.not_opened(ort, Path(graph), error, options) from error
     session.has_team = has_team
     sessions.check_opened(ort, session)
     if profiling is not None:

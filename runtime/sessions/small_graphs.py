@@ -17,7 +17,7 @@ from edgeformer.contract.protobuf import written_field
 from edgeformer.manifest.providers import Provider
 from edgeformer.runtime.sessions.narrow_floats import BFLOAT16
 from edgeformer.runtime.sessions.providers import sessions_of
-from edgeformer.runtime.sessions.session import BESIDE, graph_session, onnxruntime, session_options
+from edgeformer.runtime.sessions.session import BESIDE, graph_session, session_options
 
 IR_VERSION, OPSET = 10, 18
 """They are what onnxruntime 1.30 and newer take, and have bfloat16 in all ops that are used here."""
@@ -68,9 +68,8 @@ def write_graph(
 def open_small_graph(model: bytes, provider: Provider) -> Any:
     """Open a session of a model, in one thread; errors of its runs are those of `open_session`."""
     settings = session_options(1)
-    providers = sessions_of(provider).choose(onnxruntime(), settings)
     with redirect_stdout(sys.stderr):
-        return graph_session(BESIDE, provider.on_device, model, settings, providers)
+        return graph_session(BESIDE, sessions_of(provider), model, settings)
 
 
 def _node(node: Node) -> bytes:

@@ -142,6 +142,11 @@ def test_the_tables(found):
     assert max(map(len, lines)) <= 80
 
 
+def test_a_provider_is_called_by_its_title(found):
+    found(result(provider="webgpu"))
+    assert run("bench", "somewhere").stdout.splitlines()[1].startswith("WebGPU, 2 threads; ")
+
+
 def test_where_the_time_goes(found):
     kernels = (
         Kernels(op="MatMulNBits", count=121, fraction=0.684, seconds=73.8e-6),

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import onnxruntime as ort
 import pytest
 
-from edgeformer.errors import RequestError
+from edgeformer.errors import BundleError, RequestError
 from edgeformer.export import export_model
 from edgeformer.manifest.providers import CPU, CUDA
 from edgeformer.runtime import CudaOptions, load
@@ -97,6 +97,25 @@ def test_only_runs_that_name_a_cuda_graph_are_captured(tmp_path, opened):
     assert [call[1]["enable_cuda_graph"] for call in opened if call != "preload"] == ["1"]
     assert model.session._uncaptured.get_run_config_entry("gpu_graph_id") == "-1"
     assert load(bundle, "cuda").session._uncaptured is None
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        (CudaOptions(enable_cuda_graph=True), RequestError, r"^CUDA graphs cannot capture \S+model\.onnx: onnxruntime"),
+        (CudaOptions(), BundleError, r"^onnxruntime cannot load \S+model\.onnx: .* does not support graph capture"),
+    ],
+)
+def test_a_graph_that_cannot_be_captured_is_named(tmp_path, opened, monkeypatch, options, kind, message):
+    """onnxruntime says so when it opens the session."""
+    bundle = export_model("tiny-llama", tmp_path / "lm", precision="fp16", provider="cuda", verify=None).path
+
+    def fails(*arguments, **options):
+        raise RuntimeError("This session does not support graph capture")
+
+    monkeypatch.setattr(ort.InferenceSession, "__init__", fails)
+    with pytest.raises(kind, match=message):
+        load(bundle, "cuda", provider_options=options)
 
 
 @pytest.mark.parametrize("name", ["tiny-embed", "tiny-translate"])

@@ -18,7 +18,13 @@ from edgeformer.manifest.providers import CPU, WEBGPU
 from edgeformer.runtime import CudaOptions, WebGpuOptions, load
 from edgeformer.runtime.sessions.providers import sessions_of, webgpu, webgpu_buffers
 from edgeformer.runtime.sessions.providers import webgpu_machine as probed
-from edgeformer.runtime.sessions.session import choose_provider, graph_session, open_session, session_options
+from edgeformer.runtime.sessions.session import (
+    BESIDE,
+    choose_provider,
+    graph_session,
+    open_session,
+    session_options,
+)
 
 TEXTS = {
     kind: f'<ir_version: 8, opset_import: ["" : 14]> add ({name}[n] a) => ({name}[n] b) {{ b = Add (a, a) }}'
@@ -133,18 +139,39 @@ def test_a_weight_that_no_buffer_takes_is_named(tiny_llama_bundle, monkeypatch):
     assert 0 <= tried[0] - size < 4 * webgpu_buffers.COLUMNS and tried[-1] <= 2_000_000
 
 
-def test_a_run_that_no_buffer_takes_says_so(monkeypatch):
-    session = graph_session(
-        "model.onnx", False, base64.b64decode(webgpu_buffers.GRAPH), session_options(1), ["CPUExecutionProvider"]
-    )
+class OnTheCpu(webgpu.WebGpuSessions):
+    """Sessions that compute on the CPU and know the errors of WebGPU."""
+
+    def choose(self, ort, session_options, given=None):
+        return [CPU.execution_provider]
+
+
+NO_BUFFER = "WebGPU validation failed. [Invalid Buffer (unlabeled)] is invalid due to a previous error."
+VERIFY = "Check the bundle with: edgeformer verify"
+
+
+@pytest.mark.parametrize(
+    ("sessions", "name", "error", "advice"),
+    [
+        (OnTheCpu(), "model.onnx", NO_BUFFER, "The adapter of WebGPU has no buffer that is large enough for the"),
+        (OnTheCpu(), BESIDE, NO_BUFFER, "The adapter of WebGPU has no buffer that is large enough for the"),
+        (OnTheCpu(), "model.onnx", "Invalid rank for input: a", VERIFY),
+        (OnTheCpu(), BESIDE, "Invalid rank for input: a", ""),
+        (sessions_of(CPU), "model.onnx", NO_BUFFER, VERIFY),
+    ],
+)
+def test_a_run_that_no_buffer_takes_says_so(monkeypatch, sessions, name, error, advice):
+    """Graphs of a bundle, and the small ones beside it, that copy its caches; the CPU says nothing of buffers."""
+    session = graph_session(name, sessions, base64.b64decode(webgpu_buffers.GRAPH), session_options(1))
 
     def fails(*arguments):
-        raise RuntimeError("WebGPU validation failed. [Invalid Buffer (unlabeled)] is invalid due to a previous error.")
+        raise RuntimeError(error)
 
     monkeypatch.setattr(ort.InferenceSession, "run", fails)
-    with pytest.raises(BundleError, match="no buffer that is large enough for the caches or the numbers of this run."):
+    with pytest.raises(BundleError) as said:
         session.run(None, {})
-    assert webgpu_buffers.too_large(RuntimeError("Invalid rank for input: a")) == ""
+    expected = f"onnxruntime cannot run {name}: {error} {advice}".rstrip()
+    assert str(said.value).startswith(expected) if advice else str(said.value) == expected
 
 
 def test_a_session_names_one_of_two_gpus(machine):

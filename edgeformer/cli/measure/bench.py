@@ -12,6 +12,7 @@ from edgeformer.cli._options import OUTPUT, Command, execution_options, json_opt
 from edgeformer.cli._output import note, print_json, print_table, progress_bar
 from edgeformer.errors import RequestError, require
 from edgeformer.manifest.manifest import MODELS
+from edgeformer.manifest.providers import PROVIDERS
 
 if TYPE_CHECKING:
     from edgeformer.runtime.measure.benchmarking import BenchmarkResult
@@ -89,7 +90,7 @@ def _draw(result: "BenchmarkResult", path: Path) -> None:
 def _show(result: "BenchmarkResult") -> None:
     click.echo(f"{result.name}: {result.precision}, op set {result.ops}")
     click.echo(
-        f"{result.provider.upper()}, {_count(result.threads, 'thread')}; median (range) of "
+        f"{PROVIDERS[result.provider].title}, {_count(result.threads, 'thread')}; median (range) of "
         f"{_count(result.rounds, 'round')}\n"
     )
     for name, text in (("kernels", result.kernels.describe()), *_roof_rows(result), *_startup_rows(result)):

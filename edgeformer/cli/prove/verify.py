@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     help="Execution provider that runs the graphs, also by onnxruntime's name of one, such as "
     "OpenVINOExecutionProvider. [default: the one that BUNDLE is for]",
 )  # fmt: skip
+@option(
+    "--plugin", type=click.Path(path_type=Path), metavar="LIBRARY",
+    help="Register this library, which has PROVIDER, with onnxruntime.",
+)  # fmt: skip
 @option("--quick", is_flag=True, help="Run the checks that an export runs, instead of all.")
 @option("--locate", is_flag=True, topic=VERIFICATION, help="Find the first node that computes something else.")
 @option(
@@ -38,6 +42,7 @@ def verify_command(
     against: str | None,
     merge_adapter: Path | None,
     provider: str | None,
+    plugin: Path | None,
     quick: bool,
     locate: bool,
     certificate: Path | None,
@@ -53,7 +58,11 @@ def verify_command(
     """
     from edgeformer.export import verify
     from edgeformer.export.parity import find_checkpoint
+    from edgeformer.runtime.sessions.providers.unproven import register_plugin
+    from edgeformer.runtime.sessions.session import onnxruntime
 
+    if plugin is not None:
+        register_plugin(onnxruntime(), plugin)
     found = find_checkpoint(bundle, merge_adapter) if against is None else None
     against = against or found
     with progress_bar() as progress:

@@ -1,8 +1,9 @@
 """Sessions on a GPU of NVIDIA."""
 
+from pathlib import Path
 from typing import Any
 
-from edgeformer.errors import RequestError
+from edgeformer.errors import EdgeformerError, RequestError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.providers import CPU, CUDA
 from edgeformer.runtime.sessions.providers.cuda_machine import cuda_machine, driver, free_gpu_memory, has_gpu_files
@@ -67,6 +68,16 @@ class CudaSessions(ProviderSessions):
     def on_this_machine(self, ort: Any) -> str:
         """Return the versions of driver and libraries, as a sentence."""
         return f" On this machine {cuda_machine(ort)}."
+
+    def not_opened(self, ort: Any, graph: Path, error: Exception, given: ProviderOptions | None) -> EdgeformerError:
+        """Return the error to raise for one of onnxruntime's, which may be of a graph that cannot be captured."""
+        if self.captures(given) and "graph capture" in str(error):
+            return RequestError(
+                f"CUDA graphs cannot capture {graph}: onnxruntime computes some of its nodes on the CPU, or it has "
+                "branches. Load it without enable_cuda_graph. Graphs of --ops ort in fp16, bf16, int8 and int4 can be "
+                "captured, but for some recurrent layers; edgeformer check --provider cuda lists the nodes."
+            )
+        return super().not_opened(ort, graph, error, given)
 
     def check_opened(self, ort: Any, session: Any) -> None:
         """Raise RequestError for a session that fell back to the CPU."""

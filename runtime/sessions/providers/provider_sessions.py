@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from edgeformer.errors import BundleError, EdgeformerError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.providers import Provider
 from edgeformer.runtime.sessions.providers.provider_options import ProviderOptions
@@ -55,6 +56,14 @@ class ProviderSessions:
 
     def on_this_machine(self, ort: Any) -> str:
         """Return a sentence about this machine, for errors of sessions that cannot be opened; may be empty."""
+        return ""
+
+    def not_opened(self, ort: Any, graph: Path, error: Exception, given: ProviderOptions | None) -> EdgeformerError:
+        """Return the error to raise for one of onnxruntime's, which did not open a graph."""
+        return BundleError(f"onnxruntime cannot load {graph}: {error}{self.on_this_machine(ort)}")
+
+    def advice(self, error: Exception) -> str:
+        """Return a sentence on an error of a run that no bundle is the cause of; empty for others."""
         return ""
 
     def check_weights(self, ort: Any, graph: Path, given: ProviderOptions | None = None) -> None:

@@ -1,6 +1,7 @@
 """Sessions on an execution provider that onnxruntime has and edgeformer has proven nothing of, such as OpenVINO's."""
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 from edgeformer.errors import RequestError
@@ -8,6 +9,18 @@ from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.providers import CPU, Provider
 from edgeformer.runtime.sessions.providers.provider_options import ProviderOptions
 from edgeformer.runtime.sessions.providers.provider_sessions import ProviderSessions
+
+LIBRARY = "library_path"
+"""onnxruntime's name of the path of a plugin among what it knows of a device."""
+
+
+def register_plugin(ort: Any, library: Path) -> None:
+    """Register a plugin, whose providers can be named then. Raises RequestError for a file that is none."""
+    try:
+        ort.register_execution_provider_library(library.name, str(library.absolute()))
+    # onnxruntime's errors have no common class.
+    except Exception as error:
+        raise RequestError(f"onnxruntime {ort.__version__} cannot register the plugin {library}: {error}") from error
 
 
 class UnprovenSessions(ProviderSessions):
@@ -23,7 +36,8 @@ class UnprovenSessions(ProviderSessions):
         if name not in known:
             raise RequestError(
                 f"onnxruntime {ort.__version__} has no {name}; it has {', '.join(known)}. Install the build that has "
-                "it, or register its plugin: onnxruntime.register_execution_provider_library(name, path)."
+                "it, or register its plugin: onnxruntime.register_execution_provider_library(name, path), or "
+                "edgeformer verify --plugin path."
             )
         if manifest.plan.provider != CPU.name:
             raise RequestError(
@@ -37,10 +51,14 @@ class UnprovenSessions(ProviderSessions):
         )
 
     def choose(self, ort: Any, session_options: Any, given: ProviderOptions | None = None) -> list[Any]:
-        """Return the provider of a session, or none where it is a plugin: the session's options name its devices."""
+        """Return the provider of a session, or none where it is a plugin: the session's options name its devices.
+
+        onnxruntime lists a registered plugin among the providers of its build, and opens no session by that name; the
+        devices of a plugin say where its library is.
+        """
         name = self.provider.execution_provider
-        devices = [each for each in ort.get_ep_devices() if each.ep_name == name]
-        if not devices or name in ort.get_available_providers():
+        devices = [each for each in ort.get_ep_devices() if each.ep_name == name and LIBRARY in each.ep_metadata]
+        if not devices:
             return [name]
         session_options.add_provider_for_devices(devices, {})
         return []

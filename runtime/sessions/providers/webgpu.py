@@ -13,6 +13,7 @@ from edgeformer.runtime.sessions.providers.webgpu_buffers import (
     largest_weight,
     megabytes,
     refusal_of,
+    too_large,
 )
 from edgeformer.runtime.sessions.providers.webgpu_machine import (
     MOST_QUERIES,
@@ -79,6 +80,10 @@ class WebGpuSessions(ProviderSessions):
     def on_this_machine(self, ort: Any) -> str:
         """Return the versions and the device, as a sentence."""
         return f" On this machine {webgpu_machine(ort, WebGpuOptions())}."
+
+    def advice(self, error: Exception) -> str:
+        """Return a sentence on an error of a run that the adapter had no buffer for; empty for others."""
+        return too_large(error)
 
     def check_weights(self, ort: Any, graph: Path, given: ProviderOptions | None = None) -> None:
         """Raise RequestError for a graph whose largest weight does not fit into a buffer of the adapter."""
