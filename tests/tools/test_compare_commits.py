@@ -11,7 +11,8 @@ from click.testing import CliRunner
 HERE = compare_commits.ROOT
 
 
-def test_a_program_imports_a_tree_before_all_others(tmp_path):
+def test_a_program_imports_a_tree_before_all_others(tmp_path, monkeypatch):
+    monkeypatch.delenv("EDGEFORMER_KERNELS", raising=False)
     tree = tmp_path / "it's a tree"
     (tree / "edgeformer").mkdir(parents=True)
     (tree / "edgeformer" / "__init__.py").write_text(
