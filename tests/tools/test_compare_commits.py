@@ -6,9 +6,8 @@ import sys
 
 import pytest
 from benchmarks import compare_commits
+from benchmarks.commits import trees
 from click.testing import CliRunner
-
-HERE = compare_commits.ROOT
 
 
 def test_a_program_imports_a_tree_before_all_others(tmp_path, monkeypatch):
@@ -19,7 +18,7 @@ def test_a_program_imports_a_tree_before_all_others(tmp_path, monkeypatch):
         "import os\nprint('the tree', os.environ.get('EDGEFORMER_KERNELS'))"
     )
     for kernels, says in ((True, "None"), (False, "0")):
-        python = compare_commits.interpreter(tmp_path, [tree], kernels)
+        python = trees.interpreter(tmp_path, [tree], kernels)
         done = subprocess.run(
             [python, "-c", "import edgeformer"], cwd=tmp_path, capture_output=True, text=True, check=True
         )
@@ -31,13 +30,15 @@ def test_an_unknown_commit_is_refused_and_leaves_nothing(tmp_path):
     done = CliRunner().invoke(compare_commits.main, ["no-such-commit", str(tmp_path)])
     assert done.exit_code == 1
     assert "git does not check out no-such-commit" in done.output
-    listed = subprocess.run(["git", "worktree", "list"], cwd=HERE, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["git", "worktree", "list"], cwd=trees.ROOT, capture_output=True, text=True, check=True
+    ).stdout
     assert "compare_commits." not in listed
 
 
 def test_kernels_that_are_not_built_say_how_to_go_on(tmp_path):
-    with pytest.raises(compare_commits.click.ClickException, match="--no-kernels leaves them out"):
-        compare_commits.build_kernels(tmp_path / "no tree", tmp_path / "kernels")
+    with pytest.raises(trees.click.ClickException, match="--no-kernels leaves them out"):
+        trees.build_kernels(tmp_path / "no tree", tmp_path / "kernels")
 
 
 @pytest.mark.slow

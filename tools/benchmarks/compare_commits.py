@@ -10,13 +10,10 @@ generates in turns with the other (peers/process.py). A ratio is above 1 where t
 nothing changed, says how much of a ratio is noise.
 """
 
-import os
-import shlex
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -27,52 +24,15 @@ from edgeformer.runtime.sessions.session import usable_cores
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
 
 from benchmarks.command import measurement, publish
+from benchmarks.commits.trees import ADAPTER, ROOT, build_kernels, checked_out, interpreter
 from benchmarks.compare_peers import PRECISIONS, Prompts, link_with_tokenizer, next_prompt_of, text_config
 from benchmarks.environment import environment
 from benchmarks.interleave import report_console, run_interleaved
 from benchmarks.peers.process import convert, start
-from benchmarks.peers.registry import FOLDER, OURS, Peer
+from benchmarks.peers.registry import OURS, Peer
 from benchmarks.peers.report import print_result, summarise
 
-ROOT = Path(__file__).parents[2]
-EITHER = Peer(FOLDER / "any_edgeformer.py", (), (), {}, "", "", keep=False)
-SAID_LINES = 10
-"""Last lines of pip's output that an error quotes."""
-
-
-@contextmanager
-def checked_out(commit: str, folder: Path) -> Iterator[Path]:
-    """Check a commit out into a new folder, as long as the context lasts. Raises ClickException."""
-    git = ["git", "-C", str(ROOT), "worktree"]
-    command = [*git, "add", "--detach", str(folder), commit]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise click.ClickException(f"git does not check out {commit}: {done.stderr.strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run([*git, "remove", "--force", str(folder)], capture_output=True, check=True)
-
-
-def build_kernels(tree: Path, folder: Path) -> None:
-    """Install a tree's kernels into a folder. Raises ClickException with the end of pip's output."""
-    command = [sys.executable, "-m", "pip", "install", "--no-deps", "--target", str(folder), str(tree / "kernels")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        said = "\n".join((done.stdout + done.stderr).splitlines()[-SAID_LINES:])
-        raise click.ClickException(f"the kernels of {tree} are not built; --no-kernels leaves them out:\n{said}")
-
-
-def interpreter(folder: Path, modules: Sequence[Path], kernels: bool) -> Path:
-    """Write a program that is this Python with these folders of modules before all others; return its path."""
-    variables = {"PYTHONPATH": os.pathsep.join(map(str, modules))}
-    if not kernels:
-        variables["EDGEFORMER_KERNELS"] = "0"
-    settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
-    program = folder / "python"
-    program.write_text(f'#!/bin/sh\n{settings} exec {shlex.quote(sys.executable)} "$@"\n', encoding="utf-8")
-    program.chmod(0o755)
-    return program
+EITHER = Peer(ADAPTER, (), (), {}, "", "", keep=False)
 
 
 @click.command(help=(__doc__ or "").split("\n")[0])
