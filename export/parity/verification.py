@@ -137,7 +137,7 @@ class Verification:
     def _open_with_half_cache(self, path: Path, products: BlockProducts, *, widened: bool) -> Any:
         return open_float_products(path, self._setup.manifest, self._setup.provider, products, widened=widened)
 
-    @property
+    @cached_property
     def _widened(self) -> Setup:
         """The setup of graphs without the rounding of activations, nor of a float16 cache."""
         setup, manifest = self._setup, self._setup.manifest
@@ -145,7 +145,13 @@ class Verification:
             setup = replace(setup, manifest=replace(manifest, plan=replace(manifest.plan, cache_precision=None)))
         # The logits of a full verification, all positions of many texts, are not kept.
         exact = self.exact if setup.mode == "quick" else None
-        return replace(setup, references=setup.make_references(exact=exact))
+        return replace(setup, references=setup.make_references(exact=exact, remember=self._runs_as_stored))
+
+    @property
+    def _runs_as_stored(self) -> bool:
+        """Whether kernels run the texts of the graph as it is stored, without any rounding more."""
+        plan, quick = self._setup.manifest.plan, self._setup.mode == "quick"
+        return quick and self._quantized is None and not plan.half_cache and bool(self._kernels.kernels)
 
     def _judge_half_cache(self, stored: Trial | None) -> None:
         """Check a float16 cache by the graph that was judged over a float32 one."""
@@ -182,6 +188,8 @@ class Verification:
     @cached_property
     def _as_used(self) -> Setup:
         """The setup of graphs as clients use them, with all of their rounding."""
+        if self._runs_as_stored:
+            return self._widened
         setup = replace(self._setup, mode="quick")
         if self._quantized is not None:
             setup = replace(setup, weights=self._quantized, activations=self._quantized.formats)

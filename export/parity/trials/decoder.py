@@ -224,10 +224,10 @@ class DecoderTrial(TextTrial):
         if by_graph:
             logits = np.concatenate([feeding.prefill(self.graphs[0], tokens)[0] for tokens in texts])
         else:
-            logits = self.float64.run(torch.from_numpy(texts))[0].flatten(0, 1).numpy()
+            logits = original.logits_over(self.setup.weights, texts)
         if not expected.any():
             return None
-        errors, square = vector_errors(logits, expected), np.linalg.norm(expected) ** 2 / expected.shape[-1]
+        errors, square = vector_errors(logits, expected), float(np.square(expected, dtype=np.float64).mean(-1).sum())
         return Rounding(
             mean_kl=float(np.mean(errors.kl)),
             max_kl=max(errors.kl),
