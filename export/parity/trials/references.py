@@ -22,8 +22,8 @@ Known = dict[Key, Any]
 class Original:
     """A model over its original weights, in float32. It remembers what it computed of the last texts.
 
-    What rounding to 16, 8 or 4 bits changes is far larger than the errors of float32: for SmolLM2 these are a mean KL of
-    9e-12 nats, while bfloat16 costs 5.7e-5. float64 takes twice as long.
+    What rounding to 16, 8 or 4 bits changes is far larger than the errors of float32: for SmolLM2 these are a mean KL
+    of 9e-12 nats, while bfloat16 costs 5.7e-5. float64 takes twice as long.
     weights: by parameter name.
     """
 
