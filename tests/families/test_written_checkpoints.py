@@ -87,24 +87,27 @@ def test_integers_of_llm_compressor_are_copied(kind):
     assert bool((zeros == 8).all()) == (kind == "w4a16")
 
 
-GPTQMODEL = {
-    "gptq": (4, 32, True), "gptq-asymmetric": (4, 32, False), "gptq-v2-int8": (8, 32, False), "awq": (4, 32, False),
-    "awq-symmetric": (4, 32, False), "awq-groups-of-64": (4, 64, False),
+WORDS = {
+    "gptqmodel-gptq": (4, 32, True), "gptqmodel-gptq-asymmetric": (4, 32, False),
+    "gptqmodel-gptq-v2-int8": (8, 32, False), "gptqmodel-awq": (4, 32, False),
+    "gptqmodel-awq-symmetric": (4, 32, False), "gptqmodel-awq-groups-of-64": (4, 64, False),
+    "autoawq-groups-of-16": (4, 16, False), "autoawq-groups-of-32": (4, 32, False),
+    "autoawq-groups-of-64": (4, 64, False),
 }  # fmt: skip
 """Bits, inputs of a group, and whether the integers need no zero points."""
 
 
-@pytest.mark.parametrize("name", GPTQMODEL)
-def test_integers_of_gptqmodel_are_copied(name):
+@pytest.mark.parametrize("name", WORDS)
+def test_integers_of_gptq_and_awq_are_copied(name):
     """Field by field of the words, in plain Python."""
-    (bits, size, symmetric), folder = GPTQMODEL[name], FOLDER / f"gptqmodel-{name}"
+    (bits, size, symmetric), folder = WORDS[name], FOLDER / name
     files, stored = open_tensors(folder), load_file(folder / "model.safetensors")
     for key in of_library(folder):
         words, zeros, scales = (stored[key.replace("weight", last)] for last in ("qweight", "qzeros", "scales"))
         integers, ours, middle = files[key].get_slice(key).blocks(bits, size, symmetric=symmetric)
         outputs, inputs = files[key].get_slice(key).get_shape()
-        awq, fields = name.startswith("awq"), 32 // bits
-        lowered = 0 if awq or "v2" in name else 1
+        awq, fields = "awq" in name, 32 // bits
+        lowered = int(not awq and "v2" not in name)
 
         def field(row, place, awq=awq, fields=fields):
             """Return a field of a row of words; in AWQ the first of eight outputs are 0, 2, 4, 6, 1, 3, 5, 7."""
@@ -136,6 +139,7 @@ def test_groups_in_the_order_of_activations_are_not_copied():
         ("gptqmodel-gptq", "int4", {}),
         ("gptqmodel-gptq-v2-int8", "int8", {"block": 32, "symmetric": False}),
         ("gptqmodel-awq", "int4", {"symmetric": False}),
+        ("autoawq-groups-of-64", "int4", {"symmetric": False}),
     ],
 )
 def test_copied_integers_are_verified(tmp_path, name, precision, options):
@@ -196,6 +200,11 @@ FAULTS = {
     "order of activations ignored": ("gptqmodel-gptq-act-order", ".g_idx", lambda order: order.sort().values),
     "half bytes of gptqmodel's AWQ swapped": ("gptqmodel-awq", ".qweight", half_bytes_swapped),
     "zero points of AWQ one lower": ("gptqmodel-awq", ".qzeros", lambda words: words - 0x11111111),
+    "half bytes of autoawq swapped": ("autoawq-groups-of-32", ".qweight", half_bytes_swapped),
+    "zero points of autoawq one lower": ("autoawq-groups-of-32", ".qzeros", lambda words: words - 0x11111111),
+    "groups of autoawq transposed": (
+        "autoawq-groups-of-64", ".scales", lambda scales: scales.T.reshape(scales.shape)
+    ),
     "groups of gptqmodel's AWQ transposed": (
         "gptqmodel-awq", ".scales", lambda scales: scales.T.reshape(scales.shape)
     ),

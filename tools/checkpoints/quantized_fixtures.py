@@ -5,7 +5,8 @@
 
 Other libraries want other versions of torch and transformers, so each is installed into an environment without
 edgeformer: bitsandbytes==0.50.2 with transformers==5.24.0, llmcompressor==0.14.0.1, and gptqmodel==7.7.0, which writes
-GPTQ and AWQ (with GPTQMODEL_CPU_WORKERS=2 on few cores). Arguments after the folder are beginnings of names.
+GPTQ and AWQ (with GPTQMODEL_CPU_WORKERS=2 on few cores), autoawq==0.2.9 with transformers==4.51.3 and datasets==3.6.0.
+Arguments after the folder are beginnings of names.
 
 Each is a tiny model with random weights: config.json, model.safetensors, and dequantized.json, the SHA-256 of every
 quantized matrix as its library dequantizes it, in float32 without negative zeros. The libraries are no dependency of
@@ -293,6 +294,36 @@ def _dequantized_gptq(stored: dict[str, torch.Tensor], module: str, options: dic
     return layer.dequantize_weight()
 
 
+def write_autoawq(square: Path, folder: Path) -> None:
+    """Write checkpoints of AutoAWQ, calibrated by random tokens."""
+    from awq import AutoAWQForCausalLM
+    from awq.utils.packing_utils import dequantize_gemm
+
+    kinds = {
+        "groups-of-32": {"q_group_size": 32, "zero_point": True},
+        "groups-of-64": {"q_group_size": 64, "zero_point": True},
+        "groups-of-16": {"q_group_size": 16, "zero_point": True},
+    }
+    vocabulary = json.loads((square / "config.json").read_text())["vocab_size"]
+    _write_tokenizer(square, vocabulary)
+    for name, options in kinds.items():
+        if not wanted(f"autoawq-{name}"):
+            continue
+        generator = torch.Generator().manual_seed(5)
+        texts = [torch.randint(2, vocabulary, (32,), generator=generator).tolist() for _ in range(16)]
+        loaded = AutoAWQForCausalLM.from_pretrained(str(square), device_map="cpu", safetensors=True)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(square)
+        kind = options | {"w_bit": 4, "version": "GEMM"}
+        loaded.quantize(tokenizer, quant_config=kind, calib_data=texts, max_calib_seq_len=32)
+        loaded.save_quantized(str(folder / f"autoawq-{name}"))
+        stored, meant = load_file(folder / f"autoawq-{name}" / "model.safetensors"), {}
+        for module in (key.removesuffix(".qweight") for key in stored if key.endswith(".qweight")):
+            words, zeros, scales = (stored[f"{module}.{last}"] for last in ("qweight", "qzeros", "scales"))
+            size = len(words) // len(scales)
+            meant[f"{module}.weight"] = dequantize_gemm(words, zeros, scales.float(), 4, size).T.contiguous()
+        finish(folder / f"autoawq-{name}", meant)
+
+
 def _write_tokenizer(folder: Path, size: int) -> None:
     """Write a tokenizer, which the library asks for."""
     from tokenizers import Tokenizer, models
@@ -335,6 +366,7 @@ if __name__ == "__main__":
             "bitsandbytes": lambda: write_bitsandbytes(plain, even, output),
             "llmcompressor": lambda: write_llmcompressor(plain, output),
             "gptqmodel": lambda: write_gptqmodel(plain, square, output),
+            "autoawq": lambda: write_autoawq(square, output),
         }.items():
             if wanted(library):
                 write()
