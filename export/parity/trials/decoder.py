@@ -224,7 +224,7 @@ class DecoderTrial(TextTrial):
         if by_graph:
             logits = np.concatenate([feeding.prefill(self.graphs[0], tokens)[0] for tokens in texts])
         else:
-            logits = original.logits_over(self.setup.weights, texts)
+            logits = original.logits_over(self.float64.weights, texts)
         if not expected.any():
             return None
         errors, square = vector_errors(logits, expected), float(np.square(expected, dtype=np.float64).mean(-1).sum())

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,14 +98,16 @@ def write_tasks(wheel: Path, folder: Path) -> None:
             (folder / f"{name}.yaml").write_text(config, encoding="utf-8")
 
 
-def scores(python: str, model: str, arguments: str, folder: Path) -> dict[str, tuple[float, float]]:
+def scores(
+    python: str, model: str, arguments: str, folder: Path, tasks: Sequence[str]
+) -> dict[str, tuple[float, float]]:
     """Return the fractions of right answers by task: by log-likelihoods, and by those per letter."""
-    command = [python, "-c", PROGRAM, model, arguments, str(folder), *SETS]
+    command = [python, "-c", PROGRAM, model, arguments, str(folder), *tasks]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     if run.returncode:
         raise click.ClickException(f"lm-evaluation-harness failed:\n{run.stderr[-2000:]}")
     found = json.loads(run.stdout.splitlines()[-1])
-    return {name: (found[name]["acc,none"], found[name]["acc_norm,none"]) for name in SETS}
+    return {name: (found[name]["acc,none"], found[name]["acc_norm,none"]) for name in tasks}
 
 
 @click.command(help=(__doc__ or "").split("\n")[0])
@@ -112,7 +115,8 @@ def scores(python: str, model: str, arguments: str, folder: Path) -> dict[str, t
 @click.option("--lm-eval", "python", required=True, help="Interpreter of an environment with lm_eval.")
 @click.option("--bundle", "bundles", multiple=True, metavar="NAME=BUNDLE", help="A bundle to score; repeatable.")
 @click.option("--checkpoint", type=click.Path(exists=True, path_type=Path), help="Also score it in transformers.")
-def main(wheel: Path, python: str, bundles: tuple[str, ...], checkpoint: Path | None) -> None:
+@click.option("--task", "tasks", multiple=True, type=click.Choice(list(SETS)), help="Only this one; repeatable.")
+def main(wheel: Path, python: str, bundles: tuple[str, ...], checkpoint: Path | None, tasks: tuple[str, ...]) -> None:
     """Score all bundles, and the checkpoint."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -124,7 +128,7 @@ def main(wheel: Path, python: str, bundles: tuple[str, ...], checkpoint: Path | 
 
         if checkpoint is not None:
             arguments = f"pretrained={checkpoint},dtype=float32,device=cpu"
-            print_scores("transformers", scores(python, "hf", arguments, folder))
+            print_scores("transformers", scores(python, "hf", arguments, folder, tasks or list(SETS)))
         for called, path in (each.split("=", 1) for each in bundles):
             server = SoakedServer([Path(path)], 4, queue=64, limits={})
             server.start()
@@ -133,7 +137,7 @@ def main(wheel: Path, python: str, bundles: tuple[str, ...], checkpoint: Path | 
                     f"model={Path(path).name},base_url=http://127.0.0.1:{server.port}/v1/completions,tokenizer={path},"
                     "num_concurrent=1,batch_size=4,max_length=2048,tokenized_requests=False"
                 )
-                print_scores(called, scores(python, "local-completions", arguments, folder))
+                print_scores(called, scores(python, "local-completions", arguments, folder, tasks or list(SETS)))
             finally:
                 server.stop()
 
