@@ -35,7 +35,7 @@ from edgeformer.manifest.parts import sha256
 from edgeformer.manifest.providers import Provider
 from edgeformer.options.export import VerifyMode
 from edgeformer.runtime.sessions.kernel_report import KernelReport, report_files
-from edgeformer.runtime.sessions.kernels import KernelChoice, choose_kernels
+from edgeformer.runtime.sessions.kernels import BODIES, KernelChoice, choose_kernels
 from edgeformer.runtime.sessions.providers import sessions_of
 from edgeformer.runtime.sessions.session import (
     choose_provider,
@@ -150,8 +150,8 @@ class Verification:
     @property
     def _runs_as_stored(self) -> bool:
         """Whether kernels run the texts of the graph as it is stored, without any rounding more."""
-        plan, quick = self._setup.manifest.plan, self._setup.mode == "quick"
-        return quick and self._quantized is None and not plan.half_cache and bool(self._kernels.kernels)
+        rounds = self._quantized is not None or self._setup.manifest.plan.half_cache
+        return self._setup.mode == "quick" and not rounds and bool(self._kernels.kernels)
 
     def _judge_half_cache(self, stored: Trial | None) -> None:
         """Check a float16 cache by the graph that was judged over a float32 one."""
@@ -181,9 +181,9 @@ class Verification:
             self._keep("weights", judge_weights(self._weights, self._quantized))
         return self._run_trial("int8 activations, ", lambda: self._as_used, self._open_used)
 
-    def _open_used(self) -> list[Any]:
+    def _open_used(self, kernels: KernelChoice = BODIES) -> list[Any]:
         """Open the graphs as clients do."""
-        return [open_session(path, self._setup.provider) for path in self._graphs]
+        return [open_session(path, self._setup.provider, kernels=kernels) for path in self._graphs]
 
     @cached_property
     def _as_used(self) -> Setup:
@@ -193,8 +193,7 @@ class Verification:
         setup = replace(self._setup, mode="quick")
         if self._quantized is not None:
             setup = replace(setup, weights=self._quantized, activations=self._quantized.formats)
-        remember = bool(self._kernels.kernels)
-        return replace(setup, references=setup.make_references(exact=self.exact, remember=remember))
+        return replace(setup, references=setup.make_references(exact=self.exact, remember=bool(self._kernels.kernels)))
 
     @cached_property
     def _kernels(self) -> KernelReport:
@@ -228,8 +227,7 @@ class Verification:
 
     def _run_with(self, kernels: KernelChoice, checks: list[Check]) -> None:
         """Run all graphs with kernels, and fill `checks`. Raises BundleError where a kernel refuses a graph."""
-        provider = self._setup.provider
-        trial = _trial(self._as_used, [open_session(path, provider, kernels=kernels) for path in self._graphs])
+        trial = _trial(self._as_used, self._open_used(kernels))
         trial.run()
         checks += trial.judge.checks
 
@@ -285,10 +283,9 @@ class Verification:
 
     def _stage(self, run: Callable[[], None], checks: list[Check], prefix: str) -> None:
         """Run a stage that fills `checks`, and keep them under `prefix`."""
-        kinds: tuple[type[Exception], ...] = (*onnxruntime_errors(), BundleError)
         try:
             run()
-        except kinds as error:  # a kernel that refuses its inputs
+        except (*onnxruntime_errors(), BundleError) as error:  # a kernel that refuses its inputs
             reason, nan = "a graph that onnxruntime cannot run computes nothing", float("nan")
             checks.append(Check(name="run", what=str(error), value=nan, limit=0.0, eager=None, reason=reason))
             self._ran = False
@@ -301,8 +298,7 @@ class Verification:
             if stored is not None:
                 states, curves = tuple(stored.judge.states), tuple(stored.judge.curves)
                 report = replace(report, greedy=stored.greedy, states=states, curves=curves)
-            checks = tuple(self.checks)
-            return replace(report, checks=checks, seconds=self._seconds(), orders=self.summation_orders)
+            return replace(report, checks=(*self.checks,), seconds=self._seconds(), orders=self.summation_orders)
         assert stored is not None, "a first verification runs every trial"
         manifest, mode = self.subject.manifest, self._setup.mode
         # Where the original weights are not known, what storing them changed cannot be measured.

@@ -173,9 +173,8 @@ class Row:
 
     def eager_errors(self, output: str = "logits") -> VectorErrors:
         """Return the errors of eager PyTorch's vectors, which are computed once for all runs of the row."""
-        if output not in self._errors:
-            self._errors[output] = vector_errors(self.eager.vectors[output], self.expected.vectors[output])
-        return self._errors[output]
+        found = self._errors.get(output) or vector_errors(self.eager.vectors[output], self.expected.vectors[output])
+        return self._errors.setdefault(output, found)
 
     def piece(self, graph: Array, first: int = 0, output: str = "logits") -> Piece:
         """Pair vectors of a graph, from position `first` on, with those of both references."""
@@ -297,8 +296,7 @@ class TextTrial(Trial):
         """
         count, steps = len(rows), self.extent.steps
         lengths = [max(1, (longest - steps) // (1 + index)) for index in range(count)]
-        graph, first = self.graph_for(rows), rows[0]
-        solo: list[Array] = []
+        graph, first, solo = self.graph_for(rows), rows[0], list[Array]()
         for side in graph.padding_sides[:count]:
             logits, decoder = feeding.ragged_batch(graph, [row.tokens for row in rows], lengths, steps, side)
             name = f"batch of {count}" if side == "right" else f"batch of {count}, padded on the left"
