@@ -84,8 +84,7 @@ class Verification:
         self.stages: dict[str, Sequence[Check]] = {}
         self.exact: Known = {} if earlier is None else earlier.exact
         self._earlier = earlier
-        self._start = time.perf_counter()
-        self._ran = True
+        self._start, self._ran = time.perf_counter(), True
         self._weights = smoothed_as_stored(folder, manifest, model_spec, subject.weights)
         # The dequantized integers of a quantized bundle; the graph and the reference both read them.
         self._quantized = (
@@ -210,8 +209,8 @@ class Verification:
             said = {"kernels": f"none were run: {found.reason}"} if found.bodies else {}
             return replace(report, environment=report.environment | said)
         # Plain C++ is slow, and nothing that has SIMD runs it; a full verification does.
-        simd = tuple(level for level in library.levels if level != PLAIN)
-        levels = library.levels if self._setup.mode == "full" or not simd else simd
+        simd = () if self._setup.mode == "full" else tuple(level for level in library.levels if level != PLAIN)
+        levels = simd or library.levels
         for done, level in enumerate(levels):
             self._setup.progress(f"running kernels, {level}", 0.96 + 0.03 * done / len(levels))
             kernels = replace(self._kernel_choice, level=level)
@@ -283,9 +282,10 @@ class Verification:
 
     def _stage(self, run: Callable[[], None], checks: list[Check], prefix: str) -> None:
         """Run a stage that fills `checks`, and keep them under `prefix`."""
+        kinds: tuple[type[Exception], ...] = (*onnxruntime_errors(), BundleError)
         try:
             run()
-        except (*onnxruntime_errors(), BundleError) as error:  # a kernel that refuses its inputs
+        except kinds as error:  # a kernel that refuses its inputs
             reason, nan = "a graph that onnxruntime cannot run computes nothing", float("nan")
             checks.append(Check(name="run", what=str(error), value=nan, limit=0.0, eager=None, reason=reason))
             self._ran = False
