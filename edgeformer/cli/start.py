@@ -9,6 +9,7 @@ This module imports as little as it can, since Python prints a traceback where i
 """
 
 import _thread
+import gc
 import os
 import signal
 import sys
@@ -19,6 +20,10 @@ from typing import Any, NoReturn
 _received: list[int] = []
 """Signals that have come, in order."""
 
+OBJECTS = 50_000
+"""New objects after which Python looks for garbage in cycles, instead of 700. The imports of an export make 740,000
+objects that stay: looking through them again and again took 0.9 of their 3.7 s."""
+
 IMPATIENT = 3
 """Signals after which the process ends without cleaning up."""
 
@@ -28,6 +33,7 @@ def main() -> NoReturn:
     watched = [each for each in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(each) is not signal.SIG_IGN]
     for each in watched:
         signal.signal(each, signal.SIG_DFL)
+    gc.set_threshold(OBJECTS)
     from edgeformer.cli.main import main as run
 
     code: Any = 1

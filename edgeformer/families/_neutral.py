@@ -20,7 +20,7 @@ WITHOUT_EFFECT = {
             "model_type", "transformers.js_config", "transformers_version",
         ),
         "It is a token, a tokenizer or a length of texts; the tokenizer and the manifest have it.": (
-            "bos_token_id", "cls_token_id", "eos_token_id", "eos_token_ids", "mask_token_id",
+            "bos_token", "bos_token_id", "cls_token_id", "eos_token", "eos_token_id", "eos_token_ids", "mask_token_id",
             "max_seq_length", "max_sequence_length", "model_max_length", "pad_token_id", "sep_token_id",
             "tokenizer_class", "tokenizer_model_max_length", "tokenizer_padding_side", "unk_token_id",
         ),

@@ -167,21 +167,18 @@ def dequantized(node: NodeProto, stored: Mapping[str, TensorProto], folder: Path
     def read(name: str) -> NDArray[Any]:
         return numpy_helper.to_array(stored[name], str(folder))
 
-    def unpacked(packed: NDArray[np.uint8], length: int) -> NDArray[np.uint8]:
-        """Return [N, length] integers; of two in a byte, the lower half is the first."""
-        rows = packed.reshape(outputs, -1)
-        return rows if bits == 8 else np.stack((rows & 15, rows >> 4), -1).reshape(outputs, -1)[:, :length]
+    def unpacked(packed: NDArray[np.uint8], length: int) -> Tensor:
+        """Return integers [length, N]; of two in a byte, the lower half is the first."""
+        columns = torch.from_numpy(packed.reshape(outputs, -1).copy()).T.contiguous()  # the bytes of an input together
+        return columns if bits == 8 else torch.stack((columns & 15, columns >> 4), 1).flatten(0, 1)[:length]
 
-    def floats(array: NDArray[Any]) -> Tensor:
-        """Return a copy of an array in float32; PyTorch computes with it in place and on all cores."""
-        return torch.from_numpy(array.astype(np.float32))
-
-    values = floats(unpacked(read(node.input[1]), blocks * block)).unflatten(1, (blocks, block))
-    scales = floats(read(node.input[2])).reshape(outputs, blocks, 1)
+    # PyTorch computes with all cores; integers are transposed, and not the floats, which are eight times as large.
+    values = unpacked(read(node.input[1]), blocks * block).float().unflatten(0, (blocks, block))
+    scales = torch.from_numpy(read(node.input[2]).astype(np.float32)).reshape(outputs, blocks).T.contiguous()
     zeros = torch.tensor(2.0 ** (bits - 1))
     if len(node.input) > 3 and node.input[3]:
-        zeros = floats(unpacked(read(node.input[3]), blocks)[:, :blocks, None])
-    matrix: Matrix = values.sub_(zeros).mul_(scales).flatten(1)[:, :inputs].T.contiguous().numpy()
+        zeros = unpacked(read(node.input[3]), blocks).float().unsqueeze(1)
+    matrix: Matrix = values.sub_(zeros).mul_(scales.unsqueeze(1)).flatten(0, 1)[:inputs].numpy()
     return matrix
 
 

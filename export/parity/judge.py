@@ -8,7 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.contract.tensors import CacheGeometry
-from edgeformer.export.parity.figures import Errors, Worst, largest_difference, margins, relative_rmse
+from edgeformer.export.parity.figures import (
+    Errors,
+    VectorErrors,
+    Worst,
+    largest_difference,
+    margins,
+    relative_rmse,
+)
 from edgeformer.export.parity.report import Check, Curve, Greedy, StateError
 from edgeformer.export.parity.tolerances import LIMITS, UNIT_ROUNDOFF, summed_rmse
 from edgeformer.manifest.parts import Arithmetic
@@ -23,10 +30,10 @@ ONLY_LOGITS = ("mean KL", "max KL")
 
 @dataclass
 class Piece:
-    """Vectors at consecutive positions from `first` on, [n, V] each: of the graph, of eager PyTorch, and in float64."""
+    """Vectors at consecutive positions from `first` on, [n, V]: of the graph and in float64, with eager's errors."""
 
     graph: Array
-    eager: Array
+    eager: VectorErrors
     expected: Array
     first: int = 0
 

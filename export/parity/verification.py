@@ -35,7 +35,7 @@ from edgeformer.manifest.parts import sha256
 from edgeformer.manifest.providers import Provider
 from edgeformer.options.export import VerifyMode
 from edgeformer.runtime.sessions.kernel_report import KernelReport, report_files
-from edgeformer.runtime.sessions.kernels import KernelChoice, choose_kernels
+from edgeformer.runtime.sessions.kernels import BODIES, KernelChoice, choose_kernels
 from edgeformer.runtime.sessions.providers import sessions_of
 from edgeformer.runtime.sessions.session import (
     choose_provider,
@@ -84,8 +84,7 @@ class Verification:
         self.stages: dict[str, Sequence[Check]] = {}
         self.exact: Known = {} if earlier is None else earlier.exact
         self._earlier = earlier
-        self._start = time.perf_counter()
-        self._ran = True
+        self._start, self._ran = time.perf_counter(), True
         self._weights = smoothed_as_stored(folder, manifest, model_spec, subject.weights)
         # The dequantized integers of a quantized bundle; the graph and the reference both read them.
         self._quantized = (
@@ -137,7 +136,7 @@ class Verification:
     def _open_with_half_cache(self, path: Path, products: BlockProducts, *, widened: bool) -> Any:
         return open_float_products(path, self._setup.manifest, self._setup.provider, products, widened=widened)
 
-    @property
+    @cached_property
     def _widened(self) -> Setup:
         """The setup of graphs without the rounding of activations, nor of a float16 cache."""
         setup, manifest = self._setup, self._setup.manifest
@@ -145,7 +144,13 @@ class Verification:
             setup = replace(setup, manifest=replace(manifest, plan=replace(manifest.plan, cache_precision=None)))
         # The logits of a full verification, all positions of many texts, are not kept.
         exact = self.exact if setup.mode == "quick" else None
-        return replace(setup, references=setup.make_references(exact=exact))
+        return replace(setup, references=setup.make_references(exact=exact, remember=self._runs_as_stored))
+
+    @property
+    def _runs_as_stored(self) -> bool:
+        """Whether kernels run the texts of the graph as it is stored, without any rounding more."""
+        rounds = self._quantized is not None or self._setup.manifest.plan.half_cache
+        return self._setup.mode == "quick" and not rounds and bool(self._kernels.kernels)
 
     def _judge_half_cache(self, stored: Trial | None) -> None:
         """Check a float16 cache by the graph that was judged over a float32 one."""
@@ -175,18 +180,19 @@ class Verification:
             self._keep("weights", judge_weights(self._weights, self._quantized))
         return self._run_trial("int8 activations, ", lambda: self._as_used, self._open_used)
 
-    def _open_used(self) -> list[Any]:
+    def _open_used(self, kernels: KernelChoice = BODIES) -> list[Any]:
         """Open the graphs as clients do."""
-        return [open_session(path, self._setup.provider) for path in self._graphs]
+        return [open_session(path, self._setup.provider, kernels=kernels) for path in self._graphs]
 
     @cached_property
     def _as_used(self) -> Setup:
         """The setup of graphs as clients use them, with all of their rounding."""
+        if self._runs_as_stored:
+            return self._widened
         setup = replace(self._setup, mode="quick")
         if self._quantized is not None:
             setup = replace(setup, weights=self._quantized, activations=self._quantized.formats)
-        remember = bool(self._kernels.kernels)
-        return replace(setup, references=setup.make_references(exact=self.exact, remember=remember))
+        return replace(setup, references=setup.make_references(exact=self.exact, remember=bool(self._kernels.kernels)))
 
     @cached_property
     def _kernels(self) -> KernelReport:
@@ -203,8 +209,8 @@ class Verification:
             said = {"kernels": f"none were run: {found.reason}"} if found.bodies else {}
             return replace(report, environment=report.environment | said)
         # Plain C++ is slow, and nothing that has SIMD runs it; a full verification does.
-        simd = tuple(level for level in library.levels if level != PLAIN)
-        levels = library.levels if self._setup.mode == "full" or not simd else simd
+        simd = () if self._setup.mode == "full" else tuple(level for level in library.levels if level != PLAIN)
+        levels = simd or library.levels
         for done, level in enumerate(levels):
             self._setup.progress(f"running kernels, {level}", 0.96 + 0.03 * done / len(levels))
             kernels = replace(self._kernel_choice, level=level)
@@ -220,8 +226,7 @@ class Verification:
 
     def _run_with(self, kernels: KernelChoice, checks: list[Check]) -> None:
         """Run all graphs with kernels, and fill `checks`. Raises BundleError where a kernel refuses a graph."""
-        provider = self._setup.provider
-        trial = _trial(self._as_used, [open_session(path, provider, kernels=kernels) for path in self._graphs])
+        trial = _trial(self._as_used, self._open_used(kernels))
         trial.run()
         checks += trial.judge.checks
 
@@ -293,8 +298,7 @@ class Verification:
             if stored is not None:
                 states, curves = tuple(stored.judge.states), tuple(stored.judge.curves)
                 report = replace(report, greedy=stored.greedy, states=states, curves=curves)
-            checks = tuple(self.checks)
-            return replace(report, checks=checks, seconds=self._seconds(), orders=self.summation_orders)
+            return replace(report, checks=(*self.checks,), seconds=self._seconds(), orders=self.summation_orders)
         assert stored is not None, "a first verification runs every trial"
         manifest, mode = self.subject.manifest, self._setup.mode
         # Where the original weights are not known, what storing them changed cannot be measured.

@@ -42,7 +42,7 @@ class Reference:
             self.module: Any = model_spec.build(dtype).eval()
         self.dtype = dtype
         self._model_spec = model_spec
-        self._weights = weights
+        self.weights = weights
         self._entrance = entrance
         self._summation_orders = summation_orders
         constants = model_spec.constants()
@@ -109,7 +109,7 @@ class Reference:
     def loaded(self) -> Iterator[None]:
         """Give `module` its parameters for the duration of a `with` block."""
         loading = streaming_parameters if self._model_spec.streams else _all_parameters
-        with torch.no_grad(), loading(self.module, self._weights, self.dtype):
+        with torch.no_grad(), loading(self.module, self.weights, self.dtype):
             yield
 
 
@@ -163,22 +163,22 @@ class CastWeights(LazyWeights):
     """
 
     def __init__(self, weights: Mapping[str, Tensor], dtype: torch.dtype):
-        self._weights = weights
+        self.weights = weights
         self._dtype = dtype
 
     def __getitem__(self, name: str) -> Tensor:
-        return self._weights[name].to(self._dtype)
+        return self.weights[name].to(self._dtype)
 
     def read_expert(self, name: str, expert: int) -> Tensor:
         """Return one expert of a stacked parameter."""
-        return read_expert(self._weights, name, expert).to(self._dtype)
+        return read_expert(self.weights, name, expert).to(self._dtype)
 
     def read_rows(self, name: str, rows: slice | Tensor) -> Tensor:
         """Return some rows of a parameter."""
-        return read_rows(self._weights, name, rows).to(self._dtype)
+        return read_rows(self.weights, name, rows).to(self._dtype)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._weights)
+        return iter(self.weights)
 
     def __len__(self) -> int:
-        return len(self._weights)
+        return len(self.weights)

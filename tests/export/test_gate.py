@@ -18,6 +18,7 @@ from edgeformer.config import DecoderConfig
 from edgeformer.export import export_model
 from edgeformer.export.bundle.writer import GraphWriter
 from edgeformer.export.parity import verify_graph
+from edgeformer.export.parity.figures import vector_errors
 from edgeformer.export.parity.judge import Judge, Piece
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.models.model_spec import model_spec_of
@@ -216,7 +217,7 @@ def test_vectors_may_err_as_much_as_a_long_sum():
         terms = random.standard_normal((40, products), np.float32)
         exact = terms.astype(np.float64).sum(-1)[None]
         one_by_one = np.add.accumulate(terms, axis=-1)[None, :, -1]
-        pieces.append(Piece(one_by_one, terms.sum(-1)[None], exact))
+        pieces.append(Piece(one_by_one, vector_errors(terms.sum(-1)[None], exact), exact))
 
     def failed(wrong, **options):
         judge = Judge("fp32")

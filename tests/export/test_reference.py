@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from edgeformer import ops
 from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.contract.tensors import CacheGeometry
-from edgeformer.export.parity.figures import Errors, margins, relative_rmse, worst_of
+from edgeformer.export.parity.figures import Errors, margins, relative_rmse, vector_errors, worst_of
 from edgeformer.export.reference.reference import CastWeights, Reference
 from edgeformer.families import read_model_config
 from edgeformer.models import Decoder, model_constants
@@ -150,7 +150,7 @@ def test_figures_of_a_known_error():
     expected = logits(10, 20)
     eager, graph = expected + 1e-3, expected + 2e-3
     errors = Errors(2.0**-24)
-    errors.add(graph, eager, expected)
+    errors.add(graph, vector_errors(eager, expected), expected)
     figures = errors.figures()
     assert figures["median ratio"][0] == pytest.approx(2.0)
     assert figures["worst ratio"][0] == pytest.approx(2.0)
@@ -163,9 +163,10 @@ def test_a_few_positions_are_held_to_eagers_worst():
     expected = logits(30, 20)
     eager = expected + 1e-3 * logits(30, 20, seed=1)
     eager[20] = expected[20] + 1e-2 * logits(20, seed=3)
-    worst, few = worst_of([(eager, expected)]), slice(0, 4)
+    of_eager, few = vector_errors(eager, expected), slice(0, 4)
+    worst = worst_of([of_eager])
     errors = Errors(2.0**-24)
-    errors.add(expected[few] + 2e-3 * logits(4, 20, seed=2), eager[few], expected[few])
+    errors.add(expected[few] + 2e-3 * logits(4, 20, seed=2), of_eager.part(few), expected[few])
     for figure in ("worst ratio", "max error", "max KL"):
         (value, here), (same, anywhere) = (errors.figures(given)[figure] for given in (None, worst))
         if figure == "worst ratio":  # eager's own is in it
@@ -179,7 +180,7 @@ def test_a_few_positions_are_held_to_eagers_worst():
 def test_kl_is_that_of_the_distributions():
     expected, graph = logits(5, 7), logits(5, 7, seed=1)
     errors = Errors(2.0**-24)
-    errors.add(graph, expected, expected)
+    errors.add(graph, vector_errors(expected, expected), expected)
     p, q = (torch.from_numpy(each).softmax(-1).numpy() for each in (expected, graph))
     assert errors.graph_kl == pytest.approx((p * np.log(p / q)).sum(-1))
     assert max(errors.eager_kl) < 1e-12
@@ -191,7 +192,7 @@ def test_one_bad_position_shows_in_the_worst_ratio_alone():
     graph = expected + 1e-3 * logits(101, 20, seed=2)
     graph[50] = expected[50] + 1e-2 * logits(20, seed=3)
     errors = Errors(2.0**-24)
-    errors.add(graph, eager, expected)
+    errors.add(graph, vector_errors(eager, expected), expected)
     figures = errors.figures()
     assert figures["median ratio"][0] < 1.5
     assert figures["worst ratio"][0] > 5
@@ -202,7 +203,7 @@ def test_another_top_1_token_is_excused_only_by_the_error():
     graph = np.array([[1.0, 1.001, 0.0], [0.4, 0.5, 0.0], [0.0, 0.0, 1.0]])
     assert margins(graph, expected) == pytest.approx([0.001, 0.5, 0.0])
     errors = Errors(2.0**-24)
-    errors.add(graph, expected, expected)
+    errors.add(graph, vector_errors(expected, expected), expected)
     assert errors.top1_agreement(allowed_error=0.0) == pytest.approx(1 / 3)
     assert errors.top1_agreement(allowed_error=0.01) == pytest.approx(2 / 3)
     assert errors.top1_agreement(allowed_error=0.3) == 1.0

@@ -37,7 +37,8 @@ MARKS = {
     "add_cross_attention": False, "use_mrope": False, "neftune_noise_alpha": 5.0, "model_name": "unsloth/x",
     "mergekit_version": "0.1", "ms_swift": {"tuner": "lora"}, "swift_version": "4.0", "deepspeed_config": {"stage": 3},
     "device_map": "auto", "base_model_tp_plan": {"layers": "x"}, "some_new_table": {}, "some_new_list": [],
-    "is_causal": True, "model_max_length": 512, "use_dynamic_ntk": False, "hidden_dropout": 0.1,
+    "is_causal": True, "model_max_length": 512, "eos_token": "<end>", "bos_token": "<s>",
+    "use_dynamic_ntk": False, "hidden_dropout": 0.1,
 }  # fmt: skip
 MATHS = {
     "attention_sink_scale": 0.5, "residual_gain": 2.0, "hidden_act": "nosuch", "hidden_activation": "nosuch",

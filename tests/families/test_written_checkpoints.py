@@ -87,6 +87,48 @@ def test_integers_of_llm_compressor_are_copied(kind):
     assert bool((zeros == 8).all()) == (kind == "w4a16")
 
 
+WORDS = {
+    "gptqmodel-gptq": (4, 32, True), "gptqmodel-gptq-asymmetric": (4, 32, False),
+    "gptqmodel-gptq-v2-int8": (8, 32, False), "gptqmodel-awq": (4, 32, False),
+    "gptqmodel-awq-symmetric": (4, 32, False), "gptqmodel-awq-groups-of-64": (4, 64, False),
+    "autoawq-groups-of-16": (4, 16, False), "autoawq-groups-of-32": (4, 32, False),
+    "autoawq-groups-of-64": (4, 64, False),
+}  # fmt: skip
+"""Bits, inputs of a group, and whether the integers need no zero points."""
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_integers_of_gptq_and_awq_are_copied(name):
+    """Field by field of the words, in plain Python."""
+    (bits, size, symmetric), folder = WORDS[name], FOLDER / name
+    files, stored = open_tensors(folder), load_file(folder / "model.safetensors")
+    for key in of_library(folder):
+        words, zeros, scales = (stored[key.replace("weight", last)] for last in ("qweight", "qzeros", "scales"))
+        integers, ours, middle = files[key].get_slice(key).blocks(bits, size, symmetric=symmetric)
+        outputs, inputs = files[key].get_slice(key).get_shape()
+        awq, fields = "awq" in name, 32 // bits
+        lowered = int(not awq and "v2" not in name)
+
+        def field(row, place, awq=awq, fields=fields):
+            """Return a field of a row of words; in AWQ the first of eight outputs are 0, 2, 4, 6, 1, 3, 5, 7."""
+            shift = (0, 4, 1, 5, 2, 6, 3, 7)[place % fields] if awq else place % fields
+            return row[place // fields] >> shift * bits & (1 << bits) - 1
+
+        rows = words.tolist() if awq else words.T.tolist()
+        found = [[field(row, place) for place in range(outputs if awq else inputs)] for row in rows]
+        expected = torch.tensor(found).T if awq else torch.tensor(found)
+        assert torch.equal(integers.flatten(1).long(), expected)
+        found = [[field(row, place) + lowered for place in range(outputs)] for row in zeros.tolist()]
+        assert torch.equal(middle.long(), torch.tensor(found).T) and torch.equal(ours, scales.float().T)
+
+
+def test_groups_in_the_order_of_activations_are_not_copied():
+    files, name = open_tensors(FOLDER / "gptqmodel-gptq-act-order"), f"{DOWN}.weight"
+    order = load_file(FOLDER / "gptqmodel-gptq-act-order" / "model.safetensors")[f"{DOWN}.g_idx"]
+    assert not torch.equal(order, order.sort().values), "the library ordered them"
+    assert files[name].get_slice(name).blocks(4, 32, symmetric=False) is None
+
+
 @pytest.mark.slow  # the integers themselves are compared above
 @pytest.mark.parametrize(
     ("name", "precision", "options"),
@@ -94,6 +136,10 @@ def test_integers_of_llm_compressor_are_copied(kind):
         ("torchao-int4-asymmetric", "int4", {"symmetric": False}),
         ("torchao-int4-dynamic", "int4", {}),
         ("torchao-int8-dynamic", "int8", {"activations": "per_token"}),
+        ("gptqmodel-gptq", "int4", {}),
+        ("gptqmodel-gptq-v2-int8", "int8", {"block": 32, "symmetric": False}),
+        ("gptqmodel-awq", "int4", {"symmetric": False}),
+        ("autoawq-groups-of-64", "int4", {"symmetric": False}),
     ],
 )
 def test_copied_integers_are_verified(tmp_path, name, precision, options):
@@ -123,6 +169,12 @@ def rewritten(name, folder, change):
     return folder
 
 
+def half_bytes_swapped(words):
+    """Exchange the halves of every byte of words."""
+    packed = words.view(torch.uint8)
+    return ((packed << 4) | (packed >> 4)).view(words.dtype)
+
+
 FAULTS = {
     "half bytes swapped": ("modelopt-nvfp4", "", lambda packed: (packed << 4) | (packed >> 4)),
     "half bytes of torchao swapped": ("torchao-mxfp4", "qdata", lambda packed: (packed << 4) | (packed >> 4)),
@@ -141,6 +193,21 @@ FAULTS = {
     "zero points of llm-compressor lost": ("llmcompressor-w4a16-asymmetric", ".weight_zero_point", torch.zeros_like),
     "scales of llm-compressor in other rows": ("llmcompressor-w8a8", ".weight_scale", lambda scales: scales.flip(0)),
     "float8 of a mixture in NVFP4": ("modelopt-mixed", "_2", torch.ones_like),
+    "half bytes of GPTQ swapped": ("gptqmodel-gptq", ".qweight", half_bytes_swapped),
+    "zero points of GPTQ one higher": ("gptqmodel-gptq-asymmetric", ".qzeros", lambda words: words + 0x11111111),
+    "zero points of GPTQ v2 one lower": ("gptqmodel-gptq-v2-int8", ".qzeros", lambda words: words - 0x01010101),
+    "groups of GPTQ transposed": ("gptqmodel-gptq", ".scales", lambda scales: scales.T.reshape(scales.shape)),
+    "order of activations ignored": ("gptqmodel-gptq-act-order", ".g_idx", lambda order: order.sort().values),
+    "half bytes of gptqmodel's AWQ swapped": ("gptqmodel-awq", ".qweight", half_bytes_swapped),
+    "zero points of AWQ one lower": ("gptqmodel-awq", ".qzeros", lambda words: words - 0x11111111),
+    "half bytes of autoawq swapped": ("autoawq-groups-of-32", ".qweight", half_bytes_swapped),
+    "zero points of autoawq one lower": ("autoawq-groups-of-32", ".qzeros", lambda words: words - 0x11111111),
+    "groups of autoawq transposed": (
+        "autoawq-groups-of-64", ".scales", lambda scales: scales.T.reshape(scales.shape)
+    ),
+    "groups of gptqmodel's AWQ transposed": (
+        "gptqmodel-awq", ".scales", lambda scales: scales.T.reshape(scales.shape)
+    ),
 }  # fmt: skip
 DOWN = "model.layers.0.mlp.down_proj"
 PARTS = {"": ".weight", "_2": ".weight_scale_2", "factors": ".pre_quant_scale"}

@@ -209,7 +209,12 @@ def test_a_graph_of_another_exporter_gave_all_of_its_weights(bundle):
 
 # A vision transformer
 
-PICTURES = {"fp32": ({}, 1e-4), "int8": ({"precision": "int8"}, 0.05), "int4": ({"precision": "int4"}, 0.3)}
+PICTURES = {
+    "fp32": ({}, 1e-4), "bf16": ({"precision": "bf16"}, 0.05), "int8": ({"precision": "int8"}, 0.05),
+    "int8 per token": ({"precision": "int8", "quantization": PER_TOKEN}, 0.1), "int4": ({"precision": "int4"}, 0.3),
+    "portable": ({"ops": "portable"}, 1e-4),
+}  # fmt: skip
+"""Options, and the largest difference of an element beside transformers, over the largest element."""
 PICTURE = Path(matplotlib.get_data_path()) / "sample_data" / "grace_hopper.jpg"
 
 
@@ -242,6 +247,7 @@ def test_a_tower_is_that_of_the_graph_in_its_package(bundle):
 
 SPEECH = {
     "fp32": ({}, 1.0), "bf16": ({"precision": "bf16"}, 0.9), "int8": ({"precision": "int8"}, 0.8),
+    "int8 per token": ({"precision": "int8", "quantization": PER_TOKEN}, 0.8),
     "int4": ({"precision": "int4"}, 0.6), "standard": ({"ops": "standard"}, 1.0),
 }  # fmt: skip
 """Options, and the smallest fraction of transformers' words that are heard."""

@@ -4,8 +4,9 @@
     python tools/checkpoints/quantized_fixtures.py tests/families/quantized_checkpoints torchao modelopt
 
 Other libraries want other versions of torch and transformers, so each is installed into an environment without
-edgeformer: bitsandbytes==0.50.2 with transformers==5.24.0, and llmcompressor==0.14.0.1. Arguments after the folder are
-beginnings of names.
+edgeformer: bitsandbytes==0.50.2 with transformers==5.24.0, llmcompressor==0.14.0.1, and gptqmodel==7.7.0, which writes
+GPTQ and AWQ (with GPTQMODEL_CPU_WORKERS=2 on few cores), autoawq==0.2.9 with transformers==4.51.3 and datasets==3.6.0.
+Arguments after the folder are beginnings of names.
 
 Each is a tiny model with random weights: config.json, model.safetensors, and dequantized.json, the SHA-256 of every
 quantized matrix as its library dequantizes it, in float32 without negative zeros. The libraries are no dependency of
@@ -233,6 +234,105 @@ def write_llmcompressor(plain: Path, folder: Path) -> None:
         finish(place, meant)
 
 
+def write_gptqmodel(plain: Path, square: Path, folder: Path) -> None:
+    """Write checkpoints in GPTQ and AWQ, calibrated by random tokens.
+
+    square: a model whose matrices have outputs in multiples of 64, which the library's AWQ asks for.
+    """
+    from gptqmodel import GPTQModel, QuantizeConfig
+    from gptqmodel.quantization.awq.utils.packing_utils import dequantize_gemm
+
+    gptq = {"bits": 4, "group_size": 32, "offload_to_disk": False}
+    awq = gptq | {"method": "awq", "format": "gemm"}
+    kinds: dict[str, tuple[Path, dict[str, Any]]] = {
+        "gptq": (plain, gptq | {"sym": True, "desc_act": False}),
+        "gptq-asymmetric": (plain, gptq | {"sym": False, "desc_act": False}),
+        "gptq-act-order": (plain, gptq | {"sym": False, "desc_act": True, "act_group_aware": False}),
+        "gptq-v2-int8": (plain, gptq | {"bits": 8, "sym": False, "desc_act": False, "format": "gptq_v2"}),
+        "awq": (square, awq | {"sym": False}),
+        "awq-symmetric": (square, awq | {"sym": True}),
+        "awq-groups-of-64": (square, awq | {"sym": False, "group_size": 64}),
+    }
+    for name, (model, options) in kinds.items():
+        if not wanted(f"gptqmodel-{name}"):
+            continue
+        vocabulary = json.loads((model / "config.json").read_text())["vocab_size"]
+        _write_tokenizer(model, vocabulary)
+        generator = torch.Generator().manual_seed(5)
+        texts = [torch.randint(2, vocabulary, (32,), generator=generator).tolist() for _ in range(16)]
+        loaded = GPTQModel.load(str(model), QuantizeConfig(**options))
+        loaded.quantize([{"input_ids": text, "attention_mask": [1] * len(text)} for text in texts], batch_size=1)
+        loaded.save(str(folder / f"gptqmodel-{name}"))
+        stored, meant = load_file(folder / f"gptqmodel-{name}" / "model.safetensors"), {}
+        for module in (key.removesuffix(".qweight") for key in stored if key.endswith(".qweight")):
+            words, zeros, scales = (stored[f"{module}.{last}"] for last in ("qweight", "qzeros", "scales"))
+            if "awq" in name:
+                weight = dequantize_gemm(words, zeros, scales.float(), options["bits"], options["group_size"])
+            else:
+                weight = _dequantized_gptq(stored, module, options)
+            meant[f"{module}.weight"] = weight.T.contiguous()
+        finish(folder / f"gptqmodel-{name}", meant)
+
+
+def _dequantized_gptq(stored: dict[str, torch.Tensor], module: str, options: dict[str, Any]) -> torch.Tensor:
+    """Return float32 [inputs, outputs] of a matrix in GPTQ, by the layer of the library that runs on CPUs."""
+    from gptqmodel.nn_modules.qlinear.torch import TorchLinear
+    from gptqmodel.quantization import FORMAT
+    from gptqmodel.utils.model import convert_gptq_v1_to_v2_format_module
+
+    tensors = {last: stored[f"{module}.{last}"] for last in ("qweight", "qzeros", "scales", "g_idx")}
+    inputs, outputs = len(tensors["g_idx"]), tensors["scales"].shape[1]
+    layer = TorchLinear(
+        bits=options["bits"], group_size=options["group_size"], sym=options.get("sym", True),
+        desc_act=options["desc_act"], in_features=inputs, out_features=outputs, bias=False, register_buffers=True,
+    )  # fmt: skip
+    layer.load_state_dict(tensors, strict=False)
+    if options.get("format", FORMAT.GPTQ) == FORMAT.GPTQ:  # zero points are stored one lower
+        convert_gptq_v1_to_v2_format_module(layer, bits=options["bits"], pack_dtype=torch.int32)
+    layer.post_init()
+    layer.scales = layer.scales.float()
+    return layer.dequantize_weight()
+
+
+def write_autoawq(square: Path, folder: Path) -> None:
+    """Write checkpoints of AutoAWQ, calibrated by random tokens."""
+    from awq import AutoAWQForCausalLM
+    from awq.utils.packing_utils import dequantize_gemm
+
+    kinds = {
+        "groups-of-32": {"q_group_size": 32, "zero_point": True},
+        "groups-of-64": {"q_group_size": 64, "zero_point": True},
+        "groups-of-16": {"q_group_size": 16, "zero_point": True},
+    }
+    vocabulary = json.loads((square / "config.json").read_text())["vocab_size"]
+    _write_tokenizer(square, vocabulary)
+    for name, options in kinds.items():
+        if not wanted(f"autoawq-{name}"):
+            continue
+        generator = torch.Generator().manual_seed(5)
+        texts = [torch.randint(2, vocabulary, (32,), generator=generator).tolist() for _ in range(16)]
+        loaded = AutoAWQForCausalLM.from_pretrained(str(square), device_map="cpu", safetensors=True)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(square)
+        kind = options | {"w_bit": 4, "version": "GEMM"}
+        loaded.quantize(tokenizer, quant_config=kind, calib_data=texts, max_calib_seq_len=32)
+        loaded.save_quantized(str(folder / f"autoawq-{name}"))
+        stored, meant = load_file(folder / f"autoawq-{name}" / "model.safetensors"), {}
+        for module in (key.removesuffix(".qweight") for key in stored if key.endswith(".qweight")):
+            words, zeros, scales = (stored[f"{module}.{last}"] for last in ("qweight", "qzeros", "scales"))
+            size = len(words) // len(scales)
+            meant[f"{module}.weight"] = dequantize_gemm(words, zeros, scales.float(), 4, size).T.contiguous()
+        finish(folder / f"autoawq-{name}", meant)
+
+
+def _write_tokenizer(folder: Path, size: int) -> None:
+    """Write a tokenizer, which the library asks for."""
+    from tokenizers import Tokenizer, models
+
+    words = Tokenizer(models.WordLevel({f"word{number}": number for number in range(size)}, unk_token="word0"))
+    tokens = {"unk_token": "word0", "pad_token": "word0", "eos_token": "word1"}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words, **tokens).save_pretrained(folder)
+
+
 def wanted(name: str) -> bool:
     """Return whether a checkpoint is asked for: all are where no names are given."""
     return len(sys.argv) == 2 or any(name.startswith(given) or given.startswith(name) for given in sys.argv[2:])
@@ -254,15 +354,19 @@ def finish(folder: Path, meant: dict[str, torch.Tensor]) -> None:
 if __name__ == "__main__":
     output = Path(sys.argv[1])
     with tempfile.TemporaryDirectory() as name:
-        plain, wide, even = (Path(name) / each for each in ("plain", "wide", "even"))
+        plain, wide, even, square = (Path(name) / each for each in ("plain", "wide", "even", "square"))
         make_plain(plain)
         make_plain(wide, hidden_size=WIDE, intermediate_size=144, vocab_size=16)
         make_plain(even, hidden_size=64, intermediate_size=128, vocab_size=16, num_attention_heads=4)
+        four = {"num_attention_heads": 4, "num_key_value_heads": 4}
+        make_plain(square, hidden_size=64, intermediate_size=128, vocab_size=16, **four)
         for library, write in {
             "torchao": lambda: write_torchao(plain, wide, output),
             "modelopt": lambda: write_modelopt(plain, output),
             "bitsandbytes": lambda: write_bitsandbytes(plain, even, output),
             "llmcompressor": lambda: write_llmcompressor(plain, output),
+            "gptqmodel": lambda: write_gptqmodel(plain, square, output),
+            "autoawq": lambda: write_autoawq(square, output),
         }.items():
             if wanted(library):
                 write()

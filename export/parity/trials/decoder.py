@@ -12,10 +12,9 @@ from torch import Tensor
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS, to_numpy
 from edgeformer.export.parity import feeding
 from edgeformer.export.parity.feeding import Graph
-from edgeformer.export.parity.figures import Errors, worst_of
+from edgeformer.export.parity.figures import vector_errors, worst_of
 from edgeformer.export.parity.report import Rounding
 from edgeformer.export.parity.samples import random_tokens, text_samples
-from edgeformer.export.parity.tolerances import UNIT_ROUNDOFF
 from edgeformer.export.parity.trials.protocol import Array, Outputs, Row, TextTrial
 from edgeformer.export.parity.trials.references import Original
 from edgeformer.export.reference.quantized_caches import fake_quantize_cache, round_to_half
@@ -41,7 +40,7 @@ class DecoderTrial(TextTrial):
         text, logits = feeding.greedy(self.graphs[0], random_tokens(extent.prompt, vocab_size, salt=1), extent.greedy)
         *rows, generated = self._rows([*self._texts(), text])
         main = rows[0]
-        self.judge.eager_worst = worst_of((row.eager.logits, row.expected.logits) for row in (*rows, generated))
+        self.judge.eager_worst = worst_of(row.eager_errors() for row in (*rows, generated))
         self.judge_greedy(generated, logits, extent.prompt)
         del generated
         progress("running the graph", 0.5)
@@ -225,16 +224,14 @@ class DecoderTrial(TextTrial):
         if by_graph:
             logits = np.concatenate([feeding.prefill(self.graphs[0], tokens)[0] for tokens in texts])
         else:
-            logits = self.float64.run(torch.from_numpy(texts))[0].flatten(0, 1).numpy()
-        errors = Errors(UNIT_ROUNDOFF[arithmetic])
-        errors.add(logits, logits, expected)
-        if not errors.has_scale:
+            logits = original.logits_over(self.float64.weights, texts)
+        if not expected.any():
             return None
-        figures = errors.figures()
+        errors, square = vector_errors(logits, expected), float(np.square(expected, dtype=np.float64).mean(-1).sum())
         return Rounding(
-            mean_kl=figures["mean KL"][0],
-            max_kl=figures["max KL"][0],
+            mean_kl=float(np.mean(errors.kl)),
+            max_kl=max(errors.kl),
             top1_agreement=float(np.mean(logits.argmax(-1) == expected.argmax(-1))),
-            nmse=figures["nmse"][0],
+            nmse=float(np.square(errors.rmse).sum() / square),
             texts="natural texts" if samples else "random tokens",
         )

@@ -49,10 +49,7 @@ class EncoderTrial(Trial):
         if len(self.outputs) > 1 and "words" not in self.gives.values():
             short = min(SHORT, self.config.context_length)
             more = self._rows(short, list(range(len(rows), len(rows) + MORE_TEXTS)))
-        self._worst = {
-            output: worst_of((row.eager.vectors[output], row.expected.vectors[output]) for row in rows + more)
-            for output in self.outputs
-        }
+        self._worst = {output: worst_of(row.eager_errors(output) for row in rows + more) for output in self.outputs}
         self.setup.progress("running the graph", 0.6)
         alone = [self._run([row])[0] for row in rows + more]
         self._judge("text", "texts of several lengths, each alone", alone, rows + more)

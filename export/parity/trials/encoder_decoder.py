@@ -71,7 +71,7 @@ class EncoderDecoderTrial(TextTrial):
             progress("computing the float64 reference", 0.1 + 0.4 * index / count)
             rows.append(self._row(source, target))
         generated = self._row(sources[0], text)
-        self.judge.eager_worst = worst_of((row.eager.logits, row.expected.logits) for row in (*rows, generated))
+        self.judge.eager_worst = worst_of(row.eager_errors() for row in (*rows, generated))
         self.judge_greedy(generated, logits, PROMPT)
         progress("running the encoder", 0.5)
         self._judge_encoder(rows)

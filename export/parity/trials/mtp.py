@@ -123,7 +123,7 @@ class MTPTrial(Trial):
         states, drafter = self._generate(text, given, prompt)
         drafts = [draft for draft in drafter.drafts if draft.tokens]
         row, run = self._row(text, drafts), f"prompt of {prompt}"
-        self.judge.eager_worst = worst_of([(row.eager.logits, row.expected.logits)])
+        self.judge.eager_worst = worst_of([row.eager_errors()])
         self.judge.vectors(run, "states that the decode graph returns", [row.piece(states, output="states")])
         found = np.stack([each for draft in drafts for each in draft.logits])
         self.judge.logits(f"{run}, drafts", f"{len(found)} tokens in {len(drafts)} drafts", [row.piece(found)])

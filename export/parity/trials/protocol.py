@@ -21,6 +21,7 @@ from edgeformer.contract.tensors import CacheGeometry
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS, to_numpy
 from edgeformer.export.parity import feeding
 from edgeformer.export.parity.feeding import Graph, Side
+from edgeformer.export.parity.figures import VectorErrors, vector_errors
 from edgeformer.export.parity.judge import Caches, Judge, Piece, compare_greedy
 from edgeformer.export.parity.report import Greedy, Rounding, StateError
 from edgeformer.export.parity.trials.references import Known, Original, References
@@ -168,11 +169,17 @@ class Row:
     eager: Outputs
     source: Array = field(default_factory=lambda: np.empty(0))
     types: Array = field(default_factory=lambda: np.empty(0))
+    _errors: dict[str, VectorErrors] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def eager_errors(self, output: str = "logits") -> VectorErrors:
+        """Return the errors of eager PyTorch's vectors, which are computed once for all runs of the row."""
+        found = self._errors.get(output) or vector_errors(self.eager.vectors[output], self.expected.vectors[output])
+        return self._errors.setdefault(output, found)
 
     def piece(self, graph: Array, first: int = 0, output: str = "logits") -> Piece:
         """Pair vectors of a graph, from position `first` on, with those of both references."""
         part = slice(first, first + len(graph))
-        return Piece(graph, self.eager.vectors[output][part], self.expected.vectors[output][part], first)
+        return Piece(graph, self.eager_errors(output).part(part), self.expected.vectors[output][part], first)
 
 
 class Trial(ABC):
@@ -289,8 +296,7 @@ class TextTrial(Trial):
         """
         count, steps = len(rows), self.extent.steps
         lengths = [max(1, (longest - steps) // (1 + index)) for index in range(count)]
-        graph, first = self.graph_for(rows), rows[0]
-        solo: list[Array] = []
+        graph, first, solo = self.graph_for(rows), rows[0], list[Array]()
         for side in graph.padding_sides[:count]:
             logits, decoder = feeding.ragged_batch(graph, [row.tokens for row in rows], lengths, steps, side)
             name = f"batch of {count}" if side == "right" else f"batch of {count}, padded on the left"

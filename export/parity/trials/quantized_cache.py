@@ -24,7 +24,7 @@ from edgeformer.export.graph.outlining import inline_functions
 from edgeformer.export.graph.tensors import TORCH_PRECISIONS, to_numpy
 from edgeformer.export.parity import feeding
 from edgeformer.export.parity.feeding import Graph
-from edgeformer.export.parity.figures import worst_of
+from edgeformer.export.parity.figures import vector_errors, worst_of
 from edgeformer.export.parity.judge import Judge, Piece
 from edgeformer.export.parity.report import Check
 from edgeformer.export.parity.samples import random_tokens
@@ -86,10 +86,11 @@ def judge_quantized_cache(
         _run(model_spec, stored, dtype, torch.from_numpy(ids), _GivenCaches(caches, scales, prompts))
         for dtype in (torch.float64, TORCH_PRECISIONS[arithmetic])
     )
-    judge = Judge(arithmetic, eager_worst=worst_of(zip(rounded, expected, strict=True)))
+    errors = [vector_errors(*pair) for pair in zip(rounded, expected, strict=True)]
+    judge = Judge(arithmetic, eager_worst=worst_of(errors))
     for run in dict.fromkeys(row.run for row in rows):
         pieces = (
-            Piece(row.logits, rounded[place, : len(row.logits)], expected[place, : len(row.logits)])
+            Piece(row.logits, errors[place].part(slice(len(row.logits))), expected[place, : len(row.logits)])
             for place, row in enumerate(rows)
             if row.run == run
         )

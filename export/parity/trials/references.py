@@ -20,21 +20,28 @@ Known = dict[Key, Any]
 
 
 class Original:
-    """A model over its original weights, in float64. It remembers what it computed of the last texts.
+    """A model over its original weights, in float32. It remembers what it computed of the last texts.
 
+    What rounding to 16, 8 or 4 bits changes is far larger than the errors of float32: for SmolLM2 these are a mean KL
+    of 9e-12 nats, while bfloat16 costs 5.7e-5. float64 takes twice as long.
     weights: by parameter name.
     """
 
     def __init__(self, model_spec: ModelSpec, weights: Mapping[str, Tensor]):
         self.weights = weights
-        self._reference = Reference(model_spec, weights)
-        self._last: tuple[NDArray[np.int64], NDArray[np.float64]] | None = None
+        self._model_spec = model_spec
+        self._last: tuple[NDArray[np.int64], NDArray[np.float32]] | None = None
 
-    def logits(self, texts: NDArray[np.int64]) -> NDArray[np.float64]:
+    def logits(self, texts: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the logits [B · S, V] of texts [B, S]."""
         if self._last is None or not np.array_equal(self._last[0], texts):
-            self._last = texts, self._reference.run(torch.from_numpy(texts))[0].flatten(0, 1).numpy()
+            self._last = texts, self.logits_over(self.weights, texts)
         return self._last[1]
+
+    def logits_over(self, weights: Mapping[str, Tensor], texts: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the logits [B · S, V] of texts [B, S] over other weights."""
+        reference = Reference(self._model_spec, weights, torch.float32)
+        return reference.run(torch.from_numpy(texts))[0].flatten(0, 1).numpy()
 
 
 class References:

@@ -102,10 +102,7 @@ class DualTrial(Trial):
 
     def _judge_half(self, half: Half, rows: list[Row]) -> None:
         """Judge every row alone, and in batches, where texts are padded with other tokens."""
-        worst = {
-            name: worst_of((row.eager.vectors[name], row.expected.vectors[name]) for row in rows)
-            for name in half.outputs
-        }
+        worst = {name: worst_of(row.eager_errors(name) for row in rows) for name in half.outputs}
         alone = [self._run(half, [row])[0] for row in rows]
         for name in half.outputs:
             pieces = (row.piece(each[name], output=name) for row, each in zip(rows, alone, strict=True))

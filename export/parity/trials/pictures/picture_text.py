@@ -84,7 +84,7 @@ class PictureTextTrial(Trial):
         self._judge_text(pictures[:PICTURES])
 
     def _judge_vectors(self, run: str, what: str, found: list[Array], rows: list[Row], output: str = "states") -> None:
-        worst = worst_of((row.eager.vectors[output], row.expected.vectors[output]) for row in rows)
+        worst = worst_of(row.eager_errors(output) for row in rows)
         pieces = (row.piece(each, output=output) for each, row in zip(found, rows, strict=True))
         summed = longest_sum(self.float64.module.tower, self.float64.module.projector) if run == "tower" else 0
         self.judge.vectors(run, what, pieces, few=len(found[0]) == 1, worst=worst, longest_sum=summed)
@@ -110,7 +110,7 @@ class PictureTextTrial(Trial):
         rows = PictureRows(self._pictures, text.ids[: text.prompt], seen, whole=self._whole, spans=text.spans)
         tokens = np.concatenate([rows.tokens, text.ids[text.prompt :]])
         row, graph = self._row(text, tokens, pictures), self.graphs[0]
-        self.judge.eager_worst = worst_of([(row.eager.logits, row.expected.logits)])
+        self.judge.eager_worst = worst_of([row.eager_errors()])
 
         def read(decoder: StepRunner) -> StepRunner:
             decoder.graph.pictures = rows

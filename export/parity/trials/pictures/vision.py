@@ -34,10 +34,7 @@ class VisionTrial(Trial):
         for index in range(count):
             self.setup.progress("computing the float64 reference", 0.6 * index / count)
             rows.append(self._row(index))
-        self._worst = {
-            output: worst_of((row.eager.vectors[output], row.expected.vectors[output]) for row in rows)
-            for output in self.outputs
-        }
+        self._worst = {output: worst_of(row.eager_errors(output) for row in rows) for output in self.outputs}
         self.setup.progress("running the graph", 0.6)
         alone = [self._run([row])[0] for row in rows]
         self._judge("picture", "pictures of noise, each alone", alone, rows)
