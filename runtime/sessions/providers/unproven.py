@@ -23,6 +23,10 @@ def register_plugin(ort: Any, library: Path) -> None:
         raise RequestError(f"onnxruntime {ort.__version__} cannot register the plugin {library}: {error}") from error
 
 
+class UnprovenProviderWarning(UserWarning):
+    """A bundle runs on a provider on which nobody has compared it with PyTorch."""
+
+
 class UnprovenSessions(ProviderSessions):
     """The sessions of a provider by onnxruntime's name of it, of its build or of a plugin that was registered."""
 
@@ -47,6 +51,7 @@ class UnprovenSessions(ProviderSessions):
         warnings.warn(
             f"nothing was proven of {name}: what it computes may be wrong. Prove it on this machine: edgeformer verify "
             f"BUNDLE --provider {name}",
+            UnprovenProviderWarning,
             stacklevel=5,
         )
 
