@@ -376,16 +376,17 @@ def in_terminal(line, words):
     terminal, other = pty.openpty()
     process = subprocess.Popen(line, stdin=other, stdout=other, stderr=other, start_new_session=True)
     os.close(other)
-    shown = b""
+    shown, typed = b"", 0
     try:
         for word in [*words, None]:
-            while word is None or not shown.endswith(b"> "):
+            while word is None or not shown[typed:].endswith(b"> "):  # another prompt than the one that was answered
                 assert select.select([terminal], [], [], 240)[0], f"nothing in 240 s behind {shown!r}"
                 try:
                     shown += os.read(terminal, 4096)
                 except OSError:  # the process has closed its end
                     break
             if word is not None:
+                typed = len(shown)
                 os.write(terminal, word)
         return shown.decode().replace("\r\n", "\n"), process.wait(timeout=240)
     finally:
