@@ -123,7 +123,7 @@ def _parts(messages: Sequence[ChatMessage]) -> Iterator[tuple[str, Part]]:
             if part.image_url is not None:
                 path, what = part.image_url.path or f"{begin}.image_url.url", "pictures"
             elif part.input_audio is not None:
-                path, what = f"{begin}.input_audio.data", "recordings"
+                path, what = part.input_audio.path or f"{begin}.input_audio.data", "recordings"
             else:
                 continue
             if message.role != "user":
