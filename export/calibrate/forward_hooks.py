@@ -20,7 +20,7 @@ from edgeformer.runtime.media.pictures.positions import AXES, picture_spans, pos
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a module reads of texts.
+    """Texts as a module reads them.
 
     Attributes:
         ids, mask: int64 [B, S] each; the mask is 0 for padding.

@@ -62,7 +62,7 @@ class SeenText:
 
 @dataclass(frozen=True)
 class PictureReading:
-    """What texts with pictures are read by: the bundle's processor, placeholder and tokenizer."""
+    """Reads texts with pictures, by the bundle's processor, placeholder and tokenizer."""
 
     config: PictureTextConfig
     processor: PictureProcessor
