@@ -119,7 +119,7 @@ class PictureReading:
         if tokenizer.chat_template is None:
             if "messages" in row:
                 raise RequestError("it has messages, and the tokenizer has no chat template.")
-            spelled = tokenizer.backend.id_to_token(self.placeholder.token) * pictures
+            spelled = (tokenizer.backend.id_to_token(self.placeholder.token) or "") * pictures
             bare = self.placeholder.bare and pictures > 0
             return tokenizer.encode(f"{spelled}{text}{answer or ''}", add_special_tokens=not bare)
         messages = row.get("messages")
@@ -162,7 +162,7 @@ def _rows_of_file(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _pictures(row: Mapping[str, Any], name: str) -> list[str]:
     """Return the paths of the pictures of a row, beside the file or in the folder."""
-    given = next((row[each] for each in ("images", "image", "file_name") if row.get(each) is not None), [])
+    given: Any = next((row[each] for each in ("images", "image", "file_name") if row.get(each) is not None), [])
     paths = [given] if isinstance(given, str) else given
     if not isinstance(paths, list) or not all(isinstance(each, str) for each in paths):
         raise ExportError(f"{name} has the pictures {shown(given)}; they must be a path, or a list of paths.")
