@@ -169,6 +169,12 @@ def test_the_page_calls_nothing_but_its_server(page):
     assert page.value("window.foreign") == []
 
 
+def reload(page, expected):
+    page.value("window.before = true")
+    page.open(page.value("location.href"))
+    page.wait_for(f"document.readyState === 'complete' && !window.before && {expected}")
+
+
 def test_a_recording_is_there_after_a_reload_or_named(page):
     page.value("document.getElementById('new').click()")
     page.value("document.getElementById('system').value = ''")
@@ -177,8 +183,7 @@ def test_a_recording_is_there_after_a_reload_or_named(page):
     page.wait_for("media.length === 1")
     ask(page, "What is said?")
     page.wait_for(f"messages.length === 2 && {IDLE}")
-    page.value("location.reload()")
-    page.wait_for("document.readyState === 'complete' && document.querySelectorAll('article.user audio').length === 1")
-    page.value("messages[0].media = ['data:audio/wav;base64,' + 'A'.repeat(6_000_000)]; keep(); location.reload()")
-    page.wait_for("document.readyState === 'complete' && document.querySelector('.lost') !== null")
+    reload(page, "document.querySelectorAll('article.user audio').length === 1")
+    page.value("messages[0].media = ['data:audio/wav;base64,' + 'A'.repeat(6_000_000)]; keep()")
+    reload(page, "document.querySelector('.lost') !== null")
     assert "A recording that this browser did not keep" in page.value("document.querySelector('.lost').innerText")
