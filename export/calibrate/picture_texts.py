@@ -1,4 +1,4 @@
-"""Read texts with pictures to calibrate with: a folder, or a file of JSON lines.
+"""Read texts to calibrate with, with pictures or without: a folder, or a file of JSON lines.
 
     folder/cat.jpg, folder/cat.txt         a picture, and the text behind it
     {"image": "cat.jpg", "prompt": "…"}    a row of a file; in a folder's metadata.jsonl file_name is the picture, too
@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.config import PictureTextConfig
 from edgeformer.errors import ExportError, RequestError, shown
 from edgeformer.manifest.pictures.processor import PictureProcessor
 from edgeformer.manifest.placeholders.placeholder import Placeholder
@@ -62,11 +61,14 @@ class SeenText:
 
 @dataclass(frozen=True)
 class PictureReading:
-    """Reads texts with pictures, by the bundle's processor, placeholder and tokenizer."""
+    """Reads texts with pictures, by a bundle's processor, placeholder and tokenizer.
 
-    config: PictureTextConfig
-    processor: PictureProcessor
-    placeholder: Placeholder
+    processor, placeholder: None for a model that reads no pictures. grid_input: of its tower.
+    """
+
+    processor: PictureProcessor | None
+    placeholder: Placeholder | None
+    grid_input: str | None
     tokenizer: Tokenizer
     context_length: int
 
@@ -78,7 +80,7 @@ class PictureReading:
         rows, digest, taken, count = list(_rows(path)), hashlib.sha256(), list[SeenText](), 0
         if not rows:
             raise ExportError(f"{path} has neither pictures ({', '.join(PICTURES)}) nor {ROWS} to calibrate with.")
-        processor = new_processor(self.processor)
+        processor = None if self.processor is None else new_processor(self.processor)
         for place in np.argsort(np.arange(len(rows)) * SPREAD % 1, kind="stable"):
             name, row = rows[place]
             files = [path.parent / each if path.is_file() else path / each for each in _pictures(row, name)]
@@ -102,16 +104,21 @@ class PictureReading:
         return taken, digest.hexdigest()
 
     def _seen(
-        self, processor: Processor, row: Mapping[str, Any], contents: Sequence[bytes], names: Sequence[str]
+        self, processor: Processor | None, row: Mapping[str, Any], contents: Sequence[bytes], names: Sequence[str]
     ) -> SeenText:
-        seen, processor = list[SeenPicture](), processor.among(len(contents))
+        if processor is None and contents:
+            raise RequestError("it has a picture, and this model reads none. Give a file of text.")
+        tokens, seen = self._tokens(row, len(contents)), list[SeenPicture]()
+        if processor is None or self.placeholder is None:
+            return SeenText(np.array(tokens, np.int64), seen)
+        processor = processor.among(len(contents))
         for content, name in zip(contents, names, strict=True):
             pixels = processor.read(content, name)
             size = pixels.shape[0], pixels.shape[1]
-            runs = runs_of(processor, pixels, name, self.config.tower.grid_input)
+            runs = runs_of(processor, pixels, name, self.grid_input)
             seen.append(SeenPicture(runs, processor.grid(*size), processor.packing(*size)))
-        tokens = expand(self._tokens(row, len(contents)), self.placeholder, [each.grid for each in seen])
-        return SeenText(np.array(tokens, np.int64), seen)
+        shown_tokens = expand(tokens, self.placeholder, [each.grid for each in seen])
+        return SeenText(np.array(shown_tokens, np.int64), seen)
 
     def _tokens(self, row: Mapping[str, Any], pictures: int) -> list[int]:
         """Return the tokens of a row, with a placeholder for each picture."""
@@ -119,13 +126,15 @@ class PictureReading:
         if tokenizer.chat_template is None:
             if "messages" in row:
                 raise RequestError("it has messages, and the tokenizer has no chat template.")
-            spelled = (tokenizer.backend.id_to_token(self.placeholder.token) or "") * pictures
-            bare = self.placeholder.bare and pictures > 0
+            token = None if self.placeholder is None else tokenizer.backend.id_to_token(self.placeholder.token)
+            spelled = (token or "") * pictures
+            bare = self.placeholder is not None and self.placeholder.bare and pictures > 0
             return tokenizer.encode(f"{spelled}{text}{answer or ''}", add_special_tokens=not bare)
         messages = row.get("messages")
         if messages is None:
-            parts = [*[{"type": "image"}] * pictures, *([{"type": "text", "text": text}] if text else [])]
-            messages = [{"role": "user", "content": parts}]
+            parts: list[dict[str, str]] = [{"type": "image"}] * pictures
+            parts += [{"type": "text", "text": text}] if text else []
+            messages = [{"role": "user", "content": parts if pictures else text}]
             messages += [] if answer is None else [{"role": "assistant", "content": str(answer)}]
         ends = messages[-1].get("role") == "assistant"
         return tokenizer.encode_chat(messages, add_generation_prompt=not ends)

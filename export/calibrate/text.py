@@ -94,19 +94,16 @@ def _with_pictures(
     placeholder: Placeholder | None,
 ) -> CalibrationTokens:
     """Return the texts of a folder or of a file of JSON lines, with their pictures."""
-    config = model_spec.config
-    if not isinstance(config, PictureTextConfig) or processor is None or placeholder is None:
-        raise ExportError(
-            f"{path} is for models that read pictures and text, and this one does not. Give a file of text."
-        )
+    config, (_, context_length) = model_spec.config, sizes_of(model_spec)
+    grid_input = config.tower.grid_input if isinstance(config, PictureTextConfig) else None
     tokenizer = _tokenizer(path, tokenizer_folder)
-    reading = PictureReading(config, processor, placeholder, tokenizer, sizes_of(model_spec)[1])
-    texts, digest = reading.read(path)
+    texts, digest = PictureReading(processor, placeholder, grid_input, tokenizer, context_length).read(path)
     tokens, pictures = [each.tokens for each in texts], [each.pictures for each in texts]
     source = CalibrationText(
         name=path.name, tokens=sum(map(len, tokens)), sha256=digest, pictures=sum(map(len, pictures))
     )
-    return CalibrationTokens(tokens, source, pictures if source.pictures else (), placeholder.token)
+    token = -1 if placeholder is None else placeholder.token
+    return CalibrationTokens(tokens, source, pictures if source.pictures else (), token)
 
 
 def _token_ids(text: Any) -> Tokens:

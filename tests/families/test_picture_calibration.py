@@ -241,6 +241,15 @@ def test_what_cannot_be_read_is_named(tmp_path, folder, rows_of, message):
         model.read(tmp_path / "a.jsonl")
 
 
-def test_a_model_of_text_takes_no_pictures(tmp_path, folder):
-    with pytest.raises(ExportError, match="is for models that read pictures and text, and this one does not"):
+def test_a_model_of_text_takes_rows_without_pictures(tmp_path, folder):
+    with pytest.raises(ExportError, match=r"^0\.png cannot .* with: it has a picture, and this model reads none"):
         export_model("tiny-llama", tmp_path / "bundle", precision="int4", calibration=folder)
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"prompt": text_of(seed)}) + "\n" for seed in range(20)))
+    options = {"precision": "int4", "calibration": tmp_path / "a.jsonl", "verify": None}
+    quantized = export_model("tiny-llama", tmp_path / "bundle", **options).manifest.plan.quantization
+    tokenizer = load(tmp_path / "bundle", "cpu", 1).tokenizer
+    if tokenizer.chat_template is None:
+        read = [tokenizer.encode(text_of(seed)) for seed in range(20)]
+    else:
+        read = [tokenizer.encode_chat([{"role": "user", "content": text_of(seed)}]) for seed in range(20)]
+    assert (quantized.calibration.name, quantized.calibration.tokens) == ("a.jsonl", sum(map(len, read)))
