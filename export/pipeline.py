@@ -117,7 +117,10 @@ def run_export(
 def _begin(model: OpenedModel, plan: ExportPlan, options: ExportOptions, folder: Path, progress: Progress) -> Export:
     text = None
     if options.calibration is not None:
-        text = read_calibration(options.calibration, model.origin.folder, model.model_spec)
+        origin = model.origin
+        text = read_calibration(
+            options.calibration, origin.folder, model.model_spec, origin.pictures, origin.placeholder
+        )
     alignment = read_alignment(model.origin, model.model_spec.config)
     job = GraphJob(
         model_spec=model.model_spec, weights=model.weights, plan=plan, alignment=alignment,

@@ -47,7 +47,8 @@ PROMPT, STEPS = 40, 8
 """Tokens of the prompt, and single steps after it."""
 
 WAYS = ("family", "family of the text model", "backend", "backend, if asked")
-"""How a model goes: the last is for a checkpoint that its family refuses, with `--backend transformers`."""
+"""How a model goes: the second with `--text-only`, because causal language models are surveyed, and the last for a
+checkpoint that its family refuses, with `--backend transformers`."""
 
 
 @dataclass
@@ -137,7 +138,9 @@ def attempt(model_type: str, folder: Path, way: str) -> Outcome:
         backend: Any = "transformers" if way.startswith("backend") else None
         try:
             with counted_ops() as ops:
-                exported = export_model(folder, bundle, backend=backend, context_length=CONTEXT)
+                exported = export_model(
+                    folder, bundle, backend=backend, context_length=CONTEXT, text_only=way == WAYS[1]
+                )
         except ParityError as error:
             return Outcome(model_type, "fails", str(error), way)
         except (ConfigError, ExportError, WeightsError) as error:

@@ -14,7 +14,10 @@ REFUSED = {
     "layoutlm": "it reads the boxes of words on a page beside the text",
     "longt5": "its encoder attends to means of blocks of the text (transient-global attention)",
     "luke": "it reads entities beside the text",
-    "modernvbert": "it is an encoder that reads states of pictures between those of tokens",
+    "modernvbert": (
+        "it is an encoder that reads states of pictures between those of tokens, and encoders of text read token ids "
+        "alone; decoders read both"
+    ),
     "mra": "its attention approximates scores in blocks of several resolutions",
     "new": (
         "its module is code of a repository (Alibaba-NLP/new-impl), and transformers has none to compare an export "
@@ -24,8 +27,13 @@ REFUSED = {
     "pixtral": "it is a tower alone, which reads pictures of any size; models with it are `llava` and `mistral3`",
     "prophetnet": "its decoder predicts several tokens at a time by several streams",
     "reformer": "its attention sorts tokens by hashes, and its residual streams are reversible",
-    "siglip2": "it reads pictures of any shape (NaFlex); SigLIP 2 of one resolution has model_type 'siglip'",
-    "siglip2_vision_model": "it reads pictures of any shape (NaFlex)",
+    "siglip2": (
+        "it reads pictures of any shape (NaFlex), whose tower is read before a decoder alone ('lfm2_vl'); SigLIP 2 of "
+        "one resolution has model_type 'siglip'"
+    ),
+    "siglip2_vision_model": (
+        "it reads pictures of any shape (NaFlex), whose tower is read before a decoder alone ('lfm2_vl')"
+    ),
     "squeezebert": "its projections are grouped convolutions",
     "switch_transformers": "its experts have a capacity, beyond which tokens are dropped",
     "t5gemma2": "its decoder attends to itself and to the encoder in one softmax, and its encoder reads images",

@@ -127,11 +127,21 @@ class QuantizationRule:
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationText:
-    """The calibration text: the name of its file, the number of tokens that were read, and the file's SHA-256."""
+    """The calibration text: the name of its file, the number of tokens that were read, and the file's SHA-256.
+
+    pictures: that stand in it; their states are among the tokens.
+    """
 
     name: str
     tokens: int
     sha256: str
+    pictures: int = 0
+
+    def describe(self) -> str:
+        """Describe how much was read, and of what."""
+        count = self.pictures
+        seen = f", those of {count:,} picture{'s' * (count > 1)} included," if count else ""
+        return f"{self.tokens:,} tokens{seen} of {self.name}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +214,7 @@ class Quantization:
                 named = ", ".join(patterns) if len(patterns) <= FEW else f"{len(patterns)} matrices"
                 shown.append(f"{named} {form or 'not quantized'}")
         if self.calibration is not None:
-            shown.append(f"calibrated with {self.calibration.tokens:,} tokens of {self.calibration.name}")
+            shown.append(f"calibrated with {self.calibration.describe()}")
         return "; ".join(shown)
 
 

@@ -39,7 +39,8 @@ Adapters = Mapping[str, str | Path]
 Size = str | int
 """A number and its unit, such as 75MB, or a number of bytes."""
 Calibration = str | Path | Sequence[Any]
-"""A file of text in UTF-8, or texts as token ids: lists, or arrays int64."""
+"""A file of text in UTF-8, or texts as token ids: lists, or arrays int64; of models that see, a folder of pictures and
+texts, or a file of JSON lines."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,8 @@ class BundleOptions:
     )
     calibration: Calibration | None = option(
         None, "Quantize weights by a text like those that the model is for (gptq).",
-        "The scales of a quantized cache are chosen by it, too.", cli=True, flag="--calibrate", metavar="FILE",
+        "The scales of a quantized cache are chosen by it, too. For a model that reads pictures, a folder of pictures "
+        "and texts, or a file of JSON lines.", cli=True, flag="--calibrate", metavar="PATH",
     )  # fmt: skip
     overwrite: bool = option(False, "Replace a bundle that is already there.", cli=True)
 

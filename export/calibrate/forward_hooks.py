@@ -2,22 +2,90 @@
 
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from edgeformer.export.calibrate.picture_texts import SeenPicture
 from edgeformer.export.calibrate.text import CalibrationTokens
 from edgeformer.export.reference.reference import Reference
 from edgeformer.models.model_spec import ModelSpec
 from edgeformer.runtime.caches.encoder_outputs import pad_right
+from edgeformer.runtime.media.pictures.positions import AXES, picture_spans, positions_of
 
 
-def padded(text: CalibrationTokens) -> tuple[Tensor, Tensor]:
-    """Return the token ids of all texts and the mask that is 0 for padding, int64 [B, S] each."""
+@dataclass(frozen=True)
+class Inputs:
+    """Texts as a module reads them.
+
+    Attributes:
+        ids, mask: int64 [B, S] each; the mask is 0 for padding.
+        features: what stands in the places of embeddings, float32 [N, E]; None for texts without pictures.
+        seen: where it stands, bool [B, S].
+        positions: int64 [3, B, S], where positions have axes.
+    """
+
+    ids: Tensor
+    mask: Tensor
+    features: Tensor | None = None
+    seen: Tensor | None = None
+    positions: Tensor | None = None
+
+    def twice(self) -> "Inputs":
+        """Return the same texts twice in the batch."""
+        return Inputs(
+            self.ids.repeat(2, 1),
+            self.mask.repeat(2, 1),
+            None if self.features is None else self.features.repeat(2, 1),
+            None if self.seen is None else self.seen.repeat(2, 1),
+            None if self.positions is None else self.positions.repeat(1, 2, 1),
+        )
+
+    def run(self, reference: Reference, model_spec: ModelSpec) -> Tensor:
+        """Return what the loaded module returns first: logits [B, S, V], or hidden states of an encoder.
+
+        Pictures look back, as text does, also where they attend both ways: layers read all tokens in one run here.
+        """
+        module, caches = reference.module, reference.empty_caches(len(self.ids))
+        if self.features is None:
+            return model_spec.read(module, self.ids, self.mask, caches)[0]
+        embeddings = module.with_pictures(module.embed_wide(self.ids), self.seen, self.features)
+        logits: Tensor = module.read_embeddings(embeddings, self.mask, caches, self.positions, looks_back=True)[0]
+        return logits
+
+
+def inputs_of(reference: Reference, text: CalibrationTokens) -> Inputs:
+    """Return what a module reads of all texts, padded on the right; its tower reads their pictures."""
     ids, mask = map(torch.from_numpy, pad_right([each.tolist() for each in text.texts], 0))
-    return ids, mask
+    if not text.pictures:
+        return Inputs(ids, mask)
+    config = reference.module.seeing
+    with reference.loaded():
+        features = [_features(reference.module, picture) for row in text.pictures for picture in row]
+    seen = (ids == text.placeholder) & mask.bool()
+    if config.axes is None:
+        return Inputs(ids, mask, torch.cat(features), seen)
+    positions = np.tile(np.arange(ids.shape[1]), (AXES, len(ids), 1))
+    for row, (tokens, pictures) in enumerate(zip(text.texts, text.pictures, strict=True)):
+        spans = picture_spans(tokens, text.placeholder, [(each.grid[0], each.grid[1]) for each in pictures])
+        positions[:, row, : len(tokens)] = positions_of(len(tokens), spans)
+    return Inputs(ids, mask, torch.cat(features), seen, torch.from_numpy(positions))
+
+
+def _features(module: Any, picture: SeenPicture) -> Tensor:
+    """Return the states of a picture [n, E], of all runs of the tower."""
+    config, states = module.seeing, []
+    for run in picture.runs:
+        given = [torch.from_numpy(value[None] if config.tiled else value) for value in run.values()]
+        states.append(module.see(*given).flatten(0, -2))
+    found = torch.cat(states)
+    if picture.packing is None:
+        return found
+    return torch.from_numpy(picture.packing.packed(found.numpy()))
 
 
 def valid_tokens(x: Tensor, valid: Tensor) -> Tensor:
@@ -36,14 +104,13 @@ class _StopForward(Exception):
 def run_observed(
     reference: Reference,
     model_spec: ModelSpec,
-    ids: Tensor,
-    mask: Tensor,
+    inputs: Inputs,
     *,
     until: Callable[[], bool],
     before: Iterable[tuple[nn.Module, Callable[[Tensor], None]]],
     after: Iterable[tuple[nn.Module, Callable[[Tensor, Tensor], None]]] = (),
 ) -> None:
-    """Run a model on token ids int64 [B, S], and call observers when its layers run.
+    """Run a model on texts, and call observers when its layers run.
 
     before: layers, and observers that are called with a layer's input before it runs. after: observers that are called
     with its input and its output, which they may change in place. The run ends as soon as `until()` is true after an
@@ -56,7 +123,7 @@ def run_observed(
             stack.callback(layer.register_forward_hook(partial(_after, observe_both)).remove)
         stack.enter_context(reference.loaded())
         stack.enter_context(suppress(_StopForward))
-        model_spec.read(reference.module, ids, mask, reference.empty_caches(len(ids)))
+        inputs.run(reference, model_spec)
 
 
 def _before(observe: Callable[[Tensor], None], until: Callable[[], bool], layer: nn.Module, inputs: Any) -> None:

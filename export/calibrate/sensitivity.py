@@ -21,7 +21,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgeformer.errors import ExportError
-from edgeformer.export.calibrate.forward_hooks import padded, run_observed, valid_tokens
+from edgeformer.export.calibrate.forward_hooks import Inputs, inputs_of, run_observed, valid_tokens
 from edgeformer.export.calibrate.text import CalibrationTokens
 from edgeformer.export.calibrate.weights import Layer, quantized_layers
 from edgeformer.export.lower import GraphJob
@@ -158,11 +158,14 @@ class _Measurement:
             if layer.form.block is not None
         ]
         places = np.unique(np.linspace(0, len(text.texts) - 1, SAMPLES).astype(int))
-        self._samples = [torch.from_numpy(text.texts[place][:LENGTH])[None] for place in places]
+        self._samples = [inputs_of(self._reference, _alone(text, place)) for place in places]
 
     def fingerprint(self) -> str:
         """Return a hash of all that divergences depend on: weights, samples and the crude rounding."""
-        digest = hashlib.sha256(repr((CRUDE, [sample.tolist() for sample in self._samples])).encode())
+        digest = hashlib.sha256(repr((CRUDE, [sample.ids.tolist() for sample in self._samples])).encode())
+        for sample in self._samples:
+            if sample.features is not None:
+                digest.update(sample.features.numpy().tobytes())
         for name, value in self._weights.items():
             digest.update(name.encode())
             digest.update(value.contiguous().flatten().view(torch.uint8).numpy().data)
@@ -171,8 +174,8 @@ class _Measurement:
     def errors(self) -> list[Group]:
         """Return the groups with the errors of their products over all texts."""
         heads = {layer.name for layer in self._layers if not isinstance(layer.module, nn.Embedding)}
-        ids, mask = padded(self._text)
-        observer = _Errors(self._weights, mask.bool())
+        inputs = inputs_of(self._reference, self._text)
+        observer = _Errors(self._weights, inputs.mask.bool())
         before: list[tuple[nn.Module, Callable[[Tensor], None]]] = []
         for layer in self._layers:
             if not isinstance(layer.module, nn.Embedding):
@@ -180,14 +183,19 @@ class _Measurement:
             elif layer.name not in heads:
                 before.append((layer.module, partial(observer.gather, layer)))
         pending = {layer.name for layer in self._layers}
-        run_observed(
-            self._reference, self._model_spec, ids, mask, until=lambda: observer.seen == pending, before=before
-        )
+        run_observed(self._reference, self._model_spec, inputs, until=lambda: observer.seen == pending, before=before)
         return observer.groups
 
     def log_probabilities(self) -> list[Tensor]:
         """Return the log-probabilities of the next token after each token of the samples, float64 [S, V]."""
-        return [self._reference.run(sample)[0][0].double().log_softmax(-1) for sample in self._samples]
+        return [self._logits(sample).double().log_softmax(-1) for sample in self._samples]
+
+    def _logits(self, sample: Inputs) -> Tensor:
+        """Return the logits of one text [S, V]."""
+        if sample.features is None:
+            return self._reference.run(sample.ids)[0][0]
+        with self._reference.loaded():
+            return sample.run(self._reference, self._model_spec)[0]
 
     def divergence(self, group: Group, exact: Sequence[Tensor]) -> float:
         """Return the mean KL on the samples when the group is rounded by CRUDE."""
@@ -203,6 +211,13 @@ class _Measurement:
         if not np.isfinite(found):
             raise ExportError(f"the calibration text makes outputs that are not finite when {group.names} are rounded.")
         return max(found, 0.0)
+
+
+def _alone(text: CalibrationTokens, place: int) -> CalibrationTokens:
+    """Return one of the texts, cut to LENGTH tokens, or with all of its pictures."""
+    if text.pictures:
+        return replace(text, texts=[text.texts[place]], pictures=[text.pictures[place]])
+    return replace(text, texts=[text.texts[place][:LENGTH]])
 
 
 def crude_change(rows: Tensor, name: str) -> Tensor:

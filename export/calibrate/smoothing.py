@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from edgeformer.checkpoints.expert_weights import LazyWeights, read_expert
 from edgeformer.contract.ops import CANONICAL_RMS_NORM, LAYER_NORM, PRODUCT
 from edgeformer.errors import ExportError
-from edgeformer.export.calibrate.forward_hooks import padded, run_observed, valid_tokens
+from edgeformer.export.calibrate.forward_hooks import inputs_of, run_observed, valid_tokens
 from edgeformer.export.calibrate.text import CalibrationTokens
 from edgeformer.export.graph.editing import producer, streamed
 from edgeformer.export.lower import GraphJob
@@ -142,11 +142,11 @@ def _parameter(value: ir.Value | None) -> str | None:
 def _largest_inputs(job: GraphJob, text: CalibrationTokens, names: list[str]) -> dict[str, Tensor]:
     """Return the largest magnitude [K] of the inputs of layers on a text, by the names of the layers' weights."""
     reference, largest = Reference(job.model_spec, job.weights, torch.float32), dict[str, Tensor]()
-    ids, mask = padded(text)
+    inputs = inputs_of(reference, text)
 
     def note(name: str, x: Tensor) -> None:
-        largest[name] = valid_tokens(x, mask.bool()).abs().amax(0)
+        largest[name] = valid_tokens(x, inputs.mask.bool()).abs().amax(0)
 
     before = [(reference.module.get_submodule(name.removesuffix(".weight")), partial(note, name)) for name in names]
-    run_observed(reference, job.model_spec, ids, mask, until=lambda: len(largest) == len(names), before=before)
+    run_observed(reference, job.model_spec, inputs, until=lambda: len(largest) == len(names), before=before)
     return largest

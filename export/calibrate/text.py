@@ -5,7 +5,7 @@ A few thousand tokens of what the model is for are enough: they show which input
 
 import hashlib
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeformer.config import PictureTextConfig
 from edgeformer.errors import ExportError, shown
+from edgeformer.export.calibrate.picture_texts import PictureReading, SeenPicture
+from edgeformer.manifest.pictures.processor import PictureProcessor
+from edgeformer.manifest.placeholders.placeholder import Placeholder
 from edgeformer.manifest.quantization import CalibrationText
 from edgeformer.models.model_spec import ModelSpec
 from edgeformer.options.export import Calibration
@@ -29,20 +33,35 @@ tiny-llama (docs/how-to/calibrate.md)."""
 
 @dataclass(frozen=True)
 class CalibrationTokens:
-    """Token ids int64 [n] of each text, and their source."""
+    """Token ids int64 [n] of each text, and their source.
+
+    pictures: of each text; nothing where no text has any. placeholder: the token that stands for each of their states.
+    """
 
     texts: list[Tokens]
     source: CalibrationText
+    pictures: Sequence[Sequence[SeenPicture]] = ()
+    placeholder: int = -1
 
 
-def read_calibration(given: Calibration, tokenizer_folder: Path | None, model_spec: ModelSpec) -> CalibrationTokens:
-    """Return the token ids of a calibration text.
+def read_calibration(
+    given: Calibration,
+    tokenizer_folder: Path | None,
+    model_spec: ModelSpec,
+    processor: PictureProcessor | None = None,
+    placeholder: Placeholder | None = None,
+) -> CalibrationTokens:
+    """Return the token ids of a calibration text, or of texts with pictures (`picture_texts.py`).
+
+    processor, placeholder: of a model that reads pictures.
 
     given: a UTF-8 file, of which up to PIECES pieces of LENGTH tokens are taken, each with the special tokens that the
     tokenizer puts around a text; or token ids, of which each text is cut to the context. Raises ExportError for a
     missing or empty text, a missing tokenizer, tokens outside the vocabulary, and speech models.
     """
     vocab_size, context_length = sizes_of(model_spec)
+    if isinstance(given, str | Path) and (os.path.isdir(given) or Path(given).suffix == ".jsonl"):
+        return _with_pictures(Path(given), tokenizer_folder, model_spec, processor, placeholder)
     if isinstance(given, str | Path):
         path = Path(given)
         if not os.path.isfile(path):
@@ -67,6 +86,26 @@ def read_calibration(given: Calibration, tokenizer_folder: Path | None, model_sp
     )
 
 
+def _with_pictures(
+    path: Path,
+    tokenizer_folder: Path | None,
+    model_spec: ModelSpec,
+    processor: PictureProcessor | None,
+    placeholder: Placeholder | None,
+) -> CalibrationTokens:
+    """Return the texts of a folder or of a file of JSON lines, with their pictures."""
+    config, (_, context_length) = model_spec.config, sizes_of(model_spec)
+    grid_input = config.tower.grid_input if isinstance(config, PictureTextConfig) else None
+    tokenizer = _tokenizer(path, tokenizer_folder)
+    texts, digest = PictureReading(processor, placeholder, grid_input, tokenizer, context_length).read(path)
+    tokens, pictures = [each.tokens for each in texts], [each.pictures for each in texts]
+    source = CalibrationText(
+        name=path.name, tokens=sum(map(len, tokens)), sha256=digest, pictures=sum(map(len, pictures))
+    )
+    token = -1 if placeholder is None else placeholder.token
+    return CalibrationTokens(tokens, source, pictures if source.pictures else (), token)
+
+
 def _token_ids(text: Any) -> Tokens:
     """Return the token ids of a text, int64 [n]."""
     ids = np.asarray(text, None if len(text) else np.int64) if isinstance(text, Collection) else np.asarray(None)
@@ -77,7 +116,7 @@ def _token_ids(text: Any) -> Tokens:
 
 def sizes_of(model_spec: ModelSpec) -> tuple[int, int]:
     """Return the vocabulary size and the context length that all parts of a model have in common."""
-    if model_spec.config is None:
+    if model_spec.config is None or isinstance(model_spec.config, PictureTextConfig):  # whose tower reads no tokens
         return model_spec.vocab_size, model_spec.context_length
     if model_spec.config.is_speech:
         raise ExportError("the model reads recordings, and calibration is by text. Leave calibration out.")
@@ -87,18 +126,22 @@ def sizes_of(model_spec: ModelSpec) -> tuple[int, int]:
     return min(stack.vocab_size for stack in stacks), min(stack.context_length for stack in stacks)
 
 
-def _pieces(path: Path, content: bytes, tokenizer_folder: Path | None, context_length: int) -> list[Tokens]:
-    """Return pieces of a file of equal length, or one shorter piece."""
-    if tokenizer_folder is None or not (tokenizer_folder / "tokenizer.json").is_file():
+def _tokenizer(path: Path, folder: Path | None) -> Tokenizer:
+    if folder is None or not (folder / "tokenizer.json").is_file():
         raise ExportError(
             f"{path} cannot be read to calibrate with: the model has no tokenizer.json. Put the one that it was "
             "trained with into its folder, or give token ids (calibration=[[…], …] of export_model)."
         )
+    return Tokenizer(folder)
+
+
+def _pieces(path: Path, content: bytes, tokenizer_folder: Path | None, context_length: int) -> list[Tokens]:
+    """Return pieces of a file of equal length, or one shorter piece."""
+    tokenizer = _tokenizer(path, tokenizer_folder)
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError:
         raise ExportError(f"{path} is not text in UTF-8, and cannot be calibrated with.") from None
-    tokenizer = Tokenizer(tokenizer_folder)
     plain, whole = tokenizer.encode(text, add_special_tokens=False), tokenizer.encode(text)
     around = len(whole) - len(plain)
     start = next(place for place in range(around + 1) if whole[place : place + len(plain)] == plain)

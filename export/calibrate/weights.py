@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgeformer.errors import ExportError
-from edgeformer.export.calibrate.forward_hooks import padded, run_observed, valid_tokens
+from edgeformer.export.calibrate.forward_hooks import inputs_of, run_observed, valid_tokens
 from edgeformer.export.calibrate.text import CalibrationTokens
 from edgeformer.export.lower import GraphJob
 from edgeformer.export.progress import Progress, no_progress
@@ -75,18 +75,18 @@ def calibrate(job: GraphJob, text: CalibrationTokens, folder: Path, progress: Pr
     found = list(quantized_layers(reference.module, quantization, model_spec.task == "seq2seq-lm"))
     tables = [layer for layer in found if isinstance(layer.module, nn.Embedding)]
     layers = [layer for layer in found if type(layer.module) is nn.Linear and layer.form.reads_calibration]
-    (ids, mask), total = padded(text), len({layer.name for layer in layers})
+    inputs, total = inputs_of(reference, text), len({layer.name for layer in layers})
     if heads := [layer for layer in layers if layer.gathered]:
-        run = _Calibrator(weights, result, {head.name for head in heads}, total, mask.bool(), progress)
+        run = _Calibrator(weights, result, {head.name for head in heads}, total, inputs.mask.bool(), progress)
         before = [(head.module, partial(run.quantize_tied_head, head)) for head in heads]
-        run_observed(reference, model_spec, ids, mask, until=run.done, before=before)
+        run_observed(reference, model_spec, inputs, until=run.done, before=before)
     if others := [layer for layer in layers if not layer.gathered]:
-        ids, mask = ids.repeat(2, 1), mask.repeat(2, 1)
-        run = _Calibrator(weights, result, {layer.name for layer in others}, total, mask.bool(), progress)
+        inputs = inputs.twice()
+        run = _Calibrator(weights, result, {layer.name for layer in others}, total, inputs.mask.bool(), progress)
         before = [(layer.module, partial(run.quantize_layer, layer)) for layer in others]
         after = [(table.module, partial(run.add_embedding_error, table)) for table in tables]
         after += [(layer.module, partial(run.add_layer_error, layer)) for layer in others]
-        run_observed(reference, model_spec, ids, mask, until=run.done, before=before, after=after)
+        run_observed(reference, model_spec, inputs, until=run.done, before=before, after=after)
     return result
 
 

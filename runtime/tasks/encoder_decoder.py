@@ -57,6 +57,11 @@ class EncoderDecoder(Model):
         """Seconds of sound that the encoder of a speech model takes at once."""
         return int(window_seconds(self._encoder_config.context_length))
 
+    @property
+    def source_positions(self) -> int:
+        """Positions of the encoder, as many as each picture or window of sound has."""
+        return self._encoder_config.context_length
+
     def run_encoder(self, sources: Sequence[Source], copies: int = 1) -> EncoderOutputs:
         """Run the encoder on sources; return its outputs, with `copies` rows of the decoder for each source."""
         return self.run_encoder_inputs(*self.encoder_inputs(sources), kept_by(sources)).repeated(copies)

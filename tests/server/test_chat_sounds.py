@@ -64,6 +64,33 @@ def test_a_chat_hears_what_the_runtime_hears(server, voxtral_bundle):
     assert models == {"voxtral": ["text", "audio"], "tiny-llama": ["text"]}
 
 
+def test_a_response_hears_what_a_chat_hears(server):
+    item = {"role": "user", "content": [part(sound()), {"type": "input_text", "text": TEXT["text"]}]}
+    chatted = chat(server, [user(part(sound()))], ignore_eos=False).json()
+    answer = server.post("/v1/responses", {"input": [item], "max_output_tokens": 6}).json()
+    said = "".join(each["content"][0]["text"] for each in answer["output"] if each["type"] == "message")
+    assert said == chatted["choices"][0]["message"]["content"] and said
+    assert answer["usage"]["input_tokens"] == chatted["usage"]["prompt_tokens"]
+    deaf = server.post("/v1/responses", {"input": [item | {"content": item["content"][1:]}], "max_output_tokens": 6})
+    assert deaf.json()["usage"]["input_tokens"] < answer["usage"]["input_tokens"]
+    counted = server.post("/v1/responses/input_tokens", {"input": [item]}).json()
+    assert counted["input_tokens"] == answer["usage"]["input_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (part(b"nothing"), "input.0.content.0.input_audio.data is not a sound file of WAV"),
+        (part(sound(4)), "input.0.content.0.input_audio.data: the recording has 128,0"),
+        ({"type": "input_audio"}, "input.0.content.0.input_audio is missing; recordings are in the request"),
+        ({"type": "input_video"}, "texts, pictures (input_image) or recordings (input_audio)"),
+    ],
+)
+def test_wrong_recordings_of_a_response_are_refused(server, content, message):
+    answer = server.post("/v1/responses", {"input": [{"role": "user", "content": [content]}]})
+    assert answer.status_code == 400 and message in answer.json()["error"]["message"], answer.text
+
+
 @pytest.mark.parametrize(
     ("messages", "message"),
     [

@@ -1,13 +1,11 @@
 """The page at / with a model that sees: pictures by button, paste and drop, shown and sent."""
 
-import base64
 import io
-import os
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
+from driven_page import IDLE, ask, choose, give, screenshot
 from PIL import Image
 from running_server import running
 from verification.client_programs.chromium import open_chromium
@@ -18,8 +16,6 @@ pytestmark = pytest.mark.skipif(
     shutil.which("chromium") is None,
     reason="2026-11-24: needs a browser, which pip cannot install; apt install chromium",
 )
-
-IDLE = "document.getElementById('stop').hidden"
 
 
 def picture(seed, width=60):
@@ -44,62 +40,29 @@ def page(server):
     with open_chromium("chromium", 60) as page:
         page.open(server.url)
         page.wait_for("document.readyState === 'complete' && document.getElementById('model').value === 'smolvlm'")
-        page.value("""window.given = (name, content, type) => {
-          const bytes = Uint8Array.from(atob(content), (each) => each.charCodeAt(0)), data = new DataTransfer();
-          data.items.add(new File([bytes], name, { type }));
-          return data;
-        }""")
         yield page
-
-
-def give(page, how, content, name="a.png", kind="image/png"):
-    data = f"given({name!r}, {base64.b64encode(content).decode()!r}, {kind!r})"
-    events = {
-        "button": f"document.getElementById('file').files = {data}.files;"
-        "document.getElementById('file').dispatchEvent(new Event('change'))",
-        "paste": f"document.getElementById('text').dispatchEvent("
-        f"new ClipboardEvent('paste', {{ clipboardData: {data}, bubbles: true, cancelable: true }}))",
-        "drop": f"document.querySelector('main').dispatchEvent("
-        f"new DragEvent('drop', {{ dataTransfer: {data}, bubbles: true, cancelable: true }}))",
-    }
-    page.value(events[how])
-
-
-def choose(page, model):
-    page.value(f"document.getElementById('model').value = {model!r}")
-    page.value("document.getElementById('model').dispatchEvent(new Event('change'))")
-
-
-def ask(page, text):
-    page.value(f"document.getElementById('text').value = {text!r}")
-    page.value("document.getElementById('form').requestSubmit()")
 
 
 def shown(page, selector):
     return page.value(f"document.querySelectorAll({selector!r}).length")
 
 
-def screenshot(page, name):
-    if "EDGEFORMER_SCREENSHOTS" in os.environ:  # for people who change the page
-        Path(os.environ["EDGEFORMER_SCREENSHOTS"], f"{name}.png").write_bytes(page.screenshot())
-
-
 def test_pictures_are_offered_where_the_model_sees(page):
-    hidden = "document.getElementById('picture').hidden"
+    hidden = "document.getElementById('attach').hidden"
     assert page.value(hidden) is False
     choose(page, "tiny-llama")
     assert page.value(hidden) is True
     give(page, "drop", PICTURES[0])
     choose(page, "smolvlm")
-    assert page.value(hidden) is False and page.value("pictures.length") == 0
+    assert page.value(hidden) is False and page.value("media.length") == 0
 
 
 def test_button_paste_and_drop_add_pictures(page):
     for count, how in enumerate(("button", "paste", "drop"), 1):
         give(page, how, PICTURES[count - 1])
-        page.wait_for(f"pictures.length === {count} && document.querySelectorAll('#pictures img').length === {count}")
-    page.value("document.querySelectorAll('#pictures button')[0].click()")
-    assert page.value("pictures.length") == 2 == shown(page, "#pictures img")
+        page.wait_for(f"media.length === {count} && document.querySelectorAll('#tray img').length === {count}")
+    page.value("document.querySelectorAll('#tray button')[0].click()")
+    assert page.value("media.length") == 2 == shown(page, "#tray img")
     give(page, "drop", b"text", "notes.txt", "text/plain")
     page.wait_for("document.querySelector('article.error') !== null")
     assert "notes.txt is not a picture of PNG" in page.value("document.querySelector('article.error').innerText")
@@ -122,7 +85,7 @@ def test_pictures_are_sent_and_shown(page, smolvlm_bundle):
     wanted = model.chat([{"role": "user", "content": content}], images=images, max_new_tokens=6).finish()
     assert page.value("messages[1].content") == wanted.text
     assert page.value("document.querySelectorAll('article.user img').length") == 2
-    assert page.value("pictures.length") == 0 and page.value("document.getElementById('pictures').hidden")
+    assert page.value("media.length") == 0 and page.value("document.getElementById('tray').hidden")
     sent = page.value("request(messages).messages[0].content.map((part) => part.type)")
     assert sent == ["image_url", "image_url", "text"]
     page.wait_for("[...document.images].every((image) => image.complete && image.naturalWidth)")
@@ -141,16 +104,16 @@ def test_the_conversation_fits_a_phone_and_a_desktop(page, width):
 
 def test_an_edited_message_has_its_pictures(page):
     page.value("document.querySelector('.tools .edit').click()")
-    assert page.value("pictures.length") == 2
+    assert page.value("media.length") == 2
     page.value("document.getElementById('cancel').click()")
-    assert page.value("pictures.length") == 0 and page.value("messages[0].images.length") == 2
+    assert page.value("media.length") == 0 and page.value("messages[0].media.length") == 2
 
 
 def test_a_conversation_with_pictures_is_there_after_a_reload(page, server):
     page.open(server.url)
     page.wait_for("document.readyState === 'complete' && document.querySelectorAll('article.user img').length === 2")
     page.value("localStorage.setItem(KEPT, '')")
-    page.value("messages[0].images = ['data:image/png;base64,' + 'A'.repeat(6_000_000)]; keep()")
+    page.value("messages[0].media = ['data:image/png;base64,' + 'A'.repeat(6_000_000)]; keep()")
     page.open(server.url)
     page.wait_for("document.readyState === 'complete' && document.querySelector('.lost') !== null")
     assert "A picture that this browser did not keep" in page.value("document.querySelector('.lost').innerText")
@@ -159,8 +122,8 @@ def test_a_conversation_with_pictures_is_there_after_a_reload(page, server):
 
 def test_a_question_that_fails_gives_its_pictures_back(page):
     page.value("document.getElementById('new').click()")
-    page.value("pictures = ['data:image/png;base64,AAAA']; drawPictures()")
+    page.value("media = ['data:image/png;base64,AAAA']; drawMedia()")
     ask(page, "What?")
     page.wait_for(f"document.querySelector('article.error') && {IDLE}")
     assert "messages.0.content.0.image_url.url" in page.value("document.querySelector('article.error').innerText")
-    assert page.value("[messages.length, pictures.length, document.getElementById('text').value]") == [0, 1, "What?"]
+    assert page.value("[messages.length, media.length, document.getElementById('text').value]") == [0, 1, "What?"]

@@ -11,6 +11,12 @@ def test_an_architecture_that_passes():
     assert 0 < outcome.error <= LIMIT
 
 
+def test_a_model_that_sees_goes_by_its_text_model():
+    outcome = survey("gemma4_unified")
+    assert (outcome.verdict, outcome.way, outcome.reason) == ("passes", "family of the text model", "")
+    assert 0 < outcome.error <= LIMIT
+
+
 def test_an_architecture_that_is_refused():
     outcome = survey("reformer")
     assert outcome.verdict == "refused"

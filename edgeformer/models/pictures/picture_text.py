@@ -87,12 +87,15 @@ class PictureText(Decoder):
         attention_mask: Tensor,
         caches: Sequence[LayerCache],
         position_ids: Tensor | None = None,
+        *,
+        looks_back: bool = False,
     ) -> tuple[Tensor, list[LayerCache]]:
         """Return what `forward` returns, of scaled embeddings [B, S, E], or what stands in their place.
 
         They are [B, S, E · (1 + D)] where D states more are added behind the first blocks, zeros for tokens, and wider
         by a row of the per-layer embedding where there is one. position_ids: int64 [3, B, S], where positions have axes
-        (`PictureTextConfig.axes`). Where the config has blocks that attend both ways, all of S is one.
+        (`PictureTextConfig.axes`). Where the config has blocks that attend both ways, all of S is one, unless it looks
+        back, as text does.
         """
         x, run, added = self._begin(inputs_embeds, attention_mask)
         axes, angles = self.seeing.axes, dict[RotaryConfig, TokenAngles]()
@@ -101,7 +104,7 @@ class PictureText(Decoder):
             angles = {
                 each: angles_by_axes(self.rotary_table(each), position_ids, axes) for each in self.shared.rotaries
             }
-        run = replace(run, bidirectional=self.seeing.bidirectional, angles=angles)
+        run = replace(run, bidirectional=None if looks_back else self.seeing.bidirectional, angles=angles)
         return self.run_blocks(x, run, caches, added=added)
 
     def _begin(self, inputs_embeds: Tensor, attention_mask: Tensor) -> tuple[Tensor, Run, Sequence[Tensor]]:

@@ -10,22 +10,22 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime import CausalLM, Generation, TokenEvent
+from edgeformer.runtime import CausalLM, Generation, Seq2SeqLM, TokenEvent
 from edgeformer.runtime.text.thinking.reader import Divided, ThinkingStream
 from edgeformer.runtime.text.tokenizer import Tokenizer
 from edgeformer.server.endpoints.logprobs import chat_logprobs
 from edgeformer.server.schema.answer_forms import form_error, tool_warnings, warnings_of
-from edgeformer.server.schema.api_errors import as_api_error, param_of
+from edgeformer.server.schema.api_errors import ApiError, as_api_error, param_of
 from edgeformer.server.schema.bodies import ChatBody
 from edgeformer.server.schema.thinking import thinking_budget
 from edgeformer.server.service.answers import Answers, Progress, unless_gone
 from edgeformer.server.service.config_of_body import configs, skips_special_tokens
 from edgeformer.server.service.generating import FINISH_REASONS, EventStream, keep_text, submit, usage
-from edgeformer.server.service.media import media_of
+from edgeformer.server.service.media import media_of, only_picture
 from edgeformer.server.service.prompts import ChatPrompt, chat_prompt, check_length
 from edgeformer.server.service.records import Record
 from edgeformer.server.service.served import ServedModel
-from edgeformer.server.service.state import body_of, record_of, state_of
+from edgeformer.server.service.state import State, body_of, record_of, state_of
 from edgeformer.server.tool_calls.format import Call, CallPiece
 from edgeformer.server.tool_calls.reader import ToolCallReader
 
@@ -211,6 +211,8 @@ async def _prompt(request: Request, body: ChatBody, param: str) -> tuple[ServedM
     """Return the model of a conversation, and its prompt."""
     state = state_of(request)
     served = await state.models.use(body.model, record_of(request))
+    if served.picture_transcriber is not None:
+        return served, await _source_prompt(state, served, served.picture_transcriber, body)
     model = served.require(CausalLM)
     media = await state.in_thread(media_of, served, body.messages, state.options)
     try:
@@ -224,9 +226,18 @@ async def _prompt(request: Request, body: ChatBody, param: str) -> tuple[ServedM
     return served, replace(prompt, tokens=seen.shown, seen=seen)
 
 
-async def chat_tokens(request: Request, body: ChatBody, param: str) -> list[int]:
-    """Return the token ids of a conversation. param: the field that has it, for errors."""
-    return (await _prompt(request, body, param))[1].tokens
+async def _source_prompt(state: State, served: ServedModel, model: Seq2SeqLM, body: ChatBody) -> ChatPrompt:
+    """Return the prompt of a model that writes the text of a picture, the only part of its conversation."""
+    if body.tools:
+        raise ApiError(400, f"the model {served.name!r} has no tools.", code="no_tools", param="tools")
+    media = await state.in_thread(only_picture, served, body.messages, state.options)
+    pixels = await state.decode(media.pixels, model)
+    return ChatPrompt(model.start_prompt(None), source=pixels, positions=model.source_positions)
+
+
+async def count_chat_tokens(request: Request, body: ChatBody, param: str) -> int:
+    """Return how many tokens a conversation has. param: the field that has it, for errors."""
+    return (await _prompt(request, body, param))[1].length
 
 
 async def begin_chat(request: Request, body: ChatBody, param: str, *, cut: bool = False) -> Chat:
@@ -246,9 +257,11 @@ async def begin_chat(request: Request, body: ChatBody, param: str, *, cut: bool 
     record.warnings += warnings_of(body) + (tool_warnings(prompt.functions) if prompt.grammar is not None else [])
     keep_text(state, record, "prompt", [message.model_dump(exclude_none=True) for message in body.messages])
     try:
-        answers = await submit(request, served, [prompt.seen or prompt.tokens], wanted)
+        source = prompt.seen or prompt.tokens if prompt.source is None else prompt.source
+        answers = await submit(request, served, [source], wanted)
     except RequestError as error:
         raise form_error(error, prompt.grammar is not None) from None
+    record.prompt_tokens = prompt.length
     choices = [_choice(served, body, prompt, config.stop) for config in wanted]
     return Chat(served, body, prompt, answers, record, choices)
 

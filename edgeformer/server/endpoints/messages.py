@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from edgeformer.runtime import CausalLM
 from edgeformer.runtime.text.thinking.switches import EFFORT
-from edgeformer.server.endpoints.chat import Chat, begin_chat, chat_tokens
+from edgeformer.server.endpoints.chat import Chat, begin_chat, count_chat_tokens
 from edgeformer.server.schema.bodies import ChatBody
 from edgeformer.server.schema.message_bodies import MessagesBody
 from edgeformer.server.service.answers import unless_gone
@@ -153,7 +153,8 @@ async def _as_chat(request: Request, body: MessagesBody) -> ChatBody:
     """
     state, record = state_of(request), record_of(request)
     served = await state.models.use(body.model, record)
-    served.require(CausalLM)
+    if served.picture_transcriber is None:
+        served.require(CausalLM)
     chat, left_out = body.as_chat(), {}
     if served.tokenizer.thinking_format is None and body.thinking is not None:
         left_out = {"thinking": None}
@@ -181,4 +182,4 @@ async def messages(request: Request) -> Response:
 async def count_tokens(request: Request) -> Response:
     """Return how many tokens a conversation has (Anthropic's API)."""
     body = await body_of(request, MessagesBody)
-    return JSONResponse({"input_tokens": len(await chat_tokens(request, await _as_chat(request, body), "messages"))})
+    return JSONResponse({"input_tokens": await count_chat_tokens(request, await _as_chat(request, body), "messages")})

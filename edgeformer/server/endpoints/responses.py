@@ -12,7 +12,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from edgeformer.server.endpoints.chat import Chat, Delta, begin_chat, chat_tokens
+from edgeformer.server.endpoints.chat import Chat, Delta, begin_chat, count_chat_tokens
 from edgeformer.server.endpoints.logprobs import chat_logprobs
 from edgeformer.server.schema.custom_tools import CustomTool, InputPieces
 from edgeformer.server.schema.response_bodies import OPTION_NAMES, ResponseBody
@@ -225,5 +225,5 @@ async def responses(request: Request) -> Response:
 async def input_tokens(request: Request) -> Response:
     """Return how many tokens the input of a response has."""
     body = await body_of(request, ResponseBody)
-    count = len(await chat_tokens(request, body.as_chat(), "input"))
+    count = await count_chat_tokens(request, body.as_chat(), "input")
     return JSONResponse({"object": "response.input_tokens", "input_tokens": count})

@@ -55,36 +55,37 @@ FUNCTIONS = ("function",), "functions alone can be called, and the server runs n
 """Types of tools, and why there are no others."""
 
 
-class PictureUrl(Body):
-    """The place of a picture: a data: URL. detail: low for as few tokens as its processor allows."""
+class Medium(Body):
+    """A picture or a recording, which may come from another route than chats."""
 
     FIELDS = PARTS["part"]
 
-    url: str
-    detail: Literal["auto", "low", "high"] | None = None
     _path: str = PrivateAttr("")
 
-    @classmethod
-    def at(cls, path: str, url: str, detail: Literal["auto", "low", "high"] | None = None) -> "PictureUrl":
-        """Return a picture of a request to another route. path: of its URL in that request, for errors."""
-        picture = cls(url=url, detail=detail)
-        picture._path = path
-        return picture
+    def at(self, path: str) -> Self:
+        """Return it as of a request to another route. path: of its data in that request, for errors."""
+        self._path = path
+        return self
 
     @property
     def path(self) -> str:
-        """The path of the URL in the request, where it is no chat; empty otherwise."""
+        """The path of its data in the request, where it is no chat; empty otherwise."""
         return self._path
+
+
+class PictureUrl(Medium):
+    """The place of a picture: a data: URL. detail: low for as few tokens as its processor allows."""
+
+    url: str
+    detail: Literal["auto", "low", "high"] | None = None
 
     @field_serializer("url")
     def _shorten(self, url: str) -> str:
         return _shortened(url)
 
 
-class InputAudio(Body):
+class InputAudio(Medium):
     """A recording: the bytes of a file in base64. format: of the file, whose own bytes decide."""
-
-    FIELDS = PARTS["part"]
 
     data: str
     format: str | None = Field(None, max_length=40)

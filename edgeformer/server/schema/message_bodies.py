@@ -228,7 +228,7 @@ def _said(content: list[MessageBlock], where: str) -> str | list[Part]:
             if block.source is None:
                 raise ApiError(400, f"{path}: Field required.", code="invalid_type", param=path)
             url = f"data:{block.source.media_type};base64,{block.source.data}"
-            parts.append(Part(type="image_url", image_url=PictureUrl.at(f"{path}.data", url)))
+            parts.append(Part(type="image_url", image_url=PictureUrl(url=url).at(f"{path}.data")))
     return parts
 
 

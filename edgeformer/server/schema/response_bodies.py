@@ -16,6 +16,7 @@ from edgeformer.server.schema.bodies import (
     ChatBody,
     ChatMessage,
     Function,
+    InputAudio,
     JsonSchema,
     ModelBody,
     NamedFunction,
@@ -54,12 +55,20 @@ class TextPart(Returned):
     refusal: str | None = None
 
 
-class ContentPart(TextPart):
-    """A part of a message's content: a text, or a picture (input_image) for models that see."""
+MEDIA_PARTS = ("input_image", "input_audio")
+"""Types of parts that are pictures and recordings."""
 
-    TYPES = (*TextPart.TYPES[0], "input_image"), "messages have parts that are texts, or pictures (input_image)"
+
+class ContentPart(TextPart):
+    """A part of a message's content: a text, a picture for models that see, or a recording for models that hear."""
+
+    TYPES = (
+        (*TextPart.TYPES[0], *MEDIA_PARTS),
+        "messages have parts that are texts, pictures (input_image) or recordings (input_audio)",
+    )
 
     image_url: str | None = None
+    input_audio: InputAudio | None = None
     detail: Literal["auto", "low", "high"] | None = None
 
 
@@ -246,20 +255,24 @@ def _with_call(messages: list[ChatMessage], item: Item, reasoning: str | None) -
 
 
 def _content(content: str | list[ContentPart] | None, where: str) -> str | list[Part]:
-    """Return the text of a message, or its parts where there are pictures. Raises ApiError for one without a URL."""
-    if isinstance(content, str) or all(part.type != "input_image" for part in content or ()):
+    """Return the text of a message, or its parts where there are pictures or recordings. Raises ApiError as `_part`."""
+    if isinstance(content, str) or all(part.type not in MEDIA_PARTS for part in content or ()):
         return _text(content)
-    parts = list[Part]()
-    for place, part in enumerate(content or ()):
-        if part.type != "input_image":
-            parts.append(Part(text=_text([part])))
-            continue
-        path = f"{where}.{place}.image_url"
-        if part.image_url is None:
-            reason = "is missing; pictures are in the request, and no files are stored"
-            raise ApiError(400, f"{path} {reason}.", code="invalid_type", param=path)
-        parts.append(Part(type="image_url", image_url=PictureUrl.at(path, part.image_url, part.detail)))
-    return parts
+    return [_part(part, f"{where}.{place}") for place, part in enumerate(content or ())]
+
+
+def _part(part: ContentPart, where: str) -> Part:
+    """Return a part of a message as one of a chat. Raises ApiError for a picture or a recording without its data."""
+    if part.type == "input_image" and part.image_url is not None:
+        picture = PictureUrl(url=part.image_url, detail=part.detail)
+        return Part(type="image_url", image_url=picture.at(f"{where}.image_url"))
+    if part.type == "input_audio" and part.input_audio is not None:
+        return Part(type="input_audio", input_audio=part.input_audio.at(f"{where}.input_audio.data"))
+    if part.type not in MEDIA_PARTS:
+        return Part(text=_text([part]))
+    field, what = ("image_url", "pictures") if part.type == "input_image" else ("input_audio", "recordings")
+    message = f"{where}.{field} is missing; {what} are in the request, and no files are stored."
+    raise ApiError(400, message, code="invalid_type", param=f"{where}.{field}")
 
 
 def _text(content: str | Sequence[TextPart] | None) -> str:

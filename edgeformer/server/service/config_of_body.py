@@ -39,10 +39,11 @@ def configs(
     if count > options.max_choices:
         raise ApiError(400, f"n is {count}; {options.max_choices} choices are allowed.", param="n")
     given = _options(served, body, count)
-    room = served.context_length - prompt_tokens if isinstance(served.model, CausalLM) else served.context_length
+    assert isinstance(served.model, CausalLM | Seq2SeqLM)
+    before = prompt_tokens if isinstance(served.model, CausalLM) else len(served.model.start_prompt(None))
+    room = served.context_length - before
     given["max_new_tokens"] = _new_tokens(given["max_new_tokens"], room, prompt_tokens, options, served)
     given |= {"grammar": grammar} if grammar is not None else structure_of(body)
-    assert isinstance(served.model, CausalLM | Seq2SeqLM)
     own = served.model.generation_config
     seed = given.pop("seed", None)
     try:

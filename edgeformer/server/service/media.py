@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime import CausalLM, LowDetail
+from edgeformer.runtime import CausalLM, LowDetail, Seq2SeqLM
 from edgeformer.runtime.media.pictures.picture_files import picture_size
+from edgeformer.runtime.media.pictures.resample import Pixels
 from edgeformer.runtime.media.sound.audio import SAMPLE_RATE, Samples, resample
 from edgeformer.runtime.media.sound.sound_files import decode_audio
 from edgeformer.runtime.tasks.causal_lm import SeenPrompt
@@ -48,6 +49,14 @@ class RequestMedia:
             named = [path for path in self.paths if str(error).startswith(f"{path} ")]
             raise as_api_error(error, named[0] if named else "messages") from None
 
+    def pixels(self, model: Seq2SeqLM) -> Pixels:
+        """Return the pixels of the one picture, which is decoded. Raises ApiError for one that cannot be read."""
+        [picture], [path] = self.media, self.paths
+        try:
+            return model.processor.read(picture.picture if isinstance(picture, LowDetail) else picture, path)
+        except RequestError as error:
+            raise as_api_error(error, path) from None
+
     def _samples(self, content: bytes, path: str) -> Samples:
         """Return the samples of a file. Raises RequestError for one that cannot be read, or that is too long."""
         samples = resample(*decode_audio(content, path, self.seconds * DECODED_RATE))
@@ -77,6 +86,27 @@ def media_of(served: ServedModel, messages: Sequence[ChatMessage], options: Serv
     return RequestMedia(media, [path for path, _ in found], options.max_recording_seconds)
 
 
+def only_picture(served: ServedModel, messages: Sequence[ChatMessage], options: ServerOptions) -> RequestMedia:
+    """Return the picture of a request to a model that writes its text; of the picture, only its header is read.
+
+    Raises ApiError as `media_of`, and for a conversation of anything but one picture, of which nothing would be read.
+    """
+    for place, message in enumerate(messages):
+        content = message.content
+        parts = [content] if isinstance(content, str) else [part.text for part in content or ()]
+        if place or message.role != "user" or message.tool_calls or any(text and text.strip() for text in parts):
+            raise _not_one_picture(served, f"messages.{place}")
+    media = media_of(served, messages, options)
+    if len(media.media) != 1:
+        raise _not_one_picture(served, media.paths[1] if media.media else "messages.0.content")
+    return media
+
+
+def _not_one_picture(served: ServedModel, path: str) -> ApiError:
+    reason = f"the model {served.name!r} writes the text of one picture, and reads no text and no conversation"
+    return ApiError(400, f"{path}: {reason}; send one message of the user with one image_url.", param=path)
+
+
 def _not_read(served: ServedModel, path: str, what: str) -> ApiError:
     read = "text, and no" if served.task == "causal-lm" else "no"
     return ApiError(400, f"{path}: the model {served.name!r} reads {read} {what}.", code="wrong_model", param=path)
@@ -93,7 +123,7 @@ def _parts(messages: Sequence[ChatMessage]) -> Iterator[tuple[str, Part]]:
             if part.image_url is not None:
                 path, what = part.image_url.path or f"{begin}.image_url.url", "pictures"
             elif part.input_audio is not None:
-                path, what = f"{begin}.input_audio.data", "recordings"
+                path, what = part.input_audio.path or f"{begin}.input_audio.data", "recordings"
             else:
                 continue
             if message.role != "user":

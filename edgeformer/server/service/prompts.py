@@ -8,6 +8,7 @@ from typing import Any
 
 from edgeformer.errors import RequestError
 from edgeformer.runtime import Encoder
+from edgeformer.runtime.media.pictures.resample import Pixels
 from edgeformer.runtime.tasks.causal_lm import SeenPrompt
 from edgeformer.server.schema.answer_forms import answer_schema
 from edgeformer.server.schema.api_errors import ApiError, as_api_error
@@ -25,12 +26,13 @@ class ChatPrompt:
     """A conversation to answer.
 
     Attributes:
-        tokens: of the prompt, with those that pictures become.
+        tokens: of the prompt, with those that pictures become; the decoder's first ones, where `source` is read.
         tool_format: None where no calls are to be read.
         functions: that may be called.
         is_thinking: whether the prompt ends where the model thinks.
         grammar: what the answer has to follow, where it may be a call.
         seen: the prompt with its pictures, if it has any.
+        source: the pixels of the picture that an encoder-decoder writes the text of. positions: of its encoder.
     """
 
     tokens: list[int]
@@ -39,6 +41,13 @@ class ChatPrompt:
     is_thinking: bool = False
     grammar: str | None = None
     seen: SeenPrompt | None = None
+    source: Pixels | None = None
+    positions: int = 0
+
+    @property
+    def length(self) -> int:
+        """Tokens that the model reads, or positions of its encoder."""
+        return self.positions or len(self.tokens)
 
 
 def chat_prompt(served: ServedModel, body: ChatBody) -> ChatPrompt:

@@ -84,6 +84,12 @@ class ServedModel:
         """Whether it is a speech model."""
         return isinstance(self.model, Seq2SeqLM) and self.model.is_speech
 
+    @property
+    def picture_transcriber(self) -> Seq2SeqLM | None:
+        """The model, if it is an encoder-decoder that reads pictures, and no text."""
+        model = self.model
+        return model if isinstance(model, Seq2SeqLM) and model.manifest.transcribes_pictures else None
+
     @cached_property
     def tool_format(self) -> ToolFormat | None:
         """The format of tool calls that its chat template asks for, or None."""
@@ -107,10 +113,7 @@ class ServedModel:
 
     def require(self, *kinds: type[M]) -> M:
         """Return the model. Raises ApiError unless it is of one of these kinds, and reads text."""
-        if self.model.manifest.transcribes_pictures:
-            message = f"the model {self.name!r} writes the text of a picture, which no route of this server is for."
-            raise ApiError(400, message, code="wrong_model", param="model")
-        if isinstance(self.model, kinds) and not self.is_speech:
+        if isinstance(self.model, kinds) and not self.is_speech and self.picture_transcriber is None:
             return self.model
         raise self._wrong_route()
 
@@ -129,6 +132,8 @@ class ServedModel:
 
     def _wrong_route(self) -> ApiError:
         route = "/v1/audio/transcriptions" if self.is_speech else ROUTES[self.model.manifest.form]
+        if self.picture_transcriber is not None:
+            route = "/v1/chat/completions or /v1/responses, with a message of one picture"
         if isinstance(self.model, Encoder) and self.model.ranks:
             route = "/v1/rerank or /v1/embeddings"
         message = f"the model {self.name!r} is not for this route; it answers at {route}."
@@ -152,7 +157,7 @@ def _input_modalities(manifest: Manifest) -> list[str]:
     """Return what a model reads: text, image, audio."""
     if getattr(getattr(manifest.model, "encoder", None), "audio", None) is not None:
         return ["audio"]
-    if manifest.task == "vision-encoder":
+    if manifest.task == "vision-encoder" or manifest.transcribes_pictures:
         return ["image"]
     sounds = ["audio"] if manifest.task == "audio-text-to-text" else []
     return ["text", *(["image"] if manifest.pictures is not None else sounds)]

@@ -86,19 +86,22 @@ class PictureTextLM(TowerTextLM):
         grid = processor.grid(height, width)
         count = expand([self.placeholder.token], self.placeholder, [grid]).count(self.placeholder.token)
         packing = processor.packing(height, width)
-        runs = partial(self._runs, pixels, processor, name)
+        runs = partial(runs_of, processor, pixels, name, self.config.tower.grid_input)
         return WaitingPicture(digest, count, self.tower, runs, None if packing is None else packing.packed), grid
-
-    def _runs(self, pixels: Pixels, processor: Processor, name: str) -> list[Run]:
-        """Return what the tower reads of a picture, `TILES` tiles in a run."""
-        values, grids = processor.values(pixels, name), processor.patch_grid(*pixels.shape[:2])
-        if grids is None:
-            return [{"pixel_values": values[start : start + TILES]} for start in range(0, len(values), TILES)]
-        grid_input = self.config.tower.grid_input
-        assert grid_input is not None, "the export has checked it"
-        parts = np.split(values, np.cumsum(grids.prod(1))[:-1])
-        return [{"pixel_values": part, grid_input: grid[None]} for part, grid in zip(parts, grids, strict=True)]
 
     def _is_medium(self, value: Any) -> bool:
         """Return whether a value is one picture, and not several."""
         return is_picture(value)
+
+
+def runs_of(processor: Processor, pixels: Pixels, name: str, grid_input: str | None) -> list[Run]:
+    """Return what a tower reads of a picture, `TILES` tiles in a run.
+
+    name: of the picture, in errors. grid_input: of the tower, where pictures have any size.
+    """
+    values, grids = processor.values(pixels, name), processor.patch_grid(*pixels.shape[:2])
+    if grids is None:
+        return [{"pixel_values": values[start : start + TILES]} for start in range(0, len(values), TILES)]
+    assert grid_input is not None, "the export has checked it"
+    parts = np.split(values, np.cumsum(grids.prod(1))[:-1])
+    return [{"pixel_values": part, grid_input: grid[None]} for part, grid in zip(parts, grids, strict=True)]

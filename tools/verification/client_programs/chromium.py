@@ -26,6 +26,8 @@ FLAGS = (
 # Chromium's own driver in software computes WebGPU where there is no GPU; on Linux a flag asks for WebGPU.
 WITH_GPU, WITHOUT_GPU = "--enable-unsafe-webgpu", "--disable-gpu"
 
+MICROPHONE = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
+
 # The browser reads commands from file descriptor 3 and answers on 4.
 LAUNCH = """
 import os, sys
@@ -111,12 +113,16 @@ class Page:
 
 
 @contextmanager
-def open_chromium(program: str, limit: float, *, webgpu: bool = False) -> Iterator[Page]:
-    """Start a browser and yield a page of it; the browser ends with the `with` block."""
+def open_chromium(program: str, limit: float, *, webgpu: bool = False, microphone: bool = False) -> Iterator[Page]:
+    """Start a browser and yield a page of it; the browser ends with the `with` block.
+
+    microphone: give pages a microphone that beeps, without asking anybody.
+    """
     with tempfile.TemporaryDirectory(prefix="chromium.", ignore_cleanup_errors=True) as profile:
         commands, write = os.pipe()
         read, answers = os.pipe()
         line = [sys.executable, "-c", LAUNCH, str(commands), str(answers), program, *FLAGS]
+        line += MICROPHONE if microphone else ()
         line += [WITH_GPU if webgpu else WITHOUT_GPU, f"--user-data-dir={profile}"]
         process = subprocess.Popen(line, pass_fds=(commands, answers), stderr=subprocess.DEVNULL)
         os.close(commands)
