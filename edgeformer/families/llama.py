@@ -68,7 +68,7 @@ def read_llama(
         norm: config of all norms; None reads rms_norm_eps.
         interleaved, fraction: of rotary embeddings; see `read_rotary`.
         attention, feed_forward, block, model: fields of AttentionConfig, FeedForwardConfig, BlockConfig, DecoderConfig.
-            hidden_act is not read where feed_forward has an activation, and positions are not where attention has them.
+            What feed_forward has of hidden_act and intermediate_size is not read, nor positions that attention has.
     """
     hidden_size = fields.take("hidden_size")
     num_heads = fields.take("num_attention_heads")
@@ -79,6 +79,9 @@ def read_llama(
         attention = {"rotary": rotary, **attention}
     if "activation" not in feed_forward:
         feed_forward = {**fields.choice("hidden_act", ACTIVATIONS, "silu"), **feed_forward}
+    fields.ignore("intermediate_size")  # it is of no layer where feed_forward has a width
+    if "intermediate_size" not in feed_forward:
+        feed_forward = {"intermediate_size": fields.take("intermediate_size"), **feed_forward}
     norm = norm or read_norm(fields)
     heads = {"num_heads": num_heads, "num_kv_heads": fields.take("num_key_value_heads", num_heads)}
     plain = AttentionConfig(
@@ -86,9 +89,7 @@ def read_llama(
     )
     varied = BlockConfig(
         attention=replace(plain, **attention),
-        feed_forward=FeedForwardConfig(
-            **{"intermediate_size": fields.take("intermediate_size"), "bias": False, **feed_forward}
-        ),
+        feed_forward=FeedForwardConfig(**{"bias": False, **feed_forward}),
         norm=norm,
     )
     plain_model = {

@@ -21,7 +21,6 @@ INCOMPLETE = {
     "glm4_moe": {"head_dim": 128},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 16},
     "siglip": {"architectures": ["SiglipVisionModel"]},
-    "qwen3_5_moe_text": {"intermediate_size": 512},
     "vision-encoder-decoder": {
         "encoder": transformers.ViTConfig().to_dict(),
         "decoder": transformers.TrOCRConfig(cross_attention_hidden_size=768).to_dict(),

@@ -207,3 +207,13 @@ def test_a_weight_beyond_float16_is_named(copy, tmp_path):
     ):
         export_model(copy, tmp_path / "bundle", precision="fp16")
     assert not (tmp_path / "bundle").exists()
+
+
+def test_a_width_is_read_only_where_no_layer_has_another():
+    """transformers' own config of Qwen3.5 with experts has no intermediate_size: no layer has that width."""
+    fields = transformers.Qwen3_5MoeTextConfig(num_hidden_layers=2, vocab_size=131, moe_intermediate_size=48).to_dict()
+    assert "intermediate_size" not in fields
+    config = read_model_config(fields, 32)[1]
+    assert {block.feed_forward.expert.intermediate_size for block in config.blocks} == {48}
+    with pytest.raises(ConfigError, match="config.json has no intermediate_size; a llama model requires it"):
+        read_model_config({name: value for name, value in BASE.items() if name != "intermediate_size"}, 32)
