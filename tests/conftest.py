@@ -340,22 +340,28 @@ def int4_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def smolvlm_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small SmolVLM of up to 3 × 3 tiles, each of 4 tokens, with a tokenizer and a chat template. Read-only."""
-    return _with_tower("picture_text_rows", "smolvlm", "tiles", tmp_path_factory)
+    return _with_tower("picture_text_rows", "smolvlm", tmp_path_factory, "smolvlm", "tiles")
 
 
 @pytest.fixture(scope="session")
 def voxtral_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small Voxtral of windows of two seconds, with a tokenizer and a chat template. Read-only."""
-    return _with_tower("sound_text_rows", "voxtral", "four", tmp_path_factory)
+    return _with_tower("sound_text_rows", "voxtral", tmp_path_factory, "voxtral", "four")
 
 
-def _with_tower(table: str, family: str, name: str, folders: pytest.TempPathFactory) -> Path:
-    """Export a model of a table in tests/families without verification."""
+@pytest.fixture(scope="session")
+def trocr_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small TrOCR with a tower of ViT, with a tokenizer. Read-only."""
+    return _with_tower("picture_to_text_rows", "trocr", tmp_path_factory, "vit")
+
+
+def _with_tower(table: str, named: str, folders: pytest.TempPathFactory, *row: str) -> Path:
+    """Export a model of a table in tests/families without verification. named: the bundle. row: of the table."""
     from edgeformer.export import export_model
 
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(Path(__file__).parent / "families"))
         rows = importlib.import_module(table)
-    folder = folders.mktemp(family)
-    rows.save(family, name, folder)
-    return export_model(folder, folders.mktemp("bundles") / family, verify=None).path
+    folder = folders.mktemp(named) / "checkpoint"
+    rows.save(*row, folder)
+    return export_model(folder, folders.mktemp("bundles") / named, verify=None).path

@@ -40,7 +40,7 @@ def test_few_files_name_a_provider():
 
 
 def test_what_opens_sessions_knows_no_device():
-    """What differs between devices is asked of the objects of the table, wherever sessions are opened and run."""
+    """Code that opens and runs sessions asks the objects of the table what a device does otherwise."""
     named = re.compile(rf"\bsessions\.providers\.({'|'.join(each.provider.name for each in DEVICES)})")
     found = {
         path.relative_to(ROOT).as_posix()

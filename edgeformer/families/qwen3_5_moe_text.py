@@ -14,7 +14,7 @@ from edgeformer.families.qwen2_moe import GATED_EXPERT_TENSORS, read_gated_exper
 def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read the config.json of the text model of Qwen3.5 with experts."""
     # Fields of Qwen3-Next, where some layers are dense. Here all layers have experts, whose weights always sum to one.
-    fields.ignore("mlp_only_layers", "decoder_sparse_step", "intermediate_size")
+    fields.ignore("mlp_only_layers", "decoder_sparse_step")
     fields.choice("norm_topk_prob", {True: True}, True)
     config = read_gated(fields, context_length, {"intermediate_size": fields.take("moe_intermediate_size")})
     return with_experts(config, read_gated_experts(fields, config, num_experts=256))

@@ -1,12 +1,11 @@
 """Recordings in conversations over HTTP: parts of messages, limits, and files that are none."""
 
 import base64
-import io
-import wave
 
 import numpy as np
 import pytest
 from running_server import running
+from wav import wav_file
 
 from edgeformer.runtime import load
 
@@ -23,14 +22,7 @@ def server(voxtral_bundle, tiny_llama_bundle):
 
 def sound(seconds=0.5, salt=0, rate=16_000):
     """Return a WAV file of noise."""
-    samples = np.random.default_rng(salt).integers(-3000, 3000, int(seconds * rate)).astype("<i2")
-    file = io.BytesIO()
-    with wave.open(file, "wb") as out:
-        out.setnchannels(1)
-        out.setsampwidth(2)
-        out.setframerate(rate)
-        out.writeframes(samples.tobytes())
-    return file.getvalue()
+    return wav_file(np.random.default_rng(salt).integers(-3000, 3000, int(seconds * rate)).astype("<i2"), rate)
 
 
 def part(content):

@@ -2,9 +2,6 @@
 
 import io
 import shutil
-import sys
-import wave
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,12 +9,9 @@ from driven_page import IDLE, ask, choose, give, screenshot
 from PIL import Image
 from running_server import running
 from verification.client_programs.chromium import open_chromium
+from wav import wav_file
 
-from edgeformer.export import export_model
 from edgeformer.runtime import load
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "families"))
-from picture_to_text_rows import save
 
 pytestmark = pytest.mark.skipif(
     shutil.which("chromium") is None,
@@ -30,13 +24,7 @@ SAMPLES = (8000 * np.sin(np.arange(9600) / 20)).astype("<i2")
 
 def sound(samples=SAMPLES, rate=16_000):
     """Return a WAV file."""
-    file = io.BytesIO()
-    with wave.open(file, "wb") as out:
-        out.setnchannels(1)
-        out.setsampwidth(2)
-        out.setframerate(rate)
-        out.writeframes(samples.tobytes())
-    return file.getvalue()
+    return wav_file(samples, rate)
 
 
 def png(seed):
@@ -44,13 +32,6 @@ def png(seed):
     file = io.BytesIO()
     Image.fromarray(np.random.default_rng(seed).integers(0, 256, (30, 50, 3), np.uint8)).save(file, "PNG")
     return file.getvalue()
-
-
-@pytest.fixture(scope="module")
-def trocr_bundle(tmp_path_factory):
-    place = tmp_path_factory.mktemp("trocr")
-    save("vit", place / "checkpoint")
-    return export_model(place / "checkpoint", place / "trocr", precision="fp32", verify=None).path
 
 
 @pytest.fixture(scope="module")

@@ -2,33 +2,20 @@
 
 import base64
 import io
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 from running_server import running
 
-from edgeformer.export import export_model
 from edgeformer.runtime import load
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "families"))
-from picture_to_text_rows import save
 
 OPTIONS = {"max_tokens": 6, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory):
-    place = tmp_path_factory.mktemp("trocr")
-    save("vit", place / "checkpoint")
-    return export_model(place / "checkpoint", place / "trocr", precision="fp32", verify=None).path
-
-
-@pytest.fixture(scope="module")
-def server(bundle):
-    with running([bundle], default_max_tokens=900, max_picture_pixels=4000) as server:
+def server(trocr_bundle):
+    with running([trocr_bundle], default_max_tokens=900, max_picture_pixels=4000) as server:
         yield server
 
 
@@ -56,14 +43,14 @@ def chat(server, *messages, **fields):
     return server.post("/v1/chat/completions", {"messages": messages, **OPTIONS, **fields})
 
 
-def written(bundle, content):
-    return load(bundle, "cpu", 1).generate(content, max_new_tokens=6, ignore_eos=True)
+def written(trocr_bundle, content):
+    return load(trocr_bundle, "cpu", 1).generate(content, max_new_tokens=6, ignore_eos=True)
 
 
-def test_a_chat_writes_the_text_of_its_picture(server, bundle):
+def test_a_chat_writes_the_text_of_its_picture(server, trocr_bundle):
     texts = []
     for seed in range(3):
-        wanted = written(bundle, picture(seed))
+        wanted = written(trocr_bundle, picture(seed))
         answer = chat(server, user(part(picture(seed)), {"type": "text", "text": ""})).json()
         assert answer["choices"][0]["message"]["content"] == wanted.text
         assert answer["usage"]["completion_tokens"] == 6
@@ -73,8 +60,8 @@ def test_a_chat_writes_the_text_of_its_picture(server, bundle):
     assert chat(server, user(part(picture(0), detail="low"))).json()["choices"][0]["message"]["content"] == texts[0]
 
 
-def test_clients_of_openai_and_anthropic_read_it(server, bundle):
-    wanted, client = written(bundle, picture(1)).text, server.openai()
+def test_clients_of_openai_and_anthropic_read_it(server, trocr_bundle):
+    wanted, client = written(trocr_bundle, picture(1)).text, server.openai()
     stream = client.chat.completions.create(
         model="trocr", messages=[user(part(picture(1)))], max_tokens=6, stream=True, extra_body={"ignore_eos": True}
     )
