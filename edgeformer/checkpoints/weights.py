@@ -287,11 +287,10 @@ class CheckpointWeights(LazyWeights):
         """Return some rows of a parameter; of one that is a tensor by itself, no others are read."""
         place = self._places[name]
         alone = place.packed is None and not place.transposed and place.tensor in self._stored
-        if alone and isinstance(rows, slice) and name not in self._copies and place.tensor not in self._changes:
+        if alone and not self._copies.get(name) and place.tensor not in self._changes:
             opened = self._open(place.tensor)
             if list(opened.get_shape()) == list(self._shapes[name]):
-                part: Tensor = opened[rows]
-                return part
+                return _read_rows(opened, rows)
         return self[name][rows]
 
     def read_blocks(self, name: str, form: WeightFormat, part: slice | int) -> StoredBlocks | None:
@@ -426,6 +425,15 @@ def _are_tables(found: tuple[int, ...], shape: tuple[int, ...]) -> bool:
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return a shape without its axes of length one."""
     return tuple(size for size in shape if size != 1)
+
+
+def _read_rows(opened: Any, rows: slice | Tensor) -> Tensor:
+    """Return rows of a tensor that is read when it is cut; of indices each row is read once, and no other."""
+    if isinstance(rows, slice):
+        part: Tensor = opened[rows]
+        return part
+    read, places = rows.unique(return_inverse=True)
+    return torch.cat([opened[row : row + 1] for row in read.tolist()])[places]
 
 
 def _rows(tensor: str, count: int) -> list[str]:

@@ -55,6 +55,8 @@ def main() -> NoReturn:
         # What runs at exit has nothing to clean up, and an exception there would be printed.
         for each in watched:
             signal.signal(each, signal.SIG_DFL)
+        # Python looks for garbage several times as it ends: 1.8 s for the objects of an export, which the system frees.
+        gc.freeze()
     sys.exit(code)
 
 

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 import sentencepiece
 import tokenizers
+import torch
 from click.testing import CliRunner
 from rows import SIZES
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from edgeformer.checkpoints.found_model import PRESETS, find_model
 from edgeformer.checkpoints.gguf.gguf_file import TYPES, open_gguf
@@ -300,13 +302,37 @@ def test_a_quick_reading_of_a_header_is_that_of_the_package(small):
         fields = {name: (each.types, [part.tolist() for part in each.parts]) for name, each in reader.fields.items()}
         return fields, {each.name: (each.tensor_type, each.data.tobytes()) for each in reader.tensors}
 
-    plain, cut = read(), gguf.GGUFReader._get
+    def parsed():
+        return load_gguf_checkpoint(small, return_tensors=False)
+
+    plain, theirs, cut = read(), parsed(), gguf.GGUFReader._get
     with quick_headers():
         assert gguf.GGUFReader._get is not cut
-        assert read() == plain
+        assert read() == plain and parsed() == theirs
         once = gguf.GGUFReader(small)
         with quick_headers():
             assert gguf.GGUFReader(small) is once
         assert gguf.GGUFReader(small) is once, "a context within another one forgets nothing"
     assert gguf.GGUFReader is gguf.gguf_reader.GGUFReader
     assert gguf.GGUFReader._get is cut and len(plain[0]["tokenizer.ggml.tokens"][1]) > 4000
+
+
+def test_rows_of_a_tied_embedding_are_read_alone(small):
+    weights = open_source(find_model(small)).weights()
+    whole, rows = weights["embedding.weight"], torch.tensor([7, 0, 7, 2047])
+    opened = weights._open(weights._places["embedding.weight"].tensor)
+    read = []
+
+    class Watched:
+        def get_shape(self):
+            return opened.get_shape()
+
+        def __getitem__(self, index):
+            read.append(index)
+            return opened[index]
+
+    weights._open = lambda tensor: Watched()
+    assert torch.equal(weights.read_rows("embedding.weight", rows), whole[rows])
+    assert read == [slice(0, 1), slice(7, 8), slice(2047, 2048)]
+    assert torch.equal(weights.read_rows("embedding.weight", slice(5, 9)), whole[5:9])
+    assert read[3:] == [slice(5, 9)]

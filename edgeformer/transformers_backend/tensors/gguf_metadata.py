@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from edgeformer.transformers_backend.transformers_shim import transformers
 
 PLAIN = (bool, int, float, str)
 """Types of the fields that are taken; it does not read lists and objects of all architectures alike."""
+
+TEXTS = ([8], [9, 8])
+"""Types, in the format's numbers, of a text and of a list of texts."""
 
 
 def read_gguf_config(folder: Path, file: Path) -> dict[str, Any]:
@@ -34,13 +38,14 @@ def read_gguf_config(folder: Path, file: Path) -> dict[str, Any]:
 def quick_headers() -> Iterator[None]:
     """Let the package `gguf` read a header once, without an object of `numpy.memmap` for each number and text.
 
-    It makes several for every token of a vocabulary and every merge, and transformers reads a header two times, and
-    builds the table of names once for every module. The values are the same. What was read is forgotten at the end of
-    the outermost context.
+    It makes several for every token of a vocabulary and every merge, and transformers reads a header two times, makes a
+    list of the bytes of each text, and builds the table of names once for every module. The values are the same. What
+    was read is forgotten at the end of the outermost context.
     """
     package: Any = require("gguf", "gguf")
     reader: Any = require("gguf.gguf_reader", "gguf").GGUFReader
-    plain, name_map = getattr(reader, "_get", None), package.get_tensor_name_map
+    loading: Any = import_module("transformers.modeling_gguf_pytorch_utils")
+    plain, name_map, parse = getattr(reader, "_get", None), package.get_tensor_name_map, loading._gguf_parse_value
     if plain is None or package.GGUFReader is not reader:  # another version of the package, or within another context
         yield
         return
@@ -50,9 +55,13 @@ def quick_headers() -> Iterator[None]:
             return plain(self, offset, dtype, count, override_order)
         return np.frombuffer(self.data, dtype, int(count), int(offset))
 
+    def parse_text(value: Any, kinds: Any) -> Any:
+        return value.tobytes().decode() if kinds in TEXTS else parse(value, kinds)
+
     reader._get, package.get_tensor_name_map = cut, functools.cache(name_map)
-    package.GGUFReader = functools.cache(reader)
+    package.GGUFReader, loading._gguf_parse_value = functools.cache(reader), parse_text
     try:
         yield
     finally:
         reader._get, package.get_tensor_name_map, package.GGUFReader = plain, name_map, reader
+        loading._gguf_parse_value = parse
