@@ -55,10 +55,10 @@ def ranges_of_least_cost(blocks: Tensor, costs: Tensor, form: WeightFormat) -> t
 
     costs: the cost of a squared error of each input, float32 [B, L]. The ranges tried are those of `fractions`.
     """
-    low, high, power = _bounds(blocks)
+    power = _power(blocks)
     blocks = blocks * power[..., None]
     costs = costs / costs.mean(-1, keepdim=True)
-    scales, zeros = _range(low * power, high * power, form)
+    scales, zeros = _range(blocks, form)
     least, best = torch.full_like(scales, torch.inf), scales
     for fraction in fractions(form):
         tried = _as_stored(scales * fraction, power, form)
@@ -82,9 +82,9 @@ def concatenate(parts: Sequence[QuantizedBlocks]) -> QuantizedBlocks:
 
 
 def _round(blocks: Tensor, form: WeightFormat) -> QuantizedBlocks:
-    low, high, power = _bounds(blocks)
+    power = _power(blocks)
     blocks = blocks * power[..., None]
-    scales, zeros = _range(low * power, high * power, form)
+    scales, zeros = _range(blocks, form)
     if form.rounding == "mse":
         inverse, scales = _search(blocks, _inverse(scales), zeros, form)
         scales = _as_stored(scales, power, form)
@@ -95,26 +95,38 @@ def _round(blocks: Tensor, form: WeightFormat) -> QuantizedBlocks:
     return QuantizedBlocks(integers.to(torch.uint8), scales / power, zeros.to(torch.uint8))
 
 
-def _bounds(blocks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the smallest and largest weight of each block, and the power of two that brings its magnitude near 1.
+def _power(blocks: Tensor) -> Tensor:
+    """Return the power of two [N, B] that brings the magnitude of each block near 1; 1 for blocks of zeros.
 
-    Squares of very small and very large weights overflow float32, and a power of two scales them exactly. It is 1 for
-    blocks of zeros.
+    Squares of very small and very large weights overflow float32, and a power of two scales them exactly.
     """
+    largest = torch.maximum(blocks.amax(-1), -blocks.amin(-1))
+    exponents = torch.frexp(largest).exponent.clamp(-126, 126)
+    return torch.ldexp(torch.ones_like(largest), -exponents)
+
+
+def _range(blocks: Tensor, form: WeightFormat) -> tuple[Tensor, Tensor]:
+    """Return scales and zero points [N, B] that clip no weight of a block by more than one step."""
     low, high = blocks.amin(-1), blocks.amax(-1)
-    exponents = torch.frexp(torch.maximum(high, -low)).exponent.clamp(-126, 126)
-    return low, high, torch.ldexp(torch.ones_like(high), -exponents)
-
-
-def _range(low: Tensor, high: Tensor, form: WeightFormat) -> tuple[Tensor, Tensor]:
-    """Return scales and zero points [N, B] that clip no weight between `low` and `high` by more than one step."""
     if form.symmetric:
-        # The range has one more integer below zero than above. A scale of either sign maps the extreme weight to it.
-        extreme = torch.where(high > -low, high, low)
+        # The range has one more integer below zero than above. A scale of either sign maps the extreme weight to it: of
+        # two that are as large the first, as in GGUF's Q4_0, for which weights may have been trained.
+        extreme, tied = torch.where(high > -low, high, low), high == -low
+        if tied.any():
+            extreme[tied] = _first_extremes(blocks[tied])
         return -extreme / form.zero, torch.full_like(low, form.zero)
     low, high = low.clamp(max=0), high.clamp(min=0)
     scales = (high - low) / (2 * form.zero - 1)
     return scales, (-low / scales).nan_to_num(form.zero).round()
+
+
+def _first_extremes(blocks: Tensor) -> Tensor:
+    """Return the first weight of the largest magnitude of each block [B, L]."""
+    magnitudes = blocks.abs()
+    places = torch.where(
+        magnitudes == magnitudes.amax(-1, keepdim=True), torch.arange(blocks.shape[-1]), blocks.shape[-1]
+    )
+    return blocks.gather(-1, places.amin(-1, keepdim=True))[..., 0]
 
 
 def _inverse(scales: Tensor) -> Tensor:
@@ -123,11 +135,11 @@ def _inverse(scales: Tensor) -> Tensor:
 
 def _steps(blocks: Tensor, inverse: Tensor, zeros: Tensor, form: WeightFormat) -> Tensor:
     """Return the nearest integers minus the zero point, float32 [N, B, L]."""
-    steps = (blocks * inverse[..., None]).round_()
+    steps = blocks * inverse[..., None]
     # clamp_ between numbers is over ten times as fast as between tensors that are broadcast.
-    if form.symmetric:
-        return steps.clamp_(-form.zero, form.zero - 1)
-    return steps.add_(zeros[..., None]).clamp_(0, 2 * form.zero - 1).sub_(zeros[..., None])
+    if form.symmetric:  # integers from 0 on whose halves are rounded up, sum by sum as in GGUF's Q4_0
+        return steps.add_(form.zero + 0.5).floor_().sub_(form.zero).clamp_(-form.zero, form.zero - 1)
+    return steps.round_().add_(zeros[..., None]).clamp_(0, 2 * form.zero - 1).sub_(zeros[..., None])
 
 
 def _search(blocks: Tensor, inverse: Tensor, zeros: Tensor, form: WeightFormat) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 
+import gguf
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -113,6 +114,17 @@ def test_nearest_errs_by_at_most_half_a_step_within_the_range(drawn_blocks):
         allowed = beyond.nan_to_num(0, 0, 0).clamp(min=0.5)
         assert (rounded.zeros == form.zero).all()
     assert (in_steps <= allowed + 1e-4).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_nearest_symmetric_int4_is_q4_0_of_gguf(dtype):
+    """Bfloat16 has blocks with extremes of both signs, and halves of steps."""
+    weights = torch.randn(512, 256, generator=torch.Generator().manual_seed(3)).mul(0.05).to(dtype).float()
+    stored = gguf.quantize(weights.numpy(), gguf.GGMLQuantizationType.Q4_0).reshape(512, -1, 18)
+    halves = np.concatenate([stored[..., 2:] & 15, stored[..., 2:] >> 4], -1)
+    found = round_blocks(weights.unflatten(1, (-1, 32)), WeightFormat(bits=4, block=32, rounding="nearest"))
+    np.testing.assert_array_equal(found.integers.numpy(), halves)
+    np.testing.assert_array_equal(found.scales.half().numpy(), stored[..., :2].copy().view(np.float16)[..., 0])
 
 
 def test_half_a_step_is_not_met_where_a_symmetric_range_ends():

@@ -203,6 +203,39 @@ def test_integers_are_copied(make, tmp_path, kind, precision, bits):
     assert verify(tmp_path / "bundle", path, mode="quick").passed
 
 
+TRAINED_FOR_ROUNDING = {
+    "float32": ({}, torch.float32),
+    "bfloat16": ({}, torch.bfloat16),
+    "wide": (WIDE | {"num_key_value_heads": 1, "sliding_window": 5}, torch.bfloat16),
+}
+"""Sizes of checkpoints like those of Gemma's quantization-aware training, and the type in which they are stored."""
+
+
+@pytest.mark.parametrize("name", TRAINED_FOR_ROUNDING)
+def test_weights_that_were_trained_for_q4_0_become_its_integers(make_model, tmp_path, name):
+    """Of a checkpoint before its rounding; weights of few digits have extremes of both signs, and halves of steps."""
+    sizes, dtype = TRAINED_FOR_ROUNDING[name]
+    folder = make_model("gemma3_text", dtype=dtype, **MODELS["gemma3"][1] | {"num_hidden_layers": 2} | sizes)
+    gguf_writer.write_folder(folder, tmp_path / "q4_0.gguf", "Q4_0", tokens=tokenizer_of)
+    chosen = {"nearest": QuantizationOverrides(block=32, rounding="nearest"), "mse": QuantizationOverrides(block=32)}
+    kept = export_model(tmp_path / "q4_0.gguf", tmp_path / "kept", precision="int4", quantization=chosen["mse"])
+    assert "weights: copied blocks" in {check.name for check in kept.report.checks}
+    found = {"kept": dict(integers_by_parameter(tmp_path / "kept", kept.manifest))}
+    for rounding, overrides in chosen.items():
+        made = export_model(folder, tmp_path / rounding, precision="int4", quantization=overrides)
+        found[rounding] = dict(integers_by_parameter(tmp_path / rounding, made.manifest))
+    assert len(found["kept"]) > 10
+    for parameter, integers in found["kept"].items():
+        np.testing.assert_array_equal(found["nearest"][parameter], integers, err_msg=parameter)
+    assert any((found["mse"][each] != integers).any() for each, integers in found["kept"].items()), "it moves ranges"
+
+
+def integers_by_parameter(bundle, manifest):
+    """Yield the integers of a bundle as its graph stores them."""
+    for name, integers, _, _ in stored_integers(bundle, manifest, 4):
+        yield name, integers
+
+
 def test_other_blocks_are_rounded_as_asked(make, tmp_path):
     path, _ = make("llama", "Q4_0")
     result = export_model(path, tmp_path / "bundle", precision="int4", quantization=QuantizationOverrides(block=16))

@@ -75,16 +75,26 @@ def test_integers_of_bitsandbytes_are_copied():
         assert torch.equal(scales[:, 0], stored[key.replace(".weight", ".SCB")] / 127)
 
 
-@pytest.mark.parametrize("kind", ["w4a16", "w4a16-asymmetric"])
+@pytest.mark.parametrize("kind", ["w8a8", "w8a8-gptq"])
+def test_bytes_of_llm_compressor_are_copied(kind):
+    folder = FOLDER / f"llmcompressor-{kind}"
+    files, stored = open_tensors(folder), load_file(folder / "model.safetensors")
+    for key in of_library(folder):
+        integers, scales, zeros = files[key].get_slice(key).blocks(8, None, symmetric=True)
+        assert torch.equal(integers.flatten(1).int() - 128, stored[key].int()) and bool((zeros == 128).all())
+        assert torch.equal(scales, stored[f"{key}_scale"].float())
+
+
+@pytest.mark.parametrize("kind", ["w4a16", "w4a16-asymmetric", "w4a16-gptq"])
 def test_integers_of_llm_compressor_are_copied(kind):
     folder = FOLDER / f"llmcompressor-{kind}"
     files, stored = open_tensors(folder), load_file(folder / "model.safetensors")
     packed = stored[MATRIX.replace(".weight", ".weight_packed")]
     halves = torch.stack([packed >> 4 * place & 15 for place in range(8)], -1).flatten(1)
-    integers, scales, zeros = files[MATRIX].get_slice(MATRIX).blocks(4, 32, symmetric=kind == "w4a16")
+    integers, scales, zeros = files[MATRIX].get_slice(MATRIX).blocks(4, 32, symmetric="asymmetric" not in kind)
     assert torch.equal(integers.flatten(1).int(), halves.int())
     assert torch.equal(scales, stored[MATRIX.replace(".weight", ".weight_scale")])
-    assert bool((zeros == 8).all()) == (kind == "w4a16")
+    assert bool((zeros == 8).all()) == ("asymmetric" not in kind)
 
 
 WORDS = {
@@ -192,6 +202,17 @@ FAULTS = {
     "scales of bitsandbytes transposed": ("bitsandbytes-fp4", ".weight.absmax", lambda scales: scales.flip(0)),
     "zero points of llm-compressor lost": ("llmcompressor-w4a16-asymmetric", ".weight_zero_point", torch.zeros_like),
     "scales of llm-compressor in other rows": ("llmcompressor-w8a8", ".weight_scale", lambda scales: scales.flip(0)),
+    "blocks of llm-compressor's float8 elsewhere": (
+        "llmcompressor-fp8-blocks", ".weight_scale", lambda scales: scales.flip(0)
+    ),
+    "scales of llm-compressor's float8 in other rows": (
+        "llmcompressor-fp8", ".weight_scale", lambda scales: scales.flip(0)
+    ),
+    "scale of llm-compressor's float8 lost": ("llmcompressor-fp8-tensor", ".weight_scale", torch.ones_like),
+    "scale of llm-compressor's w8a8 lost": ("llmcompressor-w8a8-tensor", ".weight_scale", torch.ones_like),
+    "groups of llm-compressor transposed": (
+        "llmcompressor-w4a16-gptq", ".weight_scale", lambda scales: scales.T.reshape(scales.shape)
+    ),
     "float8 of a mixture in NVFP4": ("modelopt-mixed", "_2", torch.ones_like),
     "half bytes of GPTQ swapped": ("gptqmodel-gptq", ".qweight", half_bytes_swapped),
     "zero points of GPTQ one higher": ("gptqmodel-gptq-asymmetric", ".qzeros", lambda words: words + 0x11111111),

@@ -204,16 +204,28 @@ def write_bitsandbytes(plain: Path, even: Path, folder: Path) -> None:
 def write_llmcompressor(plain: Path, folder: Path) -> None:
     """Write checkpoints of llm-compressor, which transformers reads with the package compressed-tensors."""
     from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+    from datasets import Dataset
     from llmcompressor import oneshot
+    from llmcompressor.modifiers.gptq import GPTQModifier
     from llmcompressor.modifiers.quantization import QuantizationModifier
 
-    groups = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}
-    tokens = {"num_bits": 8, "symmetric": True, "strategy": "token", "dynamic": True}
+    groups = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}
+    integers = {"num_bits": 8, "type": "int", "symmetric": True}
+    floats = {"num_bits": 8, "type": "float", "symmetric": True}
+    tokens = {"strategy": "token", "dynamic": True}
     kinds: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
-        "w4a16": (groups | {"symmetric": True}, None),
+        "w4a16": (groups, None),
         "w4a16-asymmetric": (groups | {"symmetric": False}, None),
-        "w8a8": ({"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}, tokens | {"type": "int"}),
-        "fp8": ({"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel"}, tokens | {"type": "float"}),
+        "w4a16-gptq": (groups | {"actorder": "weight"}, None),
+        "w8a8": (integers | {"strategy": "channel"}, integers | tokens),
+        "w8a8-gptq": (integers | {"strategy": "channel"}, integers | tokens),
+        "w8a8-tensor": (integers | {"strategy": "tensor"}, integers | {"strategy": "tensor"}),
+        "fp8": (floats | {"strategy": "channel"}, floats | tokens),
+        "fp8-tensor": (floats | {"strategy": "tensor"}, floats | {"strategy": "tensor"}),
+        "fp8-blocks": (
+            floats | {"strategy": "block", "block_structure": [16, 32]},
+            floats | {"strategy": "group", "group_size": 32, "dynamic": True},
+        ),
     }
     for name, (weights, inputs) in kinds.items():
         if not wanted(f"llmcompressor-{name}"):
@@ -222,8 +234,15 @@ def write_llmcompressor(plain: Path, folder: Path) -> None:
             targets=["Linear"], weights=QuantizationArgs(**weights),
             input_activations=None if inputs is None else QuantizationArgs(**inputs),
         )  # fmt: skip
+        torch.manual_seed(5)
+        texts = Dataset.from_dict({"input_ids": torch.randint(2, SIZES["vocab_size"], (16, 32)).tolist()})
         model = transformers.AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float32)
-        oneshot(model=model, recipe=QuantizationModifier(config_groups={"group_0": scheme}, ignore=["lm_head"]))
+        calibrated = "gptq" in name
+        modifier = (GPTQModifier if calibrated else QuantizationModifier)(
+            config_groups={"group_0": scheme}, ignore=["lm_head"]
+        )
+        options = {"dataset": texts, "num_calibration_samples": 16, "max_seq_length": 32}
+        oneshot(model=model, recipe=modifier, **(options if calibrated or "tensor" in name else {}))
         place = folder / f"llmcompressor-{name}"
         model.save_pretrained(place, save_compressed=True)
         options = transformers.CompressedTensorsConfig(dequantize=True)

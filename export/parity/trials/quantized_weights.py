@@ -162,8 +162,9 @@ class _Grid:
         low, high = self._limits()
         whole = (high - low) / (2 * self._form.zero - 1)
         if self._form.symmetric:
-            # The weight of largest magnitude becomes the lowest integer, whatever its sign.
+            # The weight of largest magnitude becomes the lowest integer, whatever its sign: of two any one.
             whole = torch.where(high > -low, high, low) / -self._form.zero
+            whole = torch.where(high == -low, whole.abs() * self._scales.sign(), whole)
         # Bfloat16 scales and subnormal float16 scales have few digits.
         errors = ((self._scales - torch.tensor(fractions(self._form)) * whole).abs() - self._rounding).clamp(min=0)
         errors = torch.where(errors == 0, 0, errors / whole.abs())
