@@ -17,6 +17,7 @@ from edgeformer.manifest.providers import Provider
 from edgeformer.runtime.caches.encoder_outputs import EncoderOutputs
 from edgeformer.runtime.caches.static_cache import StaticCache
 from edgeformer.runtime.sessions.narrow_floats import FLOAT8, stored
+from edgeformer.runtime.sessions.session import check_tensors
 from edgeformer.runtime.steps.decode_graph import returns_last_logits
 from edgeformer.runtime.steps.new_decoder import needs_numbers, new_decoder
 from edgeformer.runtime.steps.runner import StepRunner
@@ -100,8 +101,11 @@ class Graph:
     def decoder(self, rows: int, tokens: int, filling: float | None = None) -> StepRunner:
         """Return a decoder with a fresh cache for `rows` × `tokens`, and SPARE slots more if the context allows it.
 
-        filling: the number in every slot of a static cache, by default the first of `fillings`.
+        filling: the number in every slot of a static cache, by default the first of `fillings`. Raises BundleError for
+        a graph that lacks what a layer keeps.
         """
+        kept = (tensor.past for tensor in self.manifest.cache.tensors())
+        check_tensors(self.session, self.manifest.step_graphs[-1], kept, ())
         # onnxruntime refuses a buffer that is longer than the position tables, however few tokens it holds.
         capacity = max(tokens, min(tokens + SPARE, self.manifest.context_length))
         decoder = new_decoder(self.session, self.manifest, rows, capacity, self.provider, self.encoder_outputs)

@@ -17,7 +17,7 @@ from edgeformer.export.parity.figures import (
     relative_rmse,
 )
 from edgeformer.export.parity.report import Check, Curve, Greedy, StateError
-from edgeformer.export.parity.tolerances import LIMITS, UNIT_ROUNDOFF, summed_rmse
+from edgeformer.export.parity.tolerances import LIMITS, RATIOS, UNIT_ROUNDOFF, one_by_one, summed_rmse
 from edgeformer.manifest.parts import Arithmetic
 
 Array = NDArray[Any]
@@ -43,6 +43,7 @@ class Judge:
     """Collects checks, and the largest errors that the certificate shows.
 
     eager_worst: eager PyTorch's largest errors in all runs, since the positions of a single run are a small sample.
+    longest_sum: products that are added up in one sum of the model.
     """
 
     precision: Arithmetic
@@ -50,6 +51,7 @@ class Judge:
     states: list[StateError] = field(default_factory=list)
     curves: list[Curve] = field(default_factory=list)
     eager_worst: Worst = field(default_factory=Worst)
+    longest_sum: int = 0
 
     def logits(self, run: str, what: str, pieces: Iterable[Piece], *, behind: int | None = None) -> float:
         """Check every figure of one run over logits; return the absolute error that is allowed for a logit.
@@ -127,13 +129,11 @@ class Judge:
 
     def check(self, name: str, what: str, figure: str, value: float, eager: float | None, longest_sum: int = 0) -> None:
         """Compare one figure with its row of the table of limits. longest_sum: see `Limit.of`."""
-        limit = LIMITS[figure]
-        self.checks.append(
-            Check(
-                name=name, what=what, value=value, limit=limit.of(self.precision, eager, longest_sum), eager=eager,
-                reason=limit.reason,
-            )
-        )  # fmt: skip
+        row = LIMITS[figure]
+        limit = row.of(self.precision, eager, longest_sum)
+        if figure in RATIOS and self.precision == "fp32":
+            limit = max(limit, one_by_one(self.longest_sum))
+        self.checks.append(Check(name=name, what=what, value=value, limit=limit, eager=eager, reason=row.reason))
 
     def caches(
         self, run: str, geometry: CacheGeometry, graph: Caches, eager: Caches, expected: Caches

@@ -199,10 +199,11 @@ def test_a_graph_that_onnxruntime_refuses_to_run_has_not_passed(truth, tmp_path)
 
 def test_an_export_that_fails_the_gate_leaves_nothing(make_llama, tmp_path, monkeypatch):
     from edgeformer.errors import ParityError
-    from edgeformer.export.parity import tolerances
+    from edgeformer.export.parity import judge, tolerances
 
     impossible = replace(tolerances.LIMITS["median ratio"], floor={"fp32": 0.0, "fp16": 0.0})
     monkeypatch.setitem(tolerances.LIMITS, "median ratio", impossible)
+    monkeypatch.setattr(judge, "RATIOS", ())
     with pytest.raises(
         ParityError, match=r"(?s)does not compute what PyTorch computes.*FAIL decode: median ratio.*No bundle was made"
     ):

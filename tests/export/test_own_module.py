@@ -23,7 +23,7 @@ from edgeformer.cli.main import cli
 from edgeformer.errors import BundleError, ExportError, ParityError
 from edgeformer.export import export_module, verify, verify_module
 from edgeformer.export.importers.own_module import ModuleWeights, module_spec
-from edgeformer.export.parity import tolerances
+from edgeformer.export.parity import judge, tolerances
 from edgeformer.export.parity.locate.locator import describe, locate
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime import load
@@ -200,6 +200,7 @@ def test_another_module_is_not_at_parity_with_the_bundle(exported):
 def test_a_graph_that_fails_the_gate_leaves_nothing(module, tmp_path, monkeypatch):
     impossible = replace(tolerances.LIMITS["median ratio"], floor={"fp32": 0.0, "fp16": 0.0})
     monkeypatch.setitem(tolerances.LIMITS, "median ratio", impossible)
+    monkeypatch.setattr(judge, "RATIOS", ())
     with pytest.raises(
         ParityError, match=r"(?s)FAIL decode: median.*report it with the model's code\. .* verify=None\."
     ):

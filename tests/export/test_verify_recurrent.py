@@ -166,7 +166,7 @@ def test_values_that_are_all_zero_are_compared(export):
     assert "prefill: cache ratio" in {check.name for check in report.failures()}
 
 
-def scaled_errors(factors):
+def scaled_errors(factors, longest_sum=0):
     """Return the failed checks of caches whose tensors err `factors[name]` times as much as eager PyTorch's."""
     random, geometry = np.random.default_rng(1), SPEC.cache
     tensors = geometry.tensors()
@@ -177,7 +177,7 @@ def scaled_errors(factors):
         each + factors.get(tensor.name, 1.0) * error
         for tensor, each, error in zip(tensors, expected, errors, strict=True)
     ]
-    judge = Judge("fp32")
+    judge = Judge("fp32", longest_sum=longest_sum)
     judge.caches("prefill", geometry, *map(geometry.by_layer, (graph, eager, expected)))
     return [check.name for check in judge.checks if not check.passed]
 
@@ -188,6 +188,8 @@ def test_only_states_of_fixed_size_have_the_wider_limit():
     assert scaled_errors({"conv": 4.5, "recurrent": 4.5, "ssm": 4.5}) == []
     for name in ("key", "value"):
         assert scaled_errors({name: 2.5}) == ["prefill: cache ratio"]
+        assert scaled_errors({name: 2.5}, longest_sum=1536) == [], "sums of many products"
+        assert scaled_errors({name: 3.5}, longest_sum=1536) == ["prefill: cache ratio"]
     for name in ("conv", "recurrent", "ssm"):
         assert scaled_errors({name: 5.5}) == ["prefill: state ratio"]
 
