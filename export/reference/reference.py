@@ -28,6 +28,7 @@ class Reference:
     A module whose model spec has `streams` set holds the parameters of one layer at a time; any other holds all of them
     in `dtype` while it runs. entrance: a mode that changes keys and values before attention reads them, such as the
     rounding of a quantized cache. summation_orders: the number of summation orders of each run (`summation_orders.py`).
+    exact: another reference, beside which the errors of several orders are measured; None for one order.
     """
 
     def __init__(
@@ -37,14 +38,16 @@ class Reference:
         dtype: torch.dtype = torch.float64,
         entrance: CacheEntrance | None = None,
         summation_orders: int = 1,
+        exact: "Reference | None" = None,
     ):
+        assert summation_orders == 1 or exact is not None, "errors of several orders are measured beside another one"
         with without_values():
             self.module: Any = model_spec.build(dtype).eval()
         self.dtype = dtype
         self._model_spec = model_spec
         self.weights = weights
         self._entrance = entrance
-        self._summation_orders = summation_orders
+        self._summation_orders, self._exact = summation_orders, exact
         constants = model_spec.constants()
         first: dict[int, str] = {}
         for name, buffer in list(self.module.named_buffers(remove_duplicate=False)):
@@ -95,15 +98,23 @@ class Reference:
     def forward(self, *inputs: Any, **others: Tensor) -> Any:
         """Return what the module returns. A user's module may break the contract until `check_contract` has run."""
 
-        def run() -> Any:
-            with self.loaded(), self._entrance or nullcontext():
-                return self.module(*inputs, **others)
+        def run(reference: Reference) -> Any:
+            with reference.loaded(), reference._entrance or nullcontext():
+                return reference.module(*map(reference._as_own, inputs), **others)
 
         return self.in_summation_orders(run)
 
-    def in_summation_orders(self, run: Callable[[], T]) -> T:
-        """Call `run`, which must load and run `module`, once for each summation order; return the typical outputs."""
-        return run_in_summation_orders(self.module, self._summation_orders, run)
+    def _as_own(self, given: Any) -> Any:
+        """Return an input, or a structure of tuples and lists, whose floats are as wide as those of the module."""
+        if isinstance(given, tuple | list):
+            return type(given)(map(self._as_own, given))
+        is_float = isinstance(given, Tensor) and given.is_floating_point()
+        return given.to(torch.promote_types(given.dtype, self.dtype)) if is_float else given
+
+    def in_summation_orders(self, run: Callable[["Reference"], T]) -> T:
+        """Call `run`, which loads and runs a reference's module, once for each order; return the typical outputs."""
+        exact = self if self._exact is None else self._exact
+        return run_in_summation_orders(self.module, self._summation_orders, lambda: run(self), lambda: run(exact))
 
     @contextmanager
     def loaded(self) -> Iterator[None]:
@@ -151,7 +162,7 @@ def references(
     """
     stored = CastWeights(weights, dtype)
     float64 = Reference(model_spec, stored)
-    eager = Reference(model_spec, stored, dtype, entrance, summation_orders)
+    eager = Reference(model_spec, stored, dtype, entrance, summation_orders, float64)
     round_activations(eager.module, activations or {})
     return float64, eager
 

@@ -1,5 +1,6 @@
 """Eager PyTorch in several summation orders, which show how much a model amplifies rounding."""
 
+import copy
 import itertools
 import json
 import shutil
@@ -34,7 +35,7 @@ def layers():
 def outcomes(module, x, orders):
     """What single runs give, each in another order."""
     found = []
-    run_in_summation_orders(module, orders, lambda: found.append(module(x)) or found[-1])
+    run_in_summation_orders(module, orders, lambda: found.append(module(x)) or found[-1], lambda: found[0])
     return torch.stack(found)
 
 
@@ -42,13 +43,13 @@ def outcomes(module, x, orders):
 def test_orders_differ_by_rounding_and_leave_the_module(layers):
     x = torch.randn(40, 256)
     plain = layers(x)
-    assert torch.equal(run_in_summation_orders(layers, 1, lambda: layers(x)), plain)
+    assert torch.equal(run_in_summation_orders(layers, 1, lambda: layers(x), lambda: None), plain)
     every = outcomes(layers, x, 8)
     assert torch.equal(every[0], plain), "the first order is the module's own"
     assert len({each.numpy().tobytes() for each in every}) == 8
     torch.testing.assert_close(every, plain.expand_as(every), rtol=1e-4, atol=1e-5)
     with pytest.raises(RuntimeError, match="shapes"):
-        run_in_summation_orders(layers, 2, lambda: layers(x[:, :3]))
+        run_in_summation_orders(layers, 2, lambda: layers(x[:, :3]), lambda: None)
     assert torch.equal(layers(x), plain) and not any("forward" in vars(layer) for layer in layers)
 
 
@@ -57,8 +58,8 @@ def test_it_errs_as_much_as_runs_do():
     """Of one number a position, a third of single runs err less than half of what such runs do; of these a sixth."""
     torch.manual_seed(1)
     module, x = nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 1)), torch.randn(500, 256)
-    every, chosen = outcomes(module, x, 8), run_in_summation_orders(module, 8, lambda: module(x))
-    exact = module.double()(x.double())
+    exact = copy.deepcopy(module).double()(x.double())
+    every, chosen = outcomes(module, x, 8), run_in_summation_orders(module, 8, lambda: module(x), lambda: exact)
     squares, chosen = ((made - exact).square().mean(-1) for made in (every, chosen))
     typical = squares.mean(0)
     assert 1 <= (chosen.mean() / typical.mean()).sqrt() < 1.5
@@ -66,16 +67,28 @@ def test_it_errs_as_much_as_runs_do():
     assert lucky < 0.25 < alone
 
 
-def test_a_vector_slightly_above_the_typical_is_chosen():
-    """Distances from the mean: at the first position 0, 1, 1, 4 and −6 (root mean square 3.3), at the other all 0."""
-    values = iter([[[0.0], [7.0]], [[1.0], [7.0]], [[1.0], [7.0]], [[4.0], [7.0]], [[-6.0], [7.0]]])
+def chosen_of(errors, exact=(0.0, 7.0)):
+    """Return what is chosen of runs with these errors at the first of two positions, and none at the other."""
+    values = iter(errors)
 
     def run():
-        logits = torch.tensor(next(values))
+        logits = torch.tensor([[exact[0] + next(values)], [exact[1]]])
         return logits, [(logits + 1,)]
 
-    logits, [(key,)] = run_in_summation_orders(nn.Identity(), 5, run)
+    true = torch.tensor(exact, dtype=torch.float64)[:, None]
+    return run_in_summation_orders(nn.Identity(), len(errors), run, lambda: (true, [(true + 1,)]))
+
+
+def test_a_vector_slightly_above_the_typical_is_chosen():
+    """Errors of 0, 1, 1, 4 and −6, whose root mean square is 3.3."""
+    logits, [(key,)] = chosen_of([0.0, 1.0, 1.0, 4.0, -6.0])
     assert logits.tolist() == [[4.0], [7.0]] and key.tolist() == [[5.0], [8.0]]
+
+
+def test_a_run_that_is_right_by_chance_is_not_chosen():
+    """It is the farthest from the mean of runs that are all off by the same."""
+    logits, _ = chosen_of([3.0, 3.0, 3.0, 0.0, 3.0, 3.0])
+    assert logits.tolist() == [[3.0], [7.0]]
 
 
 def test_parameters_may_be_streamed(llama_bundle):
@@ -85,7 +98,8 @@ def test_parameters_may_be_streamed(llama_bundle):
     ids = torch.arange(1, 20)[None]
     found = []
     for streams in (False, True):
-        reference = Reference(replace(model_spec, streams=streams), weights, torch.float32, summation_orders=4)
+        spec = replace(model_spec, streams=streams)
+        reference = Reference(spec, weights, torch.float32, summation_orders=4, exact=Reference(spec, weights))
         for _ in range(2):
             logits, caches = reference.run(ids)
             found.append((logits, *(part for cache in caches for part in cache)))

@@ -187,9 +187,9 @@ def test_only_states_of_fixed_size_have_the_wider_limit():
     assert scaled_errors({}) == []
     assert scaled_errors({"conv": 4.5, "recurrent": 4.5, "ssm": 4.5}) == []
     for name in ("key", "value"):
-        assert scaled_errors({name: 2.5}) == ["prefill: cache ratio"]
-        assert scaled_errors({name: 2.5}, longest_sum=1536) == [], "sums of many products"
-        assert scaled_errors({name: 3.5}, longest_sum=1536) == ["prefill: cache ratio"]
+        assert scaled_errors({name: 3.5}) == ["prefill: cache ratio"]
+        assert scaled_errors({name: 3.5}, longest_sum=4096) == [], "sums of many products"
+        assert scaled_errors({name: 5.5}, longest_sum=4096) == ["prefill: cache ratio"]
     for name in ("conv", "recurrent", "ssm"):
         assert scaled_errors({name: 5.5}) == ["prefill: state ratio"]
 

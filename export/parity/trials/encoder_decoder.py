@@ -131,7 +131,7 @@ class EncoderDecoderTrial(TextTrial):
 
         def outputs(reference: Reference) -> Outputs:
             states, cross, logits, presents, weights = reference.in_summation_orders(
-                lambda: self._run(reference, source, target)
+                lambda each: self._run(each, source, target)
             )
             vectors = {"states": to_numpy(states[0]), "logits": to_numpy(logits[0])}
             for each in weights:

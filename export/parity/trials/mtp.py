@@ -186,7 +186,7 @@ class MTPTrial(Trial):
             return torch.cat(found), states[0, :-1], kept
 
         def outputs(reference: Reference) -> Outputs:
-            logits, states, kept = reference.in_summation_orders(lambda: run(reference))
+            logits, states, kept = reference.in_summation_orders(run)
             vectors = {"logits": to_numpy(logits), "states": to_numpy(states)}
             return Outputs(vectors, row_of([kept]))
 

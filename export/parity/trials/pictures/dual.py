@@ -88,11 +88,11 @@ class DualTrial(Trial):
     def _row(self, half: Half, source: Array) -> Row:
         """Run both references of a half on one text or picture."""
 
-        def outputs(reference: Reference) -> list[Outputs]:
-            def run() -> Any:
-                with reference.loaded():
-                    return getattr(reference.module, half.method)(torch.from_numpy(source))
+        def run(reference: Reference) -> Any:
+            with reference.loaded():
+                return getattr(reference.module, half.method)(torch.from_numpy(source))
 
+        def outputs(reference: Reference) -> list[Outputs]:
             values = reference.in_summation_orders(run)
             pairs = zip(half.outputs, values, strict=True)
             return [Outputs({name: np.atleast_2d(to_numpy(value[0])) for name, value in pairs})]

@@ -212,7 +212,7 @@ class PictureTextTrial(Trial):
         """Run both references on a picture."""
 
         def outputs(reference: Reference) -> list[Outputs]:
-            states = reference.in_summation_orders(lambda: self._see(reference, picture))
+            states = reference.in_summation_orders(lambda each: self._see(each, picture))
             return [Outputs({"states": to_numpy(states[0])})]
 
         [pair] = zip(*self.references.compute(outputs, *picture.values()), strict=True)
@@ -243,7 +243,7 @@ class PictureTextTrial(Trial):
             return runs[0][0], tuple(runs[-1][1])
 
         def outputs(reference: Reference) -> list[Outputs]:
-            logits, presents = reference.in_summation_orders(lambda: run(reference))
+            logits, presents = reference.in_summation_orders(run)
             return [Outputs({"logits": to_numpy(logits[0])}, row_of(presents))]
 
         [pair] = zip(*self.references.compute(outputs), strict=True)
