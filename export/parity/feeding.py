@@ -104,8 +104,9 @@ class Graph:
         filling: the number in every slot of a static cache, by default the first of `fillings`. Raises BundleError for
         a graph that lacks what a layer keeps.
         """
-        kept = (tensor.past for tensor in self.manifest.cache.tensors())
-        check_tensors(self.session, self.manifest.step_graphs[-1], kept, ())
+        if self.encoder_outputs is None:  # the first decoder graph of an encoder-decoder reads no past
+            kept = (tensor.past for tensor in self.manifest.cache.tensors())
+            check_tensors(self.session, self.manifest.step_graphs[-1], kept, ())
         # onnxruntime refuses a buffer that is longer than the position tables, however few tokens it holds.
         capacity = max(tokens, min(tokens + SPARE, self.manifest.context_length))
         decoder = new_decoder(self.session, self.manifest, rows, capacity, self.provider, self.encoder_outputs)

@@ -159,8 +159,8 @@ LIMITS: dict[str, Limit] = {
             figure="cache ratio",
             factor=NONE,
             floor=_same(3.0),
-            reason="RMS error of a layer's keys or values over eager's, at the worst layer: chance picks the layer, and "
-            "where one position amplifies rounding, its error is that of the layer",
+            reason="RMS error of a layer's keys or values over eager's, at the worst layer: chance picks it, and where "
+            "one position amplifies rounding, its error is that of the layer",
         ),
         Limit(
             figure="state ratio",

@@ -24,7 +24,6 @@ from edgeformer.export.parity.feeding import Graph, Side
 from edgeformer.export.parity.figures import VectorErrors, vector_errors
 from edgeformer.export.parity.judge import Caches, Judge, Piece, compare_greedy
 from edgeformer.export.parity.report import Greedy, Rounding, StateError
-from edgeformer.export.parity.tolerances import longest_sum
 from edgeformer.export.parity.trials.references import Known, Original, References
 from edgeformer.export.progress import Progress
 from edgeformer.export.reference.quantized_caches import cache_entrance
@@ -195,7 +194,7 @@ class Trial(ABC):
         self.greedy = Greedy(steps=0)
         self.references = setup.references or setup.make_references()
         self.float64, self.eager = self.references.float64, self.references.eager
-        self.judge = Judge(manifest.plan.arithmetic, longest_sum=longest_sum(self.float64.module))
+        self.judge = Judge(manifest.plan.arithmetic, longest_sum=self.references.longest_sum)
 
     @abstractmethod
     def run(self) -> None:

@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from edgeformer.export.parity.tolerances import longest_sum
 from edgeformer.export.reference.quantized_caches import CacheEntrance
 from edgeformer.export.reference.reference import Reference, references
 from edgeformer.manifest.quantization import WeightFormat
@@ -66,6 +67,11 @@ class References:
     ):
         self.float64, self.eager = references(model_spec, weights, dtype, activations, entrance, summation_orders)
         self._known: tuple[Known | None, Known | None] = exact, {} if remember else None
+
+    @property
+    def longest_sum(self) -> int:
+        """The largest number of products that a linear layer of the model adds up."""
+        return longest_sum(self.float64.module)
 
     def compute(self, function: Callable[[Reference], T], *inputs: NDArray[Any]) -> tuple[T, T]:
         """Return what a function returns of both references: float64 and eager.
