@@ -1,7 +1,7 @@
 """Models that read pictures or sound, and text, in transformers.js: three graphs, and what it gives to each.
 
 Source: transformers.js 4.3.2, `src/models/session_config.js`, `src/models/modeling_utils.js` and the classes of models.
-It was run with bundles of every type of `types.IMAGE_TEXT` that edgeformer exports (`tests/families/test_picture_clients.py`).
+`tests/families/test_picture_clients.py` runs it with bundles of every family that sees.
 """
 
 from collections.abc import Iterator
