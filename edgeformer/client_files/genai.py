@@ -55,18 +55,20 @@ def genai_config(manifest: Manifest, hf_config: dict[str, Any] | None = None) ->
     if stack is not None and stack.attentions:
         widths["num_attention_heads"] = stack.attentions[0].num_heads
     runs_on = manifest.plan.runs_on
-    sees = hf_config is not None and "embedding" in manifest.graphs
-    of_pictures = decoder_section(manifest) if sees else {}
+    sections: dict[str, Any] = {}
+    of_pictures: dict[str, Any] = {}
     states = _states(cache)
-    states |= {"inputs": of_pictures["inputs"] | states.get("inputs", {})} if sees else {}
+    if hf_config is not None and "embedding" in manifest.graphs:
+        sections, of_pictures = picture_sections(manifest, hf_config), decoder_section(manifest)
+        states["inputs"] = of_pictures["inputs"] | states.get("inputs", {})
     provider_options = [] if runs_on.genai_options is None else [{runs_on.name: dict(runs_on.genai_options)}]
     return {
         "model": {
-            "type": (picture_type(hf_config, manifest.pictures) if sees else None) or _type(cache),
+            "type": (picture_type(hf_config, manifest.pictures) if sections else None) or _type(cache),
             "context_length": manifest.context_length,
             "vocab_size": manifest.vocab_size,
             **ids,
-            **(picture_sections(manifest, hf_config) if sees else {}),
+            **sections,
             "decoder": {
                 "filename": manifest.graph,
                 **_key_value_sizes(cache),

@@ -87,7 +87,9 @@ def _findings(folder: Folder, device: Device) -> Iterator[Finding]:
     tower = tower_of(folder, config)
     yield from _type(folder, config) if tower is None else type_findings(folder, config, tower)
     yield from _tokenizer(folder)
-    names = ("encoder_model", "decoder_model_merged") if folder.kind == "encoder-decoder" else ("model",)
+    names: tuple[str, ...] = ("model",)
+    if folder.kind == "encoder-decoder":
+        names = ("encoder_model", "decoder_model_merged")
     if tower is not None and not is_known(config, tower):
         names = ()
     elif tower is not None:
