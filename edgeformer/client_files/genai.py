@@ -55,13 +55,14 @@ def genai_config(manifest: Manifest, hf_config: dict[str, Any] | None = None) ->
     if stack is not None and stack.attentions:
         widths["num_attention_heads"] = stack.attentions[0].num_heads
     runs_on = manifest.plan.runs_on
+    provider_options = [] if runs_on.genai_options is None else [{runs_on.name: dict(runs_on.genai_options)}]
+    session = {"provider_options": provider_options}
     sections: dict[str, Any] = {}
     of_pictures: dict[str, Any] = {}
     states = _states(cache)
     if hf_config is not None and "embedding" in manifest.graphs:
-        sections, of_pictures = picture_sections(manifest, hf_config), decoder_section(manifest)
+        sections, of_pictures = picture_sections(manifest, hf_config, session), decoder_section(manifest)
         states["inputs"] = of_pictures["inputs"] | states.get("inputs", {})
-    provider_options = [] if runs_on.genai_options is None else [{runs_on.name: dict(runs_on.genai_options)}]
     return {
         "model": {
             "type": (picture_type(hf_config, manifest.pictures) if sections else None) or _type(cache),
@@ -76,7 +77,7 @@ def genai_config(manifest: Manifest, hf_config: dict[str, Any] | None = None) ->
                 **widths,
                 **of_pictures,
                 **states,
-                "session_options": {"provider_options": provider_options},
+                "session_options": session,
             },
         },
         "search": {

@@ -35,8 +35,8 @@ def picture_type(hf_config: dict[str, Any] | None, pictures: PictureProcessor | 
     return TYPES.get(str((hf_config or {}).get("model_type"))) if fits else None
 
 
-def picture_sections(manifest: Manifest, hf_config: dict[str, Any]) -> dict[str, Any]:
-    """Return what genai_config.json has under `model` for pictures, beside the decoder."""
+def picture_sections(manifest: Manifest, hf_config: dict[str, Any], session: dict[str, Any]) -> dict[str, Any]:
+    """Return what genai_config.json has under `model` for pictures, beside the decoder. session: options of each."""
     pictures, graphs = manifest.pictures, manifest.graphs
     assert isinstance(pictures, GridProcessor)
     states, rows = "image_features", "inputs_embeds"
@@ -50,11 +50,13 @@ def picture_sections(manifest: Manifest, hf_config: dict[str, Any]) -> dict[str,
             "spatial_merge_size": pictures.square,
             "inputs": values,
             "outputs": {states: states},
+            "session_options": session,
         },
         "embedding": {
             "filename": graphs["embedding"].file,
             "inputs": {"input_ids": "input_ids", states: states},
             "outputs": {rows: rows},
+            "session_options": session,
         },
     }
 

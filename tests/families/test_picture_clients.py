@@ -18,11 +18,14 @@ import onnxruntime_genai as og
 import pytest
 from picture_text_rows import MARKS, MODELS, save
 from PIL import Image
-from slow_rows import slow_unless
+from slow_rows import slow_after, slow_unless
 from tower_models import exporter
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))  # the folders of tools/ are packages
 
+from verification.client_programs.browser import BrowserClient, link_bundle, served
+from verification.client_programs.browser import program as program_of
+from verification.client_programs.chromium import open_chromium
 from verification.client_programs.client import EXAMPLES, Places
 from verification.client_programs.programs import NodeClient, with_modules
 
@@ -150,6 +153,55 @@ def test_transformers_js(bundles, prompts, places, tmp_path, family, name):
         assert all("Error" in each for each in found)
 
 
+PAGE = """
+<script type="module">
+import { AutoModelForImageTextToText, env, Tensor } from
+  "./node_modules/@huggingface/transformers/dist/transformers.min.js";
+env.allowLocalModels = true;
+env.localModelPath = "./";
+env.allowRemoteModels = false;
+env.backends.onnx.wasm.wasmPaths = new URL("node_modules/onnxruntime-web/dist/", location.href).href;
+async function run() {
+  const model = await AutoModelForImageTextToText.from_pretrained("model");
+  const { input_ids, pixel_values } = await (await fetch("values.json")).json();
+  const output = await model.generate({
+    input_ids: new Tensor("int64", input_ids.data.map(BigInt), input_ids.dims),
+    attention_mask: new Tensor("int64", input_ids.data.map(() => 1n), input_ids.dims),
+    pixel_values: new Tensor("float32", pixel_values.data, pixel_values.dims),
+    max_new_tokens: STEPS,
+    do_sample: false,
+  });
+  return output.tolist()[0].slice(input_ids.data.length).join(" ");
+}
+run().then((found) => (window.found = found), (error) => (window.found = `Error: ${error.message ?? error}`));
+</script>
+"""
+
+
+def test_transformers_js_in_a_browser(models, prompts, places, tmp_path):
+    lacking = BrowserClient().missing(places)
+    if lacking is not None:
+        pytest.skip(f"2026-11-29: needs a client that pip does not install here: {lacking}")
+    case = ("smolvlm", "tiles")
+    bundle = export_model(
+        models(*case).folder, tmp_path / "bundle", deployment="web", precision="fp32", verify=None
+    ).path
+    assert check(bundle).verdict("transformers.js-browser") == "loads"
+    [(inputs, expected), _] = prompts(*case)
+    values = {name: {"dims": inputs[name].shape, "data": inputs[name].ravel().tolist()} for name in MADE}
+    with with_modules(EXAMPLES / "browser", places) as folder:
+        link_bundle(bundle, Path(folder) / "model", words_are_ids=False)
+        (Path(folder) / "values.json").write_text(json.dumps(values))
+        (Path(folder) / "page.html").write_text(PAGE.replace("STEPS", str(STEPS)))
+        with served(Path(folder)) as address, open_chromium(program_of(places), 60) as page:
+            page.open(f"{address}/page.html")
+            page.wait_for("window.found")
+            assert page.value("window.found") == " ".join(map(str, expected))
+
+
+MADE = ("input_ids", "pixel_values")
+
+
 def in_genai(bundle, inputs):
     """Return what onnxruntime-genai writes about the values of a processor."""
     token = Manifest.read(bundle).placeholder.token
@@ -193,6 +245,24 @@ def test_genai_reads_pictures_and_text_by_itself(bundles, tmp_path):
         generator.generate_next_token()
     expected = runtime.generate(ids, max_new_tokens=STEPS).token_ids
     assert generator.get_sequence(0)[len(ids) :].tolist()[: len(expected)] == expected
+
+
+FORMS = [
+    {"precision": "int4"}, {"precision": "fp16"}, {"precision": "int8"}, {"ops": "portable", "cache": "dynamic"},
+    {"ops": "standard", "cache": "static"}, {"deployment": "desktop"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", slow_after(1, FORMS), ids=lambda options: "-".join(options.values()))
+@pytest.mark.parametrize("case", slow_after(1, [QWEN3, ("qwen3_5", "hybrid")]), ids=lambda case: case[0])
+def test_genai_reads_pictures_in_every_form(models, prompts, tmp_path, case, options):
+    bundle = export_model(models(*case).folder, tmp_path / "bundle", verify=None, **options).path
+    runtime = load(bundle, "cpu", 1, kernels=False)
+    (inputs, _), _ = prompts(*case)
+    text = f"Look at {MARKS[case[0]]} Which is left?"
+    expected = runtime.generate(text, images=PICTURES[1:], max_new_tokens=STEPS).token_ids
+    assert check(bundle).verdict("onnxruntime-genai") == "loads"
+    assert in_genai(bundle, inputs) == expected
 
 
 def test_genai_is_told_how_wide_embeddings_are(bundles, prompts, tmp_path):
