@@ -254,12 +254,12 @@ FORMS = [
 
 
 @pytest.mark.parametrize("options", slow_after(1, FORMS), ids=lambda options: "-".join(options.values()))
-@pytest.mark.parametrize("case", slow_after(1, [QWEN3, ("qwen3_5", "hybrid")]), ids=lambda case: case[0])
-def test_genai_reads_pictures_in_every_form(models, prompts, tmp_path, case, options):
-    bundle = export_model(models(*case).folder, tmp_path / "bundle", verify=None, **options).path
+@pytest.mark.parametrize(("family", "name"), slow_after(1, [QWEN3, ("qwen3_5", "hybrid")]))
+def test_genai_reads_pictures_in_every_form(models, prompts, tmp_path, family, name, options):
+    bundle = export_model(models(family, name).folder, tmp_path / "bundle", verify=None, **options).path
     runtime = load(bundle, "cpu", 1, kernels=False)
-    (inputs, _), _ = prompts(*case)
-    text = f"Look at {MARKS[case[0]]} Which is left?"
+    (inputs, _), _ = prompts(family, name)
+    text = f"Look at {MARKS[family]} Which is left?"
     expected = runtime.generate(text, images=PICTURES[1:], max_new_tokens=STEPS).token_ids
     assert check(bundle).verdict("onnxruntime-genai") == "loads"
     assert in_genai(bundle, inputs) == expected
