@@ -85,7 +85,8 @@ class PictureFetcher:
                 stream = ssl.create_default_context().wrap_socket(stream, server_hostname=place.hostname)
             connection.sock = stream
             connection.request("GET", (place.path or "/") + (f"?{place.query}" if place.query else ""), headers=HEADERS)
-            yield connection.getresponse()
+            with connection.getresponse() as answer:  # it holds the connection, too
+                yield answer
         finally:
             timer.cancel()
             connection.close()
