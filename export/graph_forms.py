@@ -1,7 +1,7 @@
 """How each form of a graph is made: the writers of `edgeformer.manifest.graph_forms.FORMS`.
 
-encoder, text, model, merged, joined, alignment,
-vision_encoder, embed_tokens, embedding_decoder, mtp are lowered first, and written together, over weights in common
+encoder, text, model, merged, joined, alignment, vision_encoder, audio_encoder,
+embed_tokens, embedding, embedding_decoder, mtp     are lowered first, and written together, over weights in common
 windowed, adapters                                  are written beside them, from what is there
 """
 
@@ -16,6 +16,7 @@ from edgeformer.export.graph_folder import GraphFolder
 from edgeformer.export.lower import GraphJob
 from edgeformer.export.lower.alignment import alignment_graph
 from edgeformer.export.lower.merged_decoder import merged_decoder
+from edgeformer.export.lower.placed_states import with_states
 from edgeformer.export.lower.windowed_graph import write_windowed_graph
 from edgeformer.manifest.graph_forms import (
     DECODER_GRAPH,
@@ -116,6 +117,13 @@ def _lower_alignment(out: GraphFolder) -> BundledGraph:
     return entry
 
 
+def _place_states(out: GraphFolder) -> BundledGraph:
+    file, token = FORMS["embedding"].file, out.job.placeholder
+    assert token is not None
+    out.models[file] = with_states(out.models[FORMS["embed_tokens"].file], token)
+    return BundledGraph(file=file)
+
+
 def _has_windowed_graph(job: GraphJob) -> bool:
     plan, for_our_runtime = job.plan, job.model_spec.form == "decoder" and job.plan.ops == "ort"
     # The graph that reads pictures has caches of the whole context, and both run over one cache; so has that which
@@ -143,6 +151,7 @@ WRITERS: dict[str, Writer] = {
     "vision_encoder": _lower_other("vision_encoder"),
     "audio_encoder": _lower_other("audio_encoder"),
     "embed_tokens": _lower_other("embed_tokens"),
+    "embedding": Writer(lambda job: job.placeholder is not None, _place_states),
     "embedding_decoder": _lower_other("embedding_decoder"),
     "mtp": _lower_other("mtp"),
     "merged": Writer(_has_merged_decoder, _merge_decoder),

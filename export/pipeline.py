@@ -14,6 +14,7 @@ from pathlib import Path
 
 from edgeformer import __version__
 from edgeformer.client_files.files import copy_files, lower_case, write_files
+from edgeformer.client_files.genai_pictures import picture_type
 from edgeformer.errors import ParityError
 from edgeformer.export.adapter_graph import write_adapters
 from edgeformer.export.alignment_heads import read_alignment
@@ -122,8 +123,12 @@ def _begin(model: OpenedModel, plan: ExportPlan, options: ExportOptions, folder:
             options.calibration, origin.folder, model.model_spec, origin.pictures, origin.placeholder
         )
     alignment = read_alignment(model.origin, model.model_spec.config)
+    origin = model.origin
+    placeholder = None if origin.placeholder is None else origin.placeholder.token
+    seen_in_genai = "onnxruntime-genai" in plan.place.clients and picture_type(origin.hf_config, origin.pictures)
     job = GraphJob(
         model_spec=model.model_spec, weights=model.weights, plan=plan, alignment=alignment,
+        placeholder=placeholder if seen_in_genai else None,
         adapted=frozenset(name for adapter in model.adapters for name in adapter.updates),
     )  # fmt: skip
     writer = GraphWriter(folder, progress, shared=plan.place.shared_data, largest=plan.place.largest_data)

@@ -26,6 +26,7 @@ CHANGES = {
             )),
             "edgeformer/manifest/pictures/longest_edge.py", "edgeformer/manifest/placeholders/row_ends.py",
             "runtime/media/pictures/processors/longest_edge.py",
+            "edgeformer/check/client_rules/genai_pictures.py",  # why a client does not read its pictures
         ),
         6,
     ),

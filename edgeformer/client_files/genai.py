@@ -6,6 +6,7 @@ graph. The names of keys and values are its defaults. It reads from the graph wh
 
 from typing import Any
 
+from edgeformer.client_files.genai_pictures import decoder_section, picture_sections, picture_type
 from edgeformer.contract.tensors import CacheGeometry, ConvState, KeyValueState, RecurrentState, State
 from edgeformer.manifest.manifest import Manifest
 
@@ -37,8 +38,11 @@ def runs_in_genai(manifest: Manifest) -> bool:
     return manifest.form == "decoder" and genai_obstacle(manifest.cache) is None
 
 
-def genai_config(manifest: Manifest) -> dict[str, Any]:
-    """Return the content of genai_config.json, for a cache that has no `genai_obstacle`."""
+def genai_config(manifest: Manifest, hf_config: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the content of genai_config.json, for a cache that has no `genai_obstacle`.
+
+    hf_config: config.json, of which it is told the type and the tokens of a model that sees.
+    """
     model, tokens, cache = manifest.model, manifest.tokens, manifest.cache
     ids: dict[str, Any] = {"eos_token_id": list(tokens.eos)} if tokens.eos else {}
     if tokens.bos is not None:
@@ -52,19 +56,28 @@ def genai_config(manifest: Manifest) -> dict[str, Any]:
         widths["num_attention_heads"] = stack.attentions[0].num_heads
     runs_on = manifest.plan.runs_on
     provider_options = [] if runs_on.genai_options is None else [{runs_on.name: dict(runs_on.genai_options)}]
+    session = {"provider_options": provider_options}
+    sections: dict[str, Any] = {}
+    of_pictures: dict[str, Any] = {}
+    states = _states(cache)
+    if hf_config is not None and "embedding" in manifest.graphs:
+        sections, of_pictures = picture_sections(manifest, hf_config, session), decoder_section(manifest)
+        states["inputs"] = of_pictures["inputs"] | states.get("inputs", {})
     return {
         "model": {
-            "type": _type(cache),
+            "type": (picture_type(hf_config, manifest.pictures) if sections else None) or _type(cache),
             "context_length": manifest.context_length,
             "vocab_size": manifest.vocab_size,
             **ids,
+            **sections,
             "decoder": {
                 "filename": manifest.graph,
                 **_key_value_sizes(cache),
                 "num_hidden_layers": cache.num_layers,
                 **widths,
-                **_states(cache),
-                "session_options": {"provider_options": provider_options},
+                **of_pictures,
+                **states,
+                "session_options": session,
             },
         },
         "search": {

@@ -35,7 +35,7 @@ def with_transformers_js_config(hf_config: dict[str, Any], manifest: Manifest) -
     graphs = [graph.file for graph in manifest.graphs.read_by(TRANSFORMERS_JS).values()]
     counts = {PurePosixPath(graph).name: len(_weight_files(manifest, graph)) for graph in graphs}
     weights = {name: count for name, count in counts.items() if count}
-    layers = _layer_types(hf_config, manifest.cache)
+    layers = _layer_types(hf_config, manifest.cache) | _number_of_layers(hf_config, manifest.cache)
     device = _device(manifest)
     return hf_config | layers | {KEY: {"dtype": NO_SUFFIX, **device, "use_external_data_format": weights}}
 
@@ -63,6 +63,20 @@ def _layer_types(hf_config: dict[str, Any], cache: CacheGeometry) -> dict[str, l
         {tensor.per_token for tensor in cache.tensors() if tensor.layer == layer} for layer in range(cache.num_layers)
     ]
     return {"layer_types": [FULL if True in kinds else fixed for kinds in keeps]}
+
+
+def _number_of_layers(hf_config: dict[str, Any], cache: CacheGeometry) -> dict[str, Any]:
+    """Return the number of layers where it looks for it, if it is not there.
+
+    That of a Qwen2-VL is beside what the config has of its text model, that of others in it. Checkpoints leave out what
+    transformers takes by default.
+    """
+    text, layers = hf_config.get("text_config"), {"num_hidden_layers": cache.num_layers}
+    if not isinstance(text, dict):
+        return {}
+    if hf_config.get("model_type") == "qwen2_vl":
+        return {} if "num_hidden_layers" in hf_config else layers
+    return {} if "num_hidden_layers" in text else {"text_config": text | layers}
 
 
 def _weight_files(manifest: Manifest, graph: str) -> list[str]:

@@ -154,6 +154,12 @@ FORMS: dict[str, GraphForm] = {
         written="models that read pictures or sound, and text", verified="trial of its own",
         read_by=(EDGEFORMER, TRANSFORMERS_JS),
     ),
+    "embedding": GraphForm(
+        file="onnx/embedding.onnx", what="`embed_tokens` that puts states of pictures in the places of placeholders "
+        "itself, same weights",
+        written="Qwen2.5-VL, Qwen3-VL, Qwen3.5; where onnxruntime-genai is a client",
+        verified="trial of its own, against `embed_tokens`", read_by=(GENAI,),
+    ),
     "embedding_decoder": GraphForm(
         file=MERGED_GRAPH, what="decode graph that reads embeddings in the place of tokens, same weights; where these "
         "attend both ways (Gemma 3, the larger Gemma 4, PaliGemma) of one block, `onnx/decoder_model_blocks.onnx`, for "

@@ -270,7 +270,8 @@ class _DraftGraph(_Graph):
 class _PictureGraph(_Graph):
     def forward(self, *pictures: Tensor) -> Tensor:
         features: Tensor = self.model.see(*pictures)  # type: ignore[operator]
-        return features.float()
+        of_one_picture = pictures[0].dim() == 2  # patches; clients count its states by the first axis
+        return (features[0] if of_one_picture else features).float()
 
 
 class _EmbeddingGraph(_Graph):

@@ -36,6 +36,7 @@ class GraphJob:
         twin: whether float32 graphs for CUDA get the nodes of graphs in half precision, so that the CPU can run them.
         adapted: parameters that adapters change; the adapter graph has inputs for their products.
         alignment: the alignment graph that a speech model is to have.
+        placeholder: the token in whose places a graph is to put the states of pictures; None for no such graph.
     """
 
     model_spec: ModelSpec
@@ -46,6 +47,7 @@ class GraphJob:
     twin: bool = False
     adapted: frozenset[str] = frozenset()
     alignment: AlignmentGraph | None = None
+    placeholder: int | None = None
     _captured: dict[str, ir.Model] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property

@@ -183,6 +183,11 @@ def test_types_are_those_of_the_installed_package(places):
     assert maps["SEQUENCE_CLASSIFICATION"] == types.CLASSIFICATION
     assert maps["TOKEN_CLASSIFICATION"] == types.TOKEN_CLASSIFICATION
     assert maps["QUESTION_ANSWERING"] == types.QUESTION_ANSWERING
+    assert maps["IMAGE_TEXT_TO_TEXT"] == types.IMAGE_TEXT
+    assert maps["AUDIO_TEXT_TO_TEXT"] == types.AUDIO_TEXT
+    nested = configs[configs.index("// Sub-configs") : configs.index("getNormalizedConfig(config.text_config)")]
+    others = {"florence2", "chatterbox"}  # encoder-decoders, and speech
+    assert set(re.findall(r"case '(\w+)'", nested)) - others == types.TEXT_CONFIG - {"qwen3_5", "qwen3_5_moe"}
     for model_type in ("llama", "gpt2", "mpt", "bart", "t5"):
         case = configs[configs.index(f"case '{model_type}':") :]
         key = re.search(r"mapping\['num_(?:decoder_)?layers'\] = '(\w+)'", case)[1]

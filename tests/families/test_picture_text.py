@@ -198,7 +198,7 @@ def test_a_prompt_of_paligemma_is_about_a_picture(models, bundles):
     with pytest.raises(ConfigError, match="text model is not exported by itself: its prompts attend both ways"):
         export_model(models(*PALIGEMMA).folder, folder.parent / "text", text_only=True)
     said = [finding.problem for finding in check(folder).clients["onnxruntime-genai"]]
-    assert any("prompts causally, which those of a paligemma are not" in each for each in said)
+    assert any("It reads prompts causally, and what a paligemma sees attends both ways" in each for each in said)
     # The same prompt is found again, and no beginning of it, because every key depends on all of it.
     seen = [runtime.see(f"<image>{text}", PICTURES[:1]) for text in ("one", "one", "one more")]
     assert seen[0].tokens == seen[1].tokens and not set(seen[0].tokens) & set(seen[2].tokens)

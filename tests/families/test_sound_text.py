@@ -317,10 +317,15 @@ def test_unknown_fields_of_sound_are_refused(models, tmp_path, case, file, field
 
 
 def test_clients_find_what_prepares_sound(models, bundles):
-    names = ("preprocessor_config.json", "processor_config.json")
-    for case, found in ((VOXTRAL, names[:1]), (QWEN, names)):
-        source, bundle = models(*case).folder, bundles(*case)
-        assert all((bundle / name).read_bytes() == (source / name).read_bytes() for name in found)
+    of_sound, of_both = "preprocessor_config.json", "processor_config.json"
+    for case, name in ((VOXTRAL, of_sound), (QWEN, of_both)):
+        assert (bundles(*case) / name).read_bytes() == (models(*case).folder / name).read_bytes()
+    # transformers.js looks for the class of the processor in the file of its half.
+    fields, theirs, whole = (
+        json.loads((folder / name).read_text())
+        for folder, name in ((bundles(*QWEN), of_sound), (models(*QWEN).folder, of_sound), (bundles(*QWEN), of_both))
+    )
+    assert fields == theirs | {"processor_class": whole["processor_class"]}
 
 
 def test_the_text_model_is_exported_alone(models, bundles, tmp_path, voxtral):

@@ -4,6 +4,8 @@ import hashlib
 import json
 import resource
 import struct
+import subprocess
+import sys
 import zlib
 from dataclasses import replace
 from io import BytesIO
@@ -247,7 +249,8 @@ def test_resizes_are_the_bits_of_torch(kind):
     """Resize pixels of 8 bits as torchvision does."""
     sizes = {
         (61, 97): (32, 64), (1, 1): (32, 32), (1, 40): (32, 320), (300, 256): (512, 512), (701, 1203): (512, 1024),
-        (8, 400): (32, 400), (480, 640): (480, 320), (1000, 30): (512, 64), (50, 50): (49, 51),
+        (8, 400): (32, 400), (8192, 40): (20, 40), (30, 16384): (30, 1),
+        (480, 640): (480, 320), (1000, 30): (512, 64), (50, 50): (49, 51),
     }  # fmt: skip
     differs = False
     for size, wanted in sizes.items():
@@ -430,17 +433,17 @@ def test_the_limit_of_bytes_is_checked_before_a_file_is_read(tmp_path, monkeypat
 
 
 def damaged_files(count):
-    """Yield files of every kind with some bytes changed, and cut off at a random place: so many of each of seven."""
+    """Yield files of every kind with some bytes changed, half of them cut off at a random place: so many of seven."""
     random = np.random.default_rng(0)
     files = [encoded(image(14, 15, mode), kind) for mode, kind in (
         ("RGB", "PNG"), ("P", "PNG"), ("RGB", "JPEG"), ("RGBA", "WEBP"), ("P", "GIF"), ("RGB", "BMP"),
     )] + [turned(14, 15, 6)]  # fmt: skip
     for content in files:
-        for _ in range(count):
+        for number in range(count):
             damaged = bytearray(content)
             for place in random.integers(0, len(content), random.integers(1, 5)):
                 damaged[place] = random.integers(0, 256)
-            yield bytes(damaged[: random.integers(1, len(content) + 1)])
+            yield bytes(damaged if number % 2 else damaged[: random.integers(1, len(content) + 1)])
 
 
 @pytest.mark.parametrize("count", [150, pytest.param(14_300, marks=pytest.mark.slow)])
@@ -458,6 +461,32 @@ def test_bytes_that_a_fault_has_changed_are_pictures_or_errors(count):
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     # Pixels, and the pixels on white, of the largest picture that is decoded, with an opacity.
     assert grown <= 3 * 4 * picture_files.MOST_PIXELS
+
+
+PEAK = """
+import sys
+from pathlib import Path
+from PIL import Image
+from edgeformer.runtime.media.pictures.picture_files import read_picture
+read_picture(Image.new("RGBA", (2, 2)), white_background=True)  # imports all that there is to import
+peak = lambda: int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])  # of this process alone
+before = peak()
+read_picture(sys.argv[1], white_background=True)
+print((peak() - before) * 1024)
+"""
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "LA"])
+def test_decoding_takes_some_bytes_for_each_pixel(tmp_path, mode):
+    """A file of a few kilobytes is a picture of 16 million pixels, here turned by EXIF, and with opacity."""
+    side, exif = 4096, Image.Exif()
+    exif[0x112] = 6
+    options = {"transparency": 0} if mode == "P" else {}
+    Image.new(mode, (side, side)).save(tmp_path / "a.png", exif=exif, **options)
+    assert (tmp_path / "a.png").stat().st_size < 1 << 19
+    line = [sys.executable, "-c", PEAK, tmp_path / "a.png"]
+    done = subprocess.run(line, capture_output=True, text=True, check=True)
+    assert 3 <= int(done.stdout) / side**2 <= 12
 
 
 @pytest.mark.parametrize(

@@ -226,7 +226,13 @@ def test_other_apis_name_their_own_paths(server):
     assert error["param"] == "messages.0.content.0.source.data" and "is not in base64" in error["message"]
     image["source"] = {"type": "url", "url": "https://example.org/cat.png"}
     error = server.post("/v1/messages", {"messages": [user(image)], "max_tokens": 4}).json()["error"]
-    assert error["param"] == "messages.0.content.0.source.type" and "fetches nothing" in error["message"]
+    assert error["param"] == "messages.0.content.0.source.url" and "fetches nothing" in error["message"]
+    image["source"] = {"type": "url"}
+    error = server.post("/v1/messages", {"messages": [user(image)], "max_tokens": 4}).json()["error"]
+    assert error["param"] == "messages.0.content.0.source.url" and "Field required" in error["message"]
+    image["source"] = {"type": "file", "file_id": "file-1"}
+    error = server.post("/v1/messages", {"messages": [user(image)], "max_tokens": 4}).json()["error"]
+    assert error["param"] == "messages.0.content.0.source.type" and "stores no files" in error["message"]
     item = {"role": "user", "content": [{"type": "input_image", "image_url": "http://example.org/cat.png"}]}
     error = server.post("/v1/responses", {"input": [item]}).json()["error"]
     assert error["param"] == "input.0.content.0.image_url" and "fetches nothing" in error["message"]

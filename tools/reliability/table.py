@@ -21,6 +21,7 @@ WORDS = {
     "template": "chat templates",
     "modules": "files of sentence-transformers",
     "check": "folders for `check`",
+    "picture": "files of pictures",
     "cli": "odd command lines",
 }
 """Names of the targets of fuzz.py for readers: what each spoils."""

@@ -20,6 +20,7 @@ from reliability.mutations import (
     mutate_safetensors,
     mutate_template,
 )
+from reliability.pictures import mutate_picture, samples
 
 PRESETS = ("tiny-llama", "tiny-embed", "tiny-translate")
 ROOT = Path(__file__).parents[2]
@@ -218,6 +219,22 @@ def _modules(bundles: Path, folder: Path, draw: random.Random) -> Callable[[], A
     return lambda: plan(folder)
 
 
+def _picture(bundles: Path, folder: Path, draw: random.Random) -> Callable[[], Any]:
+    folder.mkdir(parents=True)
+    file = folder / "a.png"
+    file.write_bytes(mutate_picture(draw.choice(samples()), draw))
+    white = draw.random() < 0.5
+
+    def look() -> None:
+        from edgeformer.runtime.media.pictures.picture_files import picture_size, read_picture
+
+        picture_size(file)
+        pixels = read_picture(file, white_background=white)
+        assert pixels.ndim == 3 and pixels.shape[2] == 3 and pixels.size > 0
+
+    return look
+
+
 def _command_line(bundles: Path, folder: Path, draw: random.Random) -> Callable[[], Any]:
     folder.mkdir(parents=True)
     made = [preset for preset in PRESETS if (bundles / preset).is_dir()]
@@ -240,6 +257,7 @@ TARGETS = {
         Target("template", _template),
         Target("modules", _modules),
         Target("check", _check),
+        Target("picture", _picture),
         Target("cli", _command_line),
     )
 }

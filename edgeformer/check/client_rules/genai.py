@@ -9,8 +9,9 @@ from difflib import get_close_matches
 from typing import Any
 
 from edgeformer.check.client_rules import genai_keys as keys
+from edgeformer.check.client_rules.genai_pictures import ROWS, is_seeing, picture_findings, text_findings
 from edgeformer.check.finding import Finding, error, unknown, warning
-from edgeformer.check.folder import CONFIG, GENAI_CONFIG, TOKENIZER, TOKENIZER_CONFIG, Folder
+from edgeformer.check.folder import GENAI_CONFIG, TOKENIZER, TOKENIZER_CONFIG, Folder
 from edgeformer.check.graph_facts import GraphFacts
 from edgeformer.check.kernel_rules import genai_library_findings
 from edgeformer.check.session_rules import session_findings
@@ -38,8 +39,6 @@ FULL = "full_attention"
 """onnxruntime-genai's word for a layer with keys and values; it gives a convolution state to any other layer."""
 
 TOKENIZERS = ("BPE", "Unigram")
-BOTH_WAYS = ("paligemma",)
-"""Types of models whose prompts attend both ways, which it runs causally."""
 
 
 def genai_findings(folder: Folder) -> Iterator[Finding]:
@@ -54,9 +53,9 @@ def genai_findings(folder: Folder) -> Iterator[Finding]:
     if wrong:
         return
     model, search = config.get("model", {}), config.get("search", {})
-    whole = folder.document(CONFIG).get("model_type")
-    if whole in BOTH_WAYS:
-        yield warning(f"It reads no pictures here, and prompts causally, which those of a {whole} are not.")
+    sees = is_seeing(model)
+    if not sees:
+        yield from text_findings(folder)
     yield from _type(model)
     yield from _tokenizer(folder)
     yield from _providers(model)
@@ -71,6 +70,8 @@ def genai_findings(folder: Folder) -> Iterator[Finding]:
         yield error(f"{GENAI_CONFIG} {named}.", "Name it relative to this folder: onnx/model.onnx")
         return
     yield from session_findings(folder, graph)
+    if sees:
+        yield from picture_findings(folder, model, graph)
     yield from _lengths(model, search, graph)
     yield from _vocabulary(model, graph)
     yield from _names(model, graph)
@@ -120,7 +121,7 @@ def _type(model: dict[str, Any]) -> Iterator[Finding]:
             f"{GENAI_CONFIG} has the type {model_type!r}, which has another kind of graphs or caches.",
             "Every graph that keeps the contract runs as the type 'decoder'.",
         )
-    elif model_type not in keys.DECODER_TYPES:
+    elif model_type not in keys.DECODER_TYPES | keys.PICTURE_TYPES:
         yield error(
             f"{GENAI_CONFIG} has the type {model_type!r}, which it does not know.", "Set model.type to 'decoder'."
         )
@@ -187,7 +188,7 @@ def _names(model: dict[str, Any], graph: GraphFacts) -> Iterator[Finding]:
         [names[f"{end}_{word}_names"].replace("%d", str(layer)) for layer, word in kept] for end in ("past", "present")
     )
     for what, found, needed in (
-        ("input", graph.inputs, [names["input_ids"], *pasts]),
+        ("input", graph.inputs, [ROWS if is_seeing(model) else names["input_ids"], *pasts]),
         ("output", graph.outputs, [names["logits"], *presents]),
     ):
         missing = [name for name in needed if name not in found]

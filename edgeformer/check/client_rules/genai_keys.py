@@ -113,8 +113,10 @@ CONV_TYPES = _types("lfm2 lfm2_moe")
 """Decoder types whose states are those of convolutions only; their genai_config.json must list the types of layers."""
 OTHER_TYPES = _types(
     """
-    gpt2 fara gemma3 mistral3 phi3v qwen2_5_vl qwen3_vl qwen3_5 qwen3_5_moe videochat_flash_qwen whisper marian-ssru
-    nemotron_speech parakeet_tdt gemma4 phi4mm decoder-pipeline
+    gpt2 fara gemma3 mistral3 phi3v videochat_flash_qwen whisper marian-ssru nemotron_speech parakeet_tdt gemma4
+    phi4mm decoder-pipeline
     """
 )
 """Types with another kind of graphs or caches."""
+PICTURE_TYPES = _types("qwen2_5_vl qwen3_vl qwen3_5 qwen3_5_moe")
+"""Types with a graph for pictures, one for embeddings, and a decoder that reads these."""

@@ -11,6 +11,16 @@ from typing import Any, Literal, NamedTuple
 from edgeformer.check.client_rules import transformers_js_types as types
 from edgeformer.check.client_rules.merged import merged_findings
 from edgeformer.check.client_rules.transformers_js_caches import cache_names
+from edgeformer.check.client_rules.transformers_js_media import (
+    DECODER,
+    EMBED,
+    GIVEN_TO_READER,
+    Tower,
+    is_known,
+    states_findings,
+    tower_of,
+    type_findings,
+)
 from edgeformer.check.finding import Finding, error, unknown, warning
 from edgeformer.check.folder import CONFIG, TOKENIZER, TOKENIZER_CONFIG, Folder
 from edgeformer.check.graph_facts import GraphFacts
@@ -19,6 +29,7 @@ from edgeformer.check.tensor_facts import is_per_token
 from edgeformer.contract.ops import BLOCK_GATHER
 from edgeformer.contract.tensors import MEDIA_INPUTS
 from edgeformer.manifest.deployment import LARGEST_ARRAY
+from edgeformer.manifest.graph_forms import BLOCK_GRAPH
 from edgeformer.manifest.providers import CPU, WEBGPU
 
 KEY = "transformers.js_config"
@@ -35,6 +46,8 @@ MAX_MEMORY = 2**32
 
 GIVEN_TO_DECODER = ("input_ids", "attention_mask", "position_ids", "num_logits_to_keep", "use_cache_branch")
 GIVEN_TO_ENCODER = ("input_ids", "attention_mask", "token_type_ids", *MEDIA_INPUTS)
+FLOATS = (*MEDIA_INPUTS, "inputs_embeds")
+"""Inputs that are no numbers of tokens."""
 ARRAY_TYPES = ("float", "float16", "double", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 """Data types for which JavaScript has arrays, so that it can make an empty cache."""
 
@@ -71,16 +84,25 @@ def _findings(folder: Folder, device: Device) -> Iterator[Finding]:
     if not config:
         yield error(f"There is no {CONFIG}, from which it chooses what to load.")
         return
-    yield from _type(folder, config)
+    tower = tower_of(folder, config)
+    yield from _type(folder, config) if tower is None else type_findings(folder, config, tower)
     yield from _tokenizer(folder)
-    names = ("encoder_model", "decoder_model_merged") if folder.kind == "encoder-decoder" else ("model",)
+    names: tuple[str, ...] = ("model",)
+    if folder.kind == "encoder-decoder":
+        names = ("encoder_model", "decoder_model_merged")
+    if tower is not None and not is_known(config, tower):
+        names = ()
+    elif tower is not None:
+        names = (tower.name, EMBED) if BLOCK_GRAPH in folder.graphs else (tower.name, EMBED, DECODER)
     for name in names:
         graph = yield from _find_graph(folder, config, name, device)
         if graph is None:
             continue
         yield from session_findings(folder, graph)
         yield from _data(folder, config, graph, device)
-        if name == "decoder_model_merged":
+        if tower is not None:
+            yield from _of_media(graph, name, tower, config)
+        elif name == "decoder_model_merged":
             yield from merged_findings(graph)
         elif not graph.pasts:
             yield from _given(graph, GIVEN_TO_ENCODER)
@@ -92,6 +114,19 @@ def _findings(folder: Folder, device: Device) -> Iterator[Finding]:
             yield from _given(graph, GIVEN_TO_DECODER)
         if device == "wasm":
             yield from _kernels(graph)
+
+
+def _of_media(graph: GraphFacts, name: str, tower: Tower, config: dict[str, Any]) -> Iterator[Finding]:
+    """Yield what a graph of a model that sees or hears is not given, or does not return."""
+    if name == tower.name:
+        yield from _given(graph, tower.given)
+        yield from _lacking(graph, (tower.output,))
+        yield from states_findings(graph, config)
+    elif name == EMBED:
+        yield from _given(graph, ("input_ids",))
+        yield from _lacking(graph, ("inputs_embeds",))
+    else:
+        yield from _given(graph, GIVEN_TO_READER)
 
 
 def _type(folder: Folder, config: dict[str, Any]) -> Iterator[Finding]:
@@ -205,7 +240,7 @@ def _given(graph: GraphFacts, names: tuple[str, ...]) -> Iterator[Finding]:
     odd = [
         tensor.name
         for name in names
-        if (tensor := graph.inputs.get(name)) and name not in MEDIA_INPUTS and tensor.dtype != "int64"
+        if (tensor := graph.inputs.get(name)) and name not in FLOATS and tensor.dtype != "int64"
     ]
     if odd:
         yield error(f"{graph.name} requires {', '.join(odd)} in another data type than int64.")

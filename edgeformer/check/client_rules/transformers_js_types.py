@@ -76,7 +76,23 @@ _BY_KEY = {
 LAYERS = {model_type: key for key, types in _BY_KEY.items() for model_type in types.split()}
 """Field with the number of layers of the decoder, by model_type, where it is not num_hidden_layers."""
 
-TEXT_CONFIG = _types("gemma3 gemma3n gemma4 qwen2_5_vl qwen3_5 qwen3_5_moe qwen3_vl qwen3_vl_moe")
+IMAGE_TEXT = _types(
+    """
+    florence2 gemma3 gemma3n gemma4 glm_ocr idefics3 lfm2_vl lfm3_vl lighton_ocr llava llava_onevision llava_qwen2
+    mistral3 moondream1 paligemma qwen2_5_vl qwen2_vl qwen3_5 qwen3_5_moe qwen3_vl qwen3_vl_moe smolvlm
+    """
+)
+"""Models of pictures and text."""
+
+AUDIO_TEXT = _types("granite_speech ultravox voxtral voxtral_realtime")
+"""Models of sound and text."""
+
+TEXT_CONFIG = _types(
+    """
+    gemma3 gemma3n gemma4 glm_ocr granite_speech idefics3 lfm2_vl lfm3_vl lighton_ocr llava llava_onevision mistral3
+    paligemma qwen2_5_vl qwen3_5 qwen3_5_moe qwen3_vl qwen3_vl_moe smolvlm ultravox voxtral voxtral_realtime
+    """
+)
 """Types whose caches follow from the nested text_config."""
 
 OWN_GRAPHS = _types("gemma3n gemma4 phi3_v")

@@ -69,6 +69,14 @@ ENGINE_OPTIONS = ("max_rows", "max_queue", "memory", "prefix_cache")
 @option("--max-pictures", **COUNT, topic=LIMITS, help="Pictures of a conversation. [default: 16]")
 @option("--max-picture-bytes", **COUNT, topic=LIMITS, help="Bytes of a picture's file. [default: 20 MiB]")
 @option("--max-picture-pixels", **COUNT, topic=LIMITS, help="Pixels of a picture. [default: 67 million]")
+@option(
+    "--picture-host", "picture_hosts", multiple=True, metavar="HOST", topic=LIMITS,
+    help="Host that pictures of requests are fetched from, by https. [default: none]",
+)  # fmt: skip
+@option(
+    "--picture-seconds", type=click.FloatRange(min=0, min_open=True), metavar="S", topic=LIMITS,
+    help="Time in which they have to arrive. [default: 10]",
+)  # fmt: skip
 @option("--max-recordings", **COUNT, topic=LIMITS, help="Recordings of a conversation. [default: 16]")
 @option("--max-recording-bytes", **COUNT, topic=LIMITS, help="Bytes of a recording's file. [default: 20 MiB]")
 @option("--max-recording-seconds", **COUNT, topic=LIMITS, help="Seconds of a recording. [default: 600]")

@@ -214,7 +214,7 @@ async def _prompt(request: Request, body: ChatBody, param: str) -> tuple[ServedM
     if served.picture_transcriber is not None:
         return served, await _source_prompt(state, served, served.picture_transcriber, body)
     model = served.require(CausalLM)
-    media = await state.in_thread(media_of, served, body.messages, state.options)
+    media = await state.read_media(media_of, served, body.messages, state.options)
     try:
         prompt = await state.in_thread(chat_prompt, served, body)
     except RequestError as error:
@@ -230,7 +230,7 @@ async def _source_prompt(state: State, served: ServedModel, model: Seq2SeqLM, bo
     """Return the prompt of a model that writes the text of a picture, the only part of its conversation."""
     if body.tools:
         raise ApiError(400, f"the model {served.name!r} has no tools.", code="no_tools", param="tools")
-    media = await state.in_thread(only_picture, served, body.messages, state.options)
+    media = await state.read_media(only_picture, served, body.messages, state.options)
     pixels = await state.decode(media.pixels, model)
     return ChatPrompt(model.start_prompt(None), source=pixels, positions=model.source_positions)
 

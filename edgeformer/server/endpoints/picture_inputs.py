@@ -6,9 +6,10 @@ from typing import Any
 
 from edgeformer.errors import RequestError
 from edgeformer.runtime import DualEncoder, VisionEncoder
+from edgeformer.server.remote_pictures.fetching import PictureFetcher
 from edgeformer.server.schema.api_errors import ApiError, as_api_error
 from edgeformer.server.schema.bodies import EmbeddingPart
-from edgeformer.server.service.media import picture_bytes
+from edgeformer.server.service.media import fetcher_of, picture_bytes
 from edgeformer.server.service.options import ServerOptions
 from edgeformer.server.service.served import ServedModel
 
@@ -40,7 +41,8 @@ def submit_inputs(
         raise ApiError(400, "input is empty; give at least one text or picture.", param="input")
     if len(parts) > MOST_INPUTS:
         raise ApiError(400, f"input has {len(parts)} texts and pictures; {MOST_INPUTS} are allowed.", param="input")
-    contents = [_content(served, model, part, place, options) for place, part in enumerate(parts)]
+    fetcher = fetcher_of(options)
+    contents = [_content(served, model, part, place, options, fetcher) for place, part in enumerate(parts)]
     texts = [content for content in contents if isinstance(content, str)]
     pictures = [content for content in contents if isinstance(content, bytes)]
     try:
@@ -57,13 +59,18 @@ def submit_inputs(
 
 
 def _content(
-    served: ServedModel, model: VisionEncoder | DualEncoder, part: Any, place: int, options: ServerOptions
+    served: ServedModel,
+    model: VisionEncoder | DualEncoder,
+    part: Any,
+    place: int,
+    options: ServerOptions,
+    fetcher: PictureFetcher,
 ) -> str | bytes:
     """Return a text, or the bytes of a picture."""
     param = f"input.{place}"
     text = part.text if isinstance(part, EmbeddingPart) else part
     if isinstance(part, EmbeddingPart) and part.image_url is not None:
-        return picture_bytes(part.image_url.url, f"{param}.image_url.url", options)
+        return picture_bytes(part.image_url.url, f"{param}.image_url.url", options, fetcher)
     if not isinstance(text, str):
         raise ApiError(400, f"{param}: it must be a text or a picture, and no token ids.", param=param)
     if not isinstance(model, DualEncoder):

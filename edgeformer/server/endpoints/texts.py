@@ -48,7 +48,7 @@ async def embeddings(request: Request) -> Response:
     if isinstance(model, Encoder):
         futures = await _submit_texts(request, served, model, body)
     else:
-        record.prompt_tokens, futures = await state.in_thread(submit_inputs, served, model, body.input, state.options)
+        record.prompt_tokens, futures = await state.read_media(submit_inputs, served, model, body.input, state.options)
     vectors = await unless_gone(request, all_of(futures))
     if body.dimensions is not None:
         try:
@@ -102,7 +102,7 @@ async def tokenize(request: Request) -> Response:
         raise ApiError(400, "give either prompt or messages.", param="prompt")
     media = RequestMedia()
     if body.messages is not None:
-        media = await state.in_thread(media_of, served, body.messages, state.options)
+        media = await state.read_media(media_of, served, body.messages, state.options)
         messages = [as_template_message(message) for message in body.messages]
         encode = functools.partial(served.tokenizer.encode_chat, messages)
     else:

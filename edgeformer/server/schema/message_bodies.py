@@ -33,17 +33,23 @@ BLOCKS = ("text", "image", "tool_use", "tool_result", "thinking", "redacted_thin
 
 
 class PictureSource(Body):
-    """The content of a picture."""
+    """The content of a picture, or where it is."""
 
-    TYPES = (
-        ("base64",),
-        "a picture must be in the request, in base64: this server fetches nothing from other machines and stores no "
-        "files",
-    )
+    TYPES = ("base64", "url"), "a picture is in the request, in base64, or at a URL; this server stores no files"
 
     type: str
     media_type: str = Field("image/png", max_length=60)
-    data: str
+    data: str | None = None
+    url: str | None = None
+
+    def picture(self, path: str) -> PictureUrl:
+        """Return the place of the picture; path: of the source. Raises ApiError for one without content."""
+        field = "data" if self.type == "base64" else "url"
+        content = getattr(self, field)
+        if content is None:
+            raise ApiError(400, f"{path}.{field}: Field required.", code="invalid_type", param=f"{path}.{field}")
+        url = content if field == "url" else f"data:{self.media_type};base64,{content}"
+        return PictureUrl(url=url).at(f"{path}.{field}")
 
 
 class MessageBlock(Body):
@@ -227,8 +233,7 @@ def _said(content: list[MessageBlock], where: str) -> str | list[Part]:
             path = f"{where}.{place}.source"
             if block.source is None:
                 raise ApiError(400, f"{path}: Field required.", code="invalid_type", param=path)
-            url = f"data:{block.source.media_type};base64,{block.source.data}"
-            parts.append(Part(type="image_url", image_url=PictureUrl(url=url).at(f"{path}.data")))
+            parts.append(Part(type="image_url", image_url=block.source.picture(path)))
     return parts
 
 

@@ -14,6 +14,8 @@ from edgeformer.runtime.media.sound.audio import SAMPLE_RATE, Samples, resample
 from edgeformer.runtime.media.sound.sound_files import decode_audio
 from edgeformer.runtime.tasks.causal_lm import SeenPrompt
 from edgeformer.runtime.tasks.tower_text import TowerTextLM
+from edgeformer.server.remote_pictures.fetching import FetchError, PictureFetcher
+from edgeformer.server.remote_pictures.hosts import read_hosts
 from edgeformer.server.schema.api_errors import ApiError, as_api_error
 from edgeformer.server.schema.bodies import ChatMessage, Part
 from edgeformer.server.service.options import ServerOptions
@@ -69,8 +71,8 @@ class RequestMedia:
 def media_of(served: ServedModel, messages: Sequence[ChatMessage], options: ServerOptions) -> RequestMedia:
     """Return the pictures or recordings of a conversation; nothing but headers of pictures is read.
 
-    Raises ApiError for what the model does not read, beyond the limits of the server, or at a URL that is not a data:
-    URL.
+    Raises ApiError for what the model does not read, beyond the limits of the server, or at a URL that is neither a
+    data: URL nor one of a host that pictures are fetched from.
     """
     found = list(_parts(messages))
     for path, part in found:
@@ -82,7 +84,8 @@ def media_of(served: ServedModel, messages: Sequence[ChatMessage], options: Serv
     if len(found) > most:
         message = f"the request has {len(found)} {what}; this server takes {most}."
         raise ApiError(400, message, param=found[most][0])
-    media = [_content(part, path, options) for path, part in found]
+    fetcher = fetcher_of(options)
+    media = [_content(part, path, options, fetcher) for path, part in found]
     return RequestMedia(media, [path for path, _ in found], options.max_recording_seconds)
 
 
@@ -132,10 +135,10 @@ def _parts(messages: Sequence[ChatMessage]) -> Iterator[tuple[str, Part]]:
             yield path, part
 
 
-def _content(part: Part, path: str, options: ServerOptions) -> Any:
+def _content(part: Part, path: str, options: ServerOptions, fetcher: PictureFetcher) -> Any:
     """Return a picture as the runtime takes it, or the file of a recording."""
     if part.image_url is not None:
-        content = picture_bytes(part.image_url.url, path, options)
+        content = picture_bytes(part.image_url.url, path, options, fetcher)
         return LowDetail(content) if part.image_url.detail == "low" else content
     assert part.input_audio is not None, "it is the only other kind"
     return _decoded(part.input_audio.data, path, "recording", options.max_recording_bytes)
@@ -153,13 +156,23 @@ def _decoded(data: str, path: str, what: str, most: int, start: int = 0) -> byte
         raise ApiError(400, f"{path}: {where} is not in base64.", param=path) from None
 
 
-def picture_bytes(url: str, path: str, options: ServerOptions) -> bytes:
-    """Return the bytes of a picture in a data: URL; of the picture, only its header is read.
+def fetcher_of(options: ServerOptions) -> PictureFetcher:
+    """Return what fetches the pictures of a request."""
+    return PictureFetcher(read_hosts(options.picture_hosts), options.max_picture_bytes, options.picture_seconds)
+
+
+def picture_bytes(url: str, path: str, options: ServerOptions, fetcher: PictureFetcher) -> bytes:
+    """Return the bytes of a picture in a data: URL, or of a host that is listed; only the header of it is read.
 
     path: of the URL in the request. Raises ApiError for every other URL, and for what is no picture, or one beyond the
     limits of the server.
     """
     start = DATA_URL.match(url)
+    if start is None and options.picture_hosts and url.startswith(("http://", "https://")):
+        try:
+            return _sized(fetcher.fetch(url), path, options)
+        except FetchError as error:
+            raise ApiError(400, f"{path}: {error}", code="invalid_image_url", param=path) from None
     if start is None:
         scheme = url.partition(":")[0][:20]
         raise ApiError(
@@ -168,7 +181,11 @@ def picture_bytes(url: str, path: str, options: ServerOptions) -> bytes:
             "server fetches nothing from other machines and reads no files for its clients.",
             param=path,
         )
-    content = _decoded(url, path, "picture", options.max_picture_bytes, start.end())
+    return _sized(_decoded(url, path, "picture", options.max_picture_bytes, start.end()), path, options)
+
+
+def _sized(content: bytes, path: str, options: ServerOptions) -> bytes:
+    """Return the bytes of a picture. Raises ApiError for what is no picture, or one of too many pixels."""
     try:
         height, width = picture_size(content, path)
     except RequestError as error:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgeformer.errors import RequestError
+from edgeformer.server.remote_pictures.hosts import read_hosts
 from edgeformer.server.tool_calls.table import FORMATS
 
 KEY_VARIABLE = "EDGEFORMER_API_KEY"
@@ -34,6 +35,9 @@ class ServerOptions:
         max_pictures: pictures of a conversation at most.
         max_picture_bytes: bytes of a picture's file at most.
         max_picture_pixels: pixels of a picture at most; decoding takes 4 bytes for each.
+        picture_hosts: hosts that pictures are fetched from, as `edgeformer.server.remote_pictures.hosts` reads them;
+            none by default, so that a picture is in the request.
+        picture_seconds: time in which the pictures of a request have to arrive from them.
         max_recordings: recordings of a conversation at most.
         max_recording_bytes: bytes of a recording's file at most.
         max_recording_seconds: seconds of a recording at most; a file is decoded as far as that at 48 kHz.
@@ -63,6 +67,8 @@ class ServerOptions:
     max_pictures: int = 16
     max_picture_bytes: int = 20 << 20
     max_picture_pixels: int = 1 << 26
+    picture_hosts: tuple[str, ...] = ()
+    picture_seconds: float = 10.0
     max_recordings: int = 16
     max_recording_bytes: int = 20 << 20
     max_recording_seconds: int = 600
@@ -88,6 +94,9 @@ class ServerOptions:
         for name in at_least_one:
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise RequestError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+        if self.picture_seconds <= 0:
+            raise RequestError(f"picture_seconds is {self.picture_seconds}; it must be more than 0.")
+        read_hosts(self.picture_hosts)
         for name in ("header_seconds", "body_seconds", "stall_seconds", "drain_seconds", "idle_seconds"):
             if getattr(self, name) < 0:
                 raise RequestError(f"{name} is {getattr(self, name)}; it must be 0 or more.")

@@ -28,13 +28,17 @@ BODY_BYTES_WITH_MEDIA = 32 << 20
 TEXT_THREADS = 4
 """Threads that render templates and tokenize, so that a long prompt holds up no other request."""
 
+FETCH_THREADS = 16
+"""Requests whose pictures are fetched at a time; others wait for them."""
+
 
 @dataclass
 class State:
     """The state of a server. draining: no more requests are taken. running: answers that are being generated.
 
     scoring: held by the one request whose prompt is scored, beside the engine of its model. decoder: decodes
-    recordings and pictures, one at a time, as a small file may hold an hour, or 67 million pixels.
+    recordings and pictures, one at a time, as a small file may hold an hour, or 67 million pixels. fetchers: wait for
+    pictures of other machines, so that no text waits behind them.
     """
 
     models: ServedModels
@@ -45,6 +49,7 @@ class State:
     wakes: Wakes = field(default_factory=Wakes)
     scoring: asyncio.Lock = field(default_factory=asyncio.Lock)
     threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(TEXT_THREADS, "edgeformer-text"))
+    fetchers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(FETCH_THREADS, "edgeformer-fetch"))
     decoder: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "edgeformer-media"))
 
     @property
@@ -60,12 +65,17 @@ class State:
 
     def close(self) -> None:
         """Let the threads end."""
-        for each in (self.threads, self.decoder):
+        for each in (self.threads, self.fetchers, self.decoder):
             each.shutdown(wait=False, cancel_futures=True)
 
     async def in_thread(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
         """Return the result of a function that runs beside the loop, as tokenizing does."""
         return await asyncio.get_running_loop().run_in_executor(self.threads, function, *arguments)
+
+    async def read_media(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
+        """Return the result of a function that reads the pictures of a request, some of which it may have to fetch."""
+        pool = self.fetchers if self.options.picture_hosts else self.threads
+        return await asyncio.get_running_loop().run_in_executor(pool, function, *arguments)
 
     async def decode(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
         """Return the result of a function that decodes pictures; one runs at a time."""

@@ -9,6 +9,7 @@ from edgeformer.export.parity.report import Check
 from edgeformer.export.parity.trials.adapters import Updates, adapter_trials
 from edgeformer.export.parity.trials.mtp import mtp_trials
 from edgeformer.export.parity.trials.pictures.picture_text import judge_pictures
+from edgeformer.export.parity.trials.pictures.placed_states import judge_placed
 from edgeformer.export.parity.trials.protocol import Setup
 from edgeformer.manifest.quantization import WeightFormat
 from edgeformer.runtime.sessions.kernels import BODIES, KernelChoice
@@ -59,10 +60,21 @@ def _of_pictures(given: FormSetup) -> Iterator[tuple[str, Callable[[], list[Chec
         yield f"{media}, kernels, ", partial(judge, given.kernels)
 
 
+def _of_placed_states(given: FormSetup) -> Iterator[tuple[str, Callable[[], list[Check]]]]:
+    setup, graphs = given.setup, given.setup.manifest.graphs
+
+    def judge() -> list[Check]:
+        files = (setup.folder / graphs[name].file for name in ("embed_tokens", "embedding"))
+        return judge_placed(setup, *(open_session(file, setup.provider, kernels=BODIES) for file in files))
+
+    yield "embeddings with states of pictures, ", judge
+
+
 def _of_drafts(given: FormSetup) -> Iterator[tuple[str, Callable[[], list[Check]]]]:
     return mtp_trials(given.setup, given.formats, given.kernels)
 
 
 FORM_TRIALS: dict[str, FormTrials] = {
+    "embedding": _of_placed_states,
     "adapters": _of_adapter_graph, "mtp": _of_drafts, "vision_encoder": _of_pictures, "audio_encoder": _of_pictures,
 }  # fmt: skip

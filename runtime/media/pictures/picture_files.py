@@ -8,6 +8,7 @@ Bytes, pixels and sides are limited before anything is decoded. Of an animation,
 
 import os
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -30,6 +31,9 @@ MOST_BYTES = 1 << 26
 
 MOST_PIXELS = 1 << 26
 """Pixels at most: 67 million, whose decoding takes 256 MiB."""
+
+BAND = 1 << 18
+"""Pixels that are laid on white at a time: a picture of all that are taken would need 3 GB at once."""
 
 LONGEST_SIDE = 1 << 14
 """Pixels of a side at most."""
@@ -164,6 +168,20 @@ def _of_array(array: NDArray[Any], white_background: bool, name: str) -> Pixels:
 
 def on_white(pixels: Pixels) -> Pixels:
     """Return pixels [H, W, 4] with opacity laid on white, [H, W, 3], as Pillow's alpha_composite rounds it."""
+    laid = np.empty((*pixels.shape[:2], 3), np.uint8)
+    for rows in _bands(*pixels.shape[:2]):
+        laid[rows] = _mixed(pixels[rows])
+    return laid
+
+
+def _bands(height: int, width: int) -> Iterator[slice]:
+    """Yield the rows of a picture, so many at a time that arithmetic in 32 bits takes little memory."""
+    rows = max(BAND // width, 1)
+    for top in range(0, height, rows):
+        yield slice(top, min(top + rows, height))
+
+
+def _mixed(pixels: Pixels) -> Pixels:
     opacity = pixels[..., 3:].astype(np.int32)
     # Fixed point with 7 bits more than the opacity of 0 to 255; division by 255 as in AlphaComposite.c.
     weight = opacity << 7
@@ -200,7 +218,11 @@ def _of_image(image: Any, white_background: bool, name: str, kind: str = "an ima
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return _rgb(operations.exif_transpose(image), white_background, name)
+            if kind in FORMATS.values():  # an image of our own, which nobody else has
+                operations.exif_transpose(image, in_place=True)
+            else:
+                image = operations.exif_transpose(image)
+            return _rgb(image, white_background, name)
         except RequestError:
             raise
         except Exception as error:  # of any class: a damaged file makes decoders raise what they like
@@ -216,8 +238,12 @@ def _rgb(image: Any, white_background: bool, name: str) -> Pixels:
         raise RequestError(f"{name} has values of 32 bits, whose white is not known. {_CONVERT}")
     transparent = "A" in image.getbands() or "a" in image.getbands() or image.info.get("transparency") is not None
     if transparent and white_background:
-        return on_white(np.asarray(image.convert("RGBA")))
-    pixels: Pixels = np.asarray(image.convert("RGB"))
+        laid = np.empty((image.height, image.width, 3), np.uint8)
+        for rows in _bands(image.height, image.width):
+            band = image.crop((0, rows.start, image.width, rows.stop))
+            laid[rows] = _mixed(np.asarray(band.convert("RGBA")))
+        return laid
+    pixels: Pixels = np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
     return pixels
 
 

@@ -101,8 +101,9 @@ def _nearest(size: int, wanted: int) -> NDArray[np.int64]:
 def _pass(pixels: Pixels, wanted: int, kind: _Filter, short: bool = False) -> Pixels:
     """Return the first axis of pixels [N, M, channels] at another size. short: by weights of 16 bits."""
     first, exact = _weights(pixels.shape[0], wanted, kind)
-    # Of 16 bits, one is the sign.
-    bits = next(bits for bits in range(_BITS) if int(0.5 + exact.max() * (2 << bits)) >= 1 << 15) if short else _BITS
+    fitting = range(_BITS) if short else ()
+    # Of 16 bits, one is the sign. Weights of a picture that becomes very small fit with all bits.
+    bits = next((bits for bits in fitting if int(0.5 + exact.max() * (2 << bits)) >= 1 << 15), _BITS)
     scaled = exact * (1 << bits)
     weights = np.trunc(scaled + np.where(scaled < 0, -0.5, 0.5)).astype(np.int32)
     total = np.full((wanted, *pixels.shape[1:]), 1 << (bits - 1), np.int32)  # a half, to round

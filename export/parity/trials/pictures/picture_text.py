@@ -200,8 +200,8 @@ class PictureTextTrial(Trial):
 
     def _states(self, picture: Picture) -> Array:
         """Return what the graph computes of a picture, [tokens, E]."""
-        found: Array = self._vision.run([self._config.features], picture)[0][0]
-        return found[: self._tokens_of(picture)]
+        found: Array = self._vision.run([self._config.features], picture)[0]
+        return found.reshape(-1, found.shape[-1])[: self._tokens_of(picture)]
 
     def _see(self, reference: Reference, picture: Picture) -> Tensor:
         with reference.loaded():
