@@ -9,7 +9,8 @@ contiguous, and a block size would only make the match shorter.
 
 What later tokens overwrite, states of fixed size and the buffers of windows, cannot be cut back to fewer tokens. Of
 such models a node may hold a snapshot of them at its end, and a prompt can start only there. Snapshots are taken at the
-end of a prompt, at the end of an answer, and where a prompt leaves what an earlier one had (`Prefix.branch_at`).
+end of a prompt, at the end of an answer, where a prompt leaves what an earlier one had, and behind its last picture or
+recording, about which a later one may ask something else (`Prefix.branches`).
 
 The content is copied in and out, so that no row shares memory with another one. Several threads may use one cache.
 """
@@ -72,13 +73,13 @@ class _Node:
 class Prefix:
     """The beginning of a prompt that a row has already.
 
-    length: its tokens. logits: [V] after them, where it is the whole prompt. branch_at: the number of tokens at which a
-    snapshot would serve later prompts, because an earlier one had these tokens and then others; 0 for none.
+    length: its tokens. logits: [V] after them, where it is the whole prompt. branches: numbers of tokens, in ascending
+    order, at which a snapshot would serve later prompts.
     """
 
     length: int = 0
     logits: Array | None = None
-    branch_at: int = 0
+    branches: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -114,16 +115,16 @@ class PrefixCache:
         (`DecodeGraph.kind_of`); prefixes of different kinds have nothing in common.
         """
         with self._lock:
-            path, length, snapshot, branch_at = self._find(decoder, prompt, kind)
+            path, length, snapshot, branches = self._find(decoder, prompt, kind)
             if length < SHORTEST:
-                return Prefix(branch_at=branch_at)
+                return Prefix(branches=branches)
             self._touch([node for node, _ in path])
             pieces, left = [], length
             for node, count in path:
                 pieces.append(node.first(min(count, left)))
                 left -= min(count, left)
             decoder.load_row(row, length, pieces, snapshot.states if snapshot else [None] * len(pieces[0]))
-            return Prefix(length, snapshot.logits if snapshot and length == len(prompt) else None, branch_at)
+            return Prefix(length, snapshot.logits if snapshot and length == len(prompt) else None, branches)
 
     def known_length(self, decoder: StepRunner, prompt: Sequence[int], kind: str = "") -> int:
         """Return how many tokens of a prompt are kept that a row could start with."""
@@ -132,16 +133,16 @@ class PrefixCache:
 
     def _find(
         self, decoder: StepRunner, prompt: Sequence[int], kind: str
-    ) -> tuple[list[tuple[_Node, int]], int, EndStates | None, int]:
-        """Return the path that a prompt begins with, what of it starts a row, its snapshot, and where they branch."""
+    ) -> tuple[list[tuple[_Node, int]], int, EndStates | None, tuple[int, ...]]:
+        """Return the path that a prompt begins with, what of it starts a row, its snapshot, and where others branch."""
         tokens = np.asarray(prompt, np.int64)
         path = list(self._matches(tokens, kind))
         matched = sum(count for _, count in path)
         if decoder.cache.trimmable:
-            return path, decoder.graph.prefix_end(tokens, min(matched, len(tokens) - 1)), None, 0
+            return path, decoder.graph.prefix_end(tokens, min(matched, len(tokens) - 1)), None, ()
         length, snapshot = _last_snapshot(path, len(tokens))
-        branch_at = matched if max(length, SHORTEST - 1) < matched < len(tokens) else 0
-        return path, length, snapshot, branch_at
+        places = sorted({matched, decoder.graph.media_end(tokens)})
+        return path, length, snapshot, tuple(at for at in places if max(length, SHORTEST - 1) < at < len(tokens))
 
     def keep(
         self, decoder: StepRunner, row: int, tokens: Sequence[int], logits: Array | None = None, kind: str = ""

@@ -113,6 +113,11 @@ class DecodeGraph:
         """Return the most tokens of a prompt, up to `length`, that a row can begin with: no block is divided."""
         return picture_blocks.prefix_end(tokens, length, self.manifest.vocab_size) if self.has_blocks else length
 
+    def media_end(self, tokens: Tokens) -> int:
+        """Return the tokens of a prompt up to the end of its last picture or recording; 0 where it has none."""
+        states = np.flatnonzero(tokens >= self.manifest.vocab_size)
+        return int(states[-1]) + 1 if len(states) else 0
+
     def inputs_of(self, session: Any, tokens: Tokens) -> tuple[Any, dict[str, NDArray[Any]]]:
         """Return the session that reads tokens of one row, another one for pictures, and its inputs by name.
 

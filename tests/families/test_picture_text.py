@@ -772,6 +772,23 @@ def qwen(bundles):
     return load(bundles("qwen3_vl", "deepstack"), "cpu", 1)
 
 
+def test_another_question_about_a_picture_reads_the_question_alone(bundles, monkeypatch):
+    """Of a model with states, too, which cannot be cut back to the end of the picture."""
+    monkeypatch.setattr(prefix_cache, "SHORTEST", 4)
+    model, options = load(bundles("lfm2_vl", "tiles"), "cpu", 1), {"max_new_tokens": 4, "ignore_eos": True}
+
+    def asked(text):
+        parts = [{"type": "image"}, {"type": "text", "text": text}]
+        return model.chat([{"role": "user", "content": parts}], images=PICTURES[:1], **options).finish()
+
+    first, second = asked("Which is red?"), asked("What now?")
+    question = len(model.encode("What now?"))
+    left = second.prompt_tokens - second.cached_tokens
+    assert first.cached_tokens == 0 and question <= left < question + 16
+    model.prefix_cache.clear()
+    assert asked("What now?").token_ids == second.token_ids
+
+
 def test_chunks_and_batches_have_the_positions_of_one_run(qwen):
     mark, options = MARKS["qwen3_vl"], {"max_new_tokens": 5, "ignore_eos": True}
     prompts = [f"{mark}{mark} a", f"b {mark} c {mark} d {mark}", "e", mark]

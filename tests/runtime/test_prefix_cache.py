@@ -1,5 +1,7 @@
 """Prefixes are found by their tokens, hold what those tokens left in the cache, and stay within their bytes."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from edgeformer.errors import RequestError
 from edgeformer.runtime.caches.dynamic_cache import DynamicCache
 from edgeformer.runtime.caches.static_cache import StaticCache
 from edgeformer.runtime.prefixes.prefix_cache import SHORTEST, PrefixCache
+from edgeformer.runtime.steps.decode_graph import DecodeGraph
 
 CAPACITY = 64
 ATTENTION = KeyValueState(num_kv_heads=2, head_dim=3)
@@ -19,11 +22,18 @@ GEOMETRIES = {
 }
 
 
+PICTURE = 1000
+"""Tokens from this number on are states of pictures."""
+
+
 class WithoutBlocks:
     """A decode graph whose prompts may be divided at any token."""
 
     def prefix_end(self, tokens, length):
         return length
+
+    media_end = DecodeGraph.media_end
+    manifest = SimpleNamespace(vocab_size=PICTURE)
 
 
 class Rows:
@@ -90,9 +100,9 @@ def test_a_random_history_restores_what_the_tokens_left(kind):
             rows.run(1, text[: prefix.length])
             for mine, expected in zip(found, rows.content(1), strict=True):
                 np.testing.assert_array_equal(mine, expected)
-        if prefix.branch_at:
-            rows.run(1, text[: prefix.branch_at])
-            prefixes.keep(rows, 1, text[: prefix.branch_at])
+        for branch in prefix.branches:
+            rows.run(1, text[:branch])
+            prefixes.keep(rows, 1, text[:branch])
         rows.run(1, text)
         prefixes.keep(rows, 1, text, np.array([text.sum()]))
         rows.cache.fill(-1)  # were memory shared, later texts would find this
@@ -120,11 +130,24 @@ def test_states_are_found_where_kept_and_where_texts_part():
     prefixes.keep(rows, 0, first, np.zeros(4))
     assert prefixes.restore(rows, 1, first).length == 29  # whole, since the logits are known
     found = prefixes.restore(rows, 1, second)
-    assert (found.length, found.branch_at) == (0, 20)
+    assert (found.length, found.branches) == (0, (20,))
     rows.run(0, second[:20])
     prefixes.keep(rows, 0, second[:20])
     found = prefixes.restore(rows, 1, third)
-    assert (found.length, found.branch_at) == (20, 0)
+    assert (found.length, found.branches) == (20, ())
+
+
+def test_states_are_kept_behind_the_last_picture_of_a_prompt():
+    rows, prefixes = Rows(*GEOMETRIES["states"]), PrefixCache(10**6)
+    picture = [*range(5), *range(PICTURE, PICTURE + 20), 7]
+    first, second, other = [*picture, 50, 51], [*picture, 60, 61], [*picture[:20], 70, 71]
+    assert prefixes.restore(rows, 0, first).branches == (25,)
+    assert prefixes.restore(rows, 0, first[:25]).branches == (), "nothing is asked about it"
+    rows.run(0, first[:25])
+    prefixes.keep(rows, 0, first[:25])
+    found = prefixes.restore(rows, 1, second)
+    assert (found.length, found.branches) == (25, ())
+    assert prefixes.restore(rows, 1, other).branches == (20,), "where it leaves the first one"
 
 
 def test_common_beginnings_are_kept_once_and_the_oldest_goes():

@@ -130,5 +130,5 @@ def restore_prefix(prefixes: PrefixCache, decoder: StepRunner, request: Schedule
     """Put the longest prefix of a request's prompt into its row, which is empty."""
     kind = decoder.graph.kind_of(request.adapter, request.most_tokens)
     prefix = prefixes.restore(decoder, request.place, request.row.prompt, kind)
-    request.prefilled, request.branch_at, request.first_logits = prefix.length, prefix.branch_at, prefix.logits
+    request.prefilled, request.branches, request.first_logits = prefix.length, prefix.branches, prefix.logits
     request.row.cached_tokens = prefix.length

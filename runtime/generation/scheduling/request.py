@@ -56,7 +56,7 @@ class ScheduledRequest:
     - place: its row of the cache.
     - prefilled: tokens of the prompt that are in the cache.
     - times_skipped: later requests that went ahead of it.
-    - branch_at: the number of tokens of the prompt at which what the row holds is to be kept (`Prefix.branch_at`).
+    - branches: numbers of tokens of the prompt at which what the row holds is to be kept (`Prefix.branches`).
     - first_logits: [V] after the prompt, where its row began with all of it.
     - adapter: the name of its LoRA adapter; what a row with one computes is of no use to requests with another or none.
     - drafts: of its next tokens; None where it asks for none.
@@ -72,7 +72,7 @@ class ScheduledRequest:
     place: int = -1
     prefilled: int = 0
     times_skipped: int = 0
-    branch_at: int = 0
+    branches: tuple[int, ...] = ()
     first_logits: Logits | None = None
     adapter: str | None = None
     drafts: RowDrafts | None = None

@@ -306,7 +306,8 @@ class Scheduler:
             if request.first_logits is not None:
                 self._start_answer(request, request.first_logits)
                 continue
-            stop = request.branch_at if request.branch_at > request.prefilled else len(request.row.prompt)
+            ends = (*request.branches, len(request.row.prompt))
+            stop = next(end for end in ends if end > request.prefilled)
             if not self._prompts_first:
                 stop = min(stop, self._decoder.graph.piece_end(request.row.prompt, request.prefilled, chunk))
                 if stop - request.prefilled > left and left < chunk:  # a block may be longer than a chunk
@@ -353,8 +354,8 @@ class Scheduler:
         self._counts["prompt_tokens"] += len(piece)
         if request.prefilled == len(row.prompt):
             self._start_answer(request, logits)
-        elif request.prefilled == request.branch_at:
-            self._beginnings.keep(request, row.prompt[: request.branch_at], logits)
+        elif request.prefilled in request.branches:
+            self._beginnings.keep(request, row.prompt[: request.prefilled], logits)
 
     def _start_answer(self, request: ScheduledRequest, logits: Logits) -> None:
         """Choose the first token from the logits after the prompt, and join the running rows."""
