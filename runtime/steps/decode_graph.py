@@ -115,7 +115,7 @@ class DecodeGraph:
 
     def media_end(self, tokens: Tokens) -> int:
         """Return the tokens of a prompt up to the end of its last picture or recording; 0 where it has none."""
-        states = np.flatnonzero(tokens >= self.manifest.vocab_size)
+        states = np.flatnonzero(np.asarray(tokens) >= self.manifest.vocab_size)
         return int(states[-1]) + 1 if len(states) else 0
 
     def inputs_of(self, session: Any, tokens: Tokens) -> tuple[Any, dict[str, NDArray[Any]]]:
