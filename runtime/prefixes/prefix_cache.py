@@ -201,16 +201,16 @@ class PrefixCache:
             path = list(self._matches(wanted, kind))
             known = sum(count for _, count in path)
             self._touch([node for node, _ in path])
+            if len(wanted) == known and snapshot is None:
+                return
+            end = self._cut(path) if path else self._root(kind)  # behind it, the last node of the path may be dropped
             per_token += wanted.itemsize
             needed = (len(wanted) - known) * per_token + (snapshot.bytes if snapshot else 0)
-            free = self._make_room(needed, {node for node, _ in path})
+            free = self._make_room(needed, {end, *(node for node, _ in path[:-1])})
             if free < needed:
                 if snapshot:
                     return
                 wanted = wanted[: known + max(free, 0) // per_token]
-            if len(wanted) == known and snapshot is None:
-                return
-            end = self._cut(path) if path else self._root(kind)
             if len(wanted) > known:
                 end = self._add(_Node(end, wanted[known:].copy(), read(known, len(wanted))))
             if snapshot and (end.snapshot is None or end.snapshot.logits is None):

@@ -137,6 +137,17 @@ def test_states_are_found_where_kept_and_where_texts_part():
     assert (found.length, found.branches) == (20, ())
 
 
+def test_a_text_that_begins_like_a_long_one_takes_its_room():
+    rows, text, other = Rows(*GEOMETRIES["full"]), [*range(60)], [*range(4), *range(100, 156)]
+    prefixes = PrefixCache(80 * (rows.cache.bytes_per_token + 8))
+    for each in (text, other):
+        rows.run(0, each)
+        prefixes.keep(rows, 0, each)
+    assert prefixes.restore(rows, 1, [*other, 7]).length == 60
+    assert prefixes.restore(rows, 1, [*text, 7]).length == 0, "four tokens are too few, and the rest is gone"
+    assert prefixes.bytes == held(prefixes) <= prefixes.max_bytes
+
+
 def test_states_are_kept_behind_the_last_picture_of_a_prompt():
     rows, prefixes = Rows(*GEOMETRIES["states"]), PrefixCache(10**6)
     picture = [*range(5), *range(PICTURE, PICTURE + 20), 7]
