@@ -15,6 +15,7 @@ from edgeformer.config import (
     EncoderConfig,
     GridVisionConfig,
     ModelConfig,
+    NaflexVisionConfig,
     PictureTextConfig,
     Projector,
     SoundTextConfig,
@@ -66,8 +67,8 @@ def test_tables_of_heads_have_every_stack():
     stacks |= {GridVisionConfig, SoundTowerConfig}
     assert set(HEADS) == set(DESCRIBED_HEADS) == stacks
     assert stacks == {
-        DecoderConfig, EncoderConfig, GridVisionConfig, PictureTextConfig, SoundTextConfig, SoundTowerConfig,
-        VisionConfig,
+        DecoderConfig, EncoderConfig, GridVisionConfig, NaflexVisionConfig, PictureTextConfig, SoundTextConfig,
+        SoundTowerConfig, VisionConfig,
     }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from edgeformer.check.tensor_facts import Dim, TensorFacts
 from edgeformer.contract import tensors as contract
 from edgeformer.contract.tensors import CacheGeometry, ConvState, KeyValueState, RecurrentState, State, TensorSpec
 from edgeformer.errors import BundleError
-from edgeformer.manifest.graph_forms import DECODER_GRAPH, ENCODER_GRAPH, MERGED_GRAPH
+from edgeformer.manifest.graph_forms import DECODER_GRAPH, ENCODER_GRAPH, MERGED_GRAPH, TEXT_GRAPH
 from edgeformer.manifest.manifest import FILE_NAME
 
 DATA_SUFFIX = ".onnx_data"
@@ -113,10 +113,12 @@ def _decoder(graph: GraphFacts) -> Iterator[Finding]:
 
 def _encoder(graph: GraphFacts) -> Iterator[Finding]:
     media = next((name for name in contract.MEDIA_INPUTS if name in graph.inputs), None)
-    if media is not None and "logits_per_image" in graph.outputs:  # both halves of a dual encoder
-        expected = ["input_ids", media]
-    elif media is not None:
-        expected = [media]
+    if media is not None:
+        both = "logits_per_image" in graph.outputs  # both halves of a dual encoder
+        patches = [contract.PATCH_MASK, contract.SHAPES] if contract.SHAPES in graph.inputs else []
+        expected = [*(["input_ids"] if both else []), media, *patches]
+    elif graph.file == TEXT_GRAPH:  # of a dual encoder, all of whose tokens count
+        expected = ["input_ids"]
     else:
         expected = [spec.name for spec in contract.text_inputs("", "token_type_ids" in graph.inputs)]
     yield from _names(graph, "input", expected, graph.inputs)

@@ -45,7 +45,7 @@ from edgeformer.families._sound import check_feature_extractor
 from edgeformer.families._wrappers import WRAPPERS
 from edgeformer.families.picture_text import PictureTextFamily, load_seeing, with_tower
 from edgeformer.manifest.parts import SpecialTokens, sha256
-from edgeformer.manifest.pictures.processor import PictureProcessor
+from edgeformer.manifest.pictures.processor import WHOLE_PICTURES, PictureProcessor
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -166,9 +166,9 @@ def open_source(
         config = _with_score(found, _with_stored_positions(found, family, config))
         if config.sees_pictures:
             pictures = read_picture_processor(found.folder)
-            if pictures.kind != "fixed_size":
-                raise ConfigError("the processor cuts pictures into parts, and the model reads whole ones of one size.")
-            config = config.with_picture_size(pictures.size.height, pictures.size.width)
+            if pictures.kind not in WHOLE_PICTURES.values():
+                raise ConfigError("the processor cuts pictures into parts, and the model reads whole ones.")
+            config = pictures.fitted(config)
             writes = config.vocab_size > 0
             if not writes and context_length not in (None, config.context_length):
                 raise ConfigError(

@@ -16,12 +16,12 @@ from edgeformer.config import (
     DualEncoderConfig,
     EncoderConfig,
     PictureTextConfig,
+    PictureTower,
     PoolingHead,
     Seq2SeqConfig,
     SoundTextConfig,
     StackConfig,
     Task,
-    VisionConfig,
 )
 from edgeformer.contract.tensors import past_names
 from edgeformer.manifest.accounting import account, cache_element_bytes
@@ -130,17 +130,22 @@ def _encoder_values(manifest: Manifest, config: EncoderConfig, folder: Path | No
     }
 
 
-def _vision_first_line(name: str, config: VisionConfig, folder: Path | None) -> str:
+def _vision_first_line(name: str, config: PictureTower, folder: Path | None) -> str:
     if config.classifier is None:
         return f"edgeformer embed {name} --image cat.jpg --image dog.jpg"
     return f"edgeformer run {name} --image cat.jpg"
 
 
-def _vision_values(manifest: Manifest, config: VisionConfig, folder: Path | None) -> dict[str, Any]:
+def _picture_inputs(config: PictureTower) -> dict[str, Any]:
+    """Return what a program without our runtime gives to the graph: pictures of one size, or patches of any."""
+    return {"patches": config.patches} if config.kind == "vision" else {"patch_numbers": config.patches.inputs}
+
+
+def _vision_values(manifest: Manifest, config: PictureTower, folder: Path | None) -> dict[str, Any]:
     labels = config.classifier is not None
     use = 'print(model.classify("cat.jpg", top_k=3))' if labels else 'print(model.embed(["cat.jpg", "dog.jpg"]).shape)'
     task = "image-classification" if labels else "image-feature-extraction"
-    return {"python_use": use, "javascript_task": task, "javascript_call": '"cat.jpg"', "patches": config.patches}
+    return {"python_use": use, "javascript_task": task, "javascript_call": '"cat.jpg"', **_picture_inputs(config)}
 
 
 def _picture_text_first_line(name: str, config: PictureTextConfig, folder: Path | None) -> str:
@@ -178,7 +183,7 @@ def _dual_values(manifest: Manifest, config: DualEncoderConfig, folder: Path | N
         "python_use": 'print(model.classify("cat.jpg", ["cat", "dog"]))',
         "javascript_task": "zero-shot-image-classification",
         "javascript_call": '"cat.jpg", ["cat", "dog"]',
-        "patches": config.vision.patches,
+        **_picture_inputs(config.vision),
     }
 
 

@@ -41,6 +41,11 @@ Encoder of an encoder-decoder:
     → last_hidden_state [batch_size, source_length, hidden_size]; for every layer of the decoder
     present.{i}.encoder.key|value [batch_size, num_heads, source_length, head_dim]
 
+Encoder of pictures of any size, in a batch padded to the most patches of one:
+    pixel_values float32 [batch_size, num_patches, numbers], pixel_attention_mask int64 [batch_size, num_patches],
+    spatial_shapes int64 [batch_size, 2]
+    → last_hidden_state [batch_size, num_patches, hidden_size]; pooler_output or logits
+
 Encoder:
     input_ids, attention_mask int64 [batch_size, sequence_length]; token_type_ids if the model has several types
     → last_hidden_state; what the heads compute (`edgeformer.config.heads`): logits; start_logits and end_logits of
@@ -51,7 +56,7 @@ Encoder:
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Literal, TypeVar
 
@@ -441,12 +446,27 @@ def patch_inputs(numbers: int, grid: str) -> list[TensorSpec]:
     return [TensorSpec("pixel_values", ("num_patches", numbers), single=True), TensorSpec(grid, (1, 3), integer=True)]
 
 
-def dual_inputs(channels: int, height: int, width: int) -> list[TensorSpec]:
-    """Return the inputs of a graph of texts and pictures, whose numbers differ."""
-    [pixels] = picture_inputs(channels, height, width)
+PATCH_MASK, SHAPES = "pixel_attention_mask", "spatial_shapes"
+"""Inputs beside padded patches: which of them do not pad, and the rows and columns of each picture."""
+
+
+def padded_patch_inputs(numbers: int) -> list[TensorSpec]:
+    """Return the inputs of an encoder graph for pictures of any size, which are cut into patches and padded.
+
+    numbers: of a patch.
+    """
+    return [
+        TensorSpec("pixel_values", ("batch_size", "num_patches", numbers), single=True),
+        TensorSpec(PATCH_MASK, ("batch_size", "num_patches"), integer=True),
+        TensorSpec(SHAPES, ("batch_size", 2), integer=True),
+    ]
+
+
+def dual_inputs(pictures: Sequence[TensorSpec]) -> list[TensorSpec]:
+    """Return the inputs of a graph of texts and pictures, whose numbers differ; pictures: those of their graph."""
     return [
         TensorSpec("input_ids", ("text_batch_size", "sequence_length"), integer=True),
-        TensorSpec(pixels.name, ("image_batch_size", *pixels.dims[1:]), single=True),
+        *(replace(each, dims=("image_batch_size", *each.dims[1:])) for each in pictures),
     ]
 
 

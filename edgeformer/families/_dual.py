@@ -8,8 +8,8 @@ from edgeformer.config import (
     DualEncoderConfig,
     EncoderConfig,
     LearnedPositions,
+    PictureTower,
     TextVectorHead,
-    VisionConfig,
 )
 from edgeformer.families._attention import multi_head
 from edgeformer.families._family import Fields, Packed
@@ -37,7 +37,7 @@ def read_text_half(fields: Fields, context_length: int | None, *, causal: bool, 
 
 def join(
     text: EncoderConfig,
-    vision: VisionConfig,
+    vision: PictureTower,
     probability: Literal["softmax", "sigmoid"],
     *,
     biased: bool = False,

@@ -27,13 +27,6 @@ REFUSED = {
     "pixtral": "it is a tower alone, which reads pictures of any size; models with it are `llava` and `mistral3`",
     "prophetnet": "its decoder predicts several tokens at a time by several streams",
     "reformer": "its attention sorts tokens by hashes, and its residual streams are reversible",
-    "siglip2": (
-        "it reads pictures of any shape (NaFlex), whose tower is read before a decoder alone ('lfm2_vl'); SigLIP 2 of "
-        "one resolution has model_type 'siglip'"
-    ),
-    "siglip2_vision_model": (
-        "it reads pictures of any shape (NaFlex), whose tower is read before a decoder alone ('lfm2_vl')"
-    ),
     "squeezebert": "its projections are grouped convolutions",
     "switch_transformers": "its experts have a capacity, beyond which tokens are dropped",
     "t5gemma2": "its decoder attends to itself and to the encoder in one softmax, and its encoder reads images",

@@ -5,7 +5,13 @@ Source: transformers/models/siglip/modeling_siglip.py.
 
 from typing import Any
 
-from edgeformer.config import DualEncoderConfig, EncoderConfig, TextVectorHead, VisionConfig
+from edgeformer.config import (
+    DualEncoderConfig,
+    EncoderConfig,
+    PictureTower,
+    TextVectorHead,
+    VisionConfig,
+)
 from edgeformer.errors import ConfigError
 from edgeformer.families._dual import dual_tensors, join, read_text_half
 from edgeformer.families._family import Family, Fields
@@ -29,7 +35,12 @@ def read_config(fields: Fields, context_length: int | None) -> VisionConfig | Du
     tower.finish()
     if wanted != "both":
         return vision
-    text = inner_fields(fields, TEXT_DEFAULTS, "siglip_text_model", "text")
+    return read_both(fields, context_length, vision, "siglip_text_model")
+
+
+def read_both(fields: Fields, context_length: int | None, vision: PictureTower, model_type: str) -> DualEncoderConfig:
+    """Read the half of texts, whose model_type is given, and join it to that of pictures."""
+    text = inner_fields(fields, TEXT_DEFAULTS, model_type, "text")
     if context_length not in (None, text.take("max_position_embeddings")):
         raise ConfigError("SigLIP pads every text to all positions that the model has; leave context_length out.")
     config = join(_read_text(text), vision, "sigmoid", biased=True, padded=True)

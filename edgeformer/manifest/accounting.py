@@ -13,7 +13,9 @@ from edgeformer.config import (
     GridVisionConfig,
     LearnedPositions,
     ModelConfig,
+    NaflexVisionConfig,
     PictureTextConfig,
+    PictureTower,
     SoundTextConfig,
     SoundTowerConfig,
     StackConfig,
@@ -248,7 +250,7 @@ def _projector(config: PictureTextConfig) -> int:
     return newline + config.projector.weights(config.feature_size, config.hidden_size, more)
 
 
-def _vision_head(config: VisionConfig) -> int:
+def _vision_head(config: PictureTower) -> int:
     hidden, pooler, classifier = config.hidden_size, config.pooler, config.classifier
     count = 0 if config.projection is None else config.pooled_size * config.projection
     match pooler:
@@ -264,7 +266,7 @@ def _vision_head(config: VisionConfig) -> int:
     return count
 
 
-def _vision_head_products(config: VisionConfig) -> int:
+def _vision_head_products(config: PictureTower) -> int:
     """Return what a state is multiplied with for a pooler that attends to all; the rest is computed once a picture."""
     return 2 * config.hidden_size**2 if isinstance(config.pooler, AttentionPooler) else 0
 
@@ -296,6 +298,7 @@ HEADS: dict[type[StackConfig], HeadCount] = {
         lambda config: 0 if config.head is None else config.head.products(config.sizes),
     ),
     GridVisionConfig: HeadCount(lambda config: 0, lambda config: 0),
+    NaflexVisionConfig: HeadCount(_vision_head, _vision_head_products),
     VisionConfig: HeadCount(_vision_head, _vision_head_products),
     PictureTextConfig: HeadCount(lambda config: _decoder_head(config) + _projector(config), _table),
     SoundTextConfig: HeadCount(lambda config: _decoder_head(config) + _projector(config), _table),

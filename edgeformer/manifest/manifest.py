@@ -35,8 +35,7 @@ from edgeformer.manifest.parts import (
     TextPrompts,
     sha256,
 )
-from edgeformer.manifest.pictures.fixed_size import FixedSizeProcessor
-from edgeformer.manifest.pictures.processor import PictureProcessor
+from edgeformer.manifest.pictures.processor import WHOLE_PICTURES, PictureProcessor
 from edgeformer.manifest.placeholders.placeholder import Placeholder
 from edgeformer.manifest.plan import ExportPlan
 from edgeformer.manifest.quantization import Smoothing
@@ -46,7 +45,7 @@ SCHEMA_VERSION = 7
 """Version of the fields, the only one that is read."""
 
 MODELS: dict[Task, type[Any]] = {kind.task: kind for kind in get_args(ModelConfig)}
-"""The config of each task's model."""
+"""A config of each task's models, all of which have the same form and read the same."""
 
 TOWER_TASKS = ("image-text-to-text", "audio-text-to-text")
 """The tasks of models with a tower before a decoder."""
@@ -113,13 +112,15 @@ class Manifest:
                     f"{FILE_NAME} names the file {shown(name)}, which is outside the bundle. Do not trust it."
                 )
         # A module that is not edgeformer's is a decoder; the runtime reads the config of the other kinds.
-        if not isinstance(self.model, MODELS[self.task]) and (self.model is not None or self.task != "causal-lm"):
+        if self.task != ("causal-lm" if self.model is None else self.model.task):
             has = "there is no model" if self.model is None else "the model is one of another task"
             raise ConfigError(f"the task is {self.task}, and {has}.")
         if self.model is not None and self.model.sees_pictures and self.pictures is None:
             raise ConfigError(f"the task is {self.task}, and there is no processor of pictures.")
-        if self.task in ("vision-encoder", "dual-encoder") and not isinstance(self.pictures, FixedSizeProcessor):
-            raise ConfigError(f"the task is {self.task}, and its processor makes several pictures of one.")
+        if self.task in ("vision-encoder", "dual-encoder") and self.model is not None and self.pictures is not None:
+            tower, processor = self.model.input_stack.kind, self.pictures.kind
+            if WHOLE_PICTURES[tower] != processor:
+                raise ConfigError(f"the task is {self.task}, and its tower ({tower}) has a processor of {processor}.")
         if (self.task in TOWER_TASKS) != (self.placeholder is not None):
             raise ConfigError(f"the task is {self.task}, and placeholder is {shown(self.placeholder)}.")
         if ("mtp" in self.graphs) != (getattr(self.model, "mtp", None) is not None):

@@ -11,8 +11,8 @@ from edgeformer.config import (
     ClassificationHead,
     DualEncoderConfig,
     EncoderConfig,
+    PictureTower,
     Seq2SeqConfig,
-    VisionConfig,
 )
 from edgeformer.models.pictures.comparison import pictures_by_ours, pictures_by_theirs, sounds_by_theirs
 
@@ -94,21 +94,32 @@ def _seq2seq_theirs(model: Any, config: Seq2SeqConfig, inputs: list[Tensor]) -> 
     return [outputs.encoder_last_hidden_state, outputs.logits]
 
 
-def _vision_class(config: VisionConfig, architectures: Sequence[str]) -> str:
+def _of_pictures(config: PictureTower, pictures: list[Tensor]) -> dict[str, Tensor]:
+    """Return what a tower reads of pictures, by the names of transformers, which graphs have, too."""
+    return {spec.name: each for spec, each in zip(config.inputs(tiled=False), pictures, strict=True)}
+
+
+def _seen(states: Tensor, pictures: list[Tensor]) -> Tensor:
+    """Return the states [1, P, E] of a picture's own patches; those of padding have no meaning."""
+    return states if len(pictures) == 1 else states[:, : int(pictures[1].sum())]
+
+
+def _vision_class(config: PictureTower, architectures: Sequence[str]) -> str:
     return architectures[0] if architectures else "AutoModel"
 
 
-def _vision_ours(module: Any, config: VisionConfig, inputs: list[Tensor], caches: Sequence[Any]) -> list[Tensor]:
+def _vision_ours(module: Any, config: PictureTower, inputs: list[Tensor], caches: Sequence[Any]) -> list[Tensor]:
     states, *others = module(*inputs)
     if config.classifier is not None:  # transformers returns no states beside logits
         return [others[-1]]
-    return [states, *others[-1:]]  # nor a pooled vector beside its projection
+    return [_seen(states, inputs), *others[-1:]]  # nor a pooled vector beside its projection
 
 
-def _vision_theirs(model: Any, config: VisionConfig, inputs: list[Tensor]) -> list[Tensor]:
-    outputs = model(pixel_values=inputs[0], return_dict=True)
+def _vision_theirs(model: Any, config: PictureTower, inputs: list[Tensor]) -> list[Tensor]:
+    outputs = model(**_of_pictures(config, inputs), return_dict=True)
     names = ("last_hidden_state", "pooler_output", "image_embeds", "logits")
-    return [each for each in (getattr(outputs, name, None) for name in names) if each is not None]
+    states, *others = (getattr(outputs, name, None) for name in names)
+    return [each for each in (None if states is None else _seen(states, inputs), *others) if each is not None]
 
 
 def _dual_class(config: DualEncoderConfig, architectures: Sequence[str]) -> str:
@@ -120,7 +131,7 @@ def _dual_ours(module: Any, config: DualEncoderConfig, inputs: list[Tensor], cac
 
 
 def _dual_theirs(model: Any, config: DualEncoderConfig, inputs: list[Tensor]) -> list[Tensor]:
-    outputs = model(input_ids=inputs[0], pixel_values=inputs[1], return_dict=True)
+    outputs = model(input_ids=inputs[0], **_of_pictures(config.vision, inputs[1:]), return_dict=True)
     return [outputs.logits_per_image, outputs.logits_per_text, outputs.text_embeds, outputs.image_embeds]
 
 

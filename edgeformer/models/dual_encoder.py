@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from edgeformer.config import DualEncoderConfig
 from edgeformer.models.encoder import Encoder
 from edgeformer.models.heads import normalized
-from edgeformer.models.pictures.vision import VisionEncoder
+from edgeformer.models.pictures.towers import build_tower
 
 
 class DualEncoder(nn.Module):
@@ -16,17 +16,17 @@ class DualEncoder(nn.Module):
         super().__init__()
         self.config = config
         self.text = Encoder(config.text, dtype)
-        self.vision = VisionEncoder(config.vision, dtype)
+        self.vision = build_tower(config.vision, dtype)
         self.similarity = ScaledCosine(config.biased, dtype)
 
-    def forward(self, input_ids: Tensor, pixel_values: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def forward(self, input_ids: Tensor, *pictures: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return similarities [P, T], the same [T, P], and vectors of length one: of texts [T, D], of pictures [P, D].
 
-        input_ids: int64 [T, S]. pixel_values: [P, channels, height, width].
+        input_ids: int64 [T, S]. pictures: what the tower reads of P of them.
         """
-        texts, pictures = normalized(self.encode_texts(input_ids)[-1]), normalized(self.vision(pixel_values)[-1])
-        by_text = self.similarity(texts, pictures)
-        return by_text.t(), by_text, texts, pictures
+        texts, seen = normalized(self.encode_texts(input_ids)[-1]), normalized(self.vision(*pictures)[-1])
+        by_text = self.similarity(texts, seen)
+        return by_text.t(), by_text, texts, seen
 
     def encode_texts(self, input_ids: Tensor) -> tuple[Tensor, ...]:
         """Return the last states [T, S, E] and the vectors [T, D] of texts, int64 [T, S], all of whose tokens count.

@@ -18,6 +18,7 @@ from edgeformer.config import (
     DualEncoderConfig,
     EncoderConfig,
     PictureTextConfig,
+    PictureTower,
     Seq2SeqConfig,
     StackConfig,
     VisionConfig,
@@ -35,7 +36,6 @@ from edgeformer.contract.tensors import (
     dual_inputs,
     embedding_decoder_inputs,
     output_names,
-    picture_inputs,
     present_names,
     seq2seq_decoder_inputs,
     text_inputs,
@@ -124,13 +124,12 @@ def encoder_graph(config: EncoderConfig) -> GraphSpec:
     )
 
 
-def vision_graph(config: VisionConfig, file: str = GRAPH, wrap: "type[_Graph] | None" = None) -> GraphSpec:
+def vision_graph(config: PictureTower, file: str = GRAPH, wrap: "type[_Graph] | None" = None) -> GraphSpec:
     """Return the graph of a tower of pictures; file, wrap: those of a half of a model, by default of a tower alone."""
     made = {"pooler_output": config.pooler, "image_embeds": config.projection, "logits": config.classifier}
-    patches = config.patches
     return GraphSpec(
         file=file,
-        inputs=tuple(picture_inputs(patches.channels, patches.height, patches.width)),
+        inputs=tuple(config.inputs(tiled=False)),
         outputs=("last_hidden_state", *(name for name, part in made.items() if part is not None)),
         wrap=wrap or _EncoderGraph,
         stack=config,
@@ -151,10 +150,9 @@ def dual_graphs(config: DualEncoderConfig) -> tuple[GraphSpec, GraphSpec]:
 
 def joined_graph(config: DualEncoderConfig) -> GraphSpec:
     """Return the graph of both halves of a dual encoder, with the names that transformers' classes have."""
-    patches = config.vision.patches
     return GraphSpec(
         file=GRAPH,
-        inputs=tuple(dual_inputs(patches.channels, patches.height, patches.width)),
+        inputs=tuple(dual_inputs(config.vision.inputs(tiled=False))),
         outputs=("logits_per_image", "logits_per_text", "text_embeds", "image_embeds"),
         wrap=_EncoderGraph,
         stack=config.vision,
@@ -314,8 +312,8 @@ class _DualTextGraph(_Graph):
 
 
 class _DualVisionGraph(_Graph):
-    def forward(self, pixel_values: Tensor) -> tuple[Tensor, ...]:
-        return tuple(each.float() for each in self.model.vision(pixel_values))  # type: ignore[operator]
+    def forward(self, *pictures: Tensor) -> tuple[Tensor, ...]:
+        return tuple(each.float() for each in self.model.vision(*pictures))  # type: ignore[operator]
 
 
 class _Seq2SeqEncoderGraph(_Graph):

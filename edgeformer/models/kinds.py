@@ -30,7 +30,7 @@ from edgeformer.models.graph_specs import (
     vision_graph,
 )
 from edgeformer.models.pictures.picture_text import PictureText
-from edgeformer.models.pictures.vision import VisionEncoder
+from edgeformer.models.pictures.towers import build_tower
 from edgeformer.models.seq2seq import Seq2Seq
 
 
@@ -100,7 +100,7 @@ KINDS: dict[Task, Kind] = {
         comparison=compared.SEQ2SEQ,
     ),
     "vision-encoder": Kind(
-        build=VisionEncoder,
+        build=build_tower,
         graphs=lambda config, cache: (vision_graph(config),),
         read=_read_no_text,
         comparison=compared.VISION,

@@ -20,7 +20,13 @@ from edgeformer.checkpoints.gguf.unpacked import UnpackedGguf
 from edgeformer.checkpoints.quantized.formats import check_quantization
 from edgeformer.checkpoints.source import ModelSource
 from edgeformer.checkpoints.tensor_files import open_tensors
-from edgeformer.config import ModelConfig, PatchStem, PictureTextConfig, SoundTextConfig, StackConfig
+from edgeformer.config import (
+    ModelConfig,
+    PatchStem,
+    PictureTextConfig,
+    SoundTextConfig,
+    StackConfig,
+)
 from edgeformer.errors import EdgeformerError, ExportError, MissingDependencyError
 from edgeformer.export.heap import reusing_freed_memory
 from edgeformer.export.importers.opened_model import Comparison
@@ -264,6 +270,8 @@ def _inputs(source: ModelSource) -> list[Tensor] | PicturesInText:
     for stack in source.config.stacks.values():
         if stack.patch_stem is not None:
             inputs.append(_picture(stack.patch_stem, generator))
+        elif stack.padded_grids:
+            inputs += _patches(stack, generator)
         else:
             inputs.append(text(stack) if stack.audio is None else _recording(stack, source.config, generator))
     return inputs
@@ -272,6 +280,15 @@ def _inputs(source: ModelSource) -> list[Tensor] | PicturesInText:
 def _picture(patches: PatchStem, generator: torch.Generator) -> Tensor:
     """Return a picture of noise [1, channels, height, width]."""
     return torch.randn(1, patches.channels, patches.height, patches.width, generator=generator).double()
+
+
+def _patches(tower: StackConfig, generator: torch.Generator) -> list[Tensor]:
+    """Return the patches of a picture of noise [1, P, numbers], some of which pad it, their mask and its shape."""
+    grid, padding = tower.padded_grids[0], 3
+    assert tower.patch_vectors is not None, "of such a tower"
+    values = torch.randn(1, grid.patches + padding, tower.patch_vectors.inputs, generator=generator).double()
+    mask = (torch.arange(values.shape[1]) < grid.patches).to(torch.int64).unsqueeze(0)
+    return [values, mask, torch.tensor([[grid.rows, grid.columns]])]
 
 
 def _recording(stack: StackConfig, config: ModelConfig, generator: torch.Generator) -> Tensor:

@@ -62,6 +62,9 @@ MOSES = {"biogpt": "BioGPT divides texts by the rules of Moses (sacremoses), whi
 READ_AS = {"umt5": "t5"}
 """Types of models whose tokenizer transformers makes of other files than tokenizer.json by another type alone."""
 
+LOWERING = ("siglip2",)
+"""Types of models whose class of tokenizers makes all texts lower-case, whatever tokenizer.json says."""
+
 LINE_OF_TIKTOKEN = re.compile(rb"[A-Za-z0-9+/=]+ \d+\r?\n")
 LONGEST_LINE = 1024
 """A line of a file of tiktoken: bytes in base64, and an id."""
@@ -78,10 +81,15 @@ class TokenizerFiles:
         self.folder, self.warnings = folder, tuple[str, ...]()
         files = [folder / name for name in VOCABULARIES if (folder / name).is_file()]
         gguf = None if files else next(iter(sorted(folder.glob(GGUF))), None)
-        if (folder / STORED).is_file() or not (files or gguf):
+        lowers = (folder / STORED).is_file() and _is_to_lower(folder)
+        if not lowers and ((folder / STORED).is_file() or not (files or gguf)):
             return
         made = Path(tempfile.mkdtemp(prefix="edgeformer-tokenizer-"))
         weakref.finalize(self, shutil.rmtree, made, ignore_errors=True)
+        if lowers:
+            _write_lowering(folder, made)
+            self.folder = made
+            return
         try:
             if gguf is not None:
                 self._read_gguf(gguf, made)
@@ -103,6 +111,24 @@ class TokenizerFiles:
             write_gguf_tokenizer(opened, made)
             copy_files(ANYWHERE, file.parent, made)
             self.folder = made
+
+
+def _is_to_lower(folder: Path) -> bool:
+    """Return whether transformers makes texts lower-case before the normalizer that tokenizer.json has."""
+    config = folder / "config.json"
+    if not config.is_file() or read_object(config).get("model_type") not in LOWERING:
+        return False
+    normalizer = read_object(folder / STORED).get("normalizer") or {}
+    return {"type": "Lowercase"} not in [normalizer, *normalizer.get("normalizers", [])]
+
+
+def _write_lowering(source: Path, folder: Path) -> None:
+    """Write a tokenizer.json that makes texts lower-case first, and copy the files beside it."""
+    copy_files(ANYWHERE, source, folder)
+    content = read_object(source / STORED)
+    others = [content["normalizer"]] if content.get("normalizer") else []
+    content["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *others]}
+    (folder / STORED).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
 
 
 def _count(file: Path) -> int:

@@ -155,8 +155,9 @@ class Engine:
             raise RequestError("this engine runs a model of texts, and no pictures. Use submit or submit_texts.")
         if is_picture(pictures):
             raise RequestError("pictures is one picture; it must be a list of at least one.")
-        values, tokens = self._reader.pixel_values(pictures), self._reader.tower.context_length
-        return self._add([WaitingText(each, tokens, self._reader.embed_values) for each in values])
+        values, read = self._reader.values_of(pictures), self._reader.embed_values
+        tokens = [self._reader.tokens_of(each) for each in pictures]
+        return self._add([WaitingText(each, count, read) for each, count in zip(values, tokens, strict=True)])
 
     def submit_pairs(
         self, pairs: Sequence[Pair], *, truncate: bool = True, prompt: str | None = None, prompt_name: str | None = None

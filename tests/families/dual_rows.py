@@ -4,13 +4,14 @@ DUAL[model_type] holds the options of each model.
 """
 
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import numpy as np
 import tokenizers
 import torch
 import transformers
 from tokenizers import normalizers, pre_tokenizers, processors
-from vision_rows import CLIP, CROPPED, MLP, SIGLIP, SQUARE
+from vision_rows import BUDGET, CLIP, CROPPED, MLP, NAFLEX, SHAPES, SIGLIP, SIGLIP2, SQUARE, inputs_of
 
 WORDS = (
     "a", "photo", "of", "this", "is", "cat", "dog", "cats", "dogs", "two", "at", "the", "sea", "red", "blue", "text",
@@ -53,12 +54,46 @@ DUAL = {
             "vision_config": MLP | {"patch_size": 16},
         },
     },
+    "siglip2": {
+        "both": {"text_config": TEXT | {"projection_size": 32}, "vision_config": NAFLEX},
+        "two heads": {
+            "text_config": TEXT | {"hidden_size": 32, "num_attention_heads": 2},
+            "vision_config": NAFLEX | {"num_attention_heads": 2, "num_patches": 49},
+        },
+        "gelu": {
+            "text_config": TEXT | {"projection_size": 32, "hidden_act": "gelu", "layer_norm_eps": 1e-2},
+            "vision_config": NAFLEX | {"num_patches": 9, "hidden_act": "gelu"},
+        },
+    },
 }  # fmt: skip
-CLASSES = {"clip": transformers.CLIPModel, "siglip": transformers.SiglipModel}
+CLASSES = {
+    "clip": transformers.CLIPModel, "siglip": transformers.SiglipModel, "siglip2": transformers.Siglip2Model,
+}  # fmt: skip
+PROCESSORS = {
+    "clip": lambda: CLIP(**CROPPED), "siglip": lambda: SIGLIP(**SQUARE), "siglip2": lambda: SIGLIP2(**BUDGET),
+}  # fmt: skip
+
+
+MERGES = [("▁", "d"), ("c", "a"), ("ca", "t"), ("▁d", "o"), ("▁do", "g"), ("o", "f"), ("t", "w"), ("tw", "o")]
+"""Merges of pieces, which spaces precede."""
+
+
+def make_pieces(name):
+    """Return a tokenizer of pieces as Gemma has it, in lower case and with an end token."""
+    letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
+    pieces = ["▁", *letters, *("".join(pair) for pair in MERGES)]
+    vocabulary = {"<pad>": PADDING, "<eos>": END, "<bos>": START, "<unk>": UNKNOWN, "<mask>": 7}
+    vocabulary |= {piece: 8 + number for number, piece in enumerate(pieces)}
+    return transformers.Siglip2Tokenizer(
+        vocab=vocabulary, merges=MERGES, add_bos_token=False, add_eos_token=True, model_input_names=["input_ids"],
+        model_max_length=TEXT["max_position_embeddings"], padding_side="left" if name == "two heads" else "right",
+    )  # fmt: skip
 
 
 def make_tokenizer(family, name):
     """Return a tokenizer of whole words, which adds the tokens that the family's adds."""
+    if family == "siglip2":
+        return make_pieces(name)
     vocabulary = VOCABULARY | (HIGH if name == "old end" else {})
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unknown>"))
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.BertPreTokenizer()
@@ -88,16 +123,16 @@ def make_dual(family, name, folder):
     model.save_pretrained(folder)
     tokenizer = make_tokenizer(family, name)
     tokenizer.save_pretrained(folder)
-    processor = CLIP(**CROPPED) if family == "clip" else SIGLIP(**SQUARE)
+    processor = PROCESSORS[family]()
     processor.save_pretrained(folder)
-    pictures = [np.random.default_rng(seed).integers(0, 256, (30 + seed, 50, 3), np.uint8) for seed in range(3)]
-    padding = "max_length" if family == "siglip" else True
+    pictures = [np.random.default_rng(seed).integers(0, 256, (*SHAPES[seed], 3), np.uint8) for seed in range(3)]
+    padding = True if family == "clip" else "max_length"
     length = TEXT["max_position_embeddings"]
     ids = tokenizer(list(TEXTS), padding=padding, truncation=True, max_length=length, return_tensors="pt")["input_ids"]
-    values = processor(pictures, return_tensors="pt")["pixel_values"]
+    inputs = {"input_ids": ids} | inputs_of(processor, pictures)
     model = kind.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager")
-    with torch.no_grad():
-        found = model(input_ids=ids, pixel_values=values.double())
+    with torch.no_grad(), patch.object(torch, "float32", torch.float64):  # SigLIP 2 interpolates positions in it
+        found = model(**inputs)
     names = ("logits_per_image", "logits_per_text", "text_embeds", "image_embeds")
     expected = {each: found[each].numpy() for each in names}
-    return SimpleNamespace(folder=folder, pictures=pictures, ids=ids, values=values, expected=expected)
+    return SimpleNamespace(folder=folder, pictures=pictures, inputs=inputs, expected=expected)

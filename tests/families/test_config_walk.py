@@ -21,6 +21,7 @@ INCOMPLETE = {
     "glm4_moe": {"head_dim": 128},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 16},
     "siglip": {"architectures": ["SiglipVisionModel"]},
+    "siglip2": {"architectures": ["Siglip2VisionModel"]},
     "vision-encoder-decoder": {
         "encoder": transformers.ViTConfig().to_dict(),
         "decoder": transformers.TrOCRConfig(cross_attention_hidden_size=768).to_dict(),

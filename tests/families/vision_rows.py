@@ -18,12 +18,29 @@ TEXT = {
 SQUARE = {"size": {"height": 32, "width": 32}}
 CROPPED = {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}}
 
+NAFLEX = {
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "patch_size": 5,
+    "num_patches": 16,
+}  # fmt: skip
+BUDGET = {"patch_size": 5, "max_num_patches": 30}
 VIT, DEIT = transformers.ViTImageProcessorPil, transformers.DeiTImageProcessorPil
 CLIP, SIGLIP, BIT = (
     transformers.CLIPImageProcessorPil,
     transformers.SiglipImageProcessorPil,
     transformers.BitImageProcessorPil,
 )
+
+SIGLIP2 = transformers.Siglip2ImageProcessorPil
+SHAPES = ((30, 50), (71, 20), (13, 90))
+"""Height and width of the pictures of each model."""
+INPUTS = ("pixel_values", "pixel_attention_mask", "spatial_shapes")
+
+
+def inputs_of(processor, pictures):
+    """Return what transformers' processor makes of pictures, by name: floats in float64, and other numbers in int64."""
+    found = processor(pictures, return_tensors="pt")
+    read = {name: found[name] for name in INPUTS if name in found}
+    return {name: each.double() if each.is_floating_point() else each.long() for name, each in read.items()}
 
 
 @dataclass(frozen=True)
@@ -76,6 +93,32 @@ TOWERS = {
         "patches of 16": Tower(
             "CLIPForImageClassification",
             {"vision_config": MLP | {"patch_size": 16}, "text_config": TEXT, "num_labels": 1}, CLIP, CROPPED,
+        ),
+    },
+    "siglip2": {
+        "labels": Tower(
+            "Siglip2ForImageClassification", {"vision_config": NAFLEX, "text_config": TEXT}, SIGLIP2, BUDGET
+        ),
+        "more labels": Tower(
+            "Siglip2ForImageClassification",
+            {"vision_config": NAFLEX | {"hidden_act": "gelu", "num_patches": 9}, "text_config": TEXT, "num_labels": 4},
+            SIGLIP2, BUDGET | {"max_num_patches": 12},
+        ),
+        "patches of 3": Tower(
+            "Siglip2ForImageClassification",
+            {"vision_config": NAFLEX | {"patch_size": 3}, "text_config": TEXT, "num_labels": 3}, SIGLIP2,
+            {"patch_size": 3, "max_num_patches": 65, "resample": 3},
+        ),
+    },
+    "siglip2_vision_model": {
+        "pooled": Tower("Siglip2VisionModel", NAFLEX, SIGLIP2, BUDGET),
+        "two heads": Tower(
+            "Siglip2VisionModel", NAFLEX | {"num_attention_heads": 2, "layer_norm_eps": 1e-2, "num_patches": 49},
+            SIGLIP2, BUDGET | {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.9, 0.8, 0.7]},
+        ),
+        "states": Tower(
+            "Siglip2VisionModel", NAFLEX | {"vision_use_head": False, "patch_size": 4, "num_patches": 1}, SIGLIP2,
+            {"patch_size": 4, "max_num_patches": 45},
         ),
     },
     "siglip_vision_model": {

@@ -29,6 +29,7 @@ from edgeformer.runtime.media.pictures.picture_files import read_picture
 from edgeformer.runtime.media.pictures.processors import new_processor, processor
 from edgeformer.runtime.media.pictures.processors.fixed_size import FixedSize
 from edgeformer.runtime.media.pictures.processors.grid import GridPatches
+from edgeformer.runtime.media.pictures.processors.patch_budget import PatchBudget
 
 PROCESSORS = {
     "vit": (transformers.ViTImageProcessorPil, {}),
@@ -69,6 +70,13 @@ SEVERAL = {
 }  # fmt: skip
 """Processors that make several pictures of one."""
 
+SIGLIP2 = transformers.Siglip2ImageProcessorPil
+OF_PATCHES = {
+    "siglip2": {},
+    "siglip2 few": {"max_num_patches": 7, "patch_size": 14, "resample": 3},
+    "siglip2 plain": {"max_num_patches": 100, "patch_size": 5, "do_normalize": False},
+}
+
 
 @pytest.fixture(scope="module")
 def pictures():
@@ -90,6 +98,33 @@ def theirs(kind, options, content):
     upright = ImageOps.exif_transpose(opened) if made.do_convert_rgb else load_image(opened)
     found = made(upright, return_tensors="np")["pixel_values"]
     return found if kind is GOT_OCR2 else found[0]
+
+
+@pytest.mark.parametrize("name", OF_PATCHES)
+def test_patches_of_a_budget_are_the_bits_of_transformers(tmp_path, pictures, name):
+    """Of SigLIP 2 of any resolution; shapes and padding, too."""
+    config = saved(tmp_path, SIGLIP2, OF_PATCHES[name])
+    ours, made, seen = PatchBudget(config), SIGLIP2(**OF_PATCHES[name]), 0
+    for label, content in pictures.items():
+        if "3000" in label and name != "siglip2":
+            continue  # a second of decoding each
+        opened = Image.open(BytesIO(content))
+        expected = made(load_image(opened), return_tensors="np")
+        values = ours.pixel_values(content)
+        found = ours.for_library(values.reshape(-1, values.shape[-1]), np.array([[1, *values.shape[:2]]]))
+        assert {name: each.shape for name, each in expected.items()} == {
+            name: each.shape for name, each in found.items()
+        }
+        assert all(np.array_equal(found[each], np.asarray(expected[each], found[each].dtype)) for each in found), label
+        seen += 1
+    assert seen >= 36
+
+
+def test_a_line_of_20000_pixels_becomes_a_row_of_patches(tmp_path):
+    config = saved(tmp_path, SIGLIP2, {})
+    assert config.grid(1, 20_000) == (1, 256)
+    assert config.grid(20_000, 1) == (256, 1)
+    assert max(config.grid(height, 97)[0] * config.grid(height, 97)[1] for height in range(1, 4_000, 37)) <= 256
 
 
 @pytest.mark.parametrize("name", PROCESSORS)

@@ -16,7 +16,9 @@ from edgeformer.config import (
     EncoderConfig,
     GridVisionConfig,
     ModelConfig,
+    NaflexVisionConfig,
     PictureTextConfig,
+    PictureTower,
     SoundTextConfig,
     SoundTowerConfig,
     StackConfig,
@@ -248,7 +250,7 @@ def _head_fields(head: EncoderHead) -> dict[str, Any]:
     return {"head": head.kind, "gives": list(gives)}
 
 
-def _vision_outputs(config: VisionConfig) -> list[str]:
+def _vision_outputs(config: PictureTower) -> list[str]:
     """Return what a tower of pictures computes of its states, in words."""
     parts = {"pooled vector": config.pooler, "projection": config.projection, "classification head": config.classifier}
     return [name for name, part in parts.items() if part is not None]
@@ -288,6 +290,12 @@ HEADS: dict[type[StackConfig], Head] = {
     GridVisionConfig: Head(
         fields=lambda config: {"patch": [config.patches.side] * 2, "square": [config.square] * 2},
         words=lambda config: f"pictures of any size in squares of {config.square} × {config.square} patches",
+    ),
+    NaflexVisionConfig: Head(
+        fields=lambda config: {"patch": [config.patches.side] * 2, "most_patches": config.context_length},
+        words=lambda config: ", ".join(
+            [f"pictures of any size in up to {config.context_length:,} patches", *_vision_outputs(config)]
+        ),
     ),
     VisionConfig: Head(
         fields=lambda config: {

@@ -11,10 +11,11 @@ What differs between the kinds of models is asked of their configs:
 """
 
 from edgeformer.config.models.decoder import DecoderConfig
-from edgeformer.config.models.dual_encoder import DualEncoderConfig
+from edgeformer.config.models.dual_encoder import DualEncoderConfig, PictureTower
 from edgeformer.config.models.encoder import EncoderConfig
 from edgeformer.config.models.grid_vision import GridVisionConfig
 from edgeformer.config.models.mtp import MTPConfig
+from edgeformer.config.models.naflex_vision import NaflexVisionConfig
 from edgeformer.config.models.picture_text import PictureTextConfig
 from edgeformer.config.models.seq2seq import Seq2SeqConfig
 from edgeformer.config.models.sound_text import SoundTextConfig, SoundTowerConfig
@@ -26,6 +27,7 @@ ModelConfig = (
     | EncoderConfig
     | Seq2SeqConfig
     | VisionConfig
+    | NaflexVisionConfig
     | DualEncoderConfig
     | PictureTextConfig
     | SoundTextConfig
@@ -33,8 +35,8 @@ ModelConfig = (
 
 __all__ = [
     "NO_CACHE", "AudioStem", "DecoderConfig", "DualEncoderConfig", "EncoderConfig", "Form", "GridVisionConfig",
-    "MTPConfig", "ModelConfig",
-    "PictureTextConfig",
+    "MTPConfig", "ModelConfig", "NaflexVisionConfig",
+    "PictureTextConfig", "PictureTower",
     "Seq2SeqConfig", "SoundTextConfig", "SoundTowerConfig", "StackConfig", "Task",
     "TokenDropout", "TokenProjection", "VisionConfig",
 ]  # fmt: skip

@@ -6,9 +6,13 @@ from typing import ClassVar, Literal
 
 from edgeformer.config.heads import TextVectorHead
 from edgeformer.config.models.encoder import EncoderConfig
+from edgeformer.config.models.naflex_vision import NaflexVisionConfig
 from edgeformer.config.models.stack import Form, Task
 from edgeformer.config.models.vision_encoder import VisionConfig
 from edgeformer.documents.schema import check
+
+PictureTower = VisionConfig | NaflexVisionConfig
+"""Towers that are models by themselves, or halves of dual encoders."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +35,7 @@ class DualEncoderConfig:
     steps: ClassVar[bool] = False
     kind: Literal["dual"] = "dual"
     text: EncoderConfig
-    vision: VisionConfig
+    vision: PictureTower
     probability: Literal["softmax", "sigmoid"]
     biased: bool
     padded: bool
@@ -45,17 +49,17 @@ class DualEncoderConfig:
         check(isinstance(head, TextVectorHead) and head.size == size, self, "text", f"with vectors of {size} numbers")
 
     @property
-    def stacks(self) -> "Mapping[str, EncoderConfig | VisionConfig]":
+    def stacks(self) -> "Mapping[str, EncoderConfig | PictureTower]":
         """Return the stacks by the names of their modules, in the order in which they run."""
         return {"text": self.text, "vision": self.vision}
 
     @property
-    def input_stack(self) -> VisionConfig:
+    def input_stack(self) -> PictureTower:
         """Return the stack whose costs are those of the model where it is asked for one: that of pictures."""
         return self.vision
 
     @property
-    def output_stack(self) -> VisionConfig:
+    def output_stack(self) -> PictureTower:
         """Return the stack whose costs are those of the model where it is asked for one: that of pictures."""
         return self.vision
 
@@ -86,6 +90,10 @@ class DualEncoderConfig:
     def with_picture_size(self, height: int, width: int) -> "DualEncoderConfig":
         """Return the config for pictures of another size. Raises ConfigError where its positions do not fit them."""
         return replace(self, vision=self.vision.with_picture_size(height, width))
+
+    def with_patches(self, side: int, square: int, frames: int, most: int) -> "DualEncoderConfig":
+        """Return the config for pictures of up to `most` patches. Raises ConfigError where it reads others."""
+        return replace(self, vision=self.vision.with_patches(side, square, frames, most))
 
     @property
     def vocab_size(self) -> int:

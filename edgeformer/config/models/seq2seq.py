@@ -81,6 +81,10 @@ class Seq2SeqConfig:
         """Return the config of a model for pictures of another size. Raises ConfigError where it does not read them."""
         return replace(self, encoder=self.encoder.with_picture_size(height, width))
 
+    def with_patches(self, side: int, square: int, frames: int, most: int) -> "Seq2SeqConfig":
+        """Raise ConfigError for a processor of patches: encoders of pictures read those of one size."""
+        return replace(self, encoder=self.encoder.with_patches(side, square, frames, most))
+
     @property
     def vocab_size(self) -> int:
         """Return the number of tokens that the decoder can generate."""

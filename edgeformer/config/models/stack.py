@@ -206,6 +206,14 @@ class StackConfig:
         return None
 
     @property
+    def padded_grids(self) -> tuple[Grid, ...]:
+        """Return the rows and columns of pictures to try a tower with that pads them to one number of patches.
+
+        Other stacks have none.
+        """
+        return ()
+
+    @property
     def picture_windows(self) -> PatchWindows | None:
         """Return None: only towers of pictures attend within windows of them."""
         return None
@@ -281,6 +289,10 @@ class StackConfig:
 
     def with_picture_size(self, height: int, width: int) -> Self:
         """Return the config of a model for pictures of another size: itself, for only towers read pictures."""
+        return self
+
+    def with_patches(self, side: int, square: int, frames: int, most: int) -> Self:
+        """Return the config of a model for other patches: itself, for only towers read pictures."""
         return self
 
     def to_json(self) -> dict[str, Any]:

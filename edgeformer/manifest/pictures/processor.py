@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from edgeformer.config import PictureTextConfig
 from edgeformer.documents import schema
 from edgeformer.documents.kinds import kinds_of
 from edgeformer.documents.schema import check
@@ -12,6 +11,9 @@ from edgeformer.manifest.pictures.processor_fields import CHANNELS, LibraryClass
 
 MOST_TILES = 64
 """Tiles of a picture, at most, beside the whole picture; the most that are known are 36."""
+
+WHOLE_PICTURES = {"vision": "fixed_size", "naflex_vision": "patch_budget"}
+"""Kinds of the processors of models that are towers, or have one as a half, by the kinds of these towers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +61,7 @@ class PictureProcessor:
         """Return what transformers' processor of texts and pictures says to that of pictures beyond its own options."""
         return {}
 
-    def fitted(self, config: PictureTextConfig) -> PictureTextConfig:
+    def fitted(self, config: Any) -> Any:
         """Return the config for the pictures that it makes. Raises ConfigError where the model does not read them."""
         return config.with_picture_size(self.size.height, self.size.width)
 

@@ -14,6 +14,7 @@ from edgeformer.config import GridVisionConfig, RotaryConfig
 from edgeformer.layers import make_norm
 from edgeformer.layers.attention.patch_windows import PatchBlocks
 from edgeformer.layers.position import TokenAngles
+from edgeformer.models.pictures.table_positions import antialiased
 from edgeformer.models.stack import Run, Stack
 
 
@@ -168,14 +169,8 @@ class GridVisionEncoder(Stack):
         """Return the learned positions of patches, [1, P, E]: the borders of the table are those of the picture."""
         dtype = self.stem.weight.dtype
         wide = torch.promote_types(dtype, torch.float32)  # half precision has no room for the products
-        table = torch.arange(side, device=grid.device).to(wide) + 0.5
-        axes = []
-        for index, count in ((places.rows, grid[0, 1]), (places.columns, grid[0, 2])):
-            step = side / count.to(wide)
-            distance = (table - ((index.to(wide) + 0.5) * step).unsqueeze(1)).abs()  # [P, side], in steps of the table
-            near = (1 - distance / step.clamp(min=1)).clamp(min=0)
-            axes.append(near / near.sum(1, keepdim=True))
-        rows, columns = axes
+        axes = ((places.rows, grid[0, 1]), (places.columns, grid[0, 2]))
+        rows, columns = (antialiased(index, count, side, wide) for index, count in axes)  # [P, side]
         parts = (rows.unsqueeze(2) * columns.unsqueeze(1)).view(-1, side**2).to(dtype)
         positions = self.position_embedding(torch.arange(side**2, device=grid.device))
         return (parts @ positions).unsqueeze(0)

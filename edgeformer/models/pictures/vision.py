@@ -176,15 +176,16 @@ class PooledAttention(nn.Module):
         self.norm = make_norm(config.norm, hidden_size, dtype=dtype)
         self.feed_forward = FeedForward(config.feed_forward, hidden_size, dtype)
 
-    def forward(self, states: Tensor) -> Tensor:
-        """Return the pooled vectors [B, E] of states [B, S, E]."""
+    def forward(self, states: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the pooled vectors [B, E] of states [B, S, E]; mask: int64 [B, S], zeros for padding."""
         batch, length, hidden = states.shape
         head_dim = hidden // self.config.num_heads
         query = self.query(self.probe.view(1, 1, -1)).expand(batch, -1, -1)  # [B, 1, E]
         key, value = (
             part(states).view(batch, length, -1, head_dim).transpose(1, 2) for part in (self.key, self.value)
         )  # [B, H, S, D]
-        mask = torch.ones(batch, length, dtype=torch.int64, device=states.device)
+        if mask is None:
+            mask = torch.ones(batch, length, dtype=torch.int64, device=states.device)
         x = self.output(ops.cross_attention(query, key, value, mask, head_dim**-0.5))
         pooled: Tensor = x + self.feed_forward(self.norm(x))
         return pooled.squeeze(1)
@@ -201,18 +202,21 @@ class PictureLabels(nn.Module):
         if config.distilled:
             self.distilled = nn.Linear(hidden_size, labels, dtype=dtype)
 
-    def forward(self, states: Tensor) -> Tensor:
-        """Return logits [B, labels] of states [B, S, E]."""
-        vectors = [self._pooled(states, pooling) for pooling in self.config.poolings]
+    def forward(self, states: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return logits [B, labels] of states [B, S, E]; mask: int64 [B, S], zeros for padding."""
+        vectors = [self._pooled(states, pooling, mask) for pooling in self.config.poolings]
         logits: Tensor = self.output(torch.cat(vectors, -1) if len(vectors) > 1 else vectors[0])
         return (logits + self.distilled(states[:, 1])) / 2 if self.config.distilled else logits
 
-    def _pooled(self, states: Tensor, pooling: PicturePooling) -> Tensor:
+    def _pooled(self, states: Tensor, pooling: PicturePooling, mask: Tensor | None) -> Tensor:
         match pooling:
             case "first":
                 return states[:, 0]
             case "patches":
                 return states[:, self.prefix :].mean(1)
+            case "all" if mask is not None:
+                seen = mask.unsqueeze(-1).to(states.dtype)
+                return (states * seen).sum(1) / seen.sum(1)
             case "all":
                 return states.mean(1)
 

@@ -52,7 +52,7 @@ def submit_inputs(
         }
     except RequestError as error:
         raise as_api_error(error, "input") from None
-    tokens = len(pictures) * model.tower.context_length
+    tokens = sum(map(model.tokens_of, pictures))
     if isinstance(model, DualEncoder):
         tokens += sum(len(model.text_row(text)) for text in texts)
     return tokens, [next(waiting[type(content)]) for content in contents]

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from edgeformer.contract.tensors import PATCH_MASK
 from edgeformer.errors import ExportError, shown
 from edgeformer.export.importers.pictures.library_processor import processor_class
 from edgeformer.manifest.pictures.processor import PictureProcessor
 from edgeformer.runtime.media.pictures.processors import new_processor
-from edgeformer.runtime.media.pictures.processors.patch_tiles import MASK
 
 SHAPES = ((61, 97, 3), (97, 61, 3))
 """Height, width and channels of the pictures: a wide and a tall one, so that swapped sides show."""
@@ -46,7 +46,7 @@ def compare_pictures(folder: Path, processor: PictureProcessor) -> tuple[str, ..
         made = ours.for_library(ours.values(picture), ours.patch_grid(*shape[:2]))
         mine, expected = _values(made, made), _values(found, made)
         difference = np.inf if mine.shape != expected.shape else float(np.abs(mine - expected).max())
-        if not all(np.array_equal(made[name], found[name]) for name in made.keys() - {VALUES, MASK}):
+        if not all(np.array_equal(made[name], found[name]) for name in made.keys() - {VALUES, PATCH_MASK}):
             difference = np.inf
         if not difference <= LEVELS * level:
             raise ExportError(
@@ -61,8 +61,8 @@ def compare_pictures(folder: Path, processor: PictureProcessor) -> tuple[str, ..
 def _values(found: Mapping[str, Any], made: Mapping[str, Any]) -> Any:
     """Return pixel values of tiles, which have an axis of their own in transformers, or patches that do not pad."""
     values = np.asarray(found[VALUES])
-    if MASK in made:
-        return values[np.asarray(found[MASK], bool)]
+    if PATCH_MASK in made:
+        return values[np.asarray(found[PATCH_MASK], bool)]
     return values.reshape(-1, *values.shape[1 + values.ndim - np.ndim(made[VALUES]) :])
 
 

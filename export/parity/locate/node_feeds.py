@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.contract.tensors import REQUEST_LENGTH
+from edgeformer.contract.tensors import REQUEST_LENGTH, SHAPES
 from edgeformer.export.lower import LoweringOptions
 from edgeformer.models.graph_specs import GraphSpec
 from edgeformer.models.model_spec import ModelSpec
@@ -52,6 +52,9 @@ def make_feeds(
         feeds = [("recording", (context,), context, 0)]
     elif spec.stack is not None and spec.stack.patch_stem is not None:
         feeds = [("pictures", (context, context), context, 0)]
+    elif spec.stack is not None and spec.stack.padded_grids:
+        counts = tuple(grid.patches for grid in spec.stack.padded_grids[:2])
+        feeds = [("pictures", counts, max(counts), 0)]
     elif not spec.caches:
         feeds = [("batch of texts", (total, max(total // 2, 1)), total, 0)]
     else:
@@ -88,6 +91,7 @@ class _FeedMaker:
         sizes = {
             "batch_size": len(lengths), "sequence_length": new, "past_sequence_length": past,
             "total_sequence_length": written.shape[1], "source_length": source.shape[1],
+            "num_patches": written.shape[1],
         }  # fmt: skip
         before = np.arange(past) < lengths[:, None] - new
         inputs: dict[str, Array] = {}
@@ -97,6 +101,10 @@ class _FeedMaker:
             shape = [sizes[dim] if isinstance(dim, str) else dim for dim in tensor.dims]
             if tensor.name.endswith("attention_mask"):
                 inputs[tensor.name] = (source if "source_length" in tensor.dims else written).astype(np.int64)
+            elif tensor.name == SHAPES:
+                assert self._spec.stack is not None
+                grids = self._spec.stack.padded_grids[: len(lengths)]
+                inputs[tensor.name] = np.array([(grid.rows, grid.columns) for grid in grids], np.int64)
             elif tensor.integer:
                 inputs[tensor.name] = self._random.integers(0, self._vocab_size(tensor.name), shape)
             else:

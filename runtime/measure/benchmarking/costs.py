@@ -11,7 +11,7 @@ implementation beyond the minimum.
 from collections.abc import Sequence
 from statistics import fmean
 
-from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, StackConfig, VisionConfig
+from edgeformer.config import DecoderConfig, EncoderConfig, ModelConfig, PictureTower, StackConfig
 from edgeformer.manifest.accounting import account, cache_element_bytes, last_token_flops
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime.measure.benchmarking.result import Cost
@@ -77,7 +77,7 @@ class Costs:
         return config.cache_geometry.size_in_bytes(self._element_bytes, 1, length, config.cache_windows)
 
 
-def _attention(config: DecoderConfig | EncoderConfig | VisionConfig, lengths: Sequence[int]) -> float:
+def _attention(config: DecoderConfig | EncoderConfig | PictureTower, lengths: Sequence[int]) -> float:
     """Return the FLOPs of attention per token, a mean over past `lengths`, each limited to the layer's window."""
     seen = fmean(min(window or length, length) for window in config.windows for length in lengths)
     return account(config).attention_flops_per_token * seen

@@ -151,10 +151,14 @@ def _run_encoder(model: Encoder, request: Request) -> Timing:
 
 @run.register
 def _run_tower(model: PictureReader, request: Request) -> Timing:
-    shape = [size for size in model.session.get_inputs()[0].shape if isinstance(size, int)]
-    pixel_values = np.random.default_rng(0).standard_normal((request.batch_size, *shape), np.float32)
+    tower = model.tower
+    if tower.kind == "vision":
+        shape = tower.patches.channels, tower.patches.height, tower.patches.width
+    else:  # about as many patches as a picture may have
+        shape = tower.padded_grids[0].rows, tower.padded_grids[0].columns, tower.patches.inputs
+    values = list(np.random.default_rng(0).standard_normal((request.batch_size, *shape), np.float32))
     start = time.perf_counter()
-    model.run_values(pixel_values)
+    model.run_values(values)
     each = time.perf_counter() - start
     return Timing(prefill=each, first_token=each, total=each)
 

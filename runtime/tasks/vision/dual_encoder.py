@@ -7,7 +7,7 @@ from typing import Any, cast, overload
 
 import numpy as np
 
-from edgeformer.config import DualEncoderConfig, VisionConfig
+from edgeformer.config import DualEncoderConfig, PictureTower
 from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.parts import Similarity
@@ -50,7 +50,7 @@ class DualEncoder(PictureReader):
         return cast(DualEncoderConfig, self.manifest.model)  # `Manifest` has checked it
 
     @property
-    def tower(self) -> VisionConfig:
+    def tower(self) -> PictureTower:
         """The config of the tower."""
         return self.config.vision
 
@@ -142,9 +142,9 @@ class DualEncoder(PictureReader):
         order = np.argsort(-scores, kind="stable")[:most].tolist()
         return [RankedPicture(index=index, score=float(scores[index])) for index in order]
 
-    def embed_values(self, pixel_values: Sequence[Features]) -> Features:
-        """Return the vectors of pictures, of length one, of their pixel values [3, height, width]."""
-        return unit(super().embed_values(pixel_values))
+    def embed_values(self, values: Sequence[Features]) -> Features:
+        """Return the vectors of pictures, of length one, of what `pixel_values` returns of each."""
+        return unit(super().embed_values(values))
 
     def text_row(self, text: Any) -> list[int]:
         """Return the token ids of a text, cut to the positions that the model has, and padded where it reads that."""

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import overload
 
-from edgeformer.config import VisionConfig
+import numpy as np
+
+from edgeformer.config import PictureTower
 from edgeformer.errors import RequestError
 from edgeformer.runtime.media.pictures.picture_files import Picture, is_picture
 from edgeformer.runtime.request_values import count
@@ -15,7 +17,7 @@ class VisionEncoder(PictureReader):
     """A tower of pictures. `embed` always works; `classify` needs a model with classes."""
 
     @property
-    def config(self) -> VisionConfig:
+    def config(self) -> PictureTower:
         """The config of the model."""
         return self.tower
 
@@ -48,6 +50,7 @@ class VisionEncoder(PictureReader):
         if classifier is None:
             raise RequestError("this model has no classes. It embeds: embed.")
         most = len(classifier.labels) if top_k is None else count("top_k", top_k)
-        logits = self.in_batches(pictures, "logits", batch_size)
+        batches = self.batches(pictures, batch_size)
+        logits = np.concatenate([self.run_values(values, ["logits"])["logits"] for values in batches])
         found = [label_probabilities(classifier.labels, row, classifier.problem_type)[:most] for row in logits]
         return found[0] if is_picture(pictures) else found

@@ -4,23 +4,17 @@ Source: transformers/models/lfm2_vl/modeling_lfm2_vl.py, transformers/models/sig
 """
 
 from collections.abc import Mapping
-from math import isqrt
 from typing import Any
 
 from edgeformer.config import BlockConfig, GridVisionConfig, LearnedPositions, NormConfig, PatchVectors
 from edgeformer.config.projectors import MlpProjector
-from edgeformer.errors import ConfigError, shown
 from edgeformer.families._activations import ACTIVATIONS
 from edgeformer.families._attention import multi_head
 from edgeformer.families._family import Fields
 from edgeformer.families._vision import encoder_tensors, inner_fields, read_feed_forward, read_norm
 from edgeformer.families.picture_text import PictureTextFamily, Seeing, named_token
+from edgeformer.families.siglip2_vision_model import DEFAULTS, table_side
 from edgeformer.manifest.placeholders.named_tiles import NamedTilesMarks
-
-DEFAULTS: dict[str, Any] = {
-    "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
-    "patch_size": 16, "num_patches": 256, "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6,
-}  # fmt: skip
 
 OF_PROCESSOR = (
     "do_image_splitting", "encoder_patch_size", "max_image_tokens", "max_num_patches", "max_pixels_tolerance",
@@ -53,9 +47,7 @@ def _read_tower(fields: Fields, square: int) -> GridVisionConfig:
     # A picture has any size.
     fields.ignore("attention_dropout", "architectures", "image_size", "initializer_range", "vision_use_head")
     hidden_size, positions = fields.take("hidden_size"), fields.take("num_patches")
-    side = isqrt(positions)
-    if side**2 != positions:
-        raise ConfigError(f"config.json has num_patches = {shown(positions)} in its tower; it must be a square number.")
+    side = table_side(positions)
     norm = read_norm(fields)
     block = BlockConfig(
         attention=multi_head(hidden_size, fields.take("num_attention_heads"), bias=True, causal=False),

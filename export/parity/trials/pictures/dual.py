@@ -15,6 +15,7 @@ from edgeformer.export.parity.figures import worst_of
 from edgeformer.export.parity.report import Check
 from edgeformer.export.parity.samples import random_tokens
 from edgeformer.export.parity.tolerances import longest_sum
+from edgeformer.export.parity.trials.pictures.tower_samples import TowerSamples
 from edgeformer.export.parity.trials.protocol import Array, Outputs, Row, Setup, Trial
 from edgeformer.export.reference.reference import Reference
 from edgeformer.models.graph_specs import joined_graph
@@ -32,11 +33,10 @@ NOTHING = np.empty(0, np.int64)
 
 @dataclass(frozen=True)
 class Half:
-    """One half: what it reads, its session, the name of its input, its outputs, and how a reference computes these."""
+    """One half: what it reads, its session, its outputs, and how a reference computes these."""
 
     reads: str
     session: Any
-    input: str
     outputs: tuple[str, ...]
     method: str
 
@@ -53,8 +53,9 @@ class DualTrial(Trial):
         super().__init__(setup, sessions)
         self.config = cast(DualEncoderConfig, setup.model_spec.config)
         text, picture = setup.model_spec.graphs
-        self.texts = Half("text", sessions[0], "input_ids", text.outputs, "encode_texts")
-        self.pictures = Half("picture", sessions[1], "pixel_values", picture.outputs, "vision")
+        self.texts = Half("text", sessions[0], text.outputs, "encode_texts")
+        self.pictures = Half("picture", sessions[1], picture.outputs, "vision")
+        self.samples = TowerSamples(self.config.vision)
         self.joined = sessions[2] if "joined" in setup.manifest.graphs else None
 
     def run(self) -> None:
@@ -63,7 +64,7 @@ class DualTrial(Trial):
         progress("computing the float64 reference", 0.0)
         texts = [self._row(self.texts, self._text(index)) for index in range(count)]
         progress("computing the float64 reference", 0.3)
-        pictures = [self._row(self.pictures, self._picture(index)) for index in range(count)]
+        pictures = [self._row(self.pictures, self.samples.picture(index)) for index in range(count)]
         progress("running the graphs", 0.6)
         for half, rows in ((self.texts, texts), (self.pictures, pictures)):
             self._judge_half(half, rows)
@@ -80,17 +81,13 @@ class DualTrial(Trial):
             tokens[[length // 2, length - 1]] = end
         return tokens[None]
 
-    def _picture(self, salt: int) -> Array:
-        patches = self.config.vision.patches
-        shape = 1, patches.channels, patches.height, patches.width
-        return np.random.default_rng(salt).standard_normal(shape, np.float32)
-
     def _row(self, half: Half, source: Array) -> Row:
         """Run both references of a half on one text or picture."""
+        inputs = [torch.from_numpy(source)] if half is self.texts else self.samples.tensors(source)
 
         def run(reference: Reference) -> Any:
             with reference.loaded():
-                return getattr(reference.module, half.method)(torch.from_numpy(source))
+                return getattr(reference.module, half.method)(*inputs)
 
         def outputs(reference: Reference) -> list[Outputs]:
             values = reference.in_summation_orders(run)
@@ -128,10 +125,12 @@ class DualTrial(Trial):
 
     def _run(self, half: Half, rows: list[Row]) -> list[dict[str, Array]]:
         """Run texts or pictures as one batch; return each row's outputs, states of its own tokens alone."""
-        sources = [row.source[0] for row in rows]
-        tokens = half is self.texts
-        feed = padded([ids.tolist() for ids in sources], self.config, 0, "right") if tokens else np.stack(sources)
-        arrays = half.session.run(list(half.outputs), {half.input: feed})
+        if half is self.texts:
+            texts = [row.source[0].tolist() for row in rows]
+            feeds = {"input_ids": padded(texts, self.config, 0, "right")}
+        else:
+            feeds = self.samples.feeds([row.source for row in rows])
+        arrays = half.session.run(list(half.outputs), feeds)
         found = []
         for index, row in enumerate(rows):
             values = {name: np.atleast_2d(each[index]) for name, each in zip(half.outputs, arrays, strict=True)}
@@ -153,20 +152,21 @@ class DualTrial(Trial):
         """Judge what the runtime makes of both vectors, and all outputs of the graph that joins the halves."""
         text, names = self._text(0), joined_graph(self.config).outputs
         ids = np.concatenate([text, *(np.roll(text, place + 1, 1) for place in range(COMPARED - 1))])
-        pixels = np.concatenate([self._picture(index) for index in range(COMPARED + 1)])
+        pictures = [self.samples.picture(index) for index in range(COMPARED + 1)]
+        feeds = {"input_ids": ids} | self.samples.feeds(pictures)
 
         def outputs(reference: Reference) -> list[Outputs]:
-            values: Sequence[Tensor] = reference.forward(torch.from_numpy(ids), torch.from_numpy(pixels))
+            values: Sequence[Tensor] = reference.forward(torch.from_numpy(ids), *self.samples.tensors(*pictures))
             return [Outputs({name: to_numpy(value) for name, value in zip(names, values, strict=True)})]
 
-        [(expected, eager)] = zip(*self.references.compute(outputs, ids, pixels), strict=True)
+        [(expected, eager)] = zip(*self.references.compute(outputs, ids, *pictures), strict=True)
         row = Row(NOTHING, expected, eager)
-        found = [("similarity", names[0], self._compared(ids, pixels))] if self._full_precision else []
+        found = [("similarity", names[0], self._compared(ids, pictures))] if self._full_precision else []
         if self.joined is not None:
-            arrays = self.joined.run(list(names), {"input_ids": ids, "pixel_values": pixels})
+            arrays = self.joined.run(list(names), feeds)
             found += [("joined graph", name, array) for name, array in zip(names, arrays, strict=True)]
         for what, name, array in found:
-            described = f"{len(pixels)} pictures against {len(ids)} texts"
+            described = f"{len(pictures)} pictures against {len(ids)} texts"
             self.judge.vectors(f"{what}, {name}", described, [row.piece(array, output=name)], few=True)
 
     @property
@@ -174,11 +174,9 @@ class DualTrial(Trial):
         """Whether the graphs store the numbers of the similarity in float32, too, so that they are the manifest's."""
         return self.setup.manifest.plan.arithmetic == "fp32" and self.setup.manifest.plan.precision != "bf16"
 
-    def _compared(self, ids: Array, pixels: Array) -> Array:
+    def _compared(self, ids: Array, pictures: Sequence[Array]) -> Array:
         """Return what the runtime computes: the similarities [P, T]."""
         assert self.setup.manifest.similarity is not None
-        pictures, texts = (
-            half.session.run([half.vector], {half.input: feed})[0]
-            for half, feed in ((self.pictures, pixels), (self.texts, ids))
-        )
-        return similarities(pictures, texts, self.setup.manifest.similarity)
+        [seen] = self.pictures.session.run([self.pictures.vector], self.samples.feeds(pictures))
+        [texts] = self.texts.session.run([self.texts.vector], {"input_ids": ids})
+        return similarities(seen, texts, self.setup.manifest.similarity)

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
+from edgeformer.config import PictureTower
 from edgeformer.export.graph.tensors import to_numpy
 from edgeformer.export.parity.figures import worst_of
 from edgeformer.export.parity.tolerances import longest_sum
+from edgeformer.export.parity.trials.pictures.tower_samples import TowerSamples
 from edgeformer.export.parity.trials.protocol import Array, Outputs, Row, Setup, Trial
 from edgeformer.export.reference.reference import Reference
 
@@ -24,8 +25,8 @@ class VisionTrial(Trial):
     def __init__(self, setup: Setup, sessions: Sequence[Any]):
         super().__init__(setup, sessions)
         [spec] = setup.model_spec.graphs
-        assert spec.stack is not None and spec.stack.patch_stem is not None
-        self.patches, self.outputs = spec.stack.patch_stem, spec.outputs
+        assert isinstance(spec.stack, PictureTower)
+        self.samples, self.outputs = TowerSamples(spec.stack), spec.outputs
 
     def run(self) -> None:
         """Run every check of the extent."""
@@ -65,11 +66,10 @@ class VisionTrial(Trial):
 
     def _row(self, salt: int) -> Row:
         """Run both references on a picture of noise, which is as large as normalized pixels are."""
-        shape = self.patches.channels, self.patches.height, self.patches.width
-        pixels = np.random.default_rng(salt).standard_normal(shape, np.float32)
+        pixels = self.samples.picture(salt)
 
         def outputs(reference: Reference) -> list[Outputs]:
-            values = reference.forward(torch.from_numpy(pixels)[None])
+            values = reference.forward(*self.samples.tensors(pixels))
             vectors = {
                 name: np.atleast_2d(to_numpy(value[0])) for name, value in zip(self.outputs, values, strict=True)
             }
@@ -79,7 +79,10 @@ class VisionTrial(Trial):
         return Row(NO_TOKENS, expected, eager, source=pixels)
 
     def _run(self, rows: list[Row]) -> list[dict[str, Array]]:
-        """Run pictures as one batch; return each row's outputs."""
-        feeds = {"pixel_values": np.stack([row.source for row in rows])}
+        """Run pictures as one batch; return each row's outputs, without states of padding."""
+        feeds = self.samples.feeds([row.source for row in rows])
         arrays = dict(zip(self.outputs, self.graphs[0].session.run(list(self.outputs), feeds), strict=True))
-        return [{name: np.atleast_2d(array[index]) for name, array in arrays.items()} for index in range(len(rows))]
+        return [
+            {name: np.atleast_2d(array[index])[: len(row.expected.vectors[name])] for name, array in arrays.items()}
+            for index, row in enumerate(rows)
+        ]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeformer.contract.tensors import PATCH_MASK, SHAPES
 from edgeformer.errors import RequestError
 from edgeformer.manifest.pictures.patch_tiles import PatchTilesProcessor
 from edgeformer.manifest.pictures.processor_fields import CHANNELS
@@ -19,9 +20,6 @@ from edgeformer.runtime.media.pictures.processors.grid import rows_of_squares
 from edgeformer.runtime.media.pictures.processors.processor import Processor
 from edgeformer.runtime.media.pictures.processors.tiles import cut
 from edgeformer.runtime.media.pictures.resample import Pixels, resize_as_torch
-
-MASK = "pixel_attention_mask"
-"""The name that transformers has for which patches do not pad."""
 
 
 class PatchTiles(Processor):
@@ -84,7 +82,7 @@ class PatchTiles(Processor):
         parts = rows_of_squares(values, grids, self.config.square)
         found = np.stack([np.pad(part, ((0, most - len(part)), (0, 0))) for part in parts])
         mask = np.arange(most) < counts[:, None]
-        return {"pixel_values": found, MASK: mask.astype(np.int32), "spatial_shapes": grids[:, 1:]}
+        return {"pixel_values": found, PATCH_MASK: mask.astype(np.int32), SHAPES: grids[:, 1:]}
 
     @cached_property
     def _levels(self) -> NDArray[np.float32]:
