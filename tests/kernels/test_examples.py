@@ -25,7 +25,7 @@ REGISTERING = ("onnxruntime", "onnxruntime-genai", "onnxruntime (C++)", "onnxrun
 @pytest.fixture(scope="module")
 def prompts(int4_bundle):
     random = np.random.default_rng(0)
-    return [random.integers(3, 2048, 6).tolist() for _ in range(8)]
+    return [random.integers(3, 2048, 6).tolist() for _ in range(32)]
 
 
 @pytest.fixture(scope="module")
