@@ -6,6 +6,7 @@ and weights go through the whole exporter; faults in the graph are made in the f
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -15,12 +16,15 @@ from build_graph import build_graph
 
 from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.config import DecoderConfig
+from edgeformer.errors import BundleError
 from edgeformer.export import export_model
 from edgeformer.export.bundle.writer import GraphWriter
 from edgeformer.export.parity import verify_graph
+from edgeformer.export.parity.feeding import Graph
 from edgeformer.export.parity.figures import vector_errors
 from edgeformer.export.parity.judge import Judge, Piece
 from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.providers import CPU
 from edgeformer.models.model_spec import model_spec_of
 
 
@@ -232,3 +236,11 @@ def test_vectors_may_err_as_much_as_a_long_sum():
     farther = failed(lambda piece: 2.5 * piece.graph - 1.5 * piece.expected, longest_sum=products)
     assert farther == figures - {"max error"}
     assert failed(lambda piece: piece.graph * (1 + 1e-5), longest_sum=products) == figures
+
+
+def test_a_graph_without_the_cache_of_a_layer_is_refused(llama_bundle):
+    """A verification makes a failed check of this error."""
+    session = SimpleNamespace(get_inputs=lambda: [SimpleNamespace(name="input_ids")], get_outputs=list)
+    graph = Graph(session, Manifest.read(llama_bundle), CPU)
+    with pytest.raises(BundleError, match=r"has no input past_key_values\.0\.key"):
+        graph.decoder(1, 8)

@@ -213,7 +213,7 @@ TRAINED_FOR_ROUNDING = {
 
 @pytest.mark.parametrize("name", TRAINED_FOR_ROUNDING)
 def test_weights_that_were_trained_for_q4_0_become_its_integers(make_model, tmp_path, name):
-    """Of a checkpoint before its rounding; weights of few digits have extremes of both signs, and halves of steps."""
+    """The checkpoint is not rounded yet; weights of few digits have extremes of both signs, and halves of steps."""
     sizes, dtype = TRAINED_FOR_ROUNDING[name]
     folder = make_model("gemma3_text", dtype=dtype, **MODELS["gemma3"][1] | {"num_hidden_layers": 2} | sizes)
     gguf_writer.write_folder(folder, tmp_path / "q4_0.gguf", "Q4_0", tokens=tokenizer_of)

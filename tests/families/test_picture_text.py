@@ -773,7 +773,7 @@ def qwen(bundles):
 
 
 def test_another_question_about_a_picture_is_read_alone(bundles, monkeypatch):
-    """Of a model with states, too, which cannot be cut back to the end of the picture."""
+    """The model has states, too, which cannot be cut back to the end of the picture."""
     monkeypatch.setattr(prefix_cache, "SHORTEST", 4)
     model, options = load(bundles("lfm2_vl", "tiles"), "cpu", 1), {"max_new_tokens": 4, "ignore_eos": True}
 

@@ -102,7 +102,7 @@ def theirs(kind, options, content):
 
 @pytest.mark.parametrize("name", OF_PATCHES)
 def test_patches_of_a_budget_are_the_bits_of_transformers(tmp_path, pictures, name):
-    """Of SigLIP 2 of any resolution; shapes and padding, too."""
+    """Patches, shapes and padding of SigLIP 2 of any resolution are those of transformers."""
     config = saved(tmp_path, SIGLIP2, OF_PATCHES[name])
     ours, made, seen = PatchBudget(config), SIGLIP2(**OF_PATCHES[name]), 0
     for label, content in pictures.items():

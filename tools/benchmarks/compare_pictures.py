@@ -7,8 +7,8 @@
     python tools/benchmarks/compare_pictures.py edgeformer=python:/tmp/ours llama.cpp=/opt/llama/bin/python:/tmp/theirs
 
 Each contestant is NAME=PYTHON:FOLDER; a name begins with edgeformer, llama.cpp or OpenVINO GenAI, which says what runs
-it. Every round starts each of them in turn, in a process of its own, which answers once about another picture before it
-is timed. The time includes the picture's processor, the tower and the prompt, and not the decoding of a file. Prints
+it. Every round starts each of them in turn, in a process of its own, which answers once before it is timed; one that
+keeps features of pictures answers about another picture then. The time includes the picture's processor, the tower and the prompt, and not the decoding of a file. Prints
 medians with their ranges and ratios to the first contestant's; --json also writes them for page.py.
 """
 

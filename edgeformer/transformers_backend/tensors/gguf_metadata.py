@@ -45,8 +45,10 @@ def quick_headers() -> Iterator[None]:
     package: Any = require("gguf", "gguf")
     reader: Any = require("gguf.gguf_reader", "gguf").GGUFReader
     loading: Any = import_module("transformers.modeling_gguf_pytorch_utils")
-    plain, name_map, parse = getattr(reader, "_get", None), package.get_tensor_name_map, loading._gguf_parse_value
-    if plain is None or package.GGUFReader is not reader:  # another version of the package, or within another context
+    plain, name_map = getattr(reader, "_get", None), package.get_tensor_name_map
+    parse = getattr(loading, "_gguf_parse_value", None)
+    # Another version of either package, or within another context.
+    if plain is None or parse is None or package.GGUFReader is not reader:
         yield
         return
 
