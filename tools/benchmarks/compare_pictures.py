@@ -8,8 +8,9 @@
 
 Each contestant is NAME=PYTHON:FOLDER; a name begins with edgeformer, llama.cpp or OpenVINO GenAI, which says what runs
 it. Every round starts each of them in turn, in a process of its own, which answers once before it is timed; one that
-keeps features of pictures answers about another picture then. The time includes the picture's processor, the tower and the prompt, and not the decoding of a file. Prints
-medians with their ranges and ratios to the first contestant's; --json also writes them for page.py.
+keeps features of pictures answers about another picture then. The time includes the picture's processor, the tower and
+the prompt, and not the decoding of a file. Prints medians with their ranges and ratios to the first contestant's;
+--json also writes them for page.py.
 """
 
 import json
