@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from edgeformer.export.reference.summation_orders import products_of
 from edgeformer.manifest.parts import Arithmetic
 
 UNIT_ROUNDOFF: dict[Arithmetic, float] = {"fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}
@@ -54,9 +55,8 @@ def summed_rmse(products: int) -> float:
 
 
 def longest_sum(*modules: nn.Module) -> int:
-    """Return the largest number of products that linear layers of some modules add up; 0 where they have none."""
-    layers = (each for module in modules for each in module.modules() if isinstance(each, nn.Linear))
-    return max((each.in_features for each in layers), default=0)
+    """Return the largest number of products that a layer of some modules adds up; 0 where they have none."""
+    return max((products_of(each) for module in modules for each in module.modules()), default=0)
 
 
 EAGER_SUM = 350

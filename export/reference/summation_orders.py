@@ -44,12 +44,13 @@ def run_in_summation_orders(module: nn.Module, count: int, run: Callable[[], T],
 
 @contextmanager
 def _reordered(module: nn.Module, index: int) -> Iterator[None]:
-    """Let every linear layer add its products in the order of this index; index 0 is the layer's own order."""
+    """Let linear layers and convolutions add their products in the order of this index; 0 is the layer's own order."""
     routers = {router.projection for router in module.modules() if isinstance(router, Router)}
-    layers = [layer for layer in module.modules() if index and type(layer) is nn.Linear]
+    layers = [layer for layer in module.modules() if index and type(layer) in IN_ORDER and products_of(layer)]
     for layer in layers:
-        shuffled = torch.randperm(layer.in_features, generator=torch.Generator().manual_seed(index))
-        layer.__dict__["forward"] = partial(_router if layer in routers else _linear, layer, shuffled)
+        shuffled = torch.randperm(products_of(layer), generator=torch.Generator().manual_seed(index))
+        function = _router if layer in routers else IN_ORDER[type(layer)]
+        layer.__dict__["forward"] = partial(function, layer, shuffled)
     try:
         yield
     finally:
@@ -57,8 +58,44 @@ def _reordered(module: nn.Module, index: int) -> Iterator[None]:
             layer.__dict__.pop("forward", None)  # streaming_parameters replaces and removes it, too
 
 
+def products_of(layer: nn.Module) -> int:
+    """Return the number of products that a layer adds up for one number; 0 for a layer that is no matrix product.
+
+    A depthwise convolution adds a few, and the layer around it computes them.
+    """
+    if isinstance(layer, nn.Linear):
+        return layer.in_features
+    if isinstance(layer, nn.Conv1d | nn.Conv2d) and layer.groups == 1:
+        return layer.weight[0].numel()
+    return 0
+
+
 def _linear(layer: nn.Linear, order: Tensor, x: Tensor) -> Tensor:
     return F.linear(x[..., order], layer.weight[:, order], layer.bias)
+
+
+def _convolution(layer: nn.Conv1d | nn.Conv2d, order: Tensor, x: Tensor) -> Tensor:
+    """Convolve as one product of patches, whose elements are in this order. x: [B, C, N] or [B, C, H, W]."""
+    flat, images = isinstance(layer, nn.Conv1d), x
+    kernel, padding, stride = layer.kernel_size, layer.padding, layer.stride
+    assert not isinstance(padding, str)
+    if flat:  # an image of one row
+        images, kernel, padding, stride = x.unsqueeze(2), (1, *kernel), (0, *padding), (1, *stride)
+    patches = F.unfold(images, kernel, padding=padding, stride=stride).transpose(1, 2)
+    found = F.linear(patches[..., order], layer.weight.flatten(1)[:, order], layer.bias).transpose(1, 2)
+    if flat:
+        return found
+    rows = (x.shape[2] + 2 * padding[0] - kernel[0]) // stride[0] + 1
+    return found.unflatten(2, (rows, -1))
+
+
+IN_ORDER: dict[type[nn.Module], Callable[..., Tensor]] = {
+    nn.Linear: _linear,
+    nn.Conv1d: _convolution,
+    nn.Conv2d: _convolution,
+}
+"""Functions that compute what a layer does with its products in another order, by its type: a layer of a further class
+may do more with its inputs."""
 
 
 def _router(layer: nn.Linear, order: Tensor, x: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from edgeformer.checkpoints.expert_weights import read_expert, read_rows
 from edgeformer.layers.experts import StackedFeedForward
@@ -58,10 +57,11 @@ def _forward(
     if type(module) is nn.Embedding:
         return read_rows(weights, names["weight"], args[0].flatten()).to(dtype).unflatten(0, args[0].shape)
     if type(module) is nn.Linear and module.weight.numel() > LARGE:
-        weight, bias = weights[names["weight"]], weights[names["bias"]].to(dtype) if "bias" in names else None
-        parts = [F.linear(args[0], rows.to(dtype)) for rows in weight.split(ROWS)]
-        product = torch.cat(parts, -1)
-        return product if bias is None else product + bias
+        parts = []
+        for rows in zip(*(weights[name].split(ROWS) for name in names.values()), strict=True):
+            with _loaded(module, {name: name for name in names}, dict(zip(names, rows, strict=True)), dtype):
+                parts.append(forward(*args))
+        return torch.cat(parts, -1)
     with _loaded(module, names, weights, dtype):
         return forward(*args, **kwargs)
 

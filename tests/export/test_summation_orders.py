@@ -13,12 +13,15 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from edgeformer.checkpoints.found_model import PRESETS
+from edgeformer.config.feed_forward import BOUNDS
 from edgeformer.export import export_model
 from edgeformer.export.bundle.stored_weights import StoredWeights
 from edgeformer.export.parity.report import Check
 from edgeformer.export.parity.trials.decoder import DecoderTrial
+from edgeformer.export.reference import weight_streaming
 from edgeformer.export.reference.reference import Reference
 from edgeformer.export.reference.summation_orders import run_in_summation_orders
+from edgeformer.layers.linear import ClampedLinear
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.models.model_spec import model_spec_of
 
@@ -51,6 +54,31 @@ def test_orders_differ_by_rounding_and_leave_the_module(layers):
     with pytest.raises(RuntimeError, match="shapes"):
         run_in_summation_orders(layers, 2, lambda: layers(x[:, :3]), lambda: None)
     assert torch.equal(layers(x), plain) and not any("forward" in vars(layer) for layer in layers)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv2d(3, 8, (4, 5), stride=(3, 5)), nn.Conv2d(3, 8, 3, padding=(2, 1)), nn.Conv1d(16, 8, 3, padding=1),
+        nn.Conv1d(16, 8, 3, 2, 1),
+    ],
+)  # fmt: skip
+@torch.no_grad()
+def test_convolutions_are_reordered_too(layer):
+    x = torch.randn(2, layer.in_channels, *([20, 23][: layer.weight.dim() - 2]))
+    every, exact = outcomes(layer, x, 6), copy.deepcopy(layer).double()(x.double())
+    assert torch.equal(every[0], layer(x)) and len({each.numpy().tobytes() for each in every}) == 6
+    torch.testing.assert_close(every.double(), exact.expand_as(every), rtol=1e-5, atol=1e-6)
+
+
+@torch.no_grad()
+def test_layers_that_do_more_keep_their_own_order():
+    clamped, depthwise = ClampedLinear(64, 4, bias=True, dtype=torch.float32), nn.Conv1d(64, 64, 3, groups=64)
+    for bound, value in zip(BOUNDS, (-1.0, 1.0, -0.5, 0.5), strict=True):
+        getattr(clamped, bound).fill_(value)
+    for layer, x in ((clamped, torch.randn(9, 64)), (depthwise, torch.randn(1, 64, 9))):
+        every = outcomes(layer, x, 3)
+        assert torch.equal(every, every[:1].expand_as(every))
 
 
 @torch.no_grad()
@@ -105,6 +133,23 @@ def test_parameters_may_be_streamed(llama_bundle):
             found.append((logits, *(part for cache in caches for part in cache)))
     for parts in zip(*found, strict=True):
         assert all(torch.equal(part, parts[0]) for part in parts)
+
+
+def test_matrices_that_are_multiplied_in_parts_are_reordered(layers, monkeypatch):
+    monkeypatch.setattr(weight_streaming, "LARGE", 1000)
+    monkeypatch.setattr(weight_streaming, "ROWS", 100)
+    x, stored = torch.randn(40, 256), dict(layers.named_parameters())
+    empty = copy.deepcopy(layers).to("meta")
+    found = []
+
+    def run():
+        with torch.no_grad(), weight_streaming.streaming_parameters(empty, stored, torch.float32):
+            found.append(empty(x))
+        return found[-1]
+
+    run_in_summation_orders(empty, 4, run, lambda: found[0])
+    torch.testing.assert_close(torch.stack(found), outcomes(layers, x, 4), rtol=1e-4, atol=1e-6)
+    assert len({each.numpy().tobytes() for each in found}) == 4
 
 
 def a_check(value, limit=1.0, **options):
