@@ -49,7 +49,7 @@ def _reordered(module: nn.Module, index: int) -> Iterator[None]:
     layers = [layer for layer in module.modules() if index and type(layer) in IN_ORDER and products_of(layer)]
     for layer in layers:
         shuffled = torch.randperm(products_of(layer), generator=torch.Generator().manual_seed(index))
-        function = _router if layer in routers else IN_ORDER[type(layer)]
+        function: Callable[..., Tensor] = _router if layer in routers else IN_ORDER[type(layer)]
         layer.__dict__["forward"] = partial(function, layer, shuffled)
     try:
         yield
