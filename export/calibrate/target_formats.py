@@ -10,6 +10,7 @@ from edgeformer.export.calibrate.sensitivity import FORMATS, Group, measure_grou
 from edgeformer.export.calibrate.text import CalibrationTokens
 from edgeformer.export.graph.tensors import stored_bytes
 from edgeformer.export.lower import GraphJob
+from edgeformer.export.passes.storage.compute_tables import computed_tables
 from edgeformer.export.progress import Progress
 from edgeformer.export.quantize.budget import Choice, choose
 from edgeformer.manifest.quantization import MATRICES, QuantizationRule, Scales, WeightFormat
@@ -68,7 +69,9 @@ def _other_bytes(job: GraphJob, groups: Sequence[Group]) -> int:
         fitted = form and form.fitted(shape[-1])
         size = 4 * math.prod(shape) if fitted is None else fitted.bytes_of(math.prod(shape[:-1]), shape[-1])
         total += stored_bytes(size)
-    return total + sum(stored_bytes(4 * value.numel()) for value in spec.constants().values())
+    tables = spec.constants()
+    computed = () if job.plan.place.ort_format else computed_tables(tables)  # the graph has them
+    return total + sum(stored_bytes(4 * value.numel()) for name, value in tables.items() if name not in computed)
 
 
 def _words(target: TargetSize, fixed: int, weights: int) -> Callable[[int], str]:

@@ -28,6 +28,7 @@ from edgeformer.export.lower.ort.per_token_products import PER_TOKEN_OPSET
 from edgeformer.export.lower.widen_bfloat16 import widen_bfloat16
 from edgeformer.export.passes import (
     canonicalize,
+    compute_tables,
     expected_changes,
     half_scales,
     make_optional,
@@ -119,8 +120,8 @@ def lower(model: ir.Model, lowering: LoweringOptions, expected: Mapping[str, int
     rules = [rule(model, lowering) for rule in op_set.RULES]
     rest = keep_as_functions if lowering.functions else decompose_all
     rules.append(rest(model, lowering.cache_form))
-    if (report := half_scales(model)).changed:
-        passes.append(report)
+    if lowering.quantization is not None and lowering.quantization.half_scales:  # where bytes count
+        passes += [report for report in (half_scales(model), compute_tables(model)) if report.changed]
     if lowering.rules.widens_bfloat16:
         passes += [report for report in [widen_bfloat16(model)] if report.changed]
     _clean_up(model)

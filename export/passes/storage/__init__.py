@@ -1,0 +1,1 @@
+"""Passes that change how weights and tables are stored, and not what they mean to the nodes that read them."""
