@@ -336,7 +336,7 @@ def level(built):
 
 
 def run(program):
-    return subprocess.run([program], capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run([program], capture_output=True, text=True, check=False, timeout=300)
 
 
 @pytest.mark.slow
