@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LARGEST_APART = 2**29
 """Parameters of a model that is compared in a process of its own. That takes 0.9 GB for 135M parameters in safetensors,
-and 1.4 GB in a GGUF file, which transformers dequantizes at once, and larger models would need it beside this process."""
+and 1.4 GB in a GGUF file, which transformers dequantizes at once; larger models would need it beside this process."""
 
 
 def export_model(

@@ -10,6 +10,7 @@ not reach it, it ends with this one, however this one ends, and what is printed 
 import gc
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -128,7 +129,7 @@ def main() -> None:
     os.dup2(2, 1)  # what others print must not lie between
     tempfile.tempdir, threshold, call = pickle.load(sys.stdin.buffer)
     gc.set_threshold(*threshold)
-    Thread(target=_end_with_parent, daemon=True).start()
+    Thread(target=_end_with_parent, args=(tempfile.tempdir,), daemon=True).start()
     with warnings.catch_warnings(record=True) as caught:
         outcome = _outcome(call)
     warned = tuple((str(each.message), each.filename, each.lineno) for each in caught)
@@ -149,7 +150,8 @@ def _outcome(call: Callable[[], Any]) -> Outcome:
         return Outcome(error=RuntimeError(traceback.format_exc()))
 
 
-def _end_with_parent() -> None:
-    """End this process when the parent is gone, which closes stdin, however it ended."""
+def _end_with_parent(folder: str) -> None:
+    """End this process, and remove its files, when the parent is gone: stdin is closed then, however it ended."""
     os.read(0, 1)
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)

@@ -130,13 +130,14 @@ def test_a_process_ends_with_a_parent_that_was_killed(tmp_path):
     parent = subprocess.Popen(
         [sys.executable, "-c", program, tmp_path], env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     )
-    pid, _ = wait_for(tmp_path / "started.json")
+    pid, temporary = wait_for(tmp_path / "started.json")
     parent.kill()
     parent.wait()
     deadline = time.monotonic() + 60
     while lives(pid):
         assert time.monotonic() < deadline, "the process goes on without its parent"
         time.sleep(0.01)
+    assert not Path(temporary).parent.exists()
 
 
 def test_cores_are_shared_for_a_while():
