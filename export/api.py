@@ -4,22 +4,29 @@ Importing this module imports no torch, so that options and configs that cannot 
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Required, Unpack
 
 from edgeformer.checkpoints.found_model import FoundModel, find_model
-from edgeformer.checkpoints.source import lacks_family, open_source
+from edgeformer.checkpoints.source import ModelSource, lacks_family, open_source
 from edgeformer.errors import ConfigError, ExportError, MissingDependencyError, require, shown
 from edgeformer.export.plan import make_plan
 from edgeformer.export.progress import Progress, no_progress
+from edgeformer.export.worker_process import WorkerProcess, sharing_cores
+from edgeformer.manifest.accounting import account
 from edgeformer.options.export import ExportOptions, ModuleOptionKeywords, OptionKeywords, with_changes
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from edgeformer.export.pipeline import ExportResult
+    from edgeformer.export.pipeline import Compared, ExportResult
+
+LARGEST_APART = 2**29
+"""Parameters of a model that is compared in a process of its own. That takes 0.9 GB for 135M parameters in safetensors,
+and 1.4 GB in a GGUF file, which transformers dequantizes at once; larger models would need it beside this process."""
 
 
 def export_model(
@@ -43,7 +50,22 @@ def export_model(
     Raises ParityError, and leaves nothing behind, where the graph does not compute what PyTorch computes, and another
     EdgeformerError for anything else that the user can mend.
     """
-    options = with_changes(options, changes)
+    return _export(model, output, with_changes(options, changes), progress, apart=False)
+
+
+def export_comparing_apart(
+    model: str | Path, output: str | Path | None, options: ExportOptions, progress: Progress
+) -> "ExportResult":
+    """Do the same as `export_model`, and compare with transformers in a process of its own where that saves time.
+
+    This is for a program of ours: sys.executable must be the Python that runs it.
+    """
+    return _export(model, output, options, progress, apart=True)
+
+
+def _export(
+    model: str | Path, output: str | Path | None, options: ExportOptions, progress: Progress, *, apart: bool
+) -> "ExportResult":
     if not isinstance(model, str | Path):
         raise ExportError(
             f"model is {shown(model)}; it must be a preset, the path of a folder or a GGUF file, or a hub id."
@@ -56,23 +78,64 @@ def export_model(
     if lacks_family(found):
         with _no_family(found):
             return _export_with_transformers(found, replace(options, backend="transformers"), output, progress)
-    source = open_source(
+    base = _open_base(found, options)
+    plan = make_plan(options, base.config)
+    with _start_comparison(model, base, options) if apart else nullcontext() as comparing:
+        require_packages()
+        from edgeformer.export.importers.checkpoint import open_checkpoint
+        from edgeformer.export.pipeline import run_export
+
+        source = _with_merged(base, options)
+        compared = None if options.verify is None or comparing is not None else base
+        opened = open_checkpoint(source, progress, compared=compared, adapters=options.adapters)
+        return run_export(opened, plan, options, _destination(source, output), progress, comparing)
+
+
+def _open_base(found: FoundModel, options: ExportOptions) -> ModelSource:
+    return open_source(
         found, options.context_length, options.pooling, options.normalize, text_only=options.text_only, mtp=options.mtp
     )
-    plan = make_plan(options, source.config)
-    require_packages()
-    from edgeformer.checkpoints.merged_source import merge_adapter
-    from edgeformer.export.importers.checkpoint import open_checkpoint
-    from edgeformer.export.pipeline import run_export
 
-    base = source
-    if options.merge_adapter is not None:
-        source = merge_adapter(base, options.merge_adapter)
-    destination = _destination(source, output)
-    opened = open_checkpoint(
-        source, progress, compared=None if options.verify is None else base, adapters=options.adapters
-    )
-    return run_export(opened, plan, options, destination, progress)
+
+def _with_merged(base: ModelSource, options: ExportOptions) -> ModelSource:
+    if options.merge_adapter is None:
+        return base
+    from edgeformer.checkpoints.merged_source import merge_adapter
+
+    return merge_adapter(base, options.merge_adapter)
+
+
+def _start_comparison(
+    model: str | Path, base: ModelSource, options: ExportOptions
+) -> "AbstractContextManager[WorkerProcess[Compared] | None]":
+    """Start the comparison with transformers in a process of its own, where there is one to make and cores to make it.
+
+    It opens the model by itself, before this process imports torch; what is on the hub is downloaded first.
+    """
+    from edgeformer.runtime.sessions.session import usable_cores
+
+    if (
+        options.verify is None
+        or base.random_weights is not None
+        or find_spec("transformers") is None
+        or usable_cores() == 1
+        or account(base.config).parameters > LARGEST_APART
+    ):
+        return nullcontext()
+    base.fetch_weights()
+    downloaded = {} if Path(model).expanduser().exists() else {"HF_HUB_OFFLINE": "1"}
+    return WorkerProcess("the comparison with transformers", _compare, model, options, environment=downloaded)
+
+
+def _compare(model: str | Path, options: ExportOptions) -> "Compared":
+    """Return the comparison of a checkpoint with transformers, and all warnings about its files."""
+    require_packages()
+    from edgeformer.export.importers.checkpoint import open_checkpoint
+
+    base = _open_base(find_model(model, options.allow_pickle), options)
+    with sharing_cores():
+        opened = open_checkpoint(_with_merged(base, options), compared=base)
+    return opened.comparison, opened.warnings
 
 
 def _export_with_transformers(

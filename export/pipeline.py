@@ -8,6 +8,7 @@ Each stage is a function over one state, `Export`. `run_export` calls them in or
 import math
 import shutil
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -28,13 +29,14 @@ from edgeformer.export.calibrate.text import read_calibration
 from edgeformer.export.calibrate.weights import with_calibrated_weights
 from edgeformer.export.graph_folder import GraphFolder
 from edgeformer.export.graph_forms import make_graphs
-from edgeformer.export.importers.opened_model import OpenedModel
+from edgeformer.export.importers.opened_model import Comparison, OpenedModel
 from edgeformer.export.lower import GraphJob, Lowered, joined
 from edgeformer.export.parity import Report, verify_graph
 from edgeformer.export.parity.certificate.page import write_certificate
 from edgeformer.export.parity.certificate.words import paragraph, summary
 from edgeformer.export.progress import Progress
 from edgeformer.export.quantize import calibrated_weights
+from edgeformer.export.worker_process import WorkerProcess, sharing_cores
 from edgeformer.manifest.graph_forms import AdapterGraph
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.parts import BundledAdapter, sha256
@@ -47,6 +49,9 @@ from edgeformer.runtime.sessions.session import onnxruntime
 CERTIFICATE = "parity"
 """Folder of the certificate in a bundle."""
 UNVERIFIED = "It was exported with `--no-verify`: nobody checked yet that the graph computes what PyTorch computes."
+
+Compared = tuple[Comparison | None, tuple[str, ...]]
+"""The comparison of a checkpoint with transformers, and all warnings about its files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +85,7 @@ class Export:
         out: the staged bundle, with the job of its graphs.
         smoothing: how weights were smoothed.
         adapters: LoRA adapters that are kept apart from the weights.
+        comparing: a process that compares the model with transformers meanwhile.
     """
 
     options: ExportOptions
@@ -87,6 +93,7 @@ class Export:
     out: GraphFolder
     smoothing: Smoothing | None = None
     adapters: tuple[BundledAdapter, ...] = ()
+    comparing: WorkerProcess[Compared] | None = None
 
     @property
     def plan(self) -> ExportPlan:
@@ -95,24 +102,42 @@ class Export:
 
 
 def run_export(
-    model: OpenedModel, plan: ExportPlan, options: ExportOptions, destination: Path, progress: Progress
+    model: OpenedModel,
+    plan: ExportPlan,
+    options: ExportOptions,
+    destination: Path,
+    progress: Progress,
+    comparing: WorkerProcess[Compared] | None = None,
 ) -> ExportResult:
-    """Export a model as planned. A bundle that fails verification is a ParityError and leaves nothing behind."""
+    """Export a model as planned. A bundle that fails verification is a ParityError and leaves nothing behind.
+
+    comparing: a process that compares the model with transformers meanwhile. An error that it raises ends the export.
+    """
     start = time.perf_counter()
     if options.verify:
         onnxruntime()  # if it is missing, say so before the graph is written
     with staged(destination, options.overwrite) as folder:
         export = _begin(model, plan, options, folder, progress)
+        export.comparing = comparing
         calibrate(export)
-        write(export)
+        _check(comparing)
+        with nullcontext() if comparing is None else sharing_cores():
+            write(export)
+        _check(comparing)
         manifest = package(export)
         report = verify(export, manifest)
         manifest = seal(export, manifest, report)
     seconds = time.perf_counter() - start
     return ExportResult(
         path=destination, manifest=manifest, graphs=export.out.lowered, report=report, seconds=seconds,
-        warnings=model.warnings,
+        warnings=export.model.warnings,
     )  # fmt: skip
+
+
+def _check(comparing: WorkerProcess[Compared] | None) -> None:
+    """End the export where the comparison has failed already."""
+    if comparing is not None:
+        comparing.raise_failure()
 
 
 def _begin(model: OpenedModel, plan: ExportPlan, options: ExportOptions, folder: Path, progress: Progress) -> Export:
@@ -224,6 +249,10 @@ def verify(export: Export, manifest: Manifest) -> Report | None:
         mode=export.options.verify,
         progress=export.out.progress,
     )
+    if export.comparing is not None:
+        export.out.progress("comparing with transformers", 0.99)
+        comparison, warnings = export.comparing.result()
+        model = export.model = replace(model, comparison=comparison, warnings=warnings)
     report = replace(report, comparison=model.comparison, pickled_weights=manifest.provenance.pickled_weights)
     if not report.passed:
         if report.only_kernels_failed:

@@ -66,6 +66,10 @@ def write_sections(formatter: click.HelpFormatter, sections: Mapping[str, Sequen
             formatter.write_dl([(name.ljust(width), text) for name, text in rows], col_max=NAME_WIDTH)
 
 
+OWN_PROCESS = "own process"
+"""The object of contexts in a process of the command line; a program that calls `cli` in its own has none."""
+
+
 def warn(text: str) -> None:
     """Print a warning on stderr, in the form of all warnings of the command line."""
     click.echo(f"warning: {text}", err=True)

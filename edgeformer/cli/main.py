@@ -8,7 +8,7 @@ from typing import Any, TextIO
 import click
 
 from edgeformer import __version__
-from edgeformer.cli._options import warn, write_sections
+from edgeformer.cli._options import OWN_PROCESS, warn, write_sections
 from edgeformer.errors import EdgeformerError
 
 
@@ -93,7 +93,7 @@ def cli(debug: bool) -> None:
 def main() -> None:
     """Run the command line in a process whose signals somebody else handles, as `edgeformer.cli.start` does."""
     warnings.showwarning = _show_warning
-    cli()
+    cli(obj=OWN_PROCESS)
 
 
 def _show_warning(

@@ -14,6 +14,7 @@ import sentencepiece
 import tokenizers
 import torch
 from click.testing import CliRunner
+from exported_twice import export_twice
 from rows import SIZES
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
@@ -79,6 +80,11 @@ def test_an_export_talks(small, tmp_path):
     for text in TEXTS:
         assert model.tokenizer.encode(text) == original.encode(text).ids
     assert model.tokenizer.render_chat([{"role": "user", "content": "Hi"}]).startswith("<|im_start|>Hi")
+
+
+def test_a_file_is_compared_the_same_in_a_process_of_its_own(small, tmp_path):
+    here, apart = export_twice(small, tmp_path, precision="int4")
+    assert here == apart and apart[0].difference < 1e-6
 
 
 def test_info_needs_no_weights(small):

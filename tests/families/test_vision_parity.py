@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from exported_twice import export_twice
 from safetensors.torch import load_file, save_file
 from vision_rows import SHAPES, TOWERS, inputs_of
 
@@ -233,6 +234,14 @@ def test_a_processor_that_transformers_cannot_read_is_said(models, tmp_path):
     (folder / "preprocessor_config.json").write_text("{")
     [warning] = compare_pictures(folder, source.pictures)
     assert warning.startswith("transformers cannot read the image processor, so its pixel values were not compared")
+
+
+def test_warnings_of_pictures_are_the_same_from_another_process(models, tmp_path):
+    kind = {"image_processor_type": "ViTFeatureExtractor"}
+    folder = changed(models("vit", "labels"), tmp_path / "model", "preprocessor_config.json", **kind)
+    here, apart = export_twice(folder, tmp_path)
+    assert here == apart
+    assert apart[1][0].startswith("transformers cannot read the image processor, so its pixel values were not compared")
 
 
 def test_every_family_of_towers_has_at_least_three_models_here():

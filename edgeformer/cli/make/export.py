@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgeformer.cli._declared import Kinds, declare, explicit_values
-from edgeformer.cli._options import OUTPUT, Command, json_option, option
+from edgeformer.cli._options import OUTPUT, OWN_PROCESS, Command, json_option, option
 from edgeformer.cli._output import note, print_json, progress_bar
 from edgeformer.cli.make._explain import explain
 from edgeformer.documents.option import options_of
@@ -49,9 +49,13 @@ PARTS = {"quantization": OVERRIDES}
     help="Show where each pass and rule fired, and why not elsewhere.",
 )  # fmt: skip
 @json_option
-def export_command(model: str, output: Path | None, explained: bool, as_json: bool, **params: Any) -> None:
+@click.pass_context
+def export_command(
+    ctx: click.Context, /, model: str, output: Path | None, explained: bool, as_json: bool, **params: Any
+) -> None:
     """Export a model to a bundle, and verify it."""
     from edgeformer.export import export_model
+    from edgeformer.export.api import export_comparing_apart
 
     options = explicit_values(OPTIONS.values(), params)
     if "adapters" in options:
@@ -60,7 +64,10 @@ def export_command(model: str, output: Path | None, explained: bool, as_json: bo
         options["quantization"] = QuantizationOverrides(**overrides)
     export_options = ExportOptions(**options)
     with progress_bar() as progress:
-        result = export_model(model, output, export_options, progress=progress)
+        if ctx.obj == OWN_PROCESS:
+            result = export_comparing_apart(model, output, export_options, progress)
+        else:
+            result = export_model(model, output, export_options, progress=progress)
 
     if as_json:
         print_json(_data(result, explained))
