@@ -56,7 +56,7 @@ class SelfAttention {
     const AttentionRows rows{copy_queries(row, kv_head, first, count, memory), count * group(), group(), d, first,
                              copy_keys(row, kv_head, keys, memory), copy_values(row, kv_head, keys, memory), keys,
                              shape_.causal, shape_.window, shape_.softcap, bias, in_.bias_head_stride,
-                             in_.bias_token_stride};
+                             in_.bias_token_stride, Stored::kFloat, shape_.rounds(in_.new_tokens, valid)};
     const int whole = whole_tiles(rows.rows);
     const AttentionSums sums = sums_at(memory.sums.at_least(static_cast<std::size_t>(whole) * (d + 2)), whole, d);
     level_.attend_many(rows, sums, memory.work.at_least(attention_scratch(rows.rows, d)));
