@@ -154,8 +154,8 @@ class MergedPatches(nn.Module):
     def forward(self, states: Tensor) -> Tensor:
         """Return [1, P / factor², E] of the states of patches [1, P, E'], those of a square one after the other."""
         joined, width = self.config.joined, self.merge.out_features
-        x = self.norm(states).view(-1, joined, width).transpose(1, 2)
-        x = x.contiguous().view(1, -1, joined * width)  # number by number
+        x = self.norm(states.squeeze(0)).view(-1, joined, width).transpose(1, 2)
+        x = x.contiguous().view(-1, joined * width).unsqueeze(0)  # number by number
         x = activate(self.config.activation, self.input(self.merge(x)), self.config.beta)
         features: Tensor = self.output(x)
         return features
