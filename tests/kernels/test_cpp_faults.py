@@ -269,9 +269,7 @@ FAULTS = {
     "steps that round as prompts do": Fault(
         "attention", "attention.h", "new_tokens >= 64 && ", "", "attention.cc", pairs=True
     ),
-    "prompts that never round": Fault(
-        "attention", "attention.h", "keys > 256", "keys < 0", "attention.cc", pairs=True
-    ),
+    "prompts that never round": Fault("attention", "attention.h", "keys > 256", "keys < 0", "attention.cc", pairs=True),
     "texts and pictures that never round": Fault(
         "attention", "self_attention.cc", "shape_.rounds(in_.new_tokens, valid)", "false", pairs=True
     ),

@@ -140,7 +140,7 @@ class GridVisionEncoder(Stack):
         return states
 
     def _angles(self, places: PatchPlaces, order: Tensor) -> dict[RotaryConfig, TokenAngles]:
-        """Return the angles of patches, of their rows, then of their columns, in tables by their order, int64 [1, P]."""
+        """Return the angles of patches, by their order, int64 [1, P]: of their rows, then of their columns."""
         found: dict[RotaryConfig, TokenAngles] = {}
         for rotary in self.shared.rotaries:
             table = self.rotary_table(rotary)

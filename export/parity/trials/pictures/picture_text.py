@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edgeformer.config import Grid, GridVisionConfig, PictureTextConfig, SoundTextConfig, SoundTowerConfig
+from edgeformer.config import Grid, PictureTextConfig, SoundTextConfig, SoundTowerConfig
 from edgeformer.contract.tensors import AUDIO_VALUES, FEATURE_MASK
 from edgeformer.export.graph.tensors import to_numpy
 from edgeformer.export.parity.figures import worst_of
@@ -83,9 +83,10 @@ class PictureTextTrial(Trial):
         self._judge_vectors(
             "tower", f"{self._media} of noise, each alone", [self._states(each) for each in pictures], seen
         )
-        if self.setup.activations is not None and isinstance(self._config.tower, GridVisionConfig):
-            large, rows = self._large_picture(self._config.tower)
-            self._judge_vectors("large picture", f"{rows} × {rows} patches", [self._states(large)], [self._seen(large)])
+        if self.setup.activations is not None and self._config.tower.grid_input is not None:
+            large = self._large_picture()
+            what = f"{len(large['pixel_values'])} patches of noise"
+            self._judge_vectors("large picture", what, [self._states(large)], [self._seen(large)])
         self._judge_embeddings()
         self._judge_text(pictures[:PICTURES])
 
@@ -181,15 +182,15 @@ class PictureTextTrial(Trial):
             return _window(random, vision, salt)
         return self._of_grid(vision.sample_grids[salt % len(vision.sample_grids)], random)
 
-    def _large_picture(self, vision: GridVisionConfig) -> tuple[Picture, int]:
-        """Return a square picture of noise with more than LARGE patches, and how many rows of them it has."""
-        side = min(isqrt(LARGE // vision.square**2) + 1, vision.context_length // vision.square)
-        return self._of_grid(Grid(rows=side, columns=side), np.random.default_rng(LARGE)), side * vision.square
+    def _large_picture(self) -> Picture:
+        """Return a picture of noise, of any size, with more than LARGE patches."""
+        square = self._config.projector.side
+        side = min(isqrt(LARGE // square**2) + 1, self._config.tower.context_length // square)
+        return self._of_grid(Grid(rows=side, columns=side), np.random.default_rng(LARGE))
 
     def _of_grid(self, grid: Grid, random: np.random.Generator) -> Picture:
         """Return a picture of so many squares of patches."""
-        vision = self._config.tower
-        assert not isinstance(vision, SoundTowerConfig)
+        vision: Any = self._config.tower
         values = random.standard_normal(vision.values_shape(grid), np.float32)
         if vision.grid_input is None:
             return {"pixel_values": values[None, None] if self._config.tiled else values[None]}
