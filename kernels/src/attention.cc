@@ -15,11 +15,6 @@ namespace {
 // Bytes of keys and values that are worth a thread's start.
 constexpr std::size_t kBytesOfAStart = 64 << 10;
 
-// From so many new tokens, and keys of a row, on, products may round: shorter prompts spend little time in them, and a step
-// that checks drafts should give what a step of one token gives. Graphs that allow it round the activations of all other products
-// to 8 bits.
-constexpr int kTokensToRound = 64, kKeysToRound = 256;
-
 // One call of attend. T: of a number in the cache.
 template <class T>
 class Attention {
@@ -221,7 +216,7 @@ class Attention {
     return {queries(row, kv_head, token), tokens * group(), group(), shape_.head_dim, kept(row) + token,
             of_head(in_.keys_cache, row, kv_head), of_head(in_.values_cache, row, kv_head), valid(row) - evicted,
             shape_.causal, shape_.window, shape_.softcap, bias, in_.bias_head_stride, in_.bias_token_stride, kStored,
-            shape_.may_round && in_.new_tokens >= kTokensToRound && valid(row) > kKeysToRound};
+            shape_.rounds(in_.new_tokens, valid(row))};
   }
 
   // Each part of kKeysAtOnce keys is summed by itself, so that few heads keep many threads busy; then parts are joined.

@@ -30,6 +30,11 @@ struct AttentionShape {
   bool may_round = true;     // products of long prompts may be of bfloat16, where the level has them
 
   int heads_per_group() const { return query_heads / kv_heads; }
+
+  // From so many new tokens, and keys of a row, on, products may round: shorter prompts spend little time in them, and a step
+  // that checks drafts should give what a step of one token gives. Graphs that allow it round the activations of all other
+  // products to 8 bits.
+  bool rounds(int new_tokens, int keys) const { return may_round && new_tokens >= 64 && keys > 256; }
 };
 
 // The keys or values of all rows: [rows][kv_heads][capacity][head_dim]. Numbers are floats or halves; or int8, of which

@@ -17,22 +17,24 @@ const float* prefetched(const float* from, std::size_t stride, std::size_t count
   return from;
 }
 
-// One call of attend_to_itself. A chunk is a block of queries that share a head of keys and values. It copies those
-// which it needs, rotated, into memory of its thread, where tiles find them side by side: for up to 128 queries that is a
-// hundredth of the work, and less than to write all of them for all threads, and to wait.
+// One call of attend_to_itself. A chunk is some blocks of queries that share a head of keys and values. It copies those
+// which it needs, rotated, into memory of its thread, where tiles find them side by side: that is a hundredth of the work for
+// 128 queries in float32, and less than to write all of them for all threads, and to wait.
 class SelfAttention {
  public:
   SelfAttention(const AttentionShape& shape, const AttentionInputs& inputs, const Level& level)
       : shape_(shape), in_(inputs), level_(level) {}
 
   void run(Parallel& parallel) const {
-    const int at_once = std::max(1, kFewRowsAtOnce / group());
+    const std::size_t heads = in_.rows * shape_.kv_heads, threads = parallel.threads();
+    const int at_once = std::max(1, rows_at_once(heads * in_.new_tokens * group(), threads) / group());
     const std::size_t blocks = (in_.new_tokens + at_once - 1) / at_once;
-    parallel.run(in_.rows * shape_.kv_heads * blocks, Task([&](std::size_t chunk) {
-                   const int first = static_cast<int>(chunk % blocks) * at_once;
-                   const std::size_t row = chunk / blocks / shape_.kv_heads;
-                   const int kv_head = static_cast<int>(chunk / blocks % shape_.kv_heads);
-                   attend_block(row, kv_head, first, std::min(at_once, in_.new_tokens - first));
+    const std::size_t parts = std::clamp<std::size_t>(2 * kChunksPerThread * threads / heads, 1, blocks);
+    parallel.run(heads * parts, Task([&](std::size_t chunk) {
+                   const std::size_t part = chunk % parts, head = chunk / parts;
+                   const int first = static_cast<int>(part * blocks / parts) * at_once;
+                   const int end = std::min(static_cast<int>((part + 1) * blocks / parts) * at_once, in_.new_tokens);
+                   attend_part(head / shape_.kv_heads, static_cast<int>(head % shape_.kv_heads), first, end, at_once);
                  }));
   }
 
@@ -41,27 +43,31 @@ class SelfAttention {
   std::size_t token(std::size_t row, int index) const { return row * in_.new_tokens + index; }
   std::size_t output_stride() const { return static_cast<std::size_t>(shape_.query_heads) * shape_.head_dim; }
 
-  void attend_block(std::size_t row, int kv_head, int first, int tokens) const {
-    const int valid = in_.last_positions[row] + 1, d = shape_.head_dim, count = std::clamp(valid - first, 0, tokens);
+  void attend_part(std::size_t row, int kv_head, int first, int end, int at_once) const {
+    const int valid = in_.last_positions[row] + 1, d = shape_.head_dim, last = std::clamp(valid, first, end);
     const std::size_t stride = output_stride(), of_group = static_cast<std::size_t>(kv_head) * group() * d;
-    float* output = in_.output + token(row, first) * stride + of_group;
-    for (int padding = count; padding < tokens; ++padding) std::fill_n(output + padding * stride, group() * d, 0.0f);
-    if (count == 0) return;
-    const int keys = shape_.causal ? first + count : valid;
+    float* output = in_.output + of_group;
+    for (int padding = last; padding < end; ++padding) std::fill_n(output + token(row, padding) * stride, group() * d, 0.0f);
+    if (first == last) return;
+    const int seen = shape_.causal ? last : valid;
     AttentionMemory& memory = attention_memory_of_thread();
-    const float* bias = in_.bias;
-    if (bias != nullptr) {
-      bias += row * in_.bias_row_stride + kv_head * group() * in_.bias_head_stride + first * in_.bias_token_stride;
+    const float *keys = copy_keys(row, kv_head, seen, memory), *values = copy_values(row, kv_head, seen, memory);
+    for (; first < last; first += at_once) {
+      const int count = std::min(at_once, last - first);
+      const float* bias = in_.bias;
+      if (bias != nullptr) {
+        bias += row * in_.bias_row_stride + kv_head * group() * in_.bias_head_stride + first * in_.bias_token_stride;
+      }
+      const AttentionRows rows{copy_queries(row, kv_head, first, count, memory), count * group(), group(), d, first,
+                               keys, values, seen, shape_.causal, shape_.window, shape_.softcap, bias,
+                               in_.bias_head_stride, in_.bias_token_stride, Stored::kFloat,
+                               shape_.rounds(in_.new_tokens, valid)};
+      const int whole = whole_tiles(rows.rows);
+      const AttentionSums sums = sums_at(memory.sums.at_least(static_cast<std::size_t>(whole) * (d + 2)), whole, d);
+      level_.attend_many(rows, sums, memory.work.at_least(attention_scratch(rows.rows, d)));
+      const float* sinks = in_.sinks != nullptr ? in_.sinks + kv_head * group() : nullptr;
+      divide_by_weights(rows, sums, sinks, nullptr, output + token(row, first) * stride, stride);
     }
-    const AttentionRows rows{copy_queries(row, kv_head, first, count, memory), count * group(), group(), d, first,
-                             copy_keys(row, kv_head, keys, memory), copy_values(row, kv_head, keys, memory), keys,
-                             shape_.causal, shape_.window, shape_.softcap, bias, in_.bias_head_stride,
-                             in_.bias_token_stride};
-    const int whole = whole_tiles(rows.rows);
-    const AttentionSums sums = sums_at(memory.sums.at_least(static_cast<std::size_t>(whole) * (d + 2)), whole, d);
-    level_.attend_many(rows, sums, memory.work.at_least(attention_scratch(rows.rows, d)));
-    const float* sinks = in_.sinks != nullptr ? in_.sinks + kv_head * group() : nullptr;
-    divide_by_weights(rows, sums, sinks, nullptr, output, stride);
   }
 
   Rotation rotation_at(int position) const {

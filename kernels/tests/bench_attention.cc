@@ -1,4 +1,4 @@
-// Rates of attention on this machine: steps and prompts of two geometries.
+// Rates of attention on this machine: steps and prompts of two geometries, and towers' attention of all patches to each other.
 //
 //     bench_attention [threads [keys]]
 //
@@ -93,12 +93,43 @@ void measure(int heads, int kv_heads, int head_dim, int tokens, int keys, Stored
   if (tokens > 1) std::printf(", %5.1f 10^9 op/s\n", 4.0 * heads * head_dim * seen / seconds * 1e-9);
 }
 
+void measure_itself(int heads, int head_dim, int tokens, bool may_round, Parallel& parallel) {
+  AttentionShape shape{heads, heads, head_dim, head_dim};
+  shape.causal = false;
+  shape.scale = 0.125f;
+  shape.may_round = may_round;
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  const std::size_t width = std::size_t(heads) * head_dim;
+  std::vector<float> packed(3 * width * tokens), angles(std::size_t(tokens) * head_dim, 0.5f), output(width * tokens);
+  for (float& each : packed) each = normal(random);
+  const std::int32_t last = tokens - 1;
+  AttentionInputs in{};
+  in.rows = 1;
+  in.new_tokens = tokens;
+  in.queries = packed.data();
+  in.keys = in.queries + width;
+  in.values = in.keys + width;
+  in.query_stride = in.kv_stride = 3 * width;
+  in.cosines = in.sines = angles.data();
+  in.last_positions = &last;
+  in.output = output.data();
+  const double seconds = median_seconds(5, [&] { attend_to_itself(shape, in, level_for(head_dim), parallel); });
+  std::printf("%2d heads of %d, %s, %4d tokens to each other: %9.1f us, %5.1f 10^9 op/s\n", heads, head_dim,
+              may_round ? "rounded" : "float32", tokens, seconds * 1e6, 4.0 * width * tokens * tokens / seconds * 1e-9);
+}
+
 }  // namespace
 
 int main(int count, char** words) {
   Team& team = Team::shared(count > 1 ? std::atoi(words[1]) : 2);
   const int only = count > 2 ? std::atoi(words[2]) : 0;
   std::printf("%s, %d threads\n", best_level().name, team.threads());
+  for (int tokens : {512, 1024, 4096}) {
+    for (bool may_round : {false, true}) {
+      if (only == 0 || only == tokens) measure_itself(16, 64, tokens, may_round, team);
+    }
+  }
   for (auto [heads, kv_heads] : {std::pair{9, 3}, {32, 4}}) {
     for (Stored stored : {Stored::kFloat, Stored::kHalf, Stored::kInt8}) {
       for (int keys : {128, 512, 4096, 16384}) {

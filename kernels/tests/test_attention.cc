@@ -42,8 +42,8 @@ void check(const Level& level, const char* name, const Case& of) {
         "%s, %s: three threads differ from one", level.name, name);
 }
 
-// Attention without a cache. The oracle reads a cache, which is written here by the definition.
-void check_itself(const Level& level, const char* name, Case of) {
+// Attention without a cache; returns its error. The oracle reads a cache, which is written here by the definition.
+double check_itself(const Level& level, const char* name, Case of) {
   of.prompt = true;
   const Memory before(of);
   Memory after(of), with_team(of);
@@ -73,6 +73,7 @@ void check_itself(const Level& level, const char* name, Case of) {
   }
   const double error = error_of(of, before, after);
   CHECK(error < of.tolerance, "%s, %s: error %.2e", level.name, name, error);
+  return error;
 }
 
 AttentionShape heads(int query_heads, int kv_heads, int head_dim) {
@@ -187,6 +188,36 @@ void check_long_prompts(const Level& level) {
   }
 }
 
+// The same of long texts and pictures: all that are longer than 256 tokens round, in each head that the level's vectors fit.
+void check_all_of_long_itself(const Level& level) {
+  for (auto [d, query_heads] : {std::pair{8, 2}, {64, 2}, {72, 2}, {80, 4}}) {
+    const bool rounds = has_pairs(level_for(d, level));
+    const double tolerance = rounds ? 1e-2 : kTolerance;
+    Case of{.shape = heads(query_heads, 2, d), .tokens = 256, .valid = {256}};
+    of.shape.causal = false;
+    check_itself(level, "no more keys than short ones have are exact", of);
+    of.tokens = 270;
+    of.rows = 3;
+    of.valid = {270, 9, 0};
+    of.packed = true;
+    of.tolerance = tolerance;
+    CHECK(check_itself(level, "long and short texts", of) > 10 * kTolerance == rounds, "%s, heads of %d", level.name, d);
+    of.shape.rotary_dim = d;
+    of.bias = of.sinks = true;
+    check_itself(level, "a rotation, sinks and a bias of long texts", of);
+    of.shape.causal = true;
+    of.shape.window = 100;
+    check_itself(level, "causal windows of long texts", of);
+    of.tolerance = kTolerance;
+    of.shape.may_round = false;
+    check_itself(level, "long texts that keep float32", of);
+  }
+  Case of{.shape = heads(2, 1, 64), .tokens = 700, .valid = {697}};  // several blocks of queries share a copy of keys
+  of.shape.causal = false;
+  if (has_pairs(level_for(64, level))) of.tolerance = 1e-2;
+  check_itself(level, "a picture", of);
+}
+
 // A test that could not fail would prove nothing: a wrong window, scale or key must be seen.
 void check_that_faults_are_seen() {
   Case of{.shape = heads(4, 2, 32), .valid = {100}};
@@ -279,6 +310,7 @@ int main() {
     check_halves(*level);
     check_long_prompts(*level);
     check_all_of_itself(*level);
+    check_all_of_long_itself(*level);
     check_not_a_number(*level);
     std::printf("%s is right\n", level->name);
   }

@@ -584,9 +584,9 @@ def a_layer_late(self, x, run, caches, encoder_caches=(), added=()):
     return RUN_BLOCKS(self, x, run, caches, encoder_caches, [torch.zeros_like(x), *added] if added else added)
 
 
-def angles_of_rows(self, places):
+def angles_of_rows(self, places, order):
     """Turn columns by the angles of rows."""
-    found, [rotary] = ANGLES(self, places), self.shared.rotaries
+    found, [rotary] = ANGLES(self, places, order), self.shared.rotaries
     table, half = self.rotary_table(rotary), found[rotary].cos.shape[1] // 2
     cos, sin = (
         torch.cat((one[:, :half], each[:, 0::2][places.columns]), 1)
@@ -602,14 +602,14 @@ def state_by_state(self, states):
     return MERGED(self, states) if joined == 1 else self.output(torch.relu(self.input(self.merge(x)))).unsqueeze(0)
 
 
-def columns_by_rows(self, places):
+def columns_by_rows(self, places, order):
     """Turn the first half of heads by rows, and the second by columns."""
-    return ANGLES(self, replace(places, rows=places.columns, columns=places.rows))
+    return ANGLES(self, replace(places, rows=places.columns, columns=places.rows), order)
 
 
-def turned_as_a_whole(self, places):
+def turned_as_a_whole(self, places, order):
     """Turn both halves of heads by columns."""
-    return ANGLES(self, replace(places, rows=places.columns))
+    return ANGLES(self, replace(places, rows=places.columns), order)
 
 
 def means_of_others(self, states):

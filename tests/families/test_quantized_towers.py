@@ -12,6 +12,7 @@ from picture_text_rows import MODELS, save
 
 from edgeformer.errors import ExportError
 from edgeformer.export import export_model
+from edgeformer.export.parity.trials.pictures.picture_text import LARGE, PictureTextTrial
 from edgeformer.export.parity.verify import open_subject, verify_graph
 from edgeformer.manifest.quantization import QuantizationOverrides
 
@@ -110,6 +111,52 @@ def test_wrong_integers_of_a_tower_are_refused(int8, checkpoint, tmp_path, fault
     fault(folder)
     report = verify_graph(folder, subject.manifest, subject.model_spec, subject.weights)
     assert any(not check.passed for check in report.checks) == fails
+
+
+@pytest.fixture(scope="module")
+def of_any_size(tmp_path_factory):
+    """Return an int8 bundle of a tower that reads pictures of any size, and its checkpoint."""
+    folder = tmp_path_factory.mktemp("qwen3_vl")
+    row = MODELS["qwen3_vl"]["deepstack"]
+    wide = row.vision | {"hidden_size": 64, "intermediate_size": 128, "num_heads": 1}
+    with patch.dict(MODELS["qwen3_vl"], {"wide": replace(row, vision=wide)}):
+        save("qwen3_vl", "wide", folder / "checkpoint")
+    quantization = QuantizationOverrides(tower="int8", block=32)
+    export_model(folder / "checkpoint", folder / "bundle", precision="int8", quantization=quantization, verify=None)
+    return folder / "bundle", folder / "checkpoint"
+
+
+def verified(bundle, checkpoint):
+    subject = open_subject(bundle, checkpoint)
+    return verify_graph(bundle, subject.manifest, subject.model_spec, subject.weights)
+
+
+def test_attention_rotates_patches_and_projectors_are_integers(of_any_size):
+    """The tower of Qwen3-VL has no product but the first that is a float, and no rotation beside its attention."""
+    graph = tower_of(of_any_size[0])
+    attention = [node for node in graph.node if node.op_type == "SelfAttention"]
+    assert len(attention) == 3 and all(len(node.input) >= 7 and not any(node.input[1:3]) for node in attention)
+    assert [node.input[1] for node in graph.node if node.op_type in ("MatMul", "Gemm")] == ["tower.stem.weight"]
+
+
+def test_a_large_picture_is_verified_as_it_is_used(of_any_size):
+    """From 257 patches on, attention rounds where the processor multiplies pairs of bfloat16."""
+    report = verified(*of_any_size)
+    large = [check for check in report.checks if "large picture" in check.name]
+    assert report.passed and large
+    assert all("activations" in check.name or "kernels" in check.name for check in large)
+
+
+def test_wrong_states_of_a_large_picture_are_refused(of_any_size, monkeypatch):
+    states = PictureTextTrial._states
+
+    def wrong(self, picture):
+        found = states(self, picture)
+        return np.roll(found, 1, 0) if len(picture["pixel_values"]) > LARGE else found
+
+    monkeypatch.setattr(PictureTextTrial, "_states", wrong)
+    failed = [check.name for check in verified(*of_any_size).checks if not check.passed]
+    assert failed and all("large picture" in name for name in failed)
 
 
 def test_a_model_without_a_tower_has_no_precision_for_one(tmp_path):

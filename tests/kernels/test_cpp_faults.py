@@ -198,7 +198,7 @@ FAULTS = {
         "attention", "self_attention.cc", "group(), d, first,", "group(), d, 0,"
     ),
     "padding that is no zero": Fault(
-        "attention", "self_attention.cc", "int padding = count;", "int padding = count + 1;"
+        "attention", "self_attention.cc", "int padding = last;", "int padding = last + 1;"
     ),
     "keys that are read as values": Fault("attention", "self_attention.cc", "in_.values + token", "in_.keys + token"),
     "the sinks of the first heads": Fault(
@@ -267,10 +267,20 @@ FAULTS = {
         "attention", "simd_attention.h", "queries + row * of_queries", "queries", pairs=True
     ),
     "steps that round as prompts do": Fault(
-        "attention", "attention.cc", "in_.new_tokens >= kTokensToRound && ", "", pairs=True
+        "attention", "attention.h", "new_tokens >= 64 && ", "", "attention.cc", pairs=True
     ),
-    "prompts that never round": Fault(
-        "attention", "attention.cc", "valid(row) > kKeysToRound", "valid(row) < 0", pairs=True
+    "prompts that never round": Fault("attention", "attention.h", "keys > 256", "keys < 0", "attention.cc", pairs=True),
+    "texts and pictures that never round": Fault(
+        "attention", "self_attention.cc", "shape_.rounds(in_.new_tokens, valid)", "false", pairs=True
+    ),
+    "texts that round although they are to keep float32": Fault(
+        "attention", "self_attention.cc", "shape_.rounds(in_.new_tokens, valid)", "valid > 256", pairs=True
+    ),
+    "later blocks of a part with the bias of its first": Fault(
+        "attention", "self_attention.cc", "first * in_.bias_token_stride", "(first % at_once) * in_.bias_token_stride"
+    ),
+    "later blocks of a part with its first queries": Fault(
+        "attention", "self_attention.cc", "in_.queries + token(row, first + index)", "in_.queries + token(row, index)"
     ),
     "a part that is left out": Fault(
         "attention",

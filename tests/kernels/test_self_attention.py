@@ -1,16 +1,22 @@
 """The ops SelfAttention and CausalSelfAttention in onnxruntime agree with their functions, and refuse wrong inputs."""
 
+from dataclasses import replace
+
 import numpy as np
 import onnx_ir as ir
 import pytest
 from test_cached_attention import HEADS, KV_HEADS, PLAIN, inputs_of
 from test_mat_mul_n_bits import session_of
 from test_other_attention import graph_of
+from test_registration import described
 
+from edgeformer.export.lower.ort.kernels.float_functions import EXACT
 from edgeformer.export.lower.ort.kernels.kernel_nodes import CAUSAL_SELF_ATTENTION, SELF_ATTENTION
 from edgeformer.runtime.sessions.session import onnxruntime_errors
 
 BIDIRECTIONAL = [ir.AttrInt64("causal", 0)]
+PAIRS = ("amx", "avx512-bf16")
+"""Levels that multiply pairs of bfloat16."""
 FIXED = {SELF_ATTENTION.name: BIDIRECTIONAL, CAUSAL_SELF_ATTENTION.name: []}
 
 
@@ -46,6 +52,22 @@ def test_the_kernel_agrees_with_the_function(library, kernel, valid, variant):
         assert not found[row, length:].any()
     doubled = session_of(graph, library).run(None, feeds | {"query": 2 * feeds["query"]})[0]
     assert valid == [1] or np.abs(doubled - expected)[0].max() > 1e-3, "a comparison that cannot fail"
+
+
+@pytest.mark.parametrize("kernel", [SELF_ATTENTION, CAUSAL_SELF_ATTENTION], ids=lambda kernel: kernel.name)
+def test_long_texts_round_unless_float32_is_asked_for(library, kernel):
+    """Where the level multiplies pairs of bfloat16; a graph of floats asks for float32."""
+    feeds = feeds_of([300, 257], 300)
+    rounded, exact = (
+        graph_of(each, feeds, FIXED[kernel.name], **(PLAIN | attributes))
+        for each, attributes in ((kernel, {}), (replace(kernel, of_kernel=EXACT), EXACT))
+    )
+    expected = session_of(exact, None).run(None, feeds)[0][0]
+    for level in described(library)["levels"]:
+        found, kept = (session_of(each, library, level=level).run(None, feeds)[0][0] for each in (rounded, exact))
+        np.testing.assert_allclose(kept, expected, atol=2e-5)
+        error = np.abs(found - expected).max()
+        assert 1e-4 < error < 2e-2 if level in PAIRS else error < 2e-5, level
 
 
 def test_no_rows_are_no_work(library):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from edgeformer import ops
 from edgeformer.config import GridVisionConfig, RotaryConfig
 from edgeformer.layers import make_norm
 from edgeformer.layers.attention.patch_windows import PatchBlocks
@@ -120,8 +121,8 @@ class GridVisionEncoder(Stack):
             x = x + interpolated(places, grid, config.table_side)
         x = self.embedding_norm(x)
         ones = torch.ones(1, count, dtype=torch.int64, device=x.device)
-        order = torch.arange(count, device=x.device).unsqueeze(0)
-        run = Run(ones, order, order, {}, angles=self._angles(places))
+        order = ops.token_positions(ones, x)
+        run = Run(ones, order, order, {}, angles=self._angles(places, order))
         within = run
         if places.windows is not None and windows is not None:
             length = (windows.squares * config.square) ** 2
@@ -138,8 +139,8 @@ class GridVisionEncoder(Stack):
         """Return the states: all are those of patches."""
         return states
 
-    def _angles(self, places: PatchPlaces) -> dict[RotaryConfig, TokenAngles]:
-        """Return the angles of patches: of their rows, then of their columns."""
+    def _angles(self, places: PatchPlaces, order: Tensor) -> dict[RotaryConfig, TokenAngles]:
+        """Return the angles of patches, by their order, int64 [1, P]: of their rows, then of their columns."""
         found: dict[RotaryConfig, TokenAngles] = {}
         for rotary in self.shared.rotaries:
             table = self.rotary_table(rotary)
@@ -150,9 +151,8 @@ class GridVisionEncoder(Stack):
             axes = [(each, each) for each in (table.cos, table.sin)]
             if self.config.alternating:
                 axes = [(each[:, 0::2], each[:, 1::2]) for each in (table.cos, table.sin)]
-            found[rotary] = TokenAngles.of(*(
-                torch.cat((rows[places.rows], columns[places.columns]), -1).unsqueeze(0) for rows, columns in axes
-            ))  # fmt: skip
+            cos, sin = (torch.cat((rows[places.rows], columns[places.columns]), -1) for rows, columns in axes)
+            found[rotary] = TokenAngles(cos, sin, order)
         return found
 
     def _of_axes(self, places: PatchPlaces) -> Tensor:

@@ -61,10 +61,9 @@ class DenseLayers(nn.Module):
     def forward(self, states: Tensor) -> Tensor:
         """Return [N, P / factor², E] of the states of patches [N, P, E']."""
         if self.in_squares:  # of one picture
-            return self._projected(states.squeeze(0).view(-1, self.input.in_features)).unsqueeze(0)
-        return self._projected(states if self.config.factor is None else squares(states, self.config.factor))
-
-    def _projected(self, x: Tensor) -> Tensor:
+            x = states.view(1, -1, self.input.in_features)
+        else:
+            x = states if self.config.factor is None else squares(states, self.config.factor)
         features: Tensor = self.output(activate(self.config.activation, self.input(self.norm(x)), self.config.beta))
         return features
 
@@ -134,10 +133,10 @@ class PatchMerger(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """Return [1, P / factor², E] of the states of patches [1, P, E'], those of a square one after the other."""
-        width, x = self.input.in_features, states.squeeze(0)
-        x = self.norm(x.view(-1, width)) if self.together else self.norm(x).view(-1, width)
+        joined = 1, -1, self.input.in_features
+        x = self.norm(states.view(joined)) if self.together else self.norm(states).view(joined)
         features: Tensor = self.output(activate(self.config.activation, self.input(x)))
-        return features.unsqueeze(0)
+        return features
 
 
 class MergedPatches(nn.Module):
@@ -156,10 +155,10 @@ class MergedPatches(nn.Module):
         """Return [1, P / factor², E] of the states of patches [1, P, E'], those of a square one after the other."""
         joined, width = self.config.joined, self.merge.out_features
         x = self.norm(states.squeeze(0)).view(-1, joined, width).transpose(1, 2)
-        x = x.contiguous().view(-1, joined * width)  # number by number
+        x = x.contiguous().view(-1, joined * width).unsqueeze(0)  # number by number
         x = activate(self.config.activation, self.input(self.merge(x)), self.config.beta)
         features: Tensor = self.output(x)
-        return features.unsqueeze(0)
+        return features
 
 
 class StackedFrames(nn.Module):

@@ -11,7 +11,7 @@ With weights of bfloat16, Bf16MatMul and so on begin with a Cast of each. Where 
 when a session is opened, and weights in memory are float32; kernels read bfloat16.
 
 Attention and norms are called as in graphs with quantized products (kernel_functions.py), with one difference: kernels
-must not round the products of long prompts to bfloat16 (`keeps_float32`). It requires float32 activations, the CPU,
+must not round the products of attention to bfloat16 (`keeps_float32`). It requires float32 activations, the CPU,
 weights of float32 or bfloat16, and attention to a cache: a graph without one reads no weight for a single token.
 """
 
@@ -41,8 +41,8 @@ CALLS = (MAT_MUL, TRANSPOSED, SWIGLU, GEGLU)
 EXACT = {"keeps_float32": 1}
 """Attributes of calls of attention whose kernel would else round."""
 
-ROUNDING = {each.name for each in FUNCTIONS if each.body is ATTENTION and each.cache is not None}
-"""Names of functions whose kernels may round the products of long prompts."""
+ROUNDING = {each.name for each in FUNCTIONS if each.body is ATTENTION}
+"""Names of functions whose kernels may round the products of long prompts and pictures."""
 
 
 def call_float_kernels(model: ir.Model, lowering: LoweringOptions) -> PassReport:

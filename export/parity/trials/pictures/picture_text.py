@@ -8,13 +8,14 @@ The last graph is fed what the first two computed, as clients do, and is held to
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isqrt
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from edgeformer.config import PictureTextConfig, SoundTextConfig, SoundTowerConfig
+from edgeformer.config import Grid, PictureTextConfig, SoundTextConfig, SoundTowerConfig
 from edgeformer.contract.tensors import AUDIO_VALUES, FEATURE_MASK
 from edgeformer.export.graph.tensors import to_numpy
 from edgeformer.export.parity.figures import worst_of
@@ -32,6 +33,8 @@ PICTURES = 3
 """Pictures of the text: two side by side in front of it, and one behind it."""
 MORE_PICTURES = 5
 """Further pictures that the tower reads, since eager's error of a few vectors is a matter of chance."""
+LARGE = 256
+"""Patches of a picture beyond which our kernels round the products of attention, too."""
 TOKENS = 24
 """Tokens of text between the pictures."""
 ANSWER = 8
@@ -80,6 +83,10 @@ class PictureTextTrial(Trial):
         self._judge_vectors(
             "tower", f"{self._media} of noise, each alone", [self._states(each) for each in pictures], seen
         )
+        if self.setup.activations is not None and self._config.tower.grid_input is not None:
+            large = self._large_picture()
+            what = f"{len(large['pixel_values'])} patches of noise"
+            self._judge_vectors("large picture", what, [self._states(large)], [self._seen(large)])
         self._judge_embeddings()
         self._judge_text(pictures[:PICTURES])
 
@@ -173,7 +180,17 @@ class PictureTextTrial(Trial):
         random, vision = np.random.default_rng(salt), self._config.tower
         if isinstance(vision, SoundTowerConfig):
             return _window(random, vision, salt)
-        grid = vision.sample_grids[salt % len(vision.sample_grids)]
+        return self._of_grid(vision.sample_grids[salt % len(vision.sample_grids)], random)
+
+    def _large_picture(self) -> Picture:
+        """Return a picture of noise, of any size, with more than LARGE patches."""
+        square = self._config.projector.side
+        side = min(isqrt(LARGE // square**2) + 1, self._config.tower.context_length // square)
+        return self._of_grid(Grid(rows=side, columns=side), np.random.default_rng(LARGE))
+
+    def _of_grid(self, grid: Grid, random: np.random.Generator) -> Picture:
+        """Return a picture of so many squares of patches."""
+        vision: Any = self._config.tower
         values = random.standard_normal(vision.values_shape(grid), np.float32)
         if vision.grid_input is None:
             return {"pixel_values": values[None, None] if self._config.tiled else values[None]}
