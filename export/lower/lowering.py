@@ -188,6 +188,9 @@ def _declare_opsets(model: ir.Model, lowering: LoweringOptions) -> None:
                 f"graph is written in it. Export with {instead}."
             )
     model.opset_imports[""] = opset
+    for function in model.functions.values():
+        if "" in function.opset_imports:  # a body can stand in the place of its calls if its opset is the model's
+            function.opset_imports[""] = opset
     model.ir_version = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)])
 
 

@@ -27,6 +27,11 @@ WHISPER = {
     "encoder_ffn_dim": 96, "decoder_ffn_dim": 96, "pad_token_id": 1, "bos_token_id": 1, "eos_token_id": 2,
     "decoder_start_token_id": 1,
 }  # fmt: skip
+GATED_T5 = MODELS["t5"][2] | {"feed_forward_proj": "gated-gelu"}
+OTHERS = {
+    "whisper": ("whisper", "AutoModelForSpeechSeq2Seq", WHISPER),
+    "t5-gated": ("t5", "AutoModelForSeq2SeqLM", GATED_T5),
+}
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +41,9 @@ def bundle(make_model, tmp_path_factory):
 
     def get(name):
         if name not in made:
-            whisper = "whisper", "AutoModelForSpeechSeq2Seq", WHISPER
-            family, auto, options = whisper if name == "whisper" else MODELS[name]
+            family, auto, options = OTHERS[name] if name in OTHERS else MODELS[name]
             folder = make_model(family, auto=auto, **options)
-            limits = {"context_length": 64} if name == "t5" else {}
+            limits = {"context_length": 64} if family == "t5" else {}
             place = tmp_path_factory.mktemp("bundles") / name
             made[name] = (
                 export_model(folder, place, precision="int8", quantization=PER_TOKEN, verify=None, **limits).path,
@@ -76,6 +80,14 @@ def test_of_a_pair_all_that_reads_the_source_is_by_token(bundle, name):
     ops = {graph: [node.op_type for node in nodes(place / graph)] for graph in (ENCODER_GRAPH, DECODER_GRAPH)}
     assert "MatMulNBits" not in ops[ENCODER_GRAPH]
     assert "MatMulIntegerToFloat" not in ops[DECODER_GRAPH]
+
+
+def test_functions_have_the_opset_of_their_graph(bundle):
+    """A decoder in blocks, whose feed-forward has a gate, stands in a graph of the opset of the encoder's products."""
+    model = onnx.load(bundle("t5-gated")[0] / DECODER_GRAPH, load_external_data=False)
+    assert "MatMulNBitsGeGLU" in {function.name for function in model.functions}
+    versions = {each.version for part in (model, *model.functions) for each in part.opset_import if not each.domain}
+    assert versions == {21}
 
 
 def nodes(graph):
@@ -251,7 +263,7 @@ def test_products_of_another_form_still_round():
 # Right ones.
 
 
-@pytest.mark.parametrize("name", ["bert", "bert-labels", "t5", "whisper", "llama"])
+@pytest.mark.parametrize("name", ["bert", "bert-labels", "t5", "t5-gated", "whisper", "llama"])
 def test_a_right_graph_passes(bundle, name):
     report = verify(*bundle(name), mode="quick")
     assert report.passed, report.describe()
