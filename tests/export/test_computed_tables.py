@@ -4,6 +4,7 @@ from importlib import import_module
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 import torch
@@ -12,6 +13,7 @@ from onnx import numpy_helper
 from edgeformer.config import RotaryConfig, YarnScaling
 from edgeformer.errors import ParityError
 from edgeformer.export import export_model
+from edgeformer.export.graph.tensors import StreamedTensor, TensorSource
 from edgeformer.layers.position import rotary_table
 from edgeformer.manifest.quantization import QuantizationOverrides
 
@@ -106,6 +108,31 @@ def test_tables_that_are_computed_wrong_are_found(checkpoint, tmp_path, monkeypa
     monkeypatch.setattr(tables, "parts_of", a_position_late)
     with pytest.raises(ParityError, match="prefill"):
         export(checkpoint, tmp_path / "bundle", "fp16")
+
+
+def test_only_tables_of_the_model_are_computed():
+    """Their names alone do not make them tables."""
+    cos, sin = rotary_table(rotary(base=1e4, rotary_dim=8), 128)
+    kinds = {
+        "computed": (cos, sin, {}),
+        "of one axis": (cos[:, 0], sin[:, 0], {}),
+        "trained": (cos.float(), sin.float(), {}),
+        "transposed": (cos, sin, {"transposed": True}),
+    }
+    for kind, (*stored, source) in kinds.items():
+        names = ("rotary.0.cos", "rotary.0.sin")
+        values = dict(zip(names, stored, strict=True))
+        initializers = [
+            ir.Value(
+                name=name, const_value=StreamedTensor(
+                    name, ir.DataType.FLOAT, ir.Shape(values[name].shape), TensorSource((name,), **source), values
+                ), type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(values[name].shape),
+            )
+            for name in names
+        ]  # fmt: skip
+        product = ir.node("Mul", initializers)
+        graph = ir.Graph([], product.outputs, nodes=[product], initializers=initializers, opset_imports={"": 21})
+        assert tables.compute_tables(ir.Model(graph, ir_version=10)).changed == (kind == "computed"), kind
 
 
 def test_a_target_size_counts_no_table_that_is_computed():

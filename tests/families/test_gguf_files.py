@@ -1,6 +1,8 @@
 """GGUF files: headers and metadata that are damaged or unknown are one sentence, tokenizers give their tokens."""
 
+import gc
 import json
+import os
 import random
 import shutil
 import struct
@@ -19,6 +21,7 @@ from rows import SIZES
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from edgeformer.checkpoints.found_model import PRESETS, find_model
+from edgeformer.checkpoints.gguf import gguf_file
 from edgeformer.checkpoints.gguf.gguf_file import TYPES, open_gguf
 from edgeformer.checkpoints.gguf.tokenizer_json import WORDS, write_gguf_tokenizer
 from edgeformer.checkpoints.source import open_source
@@ -64,6 +67,21 @@ def small(make_model, tmp_path_factory):
     path = tmp_path_factory.mktemp("small") / "small.gguf"
     gguf_writer.write_folder(folder, path, "Q8_0", tokens=trained_tokenizer)
     return path
+
+
+def test_a_file_in_use_is_read_once_and_a_changed_one_again(small, tmp_path, monkeypatch):
+    read, heads = [], gguf_file._read
+    monkeypatch.setattr(gguf_file, "_read", lambda path: read.append(path) or heads(path))
+    file, link = tmp_path / "model.gguf", tmp_path / "link.gguf"
+    shutil.copy(small, file)
+    link.symlink_to(file)
+    opened = open_gguf(file)
+    assert open_gguf(link) is opened and len(read) == 1
+    os.utime(file, ns=(1, 1))  # as another file that took its place
+    assert open_gguf(file) is not opened and len(read) == 2
+    del opened
+    gc.collect()
+    assert open_gguf(link) is not None and len(read) == 3, "nobody had it open"
 
 
 def test_an_export_talks(small, tmp_path):

@@ -7,14 +7,16 @@ in a block, [1, n, W]. Runtimes fold constants, so that kernels find tables as t
 same float64 numbers; it does not for tables of two parts (LongRoPE), which stay as they are.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import onnx_ir as ir
+import torch
 from torch import Tensor
 
 from edgeformer.export.graph.builder import NodeBuilder
-from edgeformer.export.graph.editing import remove_initializer, streamed
+from edgeformer.export.graph.editing import dim, remove_initializer, streamed
 from edgeformer.export.graph.pass_report import PassReport
+from edgeformer.export.graph.tensors import TensorSource
 
 LARGEST = 2**19
 """Elements of a table. Folding takes float64 copies: 20 MB and 0.04 s for a table of 8,192 × 32, and 570 MB and 0.6 s
@@ -30,18 +32,14 @@ def compute_tables(model: ir.Model) -> PassReport:
     """Compute all tables of cosines and sines that are not too large, and are what this computes."""
     report = PassReport("compute_tables")
     stored = dict(model.graph.initializers)
-    for name, cos in stored.items():
-        sin = stored.get(f"{name.removesuffix('cos')}sin")
-        tables = [streamed(each) for each in (cos, sin) if each is not None and name.endswith(".cos")]
-        if len(tables) != 2 or cos.dtype != ir.DataType.FLOAT:
-            continue
-        exact = [each.values[each.source.parameters[0]] for each in tables if each is not None]
-        parts = parts_of(*exact)
+    for names in _pairs(stored):
+        cos, sin = (_exact(stored[name]) for name in names)
+        parts = None if cos is None or sin is None else parts_of(cos, sin)
         if parts is None:
             continue
-        emit = NodeBuilder(name.removesuffix(".cos"))
-        for old, new in zip((cos, sin), _computed(emit, parts, len(exact[0])), strict=True):
-            assert old is not None
+        emit = NodeBuilder(names[0].removesuffix(".cos"))
+        olds = [stored[name] for name in names]
+        for old, new in zip(olds, _computed(emit, parts, dim(olds[0], 0)), strict=True):
             new.dtype, new.shape = ir.DataType.FLOAT, old.shape
             ir.convenience.replace_all_uses_with(old, new)
             remove_initializer(model, old)
@@ -52,12 +50,29 @@ def compute_tables(model: ir.Model) -> PassReport:
 
 def computed_tables(constants: Mapping[str, Tensor]) -> set[str]:
     """Return the names of the tables that this pass computes. constants: those of a model, by name, in float64."""
-    found: set[str] = set()
-    for name in constants:
-        other = f"{name.removesuffix('cos')}sin"
-        if name.endswith(".cos") and other in constants and parts_of(constants[name], constants[other]) is not None:
-            found |= {name, other}
-    return found
+    computed = (names for names in _pairs(constants) if parts_of(*(constants[name] for name in names)) is not None)
+    return {name for names in computed for name in names}
+
+
+def _pairs(names: Collection[str]) -> list[tuple[str, str]]:
+    """Return the names of tables of cosines, each with that of their sines."""
+    pairs = [(name, name.removesuffix("cos") + "sin") for name in names if name.endswith(".cos")]
+    return [(cos, sin) for cos, sin in pairs if sin in names]
+
+
+def _exact(value: ir.Value) -> Tensor | None:
+    """Return the float64 numbers of a float32 table that is stored as the model has it; None for anything else.
+
+    Parameters are in the type of the checkpoint: a table among them was trained, and stays.
+    """
+    tensor = streamed(value)
+    if tensor is None or tensor.dtype != ir.DataType.FLOAT:
+        return None
+    parameter = tensor.source.parameters[0]
+    if tensor.source != TensorSource((parameter,)):  # joined, transposed or multiplied
+        return None
+    values = tensor.values[parameter]
+    return values if values.dtype == torch.float64 and values.dim() == 2 else None
 
 
 def parts_of(cos: Tensor, sin: Tensor) -> tuple[Tensor, ...] | None:

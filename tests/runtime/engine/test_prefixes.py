@@ -110,9 +110,9 @@ def widest_gap(found, alone):
 @pytest.mark.parametrize(
     ("options", "limit"),
     [
-        ({"cache_precision": "int8"}, 0),
+        ({"cache_precision": "int8"}, 0.05),
         ({"precision": "int4", "cache_precision": "fp16"}, 0.5),
-        ({"precision": "fp16"}, 0),
+        ({"precision": "fp16"}, 0.05),
     ],
     ids=["int8", "fp16 of int4", "fp16"],
 )
