@@ -116,40 +116,7 @@ def qwen3_vl() -> tuple[Any, dict[str, Any], dict[str, Any], str]:
     return config, file, {"special": special, **names}, TURNS.replace("PICTURE", marks)
 
 
-def gemma3() -> tuple[Any, dict[str, Any], dict[str, Any], str]:
-    """Return the same of Gemma 3 4B."""
-    special = ["<pad>", "<eos>", "<bos>", "<start_of_turn>", "<end_of_turn>", "<start_of_image>", "<end_of_image>"]
-    special += ["<image_soft_token>"]
-    rope = {
-        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
-        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
-    }
-    text = {
-        "vocab_size": 262208, "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
-        "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "sliding_window": 1024,
-        "max_position_embeddings": 131072, "rope_parameters": rope,
-    }  # fmt: skip
-    vision = {
-        "model_type": "siglip_vision_model", "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27,
-        "num_attention_heads": 16, "image_size": 896, "patch_size": 14, "vision_use_head": False,
-    }  # fmt: skip
-    names = {"boi": "<start_of_image>", "eoi": "<end_of_image>", "image": "<image_soft_token>"}
-    config = transformers.Gemma3Config(
-        text_config=text, vision_config=vision, mm_tokens_per_image=256, eos_token_id=[1, 4],
-        **{f"{name}_token_index": special.index(token) for name, token in names.items()},
-    )  # fmt: skip
-    file = {
-        "image_processor_type": "Gemma3ImageProcessor", "resample": 2, "size": {"height": 896, "width": 896},
-        "image_seq_length": 256, "do_pan_and_scan": False,
-    }  # fmt: skip
-    tokens = {f"{name}_token": token for name, token in names.items()}
-    tokens |= {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>"}
-    turns = TURNS.replace("im_start|>", "start_of_turn>").replace("im_end|>", "end_of_turn>").replace("<|", "<")
-    return config, file, {"special": special, **tokens}, "{{ bos_token }}" + turns.replace("PICTURE", names["boi"])
-
-
 GEOMETRIES = {
-    "gemma3-4b": (gemma3, transformers.Gemma3ForConditionalGeneration, "Gemma3Processor"),
     "smolvlm-500m": (smolvlm, transformers.SmolVLMForConditionalGeneration, "SmolVLMProcessor"),
     "lfm2-vl-450m": (lfm2_vl, transformers.Lfm2VlForConditionalGeneration, "Lfm2VlProcessor"),
     "qwen3-vl-2b": (qwen3_vl, transformers.Qwen3VLForConditionalGeneration, "Qwen3VLProcessor"),

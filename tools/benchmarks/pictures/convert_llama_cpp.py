@@ -17,10 +17,6 @@ import torch
 from conversion import get_model_class
 
 TEXTS = {
-    "Gemma3ForConditionalGeneration": (
-        "Gemma3ForConditionalGeneration", "qwen2",
-        "<bos><start_of_turn>user\n{picture}{question}<end_of_turn>\n<start_of_turn>assistant\n",
-    ),
     "SmolVLMForConditionalGeneration": (
         "LlamaForCausalLM", "smollm", "<|im_start|>User:{picture}{question}<end_of_utterance>\nAssistant:",
     ),
