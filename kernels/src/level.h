@@ -46,6 +46,7 @@ struct Level {
   int columns;    // outputs of a panel
   int byte_bias;  // see Panels
   int tile_rows;  // the most rows of a tile
+  int rows_in_registers;  // the same where results of several blocks stay in registers, or 0
   int unit_rows;  // the same for a unit of matrix tiles, or 0
   QuantizeRow quantize_row;
   MultiplyRow multiply_row;
@@ -69,6 +70,13 @@ struct Level {
   // The rows of a product that fit in one tile of vectors take less time there than in the unit.
   TileForm tiles(std::size_t rows) const {
     return rows > static_cast<std::size_t>(tile_rows) && unit_rows > 0 ? TileForm{unit_rows, true} : TileForm{tile_rows, false};
+  }
+
+  // The same for weights in blocks. Up to two tiles wait for memory: the fewer, the better.
+  TileForm tiles_of_blocks(std::size_t rows) const {
+    const TileForm form = tiles(rows);
+    const bool many = rows > 2 * static_cast<std::size_t>(tile_rows);
+    return many && !form.by_rows && rows_in_registers > 0 ? TileForm{rows_in_registers, false, true} : form;
   }
 };
 

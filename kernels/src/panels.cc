@@ -125,7 +125,7 @@ void Panels::pack_all(const AnyWeights& weights, Parallel& parallel) {
 
 void Panels::pack(const Weights& weights, int panel, std::uint8_t* to, float* factors) const {
   const int first = panel * columns_, columns = std::min(columns_, outputs() - first);
-  const std::size_t used = blocks() * block_bytes() + (has_zero_points() ? blocks() * columns_ : 0);
+  const std::size_t used = blocks_bytes() + (has_zero_points() ? blocks() * columns_ : 0);
   if (columns < columns_) std::memset(to, 0, used);
   std::memset(to + used, 0, panel_bytes() - used);
 
@@ -136,17 +136,18 @@ void Panels::pack(const Weights& weights, int panel, std::uint8_t* to, float* fa
     divisors[column] = std::ldexp(1.0, -exponent);
   }
   const std::uint8_t* from = weights.integers + first * weights.row_bytes();
-  std::uint8_t* points = to + blocks() * block_bytes();
-  const int steps = block() * bits() / 32;
+  std::uint8_t* points = to + blocks_bytes();
   const std::uint32_t flipped = bias_ ? 0x80808080 : 0;
-  for (int block = 0; block < blocks(); ++block, from += 4 * steps, to += block_bytes(), points += columns_) {
+  const std::size_t row_bytes_of_block = block() * bits() / 8;
+  for (int block = 0; block < blocks(); ++block, from += row_bytes_of_block, to += block_bytes(), points += columns_) {
+    const int steps = inputs_of(block) * bits() / 32;
     if (bits() == 4) {
       transpose_words(from, weights.row_bytes(), columns, steps, 4 * columns_, to, interleaved);
     } else {
       const auto less_bias = [=](std::uint32_t word) { return word ^ flipped; };
       transpose_words(from, weights.row_bytes(), columns, steps, 4 * columns_, to, less_bias);
     }
-    Half* scales = reinterpret_cast<Half*>(to + integer_bytes());
+    Half* scales = reinterpret_cast<Half*>(to + integer_bytes(inputs_of(block)));
     for (int column = 0; column < columns; ++column) {
       scales[column] = to_half(static_cast<float>(weights.scale(first + column, block) * divisors[column]));
       if (has_zero_points()) points[column] = weights.zero_point(first + column, block) - bias_;
@@ -158,7 +159,7 @@ void Panels::pack(const PerChannelWeights& weights, int panel, std::uint8_t* to,
   const int first = panel * columns_, columns = std::min(columns_, outputs() - first);
   const int without_sign = bias_ ? 0 : 128;
   std::memset(to, 0, panel_bytes());
-  std::fill_n(reinterpret_cast<Half*>(to + integer_bytes()), columns, to_half(1.0f));
+  std::fill_n(reinterpret_cast<Half*>(to + integer_bytes(block())), columns, to_half(1.0f));
   std::copy_n(weights.scales + first, columns, factors);
   for (int input = 0; input < weights.inputs; ++input) {
     const std::int8_t* from = weights.integers + static_cast<std::size_t>(input) * outputs() + first;

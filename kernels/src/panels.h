@@ -11,14 +11,17 @@
 //     for every 4 inputs k … k+3:  for every column:  4 bytes
 //     for every column:            its scale, as half
 //
-// So a vector of bytes meets four inputs, broadcast to all columns, in one dot4. Scales are divided by a power of two of
+// The last block has the inputs that are left for it, rounded up to 8. So a vector of bytes meets four inputs, broadcast to
+// all columns, in one dot4. Scales are divided by a power of two of
 // their column, which keeps them in the range of halves; results are multiplied by it. These factors, as floats, follow
-// the last panel. Outputs that the weights lack have scale 0, and inputs that they lack meet an activation of 0.
+// the last panel, and behind them there is room for what the last block lacks, so that it may be read whole. Outputs that the
+// weights lack have scale 0, and inputs that they lack meet an activation of 0.
 //
 // All of it is one array of bytes behind a header that describes it, so that panels can be stored, and read where a file
 // is mapped. Whoever changes the order changes kPanelsVersion.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -32,7 +35,7 @@
 
 namespace edgeformer {
 
-inline constexpr int kPanelsVersion = 1;
+inline constexpr int kPanelsVersion = 2;
 
 class Panels {
  public:
@@ -71,15 +74,21 @@ class Panels {
   // Of stored integers and zero points: what was subtracted from them.
   int bias() const { return bias_; }
 
-  std::size_t integer_bytes() const { return static_cast<std::size_t>(columns_) * block() * bits() / 8; }
-  std::size_t block_bytes() const { return integer_bytes() + columns_ * sizeof(Half); }
+  // Inputs that a block has in a panel, a multiple of 8.
+  int inputs_of(int of_block) const {
+    return static_cast<int>(std::min<std::size_t>(block(), round_up(inputs() - of_block * block(), 8)));
+  }
+  // Of the integers of so many inputs.
+  std::size_t integer_bytes(int inputs) const { return static_cast<std::size_t>(columns_) * inputs * bits() / 8; }
+  // From a block to the next.
+  std::size_t block_bytes() const { return integer_bytes(block()) + columns_ * sizeof(Half); }
   std::size_t panel_bytes() const {
     const std::size_t zero_points = has_zero_points() ? static_cast<std::size_t>(blocks()) * columns_ : 0;
-    return round_up(blocks() * block_bytes() + zero_points, kCacheLine);
+    return round_up(blocks_bytes() + zero_points, kCacheLine);
   }
 
   const std::uint8_t* panel(int index) const { return bytes_ + kCacheLine + index * panel_bytes(); }
-  const std::uint8_t* zero_points(int index) const { return panel(index) + blocks() * block_bytes(); }
+  const std::uint8_t* zero_points(int index) const { return panel(index) + blocks_bytes(); }
   // By which the results of a panel's columns are multiplied.
   const float* factors(int index) const {
     return reinterpret_cast<const float*>(panel(count())) + static_cast<std::size_t>(index) * columns_;
@@ -88,8 +97,10 @@ class Panels {
  private:
   Panels(const WeightSizes& sizes, int columns, int bias, const std::uint8_t* bytes);
 
+  std::size_t lacking_bytes() const { return integer_bytes(block()) - integer_bytes(inputs_of(blocks() - 1)); }
+  std::size_t blocks_bytes() const { return blocks() * block_bytes() - lacking_bytes(); }
   std::size_t size_bytes() const {
-    return kCacheLine + round_up(count() * (panel_bytes() + columns_ * sizeof(float)), kCacheLine);
+    return kCacheLine + round_up(count() * (panel_bytes() + columns_ * sizeof(float)) + lacking_bytes(), kCacheLine);
   }
   template <class AnyWeights>
   void pack_all(const AnyWeights& weights, Parallel& parallel);

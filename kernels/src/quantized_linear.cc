@@ -52,7 +52,7 @@ QuantizedLinear::QuantizedLinear(Panels panels, const Level& level, std::optiona
 void QuantizedLinear::run(const float* x, std::size_t rows, float* y, Parallel& parallel) const {
   if (rows == 0) return;
   static thread_local ActivationBuffer buffer;
-  const Activations activations = buffer.make(rows, level_.tiles(rows), panels_);
+  const Activations activations = buffer.make(rows, level_.tiles_of_blocks(rows), panels_);
   Serial serial;
   Parallel& few = rows <= kRoundedRows ? serial : parallel;
   few.run((rows + kRoundedRows - 1) / kRoundedRows, Task([&](std::size_t chunk) {

@@ -10,6 +10,17 @@
 
 namespace edgeformer {
 
+// Rows of a tile whose results of several blocks stay in registers beside the sums of one; 0 where a level has too few of
+// them.
+template <class V>
+constexpr int rows_in_registers() {
+  if constexpr (requires { V::kRowsInRegisters; }) {
+    return V::kRowsInRegisters;
+  } else {
+    return 0;
+  }
+}
+
 // What a tile reads and writes beside the weights: its rows of a block, as Activations has them.
 struct TileRows {
   const std::int8_t* values;
@@ -17,66 +28,101 @@ struct TileRows {
   const float* scales;
   const std::int32_t* offsets;
   float* results;  // [rows][columns]
+
+  // From a block to the next.
+  std::size_t to_values, to_scales;
 };
 
 // What a tile reads of a block: 8-bit weights; 4-bit weights as they are stored, which the first tile of several unpacks for
 // the others; or what it has unpacked.
 enum class Form { kBytes, kPacked, kPackedForOthers, kUnpacked };
 
-// One block of a panel: its integers, memory for them as bytes, and the scales and zero points (or null) of its columns.
-// is_new: whether the integers are read for the first time.
-struct Block {
+// Some blocks of a panel, one behind the other: integers of the first, memory for all of them as bytes, and the scales and
+// zero points (or null) of its columns. is_new: whether the integers are read for the first time.
+struct SomeBlocks {
   const std::uint8_t* integers;
   std::uint8_t* unpacked;
   const std::uint8_t* scales;
   const std::uint8_t* zero_points;
   int size;
   bool is_signed, is_new;
+  int count;
+  std::size_t bytes;  // from a block to the next
 };
 
-// results += rows times block.
-template <class V, int kRows, Form kForm>
-void multiply_tile(const Block& block, const TileRows& rows) {
-  typename V::Ints sums[kRows][2];
-#pragma clang loop unroll(full)
-  for (int row = 0; row < kRows; ++row) {
-    sums[row][0] = sums[row][1] = V::splat(start_of(block.zero_points, rows.offsets[row]));
-  }
-  if constexpr (kForm == Form::kBytes) {
-    add_products<V, kRows, false>(block.integers, block.size, rows.values, rows.word_stride, block.is_new, sums);
-  } else if constexpr (kForm == Form::kUnpacked) {
-    add_products<V, kRows, true>(block.unpacked, block.size, rows.values, rows.word_stride, false, sums);
-  } else {
-    constexpr bool kKeep = kForm == Form::kPackedForOthers;
-    add_packed<V, kRows, kKeep>(block.integers, block.size, rows.values, rows.word_stride, block.unpacked, sums);
-  }
-  // Everything is read ahead of the results, which the compiler must take for aliases of bytes.
+// results += rows times blocks. kInRegisters: the results stay there until the last block.
+//
+// Fields are read one by one: a copy of a whole structure would wait until all that was just stored is in the cache.
+template <class V, int kRows, Form kForm, bool kInRegisters>
+void multiply_tile(const SomeBlocks& blocks, const TileRows& rows) {
+  // Few sums would wait for each other, so those of high halves of bytes are apart where registers allow it.
+  constexpr bool kApart = !kInRegisters && 2 * kRows <= V::kTileRows;
+  const std::uint8_t *integers = blocks.integers, *scales_at = blocks.scales, *points = blocks.zero_points;
+  std::uint8_t* unpacked = blocks.unpacked;
+  const std::int8_t* values = rows.values;
   const float* of_rows = rows.scales;
   const std::int32_t* offsets = rows.offsets;
-  const std::uint8_t* points = block.zero_points;
-  float* result = rows.results;
-  const bool is_signed = block.is_signed;
-  typename V::Floats scales[2];
-  for (int half = 0; half < 2; ++half) scales[half] = V::load_halves(block.scales + half * V::kLanes * sizeof(Half));
+  float* const results = rows.results;
+  const std::size_t word_stride = rows.word_stride, to_values = rows.to_values, to_scales = rows.to_scales;
+  const std::size_t bytes = blocks.bytes;
+  const int size = blocks.size;
+  const bool is_signed = blocks.is_signed, is_new = blocks.is_new;
+  typename V::Floats kept[kInRegisters ? kRows : 1][2];
+  if constexpr (kInRegisters) {
 #pragma clang loop unroll(full)
-  for (int row = 0; row < kRows; ++row) {
-    const typename V::Floats of_row = V::splat(of_rows[row]);
-    for (int half = 0; half < 2; ++half, result += V::kLanes) {
-      const std::uint8_t* of_half = points != nullptr ? points + half * V::kLanes : nullptr;
-      const typename V::Floats exact = corrected<V>(sums[row][half], of_half, is_signed, offsets[row]);
-      V::store(result, V::multiply_add(exact, V::multiply(of_row, scales[half]), V::load(result)));
+    for (int i = 0; i < 2 * kRows; ++i) kept[i / 2][i % 2] = V::load(results + i * V::kLanes);
+  }
+  for (int left = blocks.count; left > 0; --left) {
+    typename V::Ints sums[kRows][2];
+#pragma clang loop unroll(full)
+    for (int row = 0; row < kRows; ++row) sums[row][0] = sums[row][1] = V::splat(start_of(points, offsets[row]));
+    if constexpr (kForm == Form::kBytes) {
+      add_products<V, kRows, false>(integers, size, values, word_stride, is_new, sums);
+    } else if constexpr (kForm == Form::kUnpacked) {
+      add_products<V, kRows, true>(unpacked, size, values, word_stride, false, sums);
+    } else {
+      add_packed<V, kRows, kForm == Form::kPackedForOthers, kApart>(integers, size, values, word_stride, unpacked, sums);
     }
+    typename V::Floats scales[2];
+    for (int half = 0; half < 2; ++half) scales[half] = V::load_halves(scales_at + half * V::kLanes * sizeof(Half));
+    float* result = results;
+#pragma clang loop unroll(full)
+    for (int row = 0; row < kRows; ++row) {
+      const typename V::Floats of_row = V::splat(of_rows[row]);
+      for (int half = 0; half < 2; ++half, result += V::kLanes) {
+        const std::uint8_t* of_half = points != nullptr ? points + half * V::kLanes : nullptr;
+        const typename V::Floats exact = corrected<V>(sums[row][half], of_half, is_signed, offsets[row]);
+        const typename V::Floats scale = V::multiply(of_row, scales[half]);
+        if constexpr (kInRegisters) {
+          kept[row][half] = V::multiply_add(exact, scale, kept[row][half]);
+        } else {
+          V::store(result, V::multiply_add(exact, scale, V::load(result)));
+        }
+      }
+    }
+    integers += bytes;
+    scales_at += bytes;
+    unpacked += size * 2 * V::kLanes;
+    values += to_values;
+    of_rows += to_scales;
+    offsets += to_scales;
+    if (points != nullptr) points += 2 * V::kLanes;
+  }
+  if constexpr (kInRegisters) {
+#pragma clang loop unroll(full)
+    for (int i = 0; i < 2 * kRows; ++i) V::store(results + i * V::kLanes, kept[i / 2][i % 2]);
   }
 }
 
-template <class V, Form kForm, int... kRows>
+template <class V, Form kForm, bool kInRegisters, int... kRows>
 constexpr auto tiles_of(std::integer_sequence<int, kRows...>) {
-  return std::array{&multiply_tile<V, kRows + 1, kForm>...};
+  return std::array{&multiply_tile<V, kRows + 1, kForm, kInRegisters>...};
 }
 
-// Tiles of one row to kTileRows rows.
-template <class V, Form kForm>
-inline constexpr auto kTiles = tiles_of<V, kForm>(std::make_integer_sequence<int, V::kTileRows>());
+// Tiles of one row to as many as there may be.
+template <class V, Form kForm, bool kInRegisters>
+inline constexpr auto kTiles =
+    tiles_of<V, kForm, kInRegisters>(std::make_integer_sequence<int, kInRegisters ? rows_in_registers<V>() : V::kTileRows>());
 
 // 4-bit weights of a block, one in a byte, in the order of 8-bit weights. low, high: take them from a vector of bytes.
 template <class V, class Low, class High>
@@ -99,7 +145,7 @@ void unpack_nibbles(const std::uint8_t* w, int block, std::uint8_t* bytes) {
 // Adds a block's sums of rows `begin` to `end`, [rows][columns], to their results. kCentred: of weights that are 16 times
 // themselves minus their zero point.
 template <class V, bool kCentred>
-[[gnu::always_inline]] inline void add_scaled(const Block& block, const TileRows& rows, int begin, int end,
+[[gnu::always_inline]] inline void add_scaled(const SomeBlocks& block, const TileRows& rows, int begin, int end,
                                               const std::int32_t* sums) {
   constexpr int kColumns = 2 * V::kLanes;
   typename V::Floats scales[2];
@@ -128,49 +174,91 @@ template <class V, bool kCentred>
   }
 }
 
-// The rows of a product and their results, [rows][columns].
+// The rows of a product with a panel, and their results, [rows][columns].
 struct RowsOfPanel {
+  const Panels& panels;
+  int panel;
   const Activations& activations;
   int first, count;
   float* results;
+  float* y;
+  std::size_t stride;
+
+  // Blocks from this index on, and memory for them as bytes.
+  SomeBlocks blocks(int index, int some, std::uint8_t* unpacked) const {
+    const std::uint8_t* integers = panels.panel(panel) + index * panels.block_bytes();
+    const std::uint8_t* points = panels.has_zero_points() ? panels.zero_points(panel) + index * panels.columns() : nullptr;
+    const int size = panels.inputs_of(index);
+    return {integers, unpacked, integers + panels.integer_bytes(size), points, size, panels.bias() != 0, true, some,
+            panels.block_bytes()};
+  }
 
   TileRows tile(int row, int index, int columns) const {
-    const std::size_t at = activations.at(first + row, index);
+    const std::size_t at = activations.at(first + row, index), to_next = activations.at(0, 1);
     return {activations.values_of(first + row, index), activations.word_stride(), activations.scales + at,
-            activations.offsets + at, results + row * columns};
+            activations.offsets + at, results + row * columns, to_next * activations.block, to_next};
+  }
+
+  // From rows `begin` to `end`, of which all blocks have been added.
+  template <class V>
+  void store(int begin, int end) const {
+    for (int row = begin; row < end; ++row) {
+      const float* from = results + row * 2 * V::kLanes;
+      const typename V::Floats halves[2] = {V::load(from), V::load(from + V::kLanes)};
+      store_results<V>(panels, panel, halves, y + row * stride);
+    }
   }
 };
 
-// Adds the blocks of a panel, of 4-bit or 8-bit weights, times rows to their results. V's vectors multiply, or its unit of
-// matrix tiles, for which rows are kept otherwise (TileForm).
+// Multiplies a panel, of 4-bit or 8-bit weights, by rows. V's vectors multiply, or its unit of matrix tiles, for which rows
+// are kept otherwise (TileForm).
 template <class V, bool kNibbles, bool kByUnit>
 class Blocks {
  public:
-  // The next block, of this index.
-  void multiply(Block block, int index, const RowsOfPanel& rows) {
-    block.unpacked = unpacked_;
-    // Matrices read words of two steps side by side, which are together in unpacked bytes only.
-    if constexpr (kNibbles && HasMatrices<V>) unpack_nibbles<V>(block.integers, block.size, unpacked_);
-    const int of_tile = rows.activations.tile_rows;
-    for (int first = 0; first < rows.count; first += of_tile, block.is_new = false) {
-      const TileRows tile = rows.tile(first, index, 2 * V::kLanes);
-      const int size = std::min(rows.count - first, of_tile);
-      if constexpr (!kNibbles) {
-        kTiles<V, Form::kBytes>[size - 1](block, tile);
-      } else if (HasMatrices<V> || !block.is_new) {
-        kTiles<V, Form::kUnpacked>[size - 1](block, tile);
-      } else if (rows.count > of_tile) {
-        kTiles<V, Form::kPackedForOthers>[size - 1](block, tile);
-      } else {
-        kTiles<V, Form::kPacked>[size - 1](block, tile);
-      }
+  void multiply(const RowsOfPanel& rows) {
+    const Panels& panels = rows.panels;
+    const int last = panels.blocks() - 1, whole = panels.inputs_of(last) < panels.block() ? last : last + 1;
+    const int most = rows.activations.in_registers ? std::max(1, kMostNibbles / panels.block()) : 1;
+    for (int index = 0; index <= last;) {
+      const int some = std::max(1, std::min(most, whole - index));
+      multiply_some(rows.blocks(index, some, unpacked_), index, rows);
+      index += some;
     }
   }
 
-  // After the last block.
-  void finish(const RowsOfPanel&) {}
-
  private:
+  void multiply_some(SomeBlocks blocks, int index, const RowsOfPanel& rows) {
+    // Matrices read words of two steps side by side, which are together in unpacked bytes only.
+    if constexpr (kNibbles && HasMatrices<V>) unpack_nibbles<V>(blocks.integers, blocks.size, blocks.unpacked);
+    const int of_tile = rows.activations.tile_rows;
+    for (int first = 0; first < rows.count; first += of_tile, blocks.is_new = false) {
+      const int size = std::min(rows.count - first, of_tile);
+      const TileRows tile = rows.tile(first, index, 2 * V::kLanes);
+      if constexpr (rows_in_registers<V>() > 0) {
+        rows.activations.in_registers ? multiply_tile_of<true>(blocks, tile, size, rows.count)
+                                   : multiply_tile_of<false>(blocks, tile, size, rows.count);
+      } else {
+        multiply_tile_of<false>(blocks, tile, size, rows.count);
+      }
+      // What memory takes to store results passes while the next tile is multiplied.
+      if (index + blocks.count == rows.panels.blocks()) rows.store<V>(first, first + size);
+    }
+  }
+
+  // A tile of `size` rows, of which there are `all` with others.
+  template <bool kInRegisters>
+  static void multiply_tile_of(const SomeBlocks& blocks, const TileRows& tile, int size, int all) {
+    if constexpr (!kNibbles) {
+      kTiles<V, Form::kBytes, kInRegisters>[size - 1](blocks, tile);
+    } else if (HasMatrices<V> || !blocks.is_new) {
+      kTiles<V, Form::kUnpacked, kInRegisters>[size - 1](blocks, tile);
+    } else if (all > size) {
+      kTiles<V, Form::kPackedForOthers, kInRegisters>[size - 1](blocks, tile);
+    } else {
+      kTiles<V, Form::kPacked, kInRegisters>[size - 1](blocks, tile);
+    }
+  }
+
   alignas(kCacheLine) std::uint8_t unpacked_[kNibbles ? kMostNibbles * 2 * V::kLanes : 1];
 };
 
@@ -181,8 +269,18 @@ class Blocks<V, kNibbles, true> {
   static constexpr int kColumns = 2 * V::kLanes;
 
  public:
-  void multiply(Block block, int index, const RowsOfPanel& rows) {
-    block.unpacked = unpacked_[index % 2];
+  void multiply(const RowsOfPanel& rows) {
+    for (int index = 0; index < rows.panels.blocks(); ++index) multiply_next(index, rows);
+    multiply_last(rows.panels.blocks() - 1, rows);
+    is_centred() ? add_sums<true>(sums_.count) : add_sums<false>(sums_.count);
+    rows.store<V>(0, rows.count);
+  }
+
+ private:
+  void multiply_next(int index, const RowsOfPanel& rows) {
+    SomeBlocks block = rows.blocks(index, 1, unpacked_[index % 2]);
+    // The last one is read whole: the unit is configured for that.
+    block.size = rows.panels.block();
     if constexpr (!kNibbles) {
       const int size = block.size * kColumns;
       for (int at = 0; at < size; at += kCacheLine) V::prefetch(block.integers + at + kPrefetchDistance);
@@ -193,18 +291,11 @@ class Blocks<V, kNibbles, true> {
     }
     if (index > 0) multiply_last(index - 1, rows);
     block_ = block;
-    last_index_ = index;
   }
 
-  void finish(const RowsOfPanel& rows) {
-    multiply_last(last_index_, rows);
-    is_centred() ? add_sums<true>(sums_.count) : add_sums<false>(sums_.count);
-  }
-
- private:
   // Sums that wait to be added to results, from row `next` on.
   struct Sums {
-    Block block{};
+    SomeBlocks block{};
     TileRows rows{};
     int count = 0, next = 0, buffer = 0;
   };
@@ -245,8 +336,7 @@ class Blocks<V, kNibbles, true> {
   alignas(kCacheLine) std::uint8_t unpacked_[2][kNibbles ? kMostNibbles * kColumns : kCacheLine];
   alignas(kCacheLine) std::int32_t memory_[2][2 * V::Tiles::kRows * kColumns];
   Sums sums_;
-  Block block_{};
-  int last_index_ = 0;
+  SomeBlocks block_{};
 };
 
 template <class V, bool kNibbles, bool kByUnit>
@@ -255,22 +345,9 @@ void multiply_rows_of(const Panels& panels, const Activations& activations, int 
   constexpr int kColumns = 2 * V::kLanes;
   alignas(kCacheLine) float results[kMostRows * kColumns];
   [[maybe_unused]] const TilesInUse<V, kByUnit> in_use(activations.tile_rows, panels.block() / 4);
-  const RowsOfPanel of_panel{activations, row, rows, results};
   for (int panel = begin; panel < end; ++panel, y += kColumns) {
     std::memset(results, 0, rows * kColumns * sizeof(float));
-    Blocks<V, kNibbles, kByUnit> blocks;
-    const std::uint8_t* w = panels.panel(panel);
-    for (int index = 0; index < panels.blocks(); ++index, w += panels.block_bytes()) {
-      const std::uint8_t* points = panels.has_zero_points() ? panels.zero_points(panel) + index * kColumns : nullptr;
-      blocks.multiply({w, nullptr, w + panels.integer_bytes(), points, panels.block(), panels.bias() != 0, true}, index,
-                      of_panel);
-    }
-    blocks.finish(of_panel);
-    for (int each = 0; each < rows; ++each) {
-      const float* from = results + each * kColumns;
-      const typename V::Floats halves[2] = {V::load(from), V::load(from + V::kLanes)};
-      store_results<V>(panels, panel, halves, y + each * stride);
-    }
+    Blocks<V, kNibbles, kByUnit>().multiply({panels, panel, activations, row, rows, results, y, stride});
   }
 }
 

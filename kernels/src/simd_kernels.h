@@ -152,12 +152,13 @@ void multiply_row_of(const Panels& panels, const Activations& activations, int b
       const typename V::Ints start = V::splat(start_of(points, offset));
       typename V::Ints sums[2] = {start, start};
       const std::int8_t* a = activations.values + static_cast<std::size_t>(block) * panels.block();
+      const int inputs = panels.inputs_of(block);
       if constexpr (kBits == 4) {
-        multiply_nibbles<V>(w, a, panels.block(), sums);
+        multiply_nibbles<V>(w, a, inputs, sums);
       } else {
-        multiply_bytes<V>(w, a, panels.block(), sums);
+        multiply_bytes<V>(w, a, inputs, sums);
       }
-      w += panels.integer_bytes();
+      w += panels.integer_bytes(inputs);
       for (int half = 0; half < 2; ++half, w += V::kLanes * sizeof(Half)) {
         const typename V::Floats exact = corrected<V>(sums[half], points, panels.bias() != 0, offset);
         const typename V::Floats scale = V::multiply(V::splat(activations.scales[block]), V::load_halves(w));

@@ -13,6 +13,9 @@ namespace edgeformer {
 struct Avx512 {
   static constexpr int kLanes = 16, kBytes = 64;
   static constexpr int kTileRows = 12;  // 24 of 32 registers hold sums
+  // 12 registers hold sums and 12 results: a store of a whole vector takes the place of two products (AMD Zen 5), and a tile
+  // of 12 rows has 24 of them for each block.
+  static constexpr int kRowsInRegisters = 6;
   static constexpr int kByteBias = 0;
   using Ints = __m512i;
   using Floats = __m512;
