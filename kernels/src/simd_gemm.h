@@ -27,27 +27,33 @@ struct TileRows {
   std::size_t word_stride;
   const float* scales;
   const std::int32_t* offsets;
-  float* results;  // [rows][columns]
+  std::size_t to_values, to_scales;  // from a block to the next
 
-  // From a block to the next.
-  std::size_t to_values, to_scales;
+  float* results;  // [rows][columns]
+  // Of a tile whose results stay in registers: they begin with 0 instead of what `results` has; and where y is not null they
+  // end there, times the factors of columns, with rows `stride` apart.
+  bool begins;
+  float* y;
+  std::size_t stride;
+  const float* factors;
 };
 
 // What a tile reads of a block: 8-bit weights; 4-bit weights as they are stored, which the first tile of several unpacks for
 // the others; or what it has unpacked.
 enum class Form { kBytes, kPacked, kPackedForOthers, kUnpacked };
 
-// Some blocks of a panel, one behind the other: integers of the first, memory for all of them as bytes, and the scales and
-// zero points (or null) of its columns. is_new: whether the integers are read for the first time.
+// Some blocks of a panel, one behind the other: integers of the first, memory for all of them as bytes, and zero points (or
+// null) of its columns. is_new: whether the integers are read for the first time.
 struct SomeBlocks {
   const std::uint8_t* integers;
   std::uint8_t* unpacked;
-  const std::uint8_t* scales;
   const std::uint8_t* zero_points;
-  int size;
+  int count, inputs, inputs_of_last;
+  std::size_t bytes, input_bytes;  // from a block to the next, and of an input
   bool is_signed, is_new;
-  int count;
-  std::size_t bytes;  // from a block to the next
+
+  // Those of the last block.
+  const std::uint8_t* scales() const { return integers + (count - 1) * bytes + inputs_of_last * input_bytes; }
 };
 
 // results += rows times blocks. kInRegisters: the results stay there until the last block.
@@ -57,7 +63,8 @@ template <class V, int kRows, Form kForm, bool kInRegisters>
 void multiply_tile(const SomeBlocks& blocks, const TileRows& rows) {
   // Few sums would wait for each other, so those of high halves of bytes are apart where registers allow it.
   constexpr bool kApart = !kInRegisters && 2 * kRows <= V::kTileRows;
-  const std::uint8_t *integers = blocks.integers, *scales_at = blocks.scales, *points = blocks.zero_points;
+  constexpr int kColumns = 2 * V::kLanes, kInputBytes = kForm == Form::kBytes ? kColumns : kColumns / 2;
+  const std::uint8_t *integers = blocks.integers, *points = blocks.zero_points;
   std::uint8_t* unpacked = blocks.unpacked;
   const std::int8_t* values = rows.values;
   const float* of_rows = rows.scales;
@@ -65,26 +72,30 @@ void multiply_tile(const SomeBlocks& blocks, const TileRows& rows) {
   float* const results = rows.results;
   const std::size_t word_stride = rows.word_stride, to_values = rows.to_values, to_scales = rows.to_scales;
   const std::size_t bytes = blocks.bytes;
-  const int size = blocks.size;
+  const int inputs_of_others = blocks.inputs, inputs_of_last = blocks.inputs_of_last;
   const bool is_signed = blocks.is_signed, is_new = blocks.is_new;
   typename V::Floats kept[kInRegisters ? kRows : 1][2];
   if constexpr (kInRegisters) {
+    const bool begins = rows.begins;
 #pragma clang loop unroll(full)
-    for (int i = 0; i < 2 * kRows; ++i) kept[i / 2][i % 2] = V::load(results + i * V::kLanes);
+    for (int i = 0; i < 2 * kRows; ++i) kept[i / 2][i % 2] = begins ? V::splat(0.0f) : V::load(results + i * V::kLanes);
   }
   for (int left = blocks.count; left > 0; --left) {
+    const int inputs = left > 1 ? inputs_of_others : inputs_of_last;
     typename V::Ints sums[kRows][2];
 #pragma clang loop unroll(full)
     for (int row = 0; row < kRows; ++row) sums[row][0] = sums[row][1] = V::splat(start_of(points, offsets[row]));
     if constexpr (kForm == Form::kBytes) {
-      add_products<V, kRows, false>(integers, size, values, word_stride, is_new, sums);
+      add_products<V, kRows, false>(integers, inputs, values, word_stride, is_new, sums);
     } else if constexpr (kForm == Form::kUnpacked) {
-      add_products<V, kRows, true>(unpacked, size, values, word_stride, false, sums);
+      add_products<V, kRows, true>(unpacked, inputs, values, word_stride, false, sums);
     } else {
-      add_packed<V, kRows, kForm == Form::kPackedForOthers, kApart>(integers, size, values, word_stride, unpacked, sums);
+      add_packed<V, kRows, kForm == Form::kPackedForOthers, kApart>(integers, inputs, values, word_stride, unpacked, sums);
     }
     typename V::Floats scales[2];
-    for (int half = 0; half < 2; ++half) scales[half] = V::load_halves(scales_at + half * V::kLanes * sizeof(Half));
+    for (int half = 0; half < 2; ++half) {
+      scales[half] = V::load_halves(integers + inputs * kInputBytes + half * V::kLanes * sizeof(Half));
+    }
     float* result = results;
 #pragma clang loop unroll(full)
     for (int row = 0; row < kRows; ++row) {
@@ -101,16 +112,24 @@ void multiply_tile(const SomeBlocks& blocks, const TileRows& rows) {
       }
     }
     integers += bytes;
-    scales_at += bytes;
-    unpacked += size * 2 * V::kLanes;
+    unpacked += inputs * kColumns;
     values += to_values;
     of_rows += to_scales;
     offsets += to_scales;
-    if (points != nullptr) points += 2 * V::kLanes;
+    if (points != nullptr) points += kColumns;
   }
   if constexpr (kInRegisters) {
+    if (float* y = rows.y; y != nullptr) {
+      const std::size_t stride = rows.stride;
+      const typename V::Floats factors[2] = {V::load(rows.factors), V::load(rows.factors + V::kLanes)};
 #pragma clang loop unroll(full)
-    for (int i = 0; i < 2 * kRows; ++i) V::store(results + i * V::kLanes, kept[i / 2][i % 2]);
+      for (int row = 0; row < kRows; ++row, y += stride) {
+        for (int half = 0; half < 2; ++half) V::store(y + half * V::kLanes, V::multiply(kept[row][half], factors[half]));
+      }
+    } else {
+#pragma clang loop unroll(full)
+      for (int i = 0; i < 2 * kRows; ++i) V::store(results + i * V::kLanes, kept[i / 2][i % 2]);
+    }
   }
 }
 
@@ -150,7 +169,7 @@ template <class V, bool kCentred>
   constexpr int kColumns = 2 * V::kLanes;
   typename V::Floats scales[2];
   for (int half = 0; half < 2; ++half) {
-    scales[half] = V::load_halves(block.scales + half * V::kLanes * sizeof(Half));
+    scales[half] = V::load_halves(block.scales() + half * V::kLanes * sizeof(Half));
     if constexpr (kCentred) scales[half] = V::multiply(scales[half], V::splat(1.0f / 16));
   }
   sums += begin * kColumns;
@@ -186,18 +205,30 @@ struct RowsOfPanel {
 
   // Blocks from this index on, and memory for them as bytes.
   SomeBlocks blocks(int index, int some, std::uint8_t* unpacked) const {
-    const std::uint8_t* integers = panels.panel(panel) + index * panels.block_bytes();
     const std::uint8_t* points = panels.has_zero_points() ? panels.zero_points(panel) + index * panels.columns() : nullptr;
-    const int size = panels.inputs_of(index);
-    return {integers, unpacked, integers + panels.integer_bytes(size), points, size, panels.bias() != 0, true, some,
-            panels.block_bytes()};
+    return {panels.panel(panel) + index * panels.block_bytes(), unpacked,      points, some, panels.block(),
+            panels.inputs_of(index + some - 1),                 panels.block_bytes(), panels.integer_bytes(1),
+            panels.bias() != 0,                                 true};
   }
 
-  TileRows tile(int row, int index, int columns) const {
+  // Some rows and blocks from this index on, of which is_last has the last one.
+  TileRows tile(int row, int index, bool is_last) const {
     const std::size_t at = activations.at(first + row, index), to_next = activations.at(0, 1);
-    return {activations.values_of(first + row, index), activations.word_stride(), activations.scales + at,
-            activations.offsets + at, results + row * columns, to_next * activations.block, to_next};
+    const bool is_whole = (panel + 1) * panels.columns() <= panels.outputs();
+    return {activations.values_of(first + row, index),
+            activations.word_stride(),
+            activations.scales + at,
+            activations.offsets + at,
+            to_next * activations.block,
+            to_next,
+            results + row * panels.columns(),
+            index == 0,
+            is_last && is_whole ? y + row * stride : nullptr,
+            stride,
+            panels.factors(panel)};
   }
+
+  void clear() const { std::memset(results, 0, count * panels.columns() * sizeof(float)); }
 
   // From rows `begin` to `end`, of which all blocks have been added.
   template <class V>
@@ -216,32 +247,37 @@ template <class V, bool kNibbles, bool kByUnit>
 class Blocks {
  public:
   void multiply(const RowsOfPanel& rows) {
-    const Panels& panels = rows.panels;
-    const int last = panels.blocks() - 1, whole = panels.inputs_of(last) < panels.block() ? last : last + 1;
-    const int most = rows.activations.in_registers ? std::max(1, kMostNibbles / panels.block()) : 1;
-    for (int index = 0; index <= last;) {
-      const int some = std::max(1, std::min(most, whole - index));
-      multiply_some(rows.blocks(index, some, unpacked_), index, rows);
-      index += some;
+    const int blocks = rows.panels.blocks();
+    if (!rows.activations.in_registers) {
+      rows.clear();
+      for (int index = 0; index < blocks; ++index) multiply_some<false>(index, 1, rows);
+      return rows.store<V>(0, rows.count);
+    }
+    if constexpr (rows_in_registers<V>() > 0) {
+      const int most = std::max(1, kInputsAtOnce / rows.panels.block()), parts = (blocks + most - 1) / most;
+      for (int part = 0, index = 0; part < parts; ++part) {
+        const int end = (part + 1) * blocks / parts;
+        multiply_some<true>(index, end - index, rows);
+        index = end;
+      }
     }
   }
 
  private:
-  void multiply_some(SomeBlocks blocks, int index, const RowsOfPanel& rows) {
+  // Inputs that a tile multiplies without storing results, which others then multiply in the first-level cache.
+  static constexpr int kInputsAtOnce = rows_in_registers<V>() > 0 ? 640 : kMostNibbles;
+
+  template <bool kInRegisters>
+  void multiply_some(int index, int some, const RowsOfPanel& rows) {
+    SomeBlocks blocks = rows.blocks(index, some, unpacked_);
     // Matrices read words of two steps side by side, which are together in unpacked bytes only.
-    if constexpr (kNibbles && HasMatrices<V>) unpack_nibbles<V>(blocks.integers, blocks.size, blocks.unpacked);
+    if constexpr (kNibbles && HasMatrices<V>) unpack_nibbles<V>(blocks.integers, blocks.inputs_of_last, unpacked_);
     const int of_tile = rows.activations.tile_rows;
     for (int first = 0; first < rows.count; first += of_tile, blocks.is_new = false) {
       const int size = std::min(rows.count - first, of_tile);
-      const TileRows tile = rows.tile(first, index, 2 * V::kLanes);
-      if constexpr (rows_in_registers<V>() > 0) {
-        rows.activations.in_registers ? multiply_tile_of<true>(blocks, tile, size, rows.count)
-                                   : multiply_tile_of<false>(blocks, tile, size, rows.count);
-      } else {
-        multiply_tile_of<false>(blocks, tile, size, rows.count);
-      }
-      // What memory takes to store results passes while the next tile is multiplied.
-      if (index + blocks.count == rows.panels.blocks()) rows.store<V>(first, first + size);
+      const TileRows tile = rows.tile(first, index, index + some == rows.panels.blocks());
+      multiply_tile_of<kInRegisters>(blocks, tile, size, rows.count);
+      if (kInRegisters && index + some == rows.panels.blocks() && tile.y == nullptr) rows.store<V>(first, first + size);
     }
   }
 
@@ -259,7 +295,7 @@ class Blocks {
     }
   }
 
-  alignas(kCacheLine) std::uint8_t unpacked_[kNibbles ? kMostNibbles * 2 * V::kLanes : 1];
+  alignas(kCacheLine) std::uint8_t unpacked_[kNibbles ? kInputsAtOnce * 2 * V::kLanes : 1];
 };
 
 // The unit takes two tiles of rows at a time. Nothing is read that was just stored, which would keep it waiting: while it
@@ -270,6 +306,7 @@ class Blocks<V, kNibbles, true> {
 
  public:
   void multiply(const RowsOfPanel& rows) {
+    rows.clear();
     for (int index = 0; index < rows.panels.blocks(); ++index) multiply_next(index, rows);
     multiply_last(rows.panels.blocks() - 1, rows);
     is_centred() ? add_sums<true>(sums_.count) : add_sums<false>(sums_.count);
@@ -278,16 +315,15 @@ class Blocks<V, kNibbles, true> {
 
  private:
   void multiply_next(int index, const RowsOfPanel& rows) {
-    SomeBlocks block = rows.blocks(index, 1, unpacked_[index % 2]);
-    // The last one is read whole: the unit is configured for that.
-    block.size = rows.panels.block();
+    // The last one is read whole, as the unit is configured.
+    const SomeBlocks block = rows.blocks(index, 1, unpacked_[index % 2]);
     if constexpr (!kNibbles) {
-      const int size = block.size * kColumns;
+      const int size = block.inputs * kColumns;
       for (int at = 0; at < size; at += kCacheLine) V::prefetch(block.integers + at + kPrefetchDistance);
     } else if (block.zero_points != nullptr) {
-      unpack_nibbles<V>(block.integers, block.size, block.unpacked);
+      unpack_nibbles<V>(block.integers, block.inputs, block.unpacked);
     } else {
-      unpack_nibbles<V>(block.integers, block.size, block.unpacked, V::centred_low_nibbles, V::centred_high_nibbles);
+      unpack_nibbles<V>(block.integers, block.inputs, block.unpacked, V::centred_low_nibbles, V::centred_high_nibbles);
     }
     if (index > 0) multiply_last(index - 1, rows);
     block_ = block;
@@ -310,11 +346,11 @@ class Blocks<V, kNibbles, true> {
 
   template <bool kCentred>
   void multiply_bytes(const std::uint8_t* bytes, int index, const RowsOfPanel& rows) {
-    const std::size_t to_row = block_.size, to_word = 4 * kColumns;
-    const int of_tile = rows.activations.tile_rows, words = block_.size / 4;
+    const std::size_t to_row = block_.inputs, to_word = 4 * kColumns;
+    const int of_tile = rows.activations.tile_rows, words = block_.inputs / 4;
     const int at_once = words_at_once<typename V::Tiles>(words), products = 4 * words / at_once;
     for (int first = 0; first < rows.count; first += 2 * of_tile) {
-      const TileRows two = rows.tile(first, index, kColumns);
+      const TileRows two = rows.tile(first, index, false);
       const int count = std::min(rows.count - first, 2 * of_tile), buffer = 1 - sums_.buffer;
       const int added = (sums_.count + products - 1) / products;
       multiply_panel<V, kCentred ? Words::kSigned : Words::kUnsigned>(
@@ -346,7 +382,6 @@ void multiply_rows_of(const Panels& panels, const Activations& activations, int 
   alignas(kCacheLine) float results[kMostRows * kColumns];
   [[maybe_unused]] const TilesInUse<V, kByUnit> in_use(activations.tile_rows, panels.block() / 4);
   for (int panel = begin; panel < end; ++panel, y += kColumns) {
-    std::memset(results, 0, rows * kColumns * sizeof(float));
     Blocks<V, kNibbles, kByUnit>().multiply({panels, panel, activations, row, rows, results, y, stride});
   }
 }
