@@ -228,6 +228,16 @@ struct RowsOfPanel {
             panels.factors(panel)};
   }
 
+  // To the next tile.
+  void step(TileRows& tile) const {
+    const int size = activations.tile_rows;
+    tile.values += activations.block * size;
+    tile.scales += size;
+    tile.offsets += size;
+    tile.results += size * panels.columns();
+    if (tile.y != nullptr) tile.y += size * stride;
+  }
+
   void clear() const { std::memset(results, 0, count * panels.columns() * sizeof(float)); }
 
   // From rows `begin` to `end`, of which all blocks have been added.
@@ -272,12 +282,14 @@ class Blocks {
     SomeBlocks blocks = rows.blocks(index, some, unpacked_);
     // Matrices read words of two steps side by side, which are together in unpacked bytes only.
     if constexpr (kNibbles && HasMatrices<V>) unpack_nibbles<V>(blocks.integers, blocks.inputs_of_last, unpacked_);
+    const bool is_last = index + some == rows.panels.blocks();
     const int of_tile = rows.activations.tile_rows;
+    TileRows tile = rows.tile(0, index, is_last);
     for (int first = 0; first < rows.count; first += of_tile, blocks.is_new = false) {
       const int size = std::min(rows.count - first, of_tile);
-      const TileRows tile = rows.tile(first, index, index + some == rows.panels.blocks());
       multiply_tile_of<kInRegisters>(blocks, tile, size, rows.count);
-      if (kInRegisters && index + some == rows.panels.blocks() && tile.y == nullptr) rows.store<V>(first, first + size);
+      if (kInRegisters && is_last && tile.y == nullptr) rows.store<V>(first, first + size);
+      rows.step(tile);
     }
   }
 

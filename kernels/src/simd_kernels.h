@@ -70,12 +70,13 @@ void quantize_block(const float* x, int size, int block, std::size_t stride, std
 
 template <class V, bool kExactly>
 void quantize_row(const float* x, int inputs, const Activations& to, std::size_t row) {
-  for (int block = 0; block < to.blocks; ++block) {
-    const int first = block * to.block;
-    const std::size_t at = to.at(row, block);
+  const std::size_t to_next = to.at(0, 1), word_stride = to.word_stride();
+  std::int8_t* values = to.values_of(row, 0);
+  std::size_t at = row;
+  for (int first = 0; first < inputs; first += to.block, at += to_next, values += to_next * to.block) {
     std::int32_t sum;
-    quantize_block<V, kExactly>(x + first, std::min(to.block, inputs - first), to.block, to.word_stride(),
-                      to.values_of(row, block), to.scales[at], sum);
+    quantize_block<V, kExactly>(x + first, std::min(to.block, inputs - first), to.block, word_stride, values,
+                                to.scales[at], sum);
     to.offsets[at] = -to.zero_point * sum;
   }
 }
