@@ -1,7 +1,8 @@
 """How each form of a graph is made: the writers of `edgeformer.manifest.graph_forms.FORMS`.
 
 encoder, text, model, merged, joined, alignment, vision_encoder, audio_encoder,
-embed_tokens, embedding, embedding_decoder, mtp     are lowered first, and written together, over weights in common
+embed_tokens, embedding, embedding_decoder,
+embedding_encoder, mtp                              are lowered first, and written together, over weights in common
 windowed, adapters                                  are written beside them, from what is there
 """
 
@@ -153,6 +154,7 @@ WRITERS: dict[str, Writer] = {
     "embed_tokens": _lower_other("embed_tokens"),
     "embedding": Writer(lambda job: job.placeholder is not None, _place_states),
     "embedding_decoder": _lower_other("embedding_decoder"),
+    "embedding_encoder": _lower_other("embedding_encoder"),
     "mtp": _lower_other("mtp"),
     "merged": Writer(_has_merged_decoder, _merge_decoder),
     "joined": Writer(lambda job: _is_dual(job) and TRANSFORMERS_JS in job.plan.place.clients, _lower_joined),

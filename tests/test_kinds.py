@@ -31,7 +31,7 @@ from edgeformer.manifest.manifest import MODELS
 from edgeformer.models import build_model
 from edgeformer.models.kinds import KINDS
 from edgeformer.models.model_spec import model_spec_of
-from edgeformer.models.pictures.picture_text import TOWERS
+from edgeformer.models.pictures.tower_text import TOWERS
 from edgeformer.models.pictures.projectors import PROJECTORS
 from edgeformer.runtime.tasks.loading import KINDS as LOADED_KINDS
 

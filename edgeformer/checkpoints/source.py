@@ -42,7 +42,7 @@ from edgeformer.families import (
 )
 from edgeformer.families._mtp import with_mtp
 from edgeformer.families._sound import check_feature_extractor
-from edgeformer.families._wrappers import WRAPPERS
+from edgeformer.families._wrappers import WRAPPERS, encodes_text
 from edgeformer.families.picture_text import PictureTextFamily, load_seeing, with_tower
 from edgeformer.manifest.parts import SpecialTokens, sha256
 from edgeformer.manifest.pictures.processor import WHOLE_PICTURES, PictureProcessor
@@ -154,8 +154,10 @@ def open_source(
     seeing = None if text_only else load_seeing(found.hf_config)
     if mtp:
         return _open_with_mtp(found, context_length, sees=seeing is not None)
-    if seeing is not None and _read_head(found, pooling, normalize) is None:
-        return _open_seeing(found, seeing, context_length)
+    if seeing is not None:
+        pooled = _read_head(found, pooling, normalize)
+        if pooled is None or encodes_text(found.hf_config):
+            return _open_seeing(found, seeing, context_length, pooled)
     found = find_text_model(found)
     if pooling is None and (answers := read_answer_head(found.modules)) is not None:
         return _open_answers(found, answers, context_length)
@@ -176,9 +178,7 @@ def open_source(
                 )
             return ModelSource(**vars(found), family=family, config=config, pictures=pictures)
         return ModelSource(**vars(found), family=family, config=config)
-    alone = None if lacks_family(found) else load_family(found.hf_config["model_type"]).encoder_class
-    plain = found.hf_config | ({} if pooled.keeps_head else {"architectures": None if alone is None else [alone]})
-    family, config = read_model_config(plain, context_length)
+    family, config = _read_pooled(found, pooled, context_length)
     if isinstance(config, DecoderConfig):  # as Qwen3-Embedding: the states of a causal model
         family, config = family.without_head(), EncoderConfig.of_decoder(config)
     if config.sees_pictures:
@@ -193,24 +193,48 @@ def open_source(
             "its folder, to export what config.json describes."
         )
     check_modality(found.folder)
+    family, config = _with_pooling(found, pooled, context_length, family, config)
+    return ModelSource(**vars(found), family=family, config=config, head_layers=pooled.layers)
+
+
+def _read_pooled(found: FoundModel, pooled: PooledStates, context_length: int | None) -> tuple[Family, ModelConfig]:
+    """Return the family and the config of a model whose states are pooled."""
+    alone = None if lacks_family(found) else load_family(found.hf_config["model_type"]).encoder_class
+    plain = found.hf_config | ({} if pooled.keeps_head else {"architectures": None if alone is None else [alone]})
+    family, config = read_model_config(plain, context_length)
+    return family_inside(family, found.text_model_of), config
+
+
+def _with_pooling(
+    found: FoundModel, pooled: PooledStates, context_length: int | None, family: Family, config: EncoderConfig
+) -> tuple[Family, EncoderConfig]:
+    """Return the family and the config of an encoder whose states are pooled."""
     longest = read_max_length(found.folder) if context_length is None else None
     length = min(config.context_length, longest or config.context_length)
     if family.encoder_class is not None:  # positions that are relative have no last one
         length = longest or config.context_length
     config = replace(config, head=pooled.head(config.head), context_length=length)
     family = replace(family, tensors={**family.tensors, **_names_of_layers(pooled.layers), **pooled.tensors})
-    return ModelSource(**vars(found), family=family, config=config, head_layers=pooled.layers)
+    return family, config
 
 
-def _open_seeing(found: FoundModel, seeing: PictureTextFamily, context_length: int | None) -> ModelSource:
-    """Return a model that reads pictures or sound, and text, with its tower."""
-    instead = text_only_instead(found.hf_config["model_type"])
-    text = find_text_model(found, inside=True)
-    family, decoder = read_model_config(text.hf_config, context_length)
-    if decoder.form != "decoder":
-        raise ConfigError(f"the text model of {found.origin} is no decoder, and its pictures are for one.{instead}")
+def _open_seeing(
+    found: FoundModel, seeing: PictureTextFamily, context_length: int | None, pooled: PooledStates | None
+) -> ModelSource:
+    """Return a model that reads pictures or sound, and text, with its tower. pooled: what an encoder ends with."""
+    instead, text = text_only_instead(found.hf_config["model_type"]), find_text_model(found, inside=True)
+    if pooled is None:
+        family, read = read_model_config(text.hf_config, context_length)
+        read = _with_score(found, read)
+    else:
+        family, read = _read_pooled(text, pooled, context_length)
+    form = "encoder" if encodes_text(found.hf_config) else "decoder"
+    if read.form != form:
+        raise ConfigError(f"the text model of {found.origin} is no {form}, and its pictures are for one.{instead}")
     try:
-        family, config = with_tower(found.hf_config, family, cast(DecoderConfig, decoder))
+        if pooled is not None and isinstance(read, EncoderConfig):
+            family, read = _with_pooling(found, pooled, context_length, family, read)
+        family, config = with_tower(found.hf_config, family, cast(DecoderConfig | EncoderConfig, read))
         pictures = None
         if isinstance(config, SoundTextConfig):
             check_feature_extractor(found.folder, config.tower)
@@ -222,8 +246,9 @@ def _open_seeing(found: FoundModel, seeing: PictureTextFamily, context_length: i
     except ConfigError as error:
         raise ConfigError(f"{error}{instead}") from error
     return ModelSource(
-        **vars(found), family=family, config=checked(config), pictures=pictures, text_config=text.hf_config
-    )
+        **vars(found), family=family, config=checked(config), pictures=pictures, text_config=text.hf_config,
+        head_layers={} if pooled is None else pooled.layers,
+    )  # fmt: skip
 
 
 def _open_with_mtp(found: FoundModel, context_length: int | None, *, sees: bool) -> ModelSource:

@@ -41,6 +41,7 @@ from edgeformer.config.models import (
     ModelConfig,
     MTPConfig,
     NaflexVisionConfig,
+    PictureEncoderConfig,
     PictureTextConfig,
     PictureTower,
     Seq2SeqConfig,
@@ -50,6 +51,7 @@ from edgeformer.config.models import (
     Task,
     TokenDropout,
     TokenProjection,
+    TowerTextConfig,
     VisionConfig,
 )
 from edgeformer.config.norm import NormConfig
@@ -126,6 +128,7 @@ __all__ = [
     "PatchWindows",
     "PerLayerEmbedding",
     "PictureClassifier",
+    "PictureEncoderConfig",
     "PictureLayerInput",
     "PicturePooling",
     "PictureTextConfig",
@@ -159,6 +162,7 @@ __all__ = [
     "TokenDropout",
     "TokenPooler",
     "TokenProjection",
+    "TowerTextConfig",
     "TransformerXLConfig",
     "VisionConfig",
     "YarnScaling",

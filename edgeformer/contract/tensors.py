@@ -395,12 +395,21 @@ def sound_inputs(mel_bins: int, frames: int, *, masked: bool) -> list[TensorSpec
     return [values, *([mask] if masked else [])]
 
 
+def _embeddings(width: int) -> TensorSpec:
+    return TensorSpec("inputs_embeds", ("batch_size", "sequence_length", width), single=True)
+
+
+def embedding_inputs(width: int) -> list[TensorSpec]:
+    """Return the inputs of the graph of an encoder that reads embeddings in the place of tokens."""
+    return [_embeddings(width), _tokens("attention_mask")]
+
+
 def embedding_decoder_inputs(geometry: CacheGeometry, width: int, axes: int | None = None) -> list[TensorSpec]:
     """Return all inputs of the graph of a decoder that reads embeddings in the place of tokens, in order.
 
     axes: of its positions, where these have several; they are an input then.
     """
-    embeddings = TensorSpec("inputs_embeds", ("batch_size", "sequence_length", width), single=True)
+    embeddings = _embeddings(width)
     _, mask, *caches = decoder_inputs(geometry)
     if axes is None:
         return [embeddings, mask, *caches]

@@ -147,6 +147,7 @@ class Family:
         zero_if_absent: names of tensors that a checkpoint may lack, and that are zero then.
         encoder_class: transformers' class of the encoder alone, of families of encoder-decoders that have one.
         nested: whether the checkpoint holds other models beside this one, which has a prefix there (`_nested.py`).
+        heads: modules of a head in such a checkpoint, and what the family calls them.
         sees: whether its tensors of other modalities are read, too, by their names without `model.`.
         reads_is_causal: whether is_causal = false in config.json lets the tokens of a decoder see those behind them,
             too, as embedders have it.
@@ -165,6 +166,7 @@ class Family:
     zero_if_absent: tuple[str, ...] = ()
     encoder_class: str | None = None
     nested: bool = False
+    heads: Mapping[str, str] = field(default_factory=dict)
     sees: bool = False
     reads_is_causal: bool = False
     mtp: "MTPTables | None" = None

@@ -22,6 +22,7 @@ from edgeformer.families._wrappers import (
     SAME_ON_TEXT,
     WORDS,
     WRAPPERS,
+    Heads,
     Wrapper,
     is_foreign,
     modality_of,
@@ -37,6 +38,7 @@ LAYOUTS = (
     ("language_model.{base}.", "language_model.{head}."),
     ("model.language_model.", "{head}."),
     ("model.text_model.", "{head}."),
+    ("text_model.", "{head}."),
     ("model.language_model.{base}.", "model.language_model.{head}."),
     ("thinker.{base}.", "thinker.{head}."),
     ("language_model.", "{head}."),
@@ -82,8 +84,24 @@ def text_config(
         _check_outer(data, text, wrapper)
     text |= {name: data[name] for name in TOKENS if data.get(name) is not None}
     text[TIED] = _is_tied(data, given, wrapper, stored)
+    if wrapper.heads is not None:
+        text = _with_head(text, data, wrapper.heads)
     text = _with_plain_positions(text_config(text, stored) or text)
     return text | {"model_type": SAME_ON_TEXT.get(text["model_type"], text["model_type"])}
+
+
+def _with_head(text: dict[str, Any], data: Mapping[str, Any], heads: Heads) -> dict[str, Any]:
+    """Return the config.json of a text model with the head that the whole model has."""
+    theirs, ours = heads.classes
+    of_text = {name: value for name, value in text.items() if name not in heads.fields}
+    of_text |= {name: data[name] for name in heads.fields if name in data}
+    classes = data.get("architectures")
+    if isinstance(classes, list):
+        of_text["architectures"] = [
+            ours + name.removeprefix(theirs) if isinstance(name, str) and name.startswith(theirs) else name
+            for name in classes
+        ]
+    return of_text
 
 
 def _defaults_beside(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,7 +122,7 @@ def _check_outer(data: Mapping[str, Any], text: Mapping[str, Any], wrapper: Wrap
     unknown = {
         name: value
         for name, value in data.items()
-        if name not in {wrapper.place, TIED, *wrapper.unread}
+        if name not in {wrapper.place, TIED, *wrapper.unread, *(wrapper.heads.fields if wrapper.heads else ())}
         and not is_neutral(name, data)
         and not is_foreign(name, wrapper)
         and not (name in text and text[name] == value)
@@ -144,7 +162,8 @@ def family_inside(family: Family, model_type: str | None) -> Family:
     wrapper = None if model_type is None else wrapper_of(model_type)
     if wrapper is None:
         return replace(family, nested=model_type is not None)
-    return replace(family, nested=True, transposed=(*family.transposed, *wrapper.transposed))
+    heads = {} if wrapper.heads is None else wrapper.heads.modules
+    return replace(family, nested=True, heads=heads, transposed=(*family.transposed, *wrapper.transposed))
 
 
 def find_tensors(family: Family, stored: Collection[str]) -> tuple[dict[str, str], dict[str, list[str]]]:
@@ -153,11 +172,12 @@ def find_tensors(family: Family, stored: Collection[str]) -> tuple[dict[str, str
     Returns the name that each of them has there by the name that the text model's family gives it, and the names of the
     tensors of other modalities by modality. A tensor that belongs to neither keeps its name.
     """
-    embedding, head = (str(family.tensors[part]) for part in ("embedding", "head"))
+    embedding, head = str(family.tensors["embedding"]), str(family.tensors.get("head", "lm_head"))
     base, _, rest = embedding.partition(".")
     layouts = [(body.format(base=base), top.format(head=head)) for body, top in LAYOUTS]
     found = next((layout for layout in layouts if f"{layout[0]}{rest}.weight" in stored), layouts[-1])
     renamed = dict(zip(found, (f"{base}.", f"{head}."), strict=True))
+    renamed |= {f"{theirs}.": f"{ours}." for theirs, ours in family.heads.items()}
     names: dict[str, str] = {}
     left_out: dict[str, list[str]] = {}
     for name in stored:

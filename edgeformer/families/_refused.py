@@ -14,10 +14,6 @@ REFUSED = {
     "layoutlm": "it reads the boxes of words on a page beside the text",
     "longt5": "its encoder attends to means of blocks of the text (transient-global attention)",
     "luke": "it reads entities beside the text",
-    "modernvbert": (
-        "it is an encoder that reads states of pictures between those of tokens, and encoders of text read token ids "
-        "alone; decoders read both"
-    ),
     "mra": "its attention approximates scores in blocks of several resolutions",
     "new": (
         "its module is code of a repository (Alibaba-NLP/new-impl), and transformers has none to compare an export "

@@ -13,6 +13,21 @@ from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
+class Heads:
+    """The heads of a model of several, where its text model is an encoder that has heads by itself, too.
+
+    Attributes:
+        classes: how the names of transformers' classes begin, those of the whole and those of the text model.
+        fields: fields of the whole config.json that describe a head; those of the text model's config are not read.
+        modules: names of modules of a head of the whole, and what they are called in the text model by itself.
+    """
+
+    classes: tuple[str, str]
+    fields: tuple[str, ...]
+    modules: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Wrapper:
     """How a config.json of one `model_type` holds the config of its text model.
 
@@ -26,6 +41,7 @@ class Wrapper:
         unread: fields of the whole config.json that nothing reads, whose names fields of the text model may have.
         inside: what its text model computes otherwise by itself.
         transposed: patterns of tensors that it stores transposed, unlike its text model by itself.
+        heads: where its text model is an encoder; None for a decoder.
     """
 
     text: str
@@ -36,6 +52,7 @@ class Wrapper:
     unread: tuple[str, ...] = ()
     inside: str = ""
     transposed: tuple[str, ...] = ()
+    heads: Heads | None = None
 
 
 LLAVA = ("ignore_index",)
@@ -76,6 +93,15 @@ WRAPPERS = {
     "llava_next_video": Wrapper(text="llama", fields=(*LLAVA, "spatial_pool_mode", "spatial_pool_stride")),
     "llava_onevision": Wrapper(text="qwen2"),
     "mistral3": Wrapper(text="mistral", tied=True, fields=("spatial_merge_size",)),
+    "modernvbert": Wrapper(
+        text="modernbert",
+        unread=("classifier_bias", "classifier_dropout", "initializer_cutoff_factor"),
+        heads=Heads(
+            classes=("ModernVBert", "ModernBert"),
+            fields=("classifier_pooling", "id2label", "label2id", "num_labels", "problem_type"),
+            modules={"projection_head": "head", "lm_head": "decoder"},
+        ),
+    ),
     "paddleocr_vl": Wrapper(text="paddleocr_vl_text", tied=True, fields=PADDLE),
     "qwen2_5_omni": Wrapper(text="qwen2_5_omni_thinker", place="thinker_config"),
     "qwen2_5_omni_thinker": Wrapper(
@@ -138,6 +164,12 @@ WORDS = {
 def wrapper_of(model_type: str) -> Wrapper | None:
     """Return how a config.json holds the config of its text model; None where it holds none."""
     return WRAPPERS.get(model_type) or INSEPARABLE.get(model_type)
+
+
+def encodes_text(data: Mapping[str, Any]) -> bool:
+    """Return whether a config.json is one of a model of several whose text model is an encoder."""
+    wrapper = wrapper_of(str(data.get("model_type")))
+    return wrapper is not None and wrapper.heads is not None
 
 
 def modality_of(name: str) -> str | None:

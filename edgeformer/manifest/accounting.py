@@ -14,6 +14,7 @@ from edgeformer.config import (
     LearnedPositions,
     ModelConfig,
     NaflexVisionConfig,
+    PictureEncoderConfig,
     PictureTextConfig,
     PictureTower,
     SoundTextConfig,
@@ -21,6 +22,7 @@ from edgeformer.config import (
     StackConfig,
     T5BiasConfig,
     TokenPooler,
+    TowerTextConfig,
     VisionConfig,
 )
 from edgeformer.manifest.block_weights import (
@@ -244,7 +246,15 @@ def _decoder_head(config: DecoderConfig) -> int:
     return _table(config) * (not config.tied_head) + config.vocab_size * config.head_bias
 
 
-def _projector(config: PictureTextConfig) -> int:
+def _encoder_head(config: EncoderConfig) -> int:
+    return 0 if config.head is None else config.head.weights(config.sizes)
+
+
+def _encoder_products(config: EncoderConfig) -> int:
+    return 0 if config.head is None else config.head.products(config.sizes)
+
+
+def _projector(config: TowerTextConfig) -> int:
     more = len(config.deepstack or ())
     newline = config.hidden_size * bool(config.newline)
     return newline + config.projector.weights(config.feature_size, config.hidden_size, more)
@@ -293,10 +303,8 @@ class HeadCount(NamedTuple):
 
 HEADS: dict[type[StackConfig], HeadCount] = {
     DecoderConfig: HeadCount(_decoder_head, _table),
-    EncoderConfig: HeadCount(
-        lambda config: 0 if config.head is None else config.head.weights(config.sizes),
-        lambda config: 0 if config.head is None else config.head.products(config.sizes),
-    ),
+    EncoderConfig: HeadCount(_encoder_head, _encoder_products),
+    PictureEncoderConfig: HeadCount(lambda config: _encoder_head(config) + _projector(config), _encoder_products),
     GridVisionConfig: HeadCount(lambda config: 0, lambda config: 0),
     NaflexVisionConfig: HeadCount(_vision_head, _vision_head_products),
     VisionConfig: HeadCount(_vision_head, _vision_head_products),

@@ -167,6 +167,12 @@ FORMS: dict[str, GraphForm] = {
         written="models that read pictures or sound, and text", verified="trial of its own, behind the other two",
         read_by=(EDGEFORMER, TRANSFORMERS_JS),
     ),
+    "embedding_encoder": GraphForm(
+        file="onnx/model_embeddings.onnx", what="encoder that reads embeddings in the place of tokens, same weights",
+        written="encoders that read pictures and text", verified="trial of its own, behind `vision_encoder` and "
+        "`embed_tokens`",
+        read_by=(EDGEFORMER,), weights=("model",),
+    ),
     "mtp": GraphForm(
         file="onnx/model_mtp.onnx", what="layer of multi-token prediction, which drafts tokens from the states that "
         "the decode graph returns then, same weights",

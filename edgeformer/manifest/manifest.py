@@ -47,8 +47,8 @@ SCHEMA_VERSION = 7
 MODELS: dict[Task, type[Any]] = {kind.task: kind for kind in get_args(ModelConfig)}
 """A config of each task's models, all of which have the same form and read the same."""
 
-TOWER_TASKS = ("image-text-to-text", "audio-text-to-text")
-"""The tasks of models with a tower before a decoder."""
+TOWER_TASKS = ("image-text-encoder", "image-text-to-text", "audio-text-to-text")
+"""The tasks of models with a tower whose states stand between the tokens of a text."""
 
 G = TypeVar("G", bound=BundledGraph)
 

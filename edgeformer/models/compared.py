@@ -11,10 +11,17 @@ from edgeformer.config import (
     ClassificationHead,
     DualEncoderConfig,
     EncoderConfig,
+    PictureEncoderConfig,
     PictureTower,
     Seq2SeqConfig,
 )
-from edgeformer.models.pictures.comparison import pictures_by_ours, pictures_by_theirs, sounds_by_theirs
+from edgeformer.models.pictures.comparison import (
+    encoder_by_ours,
+    encoder_by_theirs,
+    pictures_by_ours,
+    pictures_by_theirs,
+    sounds_by_theirs,
+)
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,11 @@ def _encoder_class(config: EncoderConfig, architectures: Sequence[str]) -> str:
 def _encoder_ours(module: Any, config: EncoderConfig, inputs: list[Tensor], caches: Sequence[Any]) -> list[Tensor]:
     (text,) = inputs
     types = [torch.zeros_like(text)] if config.token_types > 1 else []
-    outputs = module(text, torch.ones_like(text), *types)
+    return _of_head(config, module(text, torch.ones_like(text), *types))
+
+
+def _of_head(config: EncoderConfig, outputs: Sequence[Tensor]) -> list[Tensor]:
+    """Return the outputs of edgeformer's module that are compared."""
     named = dict(zip(("last_hidden_state", *(each.name for each in config.head_outputs)), outputs, strict=True))
     return [named[name] for name in _compared(config) or ["last_hidden_state"]]
 
@@ -71,6 +82,16 @@ def _encoder_theirs(model: Any, config: EncoderConfig, inputs: list[Tensor]) -> 
         logits = outputs.logits[:, -1]
         return [logits[:, [first]] - sum((logits[:, [token]] for token in second), torch.zeros(1, 1))]
     return [getattr(outputs, name) for name in _compared(config) or ["last_hidden_state"]]
+
+
+def _seeing_ours(module: Any, config: PictureEncoderConfig, inputs: Any, caches: Sequence[Any]) -> list[Tensor]:
+    features, *outputs = encoder_by_ours(module, config, inputs)
+    return [features, *_of_head(config, outputs)]
+
+
+def _seeing_theirs(model: Any, config: PictureEncoderConfig, inputs: Any) -> list[Tensor]:
+    features, outputs = encoder_by_theirs(model, config, inputs)
+    return [features, *(getattr(outputs, name) for name in _compared(config) or ["last_hidden_state"])]
 
 
 def _seq2seq_class(config: Seq2SeqConfig, architectures: Sequence[str]) -> str:
@@ -142,6 +163,7 @@ def _states_or_logits(outputs: Any) -> Tensor:
 
 DECODER = Comparison(lambda config, architectures: "AutoModelForCausalLM", _decoder_ours, _decoder_theirs)
 ENCODER = Comparison(_encoder_class, _encoder_ours, _encoder_theirs)
+PICTURE_ENCODER = Comparison(_encoder_class, _seeing_ours, _seeing_theirs)
 VISION = Comparison(_vision_class, _vision_ours, _vision_theirs)
 DUAL = Comparison(_dual_class, _dual_ours, _dual_theirs)
 SEQ2SEQ = Comparison(_seq2seq_class, _seq2seq_ours, _seq2seq_theirs)

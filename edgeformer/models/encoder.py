@@ -58,7 +58,10 @@ class Encoder(Stack):
         self, inputs: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None = None
     ) -> tuple[Tensor, ...]:
         """Return what `forward` does; every row of attention_mask is ones, then zeros."""
-        states = self.encode(inputs, attention_mask, token_type_ids)
+        return self.with_head(self.encode(inputs, attention_mask, token_type_ids), inputs, attention_mask)
+
+    def with_head(self, states: Tensor, inputs: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, ...]:
+        """Return the last states [B, S, E], and what the head makes of them."""
         if self.config.head is None:
             return (states,)
         return states, *getattr(self, self.head_name).read(states, inputs, attention_mask)
@@ -86,6 +89,10 @@ class Encoder(Stack):
             token_type_ids = torch.zeros(1, 1, dtype=torch.int64, device=x.device)  # the same for all tokens
         if token_type_ids is not None:
             x = x + self.token_type_embedding(token_type_ids)
+        return self.encode_embeddings(x, attention_mask)
+
+    def encode_embeddings(self, x: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Return what `encode_blocks` does, of embeddings [B, S, E] without positions."""
         batch, length, _ = x.shape
         places = torch.arange(length, device=x.device).unsqueeze(0)  # [1, S]: padding is on the right
         x = self.embedding_norm(self.add_positions(x, places))

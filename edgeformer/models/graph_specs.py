@@ -17,10 +17,13 @@ from edgeformer.config import (
     DecoderConfig,
     DualEncoderConfig,
     EncoderConfig,
+    MaskedLMHead,
+    PictureEncoderConfig,
     PictureTextConfig,
     PictureTower,
     Seq2SeqConfig,
     StackConfig,
+    TowerTextConfig,
     VisionConfig,
 )
 from edgeformer.config.position import AXES
@@ -35,6 +38,7 @@ from edgeformer.contract.tensors import (
     draft_inputs,
     dual_inputs,
     embedding_decoder_inputs,
+    embedding_inputs,
     output_names,
     present_names,
     seq2seq_decoder_inputs,
@@ -182,9 +186,8 @@ def seq2seq_graphs(config: Seq2SeqConfig) -> tuple[GraphSpec, GraphSpec]:
     )
 
 
-def picture_graphs(config: PictureTextConfig) -> dict[str, GraphSpec]:
-    """Return the graphs with which a decoder reads pictures or sound, by form, beside that of text."""
-    cache, axes = config.cache_geometry, None if config.axes is None else AXES
+def tower_graphs(config: TowerTextConfig) -> dict[str, GraphSpec]:
+    """Return the graphs of a tower and of embeddings of tokens, by form."""
     return {
         config.tower_graph: GraphSpec(
             file=FORMS[config.tower_graph].file,
@@ -195,16 +198,39 @@ def picture_graphs(config: PictureTextConfig) -> dict[str, GraphSpec]:
         ),
         "embed_tokens": GraphSpec(
             file=FORMS["embed_tokens"].file,
-            inputs=tuple(decoder_inputs(cache)[:1]),
+            inputs=(text_inputs("sequence_length")[0],),
             outputs=("inputs_embeds",),
             wrap=_EmbeddingGraph,
         ),
+    }
+
+
+def picture_graphs(config: PictureTextConfig) -> dict[str, GraphSpec]:
+    """Return the graphs with which a decoder reads pictures or sound, by form, beside that of text."""
+    cache, axes = config.cache_geometry, None if config.axes is None else AXES
+    return {
+        **tower_graphs(config),
         "embedding_decoder": GraphSpec(
             file=FORMS["embedding_decoder"].file if config.bidirectional is None else BLOCK_GRAPH,
             inputs=tuple(embedding_decoder_inputs(cache, config.wide_size, axes)),
             outputs=(*output_names(cache), *((TABLE_ROW,) if config.tied_head else ())),
             wrap=_EmbeddingDecoderGraph if axes is None else _PositionedDecoderGraph,
             caches=(cache,),
+            stack=config,
+        ),
+    }
+
+
+def picture_encoder_graphs(config: PictureEncoderConfig) -> dict[str, GraphSpec]:
+    """Return the graphs with which an encoder reads pictures, by form, beside that of text."""
+    tied = any(isinstance(part, MaskedLMHead) and part.tied for part in config.head.parts) if config.head else False
+    return {
+        **tower_graphs(config),
+        "embedding_encoder": GraphSpec(
+            file=FORMS["embedding_encoder"].file,
+            inputs=tuple(embedding_inputs(config.wide_size)),
+            outputs=(*encoder_graph(config).outputs, *((TABLE_ROW,) if tied else ())),
+            wrap=_EmbeddingEncoderGraph,
             stack=config,
         ),
     }
@@ -296,8 +322,21 @@ def _read_embeddings(
     (geometry,), model = graph.caches, cast(Any, graph.model)
     x, table = inputs_embeds.to(model.embedding.weight.dtype), model.embedding
     logits, presents = model.read_embeddings(x, attention_mask, geometry.by_layer(caches), *positions)
-    row = (table(torch.zeros(1, dtype=torch.int64)),) if model.head.weight is table.weight else ()
-    return logits.float(), *_flat(presents), *row
+    return logits.float(), *_flat(presents), *_table_row(table, model.head)
+
+
+def _table_row(table: nn.Embedding, head: nn.Linear | None) -> tuple[Tensor, ...]:
+    """Return what `TABLE_ROW` is, where the matrix of a head is the table of embeddings."""
+    return () if head is None or head.weight is not table.weight else (table(torch.zeros(1, dtype=torch.int64)),)
+
+
+class _EmbeddingEncoderGraph(_Graph):
+    def forward(self, inputs_embeds: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
+        model = cast(Any, self.model)
+        x, table = inputs_embeds.to(model.embedding.weight.dtype), model.embedding
+        outputs = model.read_embeddings(x, attention_mask)
+        head = model.masked_lm.output if hasattr(model, "masked_lm") else None
+        return *(each.float() for each in outputs), *_table_row(table, head)
 
 
 class _EncoderGraph(_Graph):

@@ -25,10 +25,12 @@ from edgeformer.models.graph_specs import (
     draft_graphs,
     dual_graphs,
     encoder_graph,
+    picture_encoder_graphs,
     picture_graphs,
     seq2seq_graphs,
     vision_graph,
 )
+from edgeformer.models.pictures.picture_encoder import PictureEncoder
 from edgeformer.models.pictures.picture_text import PictureText
 from edgeformer.models.pictures.towers import build_tower
 from edgeformer.models.seq2seq import Seq2Seq
@@ -104,6 +106,13 @@ KINDS: dict[Task, Kind] = {
         graphs=lambda config, cache: (vision_graph(config),),
         read=_read_no_text,
         comparison=compared.VISION,
+    ),
+    "image-text-encoder": Kind(
+        build=PictureEncoder,
+        graphs=lambda config, cache: (encoder_graph(config),),
+        read=_read_with_encoder,
+        comparison=compared.PICTURE_ENCODER,
+        others=picture_encoder_graphs,
     ),
     "image-text-to-text": Kind(
         build=PictureText,

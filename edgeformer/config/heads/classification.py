@@ -53,6 +53,11 @@ class ClassificationHead(Head):
         check(self.norm is None or self.dense is not None, self, "norm", "None without dense")
 
     @property
+    def reads_ids(self) -> bool:
+        """Whether a token is passed over."""
+        return self.skipped_token is not None
+
+    @property
     def outputs(self) -> tuple[HeadOutput, ...]:
         """Return the logits of a text, or those of every token."""
         if self.pooling is None:

@@ -57,6 +57,11 @@ class Head(ABC):
         return False
 
     @property
+    def reads_ids(self) -> bool:
+        """Whether the outputs depend on token ids, and not on states alone."""
+        return self.end_token is not None
+
+    @property
     def end_token(self) -> int | None:
         """Return the id of a token whose place in a text the outputs depend on; None where there is no such token."""
         return None

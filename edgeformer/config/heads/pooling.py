@@ -75,6 +75,11 @@ class PoolingHead(Head):
         return last if self.dimensions is None else min(last, self.dimensions)
 
     @property
+    def reads_ids(self) -> bool:
+        """Whether ids say what is not pooled."""
+        return self.skips_prompt is True
+
+    @property
     def outputs(self) -> tuple[HeadOutput, ...]:
         """Return the vector of a text."""
         return (HeadOutput(name="sentence_embedding", gives="vector", axes=("numbers",)),)

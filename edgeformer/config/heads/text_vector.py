@@ -41,6 +41,11 @@ class TextVectorHead(Head):
         return (HeadOutput(name=self.output, gives="vector", axes=("numbers",)),)
 
     @property
+    def reads_ids(self) -> bool:
+        """Whether ids say which token is pooled."""
+        return self.place != "last"
+
+    @property
     def end_token(self) -> int | None:
         """Return the end token."""
         return self.end

@@ -16,10 +16,12 @@ from edgeformer.config.models.encoder import EncoderConfig
 from edgeformer.config.models.grid_vision import GridVisionConfig
 from edgeformer.config.models.mtp import MTPConfig
 from edgeformer.config.models.naflex_vision import NaflexVisionConfig
+from edgeformer.config.models.picture_encoder import PictureEncoderConfig
 from edgeformer.config.models.picture_text import PictureTextConfig
 from edgeformer.config.models.seq2seq import Seq2SeqConfig
 from edgeformer.config.models.sound_text import SoundTextConfig, SoundTowerConfig
 from edgeformer.config.models.stack import NO_CACHE, AudioStem, Form, StackConfig, Task, TokenDropout, TokenProjection
+from edgeformer.config.models.tower_text import TowerTextConfig
 from edgeformer.config.models.vision_encoder import VisionConfig
 
 ModelConfig = (
@@ -29,6 +31,7 @@ ModelConfig = (
     | VisionConfig
     | NaflexVisionConfig
     | DualEncoderConfig
+    | PictureEncoderConfig
     | PictureTextConfig
     | SoundTextConfig
 )
@@ -36,7 +39,7 @@ ModelConfig = (
 __all__ = [
     "NO_CACHE", "AudioStem", "DecoderConfig", "DualEncoderConfig", "EncoderConfig", "Form", "GridVisionConfig",
     "MTPConfig", "ModelConfig", "NaflexVisionConfig",
-    "PictureTextConfig", "PictureTower",
+    "PictureEncoderConfig", "PictureTextConfig", "PictureTower",
     "Seq2SeqConfig", "SoundTextConfig", "SoundTowerConfig", "StackConfig", "Task",
-    "TokenDropout", "TokenProjection", "VisionConfig",
+    "TokenDropout", "TokenProjection", "TowerTextConfig", "VisionConfig",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from edgeformer.documents.schema import check
 from edgeformer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from edgeformer.config.models.picture_text import PictureTextConfig
+    from edgeformer.config.models.tower_text import TowerTextConfig
 
 AxisTables = Literal["columns_first", "alternating"]
 """The order of positions of columns and of rows in one table: all of columns first, or a column, a row, a column …"""
@@ -142,7 +142,7 @@ class GridVisionConfig(StackConfig):
         """Return the dimensions of the values of a picture of so many squares."""
         return grid.patches * self.square**2, self.patches.inputs
 
-    def check_model(self, model: "PictureTextConfig") -> None:
+    def check_model(self, model: "TowerTextConfig") -> None:
         """Raise ConfigError unless a model can read its states."""
         merges = model.projector.ANY_SIZE and model.projector.side == self.square
         check(merges, model, "projector", f"one of squares of {self.square} × {self.square} patches")

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 from edgeformer.config.models.encoder import EncoderConfig
 from edgeformer.config.models.picture_text import PictureTextConfig
 from edgeformer.config.models.stack import Task
+from edgeformer.config.models.tower_text import TowerTextConfig
 from edgeformer.contract.tensors import TensorSpec, sound_inputs
 from edgeformer.documents.schema import check
 
@@ -64,7 +65,7 @@ class SoundTowerConfig(EncoderConfig):
         """Return the states of the first frames of a window."""
         return ((frames + 1) // 2) // (self.pool or 1)
 
-    def check_model(self, model: PictureTextConfig) -> None:
+    def check_model(self, model: TowerTextConfig) -> None:
         """Raise ConfigError unless a model can read its states."""
         fits = self.states(1, prefix=False) % model.projector.joined == 0
         check(fits and model.projector.side == 1, model, "projector", "one of frames that make up a window")

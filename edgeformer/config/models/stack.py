@@ -16,7 +16,8 @@ from edgeformer.documents.schema import check
 from edgeformer.errors import ConfigError, ContextLengthError
 
 Task = Literal[
-    "causal-lm", "seq2seq-lm", "encoder", "vision-encoder", "dual-encoder", "image-text-to-text", "audio-text-to-text",
+    "causal-lm", "seq2seq-lm", "encoder", "vision-encoder", "dual-encoder", "image-text-encoder", "image-text-to-text",
+    "audio-text-to-text",
 ]  # fmt: skip
 """The task of a model, which the manifest stores; it is the key of tables by kind. Every class of configs has one."""
 

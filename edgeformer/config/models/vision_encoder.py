@@ -11,7 +11,7 @@ from edgeformer.documents.schema import check
 from edgeformer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from edgeformer.config.models.picture_text import PictureTextConfig
+    from edgeformer.config.models.tower_text import TowerTextConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +141,7 @@ class VisionConfig(StackConfig):
         """Return the dimensions of the values of a picture of so many squares."""
         return self.patches.channels, self.patches.height, self.patches.width
 
-    def check_model(self, model: "PictureTextConfig") -> None:
+    def check_model(self, model: "TowerTextConfig") -> None:
         """Raise ConfigError unless a model can read its states."""
         outputs = (self.pooler, self.projection, self.classifier)
         check(all(each is None for each in outputs), model, "tower", "without outputs beside its states")

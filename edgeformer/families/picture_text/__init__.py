@@ -17,13 +17,16 @@ from typing import Any
 from edgeformer.config import (
     Bidirectional,
     DecoderConfig,
+    EncoderConfig,
     GridVisionConfig,
+    PictureEncoderConfig,
     PictureLayerInput,
     PictureTextConfig,
     Projector,
     RotaryAxes,
     SoundTextConfig,
     SoundTowerConfig,
+    TowerTextConfig,
     VisionConfig,
 )
 from edgeformer.errors import ConfigError
@@ -77,8 +80,8 @@ class PictureTextFamily:
     marks: Callable[[Mapping[str, Any]], Marks]
     processor: str
     axes: Callable[[Mapping[str, Any]], RotaryAxes] | None = None
-    completed: Callable[[Seeing, DecoderConfig, Mapping[str, Any]], Seeing] = lambda seeing, text, data: seeing
-    picture_options: Callable[[Mapping[str, Any], PictureTextConfig], Mapping[str, Any]] = lambda data, config: {}
+    completed: Callable[[Seeing, Any, Mapping[str, Any]], Seeing] = lambda seeing, text, data: seeing
+    picture_options: Callable[[Mapping[str, Any], TowerTextConfig], Mapping[str, Any]] = lambda data, config: {}
     processor_fields: tuple[str, ...] = ()
     ignored_tensors: tuple[str, ...] = ()
     computed_tensors: Mapping[str, Computed] = field(default_factory=dict)
@@ -119,7 +122,9 @@ def family_named(name: str) -> PictureTextFamily:
     return family
 
 
-def with_tower(data: dict[str, Any], text_family: Family, text: DecoderConfig) -> tuple[Family, PictureTextConfig]:
+def with_tower(
+    data: dict[str, Any], text_family: Family, text: DecoderConfig | EncoderConfig
+) -> tuple[Family, TowerTextConfig]:
     """Return the family and the config of the whole model of a config.json, of those of its text model.
 
     Raises ConfigError for fields of the tower and the projector that the family does not know.
@@ -132,20 +137,27 @@ def with_tower(data: dict[str, Any], text_family: Family, text: DecoderConfig) -
     fields = Fields({**own, "model_type": data["model_type"]})
     seeing = family.completed(family.read(fields), text, data)
     fields.finish()
-    kind = SoundTextConfig if seeing.tower.kind == "sound_tower" else PictureTextConfig
-    config = kind.of_decoder(
-        text,
-        tower=seeing.tower,
-        feature_layers=seeing.feature_layers,
-        keeps_prefix=seeing.keeps_prefix,
-        projector=seeing.projector,
-        tiled=seeing.tiled,
-        newline=seeing.newline,
-        bidirectional=seeing.bidirectional,
-        deepstack=seeing.deepstack,
-        layer_input=seeing.layer_input,
-        axes=None if family.axes is None else family.axes(data),
-    )
+    shared: dict[str, Any] = {
+        "tower": seeing.tower,
+        "feature_layers": seeing.feature_layers,
+        "keeps_prefix": seeing.keeps_prefix,
+        "projector": seeing.projector,
+        "tiled": seeing.tiled,
+        "newline": seeing.newline,
+    }
+    config: TowerTextConfig
+    if isinstance(text, EncoderConfig):
+        config = PictureEncoderConfig.of_text(text, **shared)
+    else:
+        kind = SoundTextConfig if seeing.tower.kind == "sound_tower" else PictureTextConfig
+        config = kind.of_text(
+            text,
+            **shared,
+            bidirectional=seeing.bidirectional,
+            deepstack=seeing.deepstack,
+            layer_input=seeing.layer_input,
+            axes=None if family.axes is None else family.axes(data),
+        )
     text_family = family_inside(text_family, data["model_type"])
     return replace(
         text_family,

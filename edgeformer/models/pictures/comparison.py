@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from edgeformer.config import PictureTextConfig
+from edgeformer.config import PictureEncoderConfig, PictureTextConfig
 
 PLACEHOLDER = -1
 """The id in the place of each state of a picture, in the texts that are compared."""
@@ -59,6 +59,23 @@ class PicturesInText:
     positions: Tensor | None = None
     packed: Packed | None = None
     beyond: BeyondLimit | None = None
+
+
+def encoder_by_ours(module: Any, config: PictureEncoderConfig, inputs: PicturesInText) -> list[Tensor]:
+    """Return what edgeformer's module of an encoder computes: states of pictures, and what its graph returns."""
+    text, seen = inputs.text, inputs.text == PLACEHOLDER
+    features = torch.cat([module.see(*picture).flatten(0, 1) for picture in inputs.pictures])
+    embeddings = module.with_pictures(module.embed_wide(text.masked_fill(seen, 0)), seen, features)
+    return [features, *module.read_embeddings(embeddings, torch.ones_like(text))]
+
+
+def encoder_by_theirs(model: Any, config: PictureEncoderConfig, inputs: PicturesInText) -> tuple[Tensor, Any]:
+    """Return what transformers' module of an encoder computes: states of pictures, and its output."""
+    text = inputs.text.masked_fill(inputs.text == PLACEHOLDER, model.config.image_token_id)
+    features = getattr(model, "model", model).get_image_features(**inputs.theirs, return_dict=True).pooler_output
+    return torch.cat([each.flatten(0, -2) for each in features]), model(
+        input_ids=text, return_dict=True, **inputs.theirs
+    )
 
 
 def pictures_by_ours(

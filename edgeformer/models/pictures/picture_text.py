@@ -1,43 +1,26 @@
 """A causal language model that reads pictures: a decoder, a tower, and what makes states of one of the other's."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from edgeformer.config import PictureTextConfig, RotaryConfig
 from edgeformer.layers import LayerCache
 from edgeformer.layers.position import TokenAngles, angles_by_axes
 from edgeformer.models.decoder import Decoder
-from edgeformer.models.pictures.grid_vision import GridVisionEncoder
-from edgeformer.models.pictures.projectors import PROJECTORS
-from edgeformer.models.pictures.vision import VisionEncoder
-from edgeformer.models.sounds import SoundTower
+from edgeformer.models.pictures.tower_text import TowerText
 from edgeformer.models.stack import Run
 
-TOWERS: dict[str, Callable[[Any, torch.dtype], Any]] = {
-    "grid_vision": GridVisionEncoder, "sound_tower": SoundTower, "vision": VisionEncoder,
-}  # fmt: skip
-"""The modules of towers, by the kind of their config."""
 
-
-class PictureText(Decoder):
+class PictureText(TowerText, Decoder):
     """The decoder of `PictureTextConfig`, which is the text model by itself, beside its tower and its projector."""
 
     def __init__(self, config: PictureTextConfig, dtype: torch.dtype = torch.float32):
         super().__init__(config, dtype)
-        self.seeing = config
-        self.tower = TOWERS[config.tower.kind](config.tower, dtype)
-        projector = PROJECTORS[config.projector.kind]
-        self.projector = projector(config.projector, config, dtype)
-        if config.deepstack:
-            mergers = (projector(config.projector, config, dtype, together=True) for _ in config.deepstack)
-            self.deepstack = nn.ModuleList(mergers)
-        if config.newline:
-            self.newline = Newline(config.hidden_size, dtype)
+        self.add_tower(config, dtype)
 
     def embed_wide(self, input_ids: Tensor) -> Tensor:
         """Return scaled embeddings of tokens, int64 [B, S], as `read_embeddings` takes them: [B, S, `wide_size`]."""
@@ -49,37 +32,6 @@ class PictureText(Decoder):
         read = torch.where(input_ids == layer_input.placeholder, layer_input.token, input_ids)
         table = self.per_layer_embedding
         return torch.cat((x, table.embedding(table.places(read))), -1)
-
-    def with_pictures(self, embeddings: Tensor, seen: Tensor, features: Tensor) -> Tensor:
-        """Return embeddings [B, S, `wide_size`] in which states [N, `state_size`] stand where `seen` [B, S] is true."""
-        size = features.shape[-1]
-        placed = embeddings[..., :size].masked_scatter(seen.unsqueeze(-1), features.to(embeddings.dtype))
-        return torch.cat((placed, embeddings[..., size:]), -1)
-
-    def see(self, pixel_values: Tensor, *grid: Tensor) -> Tensor:
-        """Return what stands in the place of embeddings for pictures: states [N, tokens, E] of each.
-
-        pixel_values: [N, channels, height, width], or [B, pictures, channels, height, width] where the graph has such
-        an axis (`PictureTextConfig.tiled`); in any float type. Where pictures have any size, it is the patches of one,
-        [P, numbers], and grid its rows and columns, [[1, rows, columns]]; the states are [1, tokens, E · (1 + D)], with
-        those that are added behind the first D blocks. Of a tower of sound it is windows of a spectrogram, and grid
-        what else the tower reads (`SoundTowerConfig.masked`).
-        """
-        config = self.seeing
-        if config.tiled:
-            pixel_values = pixel_values.flatten(0, 1)
-        states = self.tower.states_after(
-            pixel_values, *grid, layers=(*config.feature_layers, *(config.deepstack or ()))
-        )
-        if not config.keeps_prefix:
-            states = [self.tower.without_prefix(each) for each in states]
-        read = states[: len(config.feature_layers)]
-        features: Tensor = self.projector(torch.cat(read, -1) if len(read) > 1 else read[0])
-        if config.newline:
-            features = self.newline(features)
-        mergers = self.deepstack if config.deepstack else ()
-        more = [merge(each) for merge, each in zip(mergers, states[len(read) :], strict=True)]
-        return torch.cat((features, *more), -1) if more else features
 
     def read_embeddings(
         self,
@@ -141,15 +93,3 @@ class PictureText(Decoder):
             logits.append(found)
             start = end
         return torch.cat(logits, 1), list(caches)
-
-
-class Newline(nn.Module):
-    """A learned state behind those of each picture."""
-
-    def __init__(self, hidden_size: int, dtype: torch.dtype):
-        super().__init__()
-        self.state = nn.Parameter(torch.zeros(hidden_size, dtype=dtype))
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Return the states of pictures [N, P, E] and, behind them, the learned one: [N, P + 1, E]."""
-        return torch.cat((features, self.state.expand(features.shape[0], 1, -1)), 1)

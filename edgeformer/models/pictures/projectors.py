@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from edgeformer.config import PictureTextConfig
+from edgeformer.config import TowerTextConfig
 from edgeformer.config.projectors import (
     AveragePoolProjector,
     LinearProjector,
@@ -26,7 +26,7 @@ from edgeformer.ops.activation import activate
 class ShuffledPatches(nn.Module):
     """The projector that `PixelShuffleProjector` describes."""
 
-    def __init__(self, config: PixelShuffleProjector, seeing: PictureTextConfig, dtype: torch.dtype):
+    def __init__(self, config: PixelShuffleProjector, seeing: TowerTextConfig, dtype: torch.dtype):
         super().__init__()
         self.factor = config.factor
         self.output = nn.Linear(seeing.feature_size, seeing.hidden_size, bias=config.bias, dtype=dtype)
@@ -48,7 +48,7 @@ def squares(states: Tensor, factor: int) -> Tensor:
 class DenseLayers(nn.Module):
     """The projector that `MlpProjector` describes."""
 
-    def __init__(self, config: MlpProjector, seeing: PictureTextConfig, dtype: torch.dtype):
+    def __init__(self, config: MlpProjector, seeing: TowerTextConfig, dtype: torch.dtype):
         super().__init__()
         # The patches of a square come one after the other where pictures have any size.
         self.config, self.in_squares = config, seeing.tower.grid_input is not None
@@ -71,7 +71,7 @@ class DenseLayers(nn.Module):
 class PooledPatches(nn.Module):
     """The projector that `AveragePoolProjector` describes."""
 
-    def __init__(self, config: AveragePoolProjector, seeing: PictureTextConfig, dtype: torch.dtype):
+    def __init__(self, config: AveragePoolProjector, seeing: TowerTextConfig, dtype: torch.dtype):
         super().__init__()
         self.config, self.factor = config, config.factor
         self.grid = None if seeing.tower.grid_input is not None else seeing.patch_grid
@@ -108,7 +108,7 @@ class PooledPatches(nn.Module):
 class DenseLayer(nn.Module):
     """The projector that `LinearProjector` describes."""
 
-    def __init__(self, config: LinearProjector, seeing: PictureTextConfig, dtype: torch.dtype):
+    def __init__(self, config: LinearProjector, seeing: TowerTextConfig, dtype: torch.dtype):
         super().__init__()
         self.output = nn.Linear(seeing.feature_size, seeing.hidden_size, bias=config.bias, dtype=dtype)
 
@@ -121,9 +121,7 @@ class DenseLayer(nn.Module):
 class PatchMerger(nn.Module):
     """The projector that `MergerProjector` describes. together: whether the states of a square have one norm."""
 
-    def __init__(
-        self, config: MergerProjector, seeing: PictureTextConfig, dtype: torch.dtype, *, together: bool = False
-    ):
+    def __init__(self, config: MergerProjector, seeing: TowerTextConfig, dtype: torch.dtype, *, together: bool = False):
         super().__init__()
         self.config, self.together = config, together
         inputs, outputs = seeing.feature_size, seeing.hidden_size
@@ -142,7 +140,7 @@ class PatchMerger(nn.Module):
 class MergedPatches(nn.Module):
     """The projector that `MergedPatchesProjector` describes."""
 
-    def __init__(self, config: MergedPatchesProjector, seeing: PictureTextConfig, dtype: torch.dtype):
+    def __init__(self, config: MergedPatchesProjector, seeing: TowerTextConfig, dtype: torch.dtype):
         super().__init__()
         self.config = config
         inputs, outputs, width = seeing.feature_size, seeing.hidden_size, seeing.feature_size // config.joined
@@ -164,7 +162,7 @@ class MergedPatches(nn.Module):
 class StackedFrames(nn.Module):
     """The projector that `StackedFramesProjector` describes."""
 
-    def __init__(self, config: StackedFramesProjector, seeing: PictureTextConfig, dtype: torch.dtype):
+    def __init__(self, config: StackedFramesProjector, seeing: TowerTextConfig, dtype: torch.dtype):
         super().__init__()
         self.config, outputs = config, seeing.hidden_size
         self.input = nn.Linear(seeing.feature_size, outputs, bias=False, dtype=dtype)
