@@ -7,7 +7,7 @@ Nothing here imports torch, so that what cannot be exported is said at once.
 
 from dataclasses import fields, replace
 
-from edgeformer.config import ModelConfig, PictureTextConfig
+from edgeformer.config import ModelConfig, TowerTextConfig
 from edgeformer.errors import ExportError
 from edgeformer.manifest.deployment import DEPLOYMENTS, Proposal
 from edgeformer.manifest.manifest import TOWER_TASKS
@@ -213,7 +213,7 @@ def _cache_precision(
     """Return what is asked for, or proposed for a model that can have it; None for the precision of activations."""
     if options.cache_precision is not None:
         return None if options.cache_precision == plan.arithmetic else options.cache_precision
-    if config is None or config.form != "decoder" or isinstance(config, PictureTextConfig):
+    if config is None or config.form != "decoder" or isinstance(config, TowerTextConfig):
         return None
     if options.adapters or options.mtp:  # no check runs these over such a cache
         return None
@@ -308,7 +308,7 @@ def _check_adapters(plan: ExportPlan, config: ModelConfig | None) -> None:
 
 
 def _check_pictures(plan: ExportPlan, config: ModelConfig | None) -> None:
-    if not isinstance(config, PictureTextConfig):
+    if not isinstance(config, TowerTextConfig):
         return
     instead = "" if config.bidirectional == "prompt" else " The text model can be exported by itself: --text-only."
     if plan.runs_on.on_device or plan.place.ort_format:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeformer.config import PictureTextConfig
+from edgeformer.config import TowerTextConfig
 from edgeformer.errors import ExportError, shown
 from edgeformer.export.calibrate.picture_texts import PictureReading, SeenPicture
 from edgeformer.manifest.pictures.processor import PictureProcessor
@@ -95,7 +95,7 @@ def _with_pictures(
 ) -> CalibrationTokens:
     """Return the texts of a folder or of a file of JSON lines, with their pictures."""
     config, (_, context_length) = model_spec.config, sizes_of(model_spec)
-    grid_input = config.tower.grid_input if isinstance(config, PictureTextConfig) else None
+    grid_input = config.tower.grid_input if isinstance(config, TowerTextConfig) else None
     tokenizer = _tokenizer(path, tokenizer_folder)
     texts, digest = PictureReading(processor, placeholder, grid_input, tokenizer, context_length).read(path)
     tokens, pictures = [each.tokens for each in texts], [each.pictures for each in texts]
@@ -116,7 +116,7 @@ def _token_ids(text: Any) -> Tokens:
 
 def sizes_of(model_spec: ModelSpec) -> tuple[int, int]:
     """Return the vocabulary size and the context length that all parts of a model have in common."""
-    if model_spec.config is None or isinstance(model_spec.config, PictureTextConfig):  # whose tower reads no tokens
+    if model_spec.config is None or isinstance(model_spec.config, TowerTextConfig):  # whose tower reads no tokens
         return model_spec.vocab_size, model_spec.context_length
     if model_spec.config.is_speech:
         raise ExportError("the model reads recordings, and calibration is by text. Leave calibration out.")

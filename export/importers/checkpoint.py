@@ -11,7 +11,7 @@ from edgeformer.checkpoints.found_model import CONTEXT_FIELDS
 from edgeformer.checkpoints.sentence_transformers import lowers_case, read_prompts
 from edgeformer.checkpoints.source import ModelSource
 from edgeformer.checkpoints.weights import CheckpointWeights
-from edgeformer.config import EncoderConfig, PictureTextConfig, PoolingHead, SoundTextConfig
+from edgeformer.config import EncoderConfig, PoolingHead, SoundTextConfig, TowerTextConfig
 from edgeformer.errors import ConfigError
 from edgeformer.export.importers.checkpoint_warnings import checkpoint_warnings
 from edgeformer.export.importers.opened_model import OpenedAdapter, OpenedModel, Origin
@@ -99,7 +99,7 @@ def _read_pictures(
     if source.pictures is None:
         return None, ()
     warnings = compare_pictures(source.folder, source.pictures) if compares else ()
-    if not isinstance(source.config, PictureTextConfig):
+    if not isinstance(source.config, TowerTextConfig):
         return None, warnings
     placeholder = read_placeholder(source, source.config, folder)
     return placeholder, (*warnings, *(compare_prompts(source, placeholder, folder) if compares else ()))

@@ -23,9 +23,9 @@ from edgeformer.checkpoints.tensor_files import open_tensors
 from edgeformer.config import (
     ModelConfig,
     PatchStem,
-    PictureTextConfig,
     SoundTextConfig,
     StackConfig,
+    TowerTextConfig,
 )
 from edgeformer.errors import EdgeformerError, ExportError, MissingDependencyError
 from edgeformer.export.heap import reusing_freed_memory
@@ -261,7 +261,7 @@ def _inputs(source: ModelSource) -> list[Tensor] | PicturesInText:
     text = partial(_text, padding=source.hf_config.get("pad_token_id"), generator=generator)
     if isinstance(source.config, SoundTextConfig):
         return sounds_in_text(source.config, text(source.config))
-    if isinstance(source.config, PictureTextConfig):
+    if isinstance(source.config, TowerTextConfig):
         found = pictures_in_text(source, source.config, text(source.config))
         if found is None:
             raise NotComparedError("its config.json names no token that stands for a picture")

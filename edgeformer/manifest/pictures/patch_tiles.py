@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
-from edgeformer.config import PictureTextConfig
+from edgeformer.config import TowerTextConfig
 from edgeformer.documents.schema import check
 from edgeformer.manifest.pictures.processor import MOST_TILES, PictureProcessor
 from edgeformer.manifest.pictures.processor_fields import (
@@ -104,7 +104,7 @@ class PatchTilesProcessor(PictureProcessor):
             **fields.pixel_values,
         )
 
-    def fitted(self, config: PictureTextConfig) -> PictureTextConfig:
+    def fitted(self, config: TowerTextConfig) -> TowerTextConfig:
         """Return the config for the pictures that it makes."""
         return config.with_patches(self.patch, self.square, 1, self.most_patches // self.square)
 

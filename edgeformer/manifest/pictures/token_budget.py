@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import floor, sqrt
 from typing import ClassVar, Literal, Self
 
-from edgeformer.config import PictureTextConfig
+from edgeformer.config import TowerTextConfig
 from edgeformer.documents.schema import check
 from edgeformer.errors import ConfigError, shown
 from edgeformer.manifest.pictures.processor import PictureProcessor
@@ -98,7 +98,7 @@ class TokenBudgetProcessor(PictureProcessor):
             **fields.pixel_values,
         )
 
-    def fitted(self, config: PictureTextConfig) -> PictureTextConfig:
+    def fitted(self, config: TowerTextConfig) -> TowerTextConfig:
         """Return the config for the pictures that it makes."""
         return config.with_patches(self.patch, self.square, 1, self.max_tokens * self.square)
 

@@ -1,4 +1,4 @@
-"""The tower of a model that reads pictures or sound between the tokens of a text, and what makes states of its states."""
+"""The tower of a model that reads pictures or sound between tokens, and the projector behind it."""
 
 from collections.abc import Callable
 from typing import Any

@@ -5,14 +5,14 @@ import torch
 from torch import Tensor
 
 from edgeformer.checkpoints.source import ModelSource
-from edgeformer.config import PictureTextConfig, SoundTextConfig
+from edgeformer.config import SoundTextConfig, TowerTextConfig
 from edgeformer.models.pictures.comparison import PLACEHOLDER, BeyondLimit, Packed, PicturesInText
 from edgeformer.runtime.media.pictures.positions import picture_spans, positions_of
 from edgeformer.runtime.media.pictures.processors import new_processor
 from edgeformer.runtime.media.pictures.processors.processor import Packing, Processor
 
 
-def pictures_in_text(source: ModelSource, config: PictureTextConfig, text: Tensor) -> PicturesInText | None:
+def pictures_in_text(source: ModelSource, config: TowerTextConfig, text: Tensor) -> PicturesInText | None:
     """Return pictures of noise, and a text [1, N] with them: one or two at its beginning and one at its end.
 
     None where config.json names no token that stands for a picture.
@@ -31,7 +31,7 @@ def pictures_in_text(source: ModelSource, config: PictureTextConfig, text: Tenso
     return _one_size(config, config.picture_tokens, text)
 
 
-def _any_size(config: PictureTextConfig, processor: Processor, text: Tensor) -> PicturesInText:
+def _any_size(config: TowerTextConfig, processor: Processor, text: Tensor) -> PicturesInText:
     """Return three pictures of any size; a token is between them, since transformers takes pictures that touch for one.
 
     That is where positions have axes.
@@ -54,7 +54,7 @@ def _any_size(config: PictureTextConfig, processor: Processor, text: Tensor) -> 
     )
 
 
-def _one_size(config: PictureTextConfig, count: int, text: Tensor) -> PicturesInText:
+def _one_size(config: TowerTextConfig, count: int, text: Tensor) -> PicturesInText:
     """Return three pictures of one size. count: states of each."""
     generator, [grid] = torch.Generator().manual_seed(1), config.tower.sample_grids
     batch = (1, 3) if config.tiled else (3,)

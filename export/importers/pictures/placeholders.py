@@ -13,7 +13,7 @@ import numpy as np
 
 from edgeformer.checkpoints.picture_processor import PROCESSOR_FILE, WHOLE
 from edgeformer.checkpoints.source import ModelSource, text_only_instead
-from edgeformer.config import PictureTextConfig
+from edgeformer.config import TowerTextConfig
 from edgeformer.documents.json_document import read_object
 from edgeformer.errors import ConfigError, ExportError, shown
 from edgeformer.export.importers.pictures.library_processor import library_processor
@@ -40,7 +40,7 @@ PROMPTS = ("{}{} Which of both is {}?", "Look:\n{}\nand {}{}")
 """Prompts of three pictures that are compared: first, adjacent, between line breaks, last."""
 
 
-def read_placeholder(source: ModelSource, config: PictureTextConfig, folder: Path | None) -> Placeholder:
+def read_placeholder(source: ModelSource, config: TowerTextConfig, folder: Path | None) -> Placeholder:
     """Return what stands for a picture in prompts. folder: of the tokenizer.
 
     Raises ConfigError where the files disagree, or where marks cannot be encoded by themselves.
@@ -62,7 +62,7 @@ def read_placeholder(source: ModelSource, config: PictureTextConfig, folder: Pat
         raise ConfigError(f"{error}{instead}") from error
 
 
-def _check_processor_file(folder: Path, family: PictureTextFamily, config: PictureTextConfig) -> None:
+def _check_processor_file(folder: Path, family: PictureTextFamily, config: TowerTextConfig) -> None:
     """Check the fields of processor_config.json, where there is one."""
     if not (folder / PROCESSOR_FILE).is_file():
         return
@@ -83,7 +83,7 @@ def _check_processor_file(folder: Path, family: PictureTextFamily, config: Pictu
 class _Encoder:
     """Encodes marks by a tokenizer, in the places where they stand; a `MarkEncoder`. picture: the placeholder."""
 
-    def __init__(self, source: ModelSource, config: PictureTextConfig, tokenizer: Tokenizer, picture: str):
+    def __init__(self, source: ModelSource, config: TowerTextConfig, tokenizer: Tokenizer, picture: str):
         self._vocab_size, self._tokenizer = config.vocab_size, tokenizer
         self.token, self.states = self.special(picture), config.picture_tokens
         self.video: int | None = source.hf_config.get("video_token_id")
