@@ -39,6 +39,7 @@ from edgeformer.runtime.tasks.loading import (
     load_causal_lm,
     load_dual_encoder,
     load_encoder,
+    load_picture_encoder,
     load_picture_text,
     load_seq2seq,
     load_sound_text,
@@ -48,6 +49,7 @@ from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
 from edgeformer.runtime.tasks.sound_text import SoundTextLM
 from edgeformer.runtime.tasks.speech import Segment, SpeechConfig, Transcript, Word
 from edgeformer.runtime.tasks.vision.dual_encoder import DualEncoder, RankedPicture
+from edgeformer.runtime.tasks.vision.picture_encoder import PictureEncoder
 from edgeformer.runtime.tasks.vision.picture_text import PictureTextLM
 from edgeformer.runtime.tasks.vision.vision_encoder import VisionEncoder
 from edgeformer.runtime.text.tokenizer import Message
@@ -83,6 +85,7 @@ __all__ = [
     "Manifest",
     "Message",
     "OfflineEngine",
+    "PictureEncoder",
     "PictureTextLM",
     "Ranked",
     "RankedPicture",
@@ -105,6 +108,7 @@ __all__ = [
     "load_causal_lm",
     "load_dual_encoder",
     "load_encoder",
+    "load_picture_encoder",
     "load_picture_text",
     "load_seq2seq",
     "load_sound_text",

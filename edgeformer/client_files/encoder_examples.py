@@ -68,3 +68,25 @@ EXAMPLES: dict[Gives, Example] = {
     ),
 }
 """The examples by what the first output of a head gives; a model without a head has EMBEDDING."""
+
+SEEING_VECTORS = EMBEDDING._replace(
+    command='edgeformer embed {name} "A cat sleeps." --image cat.jpg --image chart.png',
+    python='print(model.embed(["A cat sleeps.", "<image>"], images=[[], ["cat.jpg"]]).shape)',
+)
+"""The example of an encoder that reads pictures, whatever else it gives."""
+
+SEEING: dict[Gives | None, Example] = {
+    "words": EXAMPLES["words"]._replace(
+        command='edgeformer run {name} --image cat.jpg "<image>This is a {mask}."',
+        python='print(model.fill_mask("<image>This is a {mask}.", images=["cat.jpg"]))',
+    ),
+    "classes": CLASSES._replace(
+        command='edgeformer run {name} --image cat.jpg "<image>"',
+        python='print(model.classify("<image>", images=["cat.jpg"]))',
+    ),
+    "token classes": CLASSES._replace(
+        command='edgeformer run {name} --image cat.jpg "<image>A cat sleeps."',
+        python='print(model.classify("<image>A cat sleeps.", images=["cat.jpg"]))',
+    ),
+}
+"""The examples of encoders that read pictures."""

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 import jinja2
 
-from edgeformer.client_files.encoder_examples import EMBEDDING, EXAMPLES, Example
+from edgeformer.client_files.encoder_examples import EMBEDDING, EXAMPLES, SEEING, SEEING_VECTORS, Example
 from edgeformer.client_files.genai import genai_obstacle
 from edgeformer.config import (
     DecoderConfig,
     DualEncoderConfig,
     EncoderConfig,
+    PictureEncoderConfig,
     PictureTextConfig,
     PictureTower,
     PoolingHead,
@@ -22,6 +23,7 @@ from edgeformer.config import (
     SoundTextConfig,
     StackConfig,
     Task,
+    TowerTextConfig,
 )
 from edgeformer.contract.tensors import past_names
 from edgeformer.manifest.accounting import account, cache_element_bytes
@@ -130,6 +132,17 @@ def _encoder_values(manifest: Manifest, config: EncoderConfig, folder: Path | No
     }
 
 
+def _picture_encoder_first_line(name: str, config: PictureEncoderConfig, folder: Path | None) -> str:
+    gives = config.head.outputs[0].gives if config.head is not None else None
+    return SEEING.get(gives, SEEING_VECTORS).command.format(name=name, mask=_mask_token(folder))
+
+
+def _picture_encoder_values(manifest: Manifest, config: PictureEncoderConfig, folder: Path | None) -> dict[str, Any]:
+    gives = config.head.outputs[0].gives if config.head is not None else None
+    use = SEEING.get(gives, SEEING_VECTORS).python.format(mask=_mask_token(folder))
+    return _encoder_values(manifest, config, folder) | {"python_use": use}
+
+
 def _vision_first_line(name: str, config: PictureTower, folder: Path | None) -> str:
     if config.classifier is None:
         return f"edgeformer embed {name} --image cat.jpg --image dog.jpg"
@@ -205,6 +218,7 @@ CARDS: dict[Task, Card] = {
     "causal-lm": Card(_decoder_first_line, _decoder_values, has_parameters=True),
     "seq2seq-lm": Card(_seq2seq_first_line, _seq2seq_values),
     "encoder": Card(_encoder_first_line, _encoder_values),
+    "image-text-encoder": Card(_picture_encoder_first_line, _picture_encoder_values, has_parameters=True),
     "image-text-to-text": Card(_picture_text_first_line, _picture_text_values, has_parameters=True),
     "audio-text-to-text": Card(_sound_text_first_line, _sound_text_values, has_parameters=True),
     "vision-encoder": Card(_vision_first_line, _vision_values, has_parameters=True),
@@ -273,7 +287,7 @@ def _sizes(manifest: Manifest) -> dict[str, object]:
     if manifest.pictures is None or manifest.vocab_size:
         rows |= {"vocabulary": f"{manifest.vocab_size:,}", "context": f"{manifest.context_length:,} tokens"}
     if manifest.pictures is not None and model is not None:
-        tokens = model.picture_tokens if isinstance(model, PictureTextConfig) else model.input_stack.context_length
+        tokens = model.picture_tokens if isinstance(model, TowerTextConfig) else model.input_stack.context_length
         rows["pictures"] = manifest.pictures.described(tokens)
     if manifest.provenance.left_out is not None:
         rows["left out"] = "; ".join(map(str, manifest.provenance.left_out))

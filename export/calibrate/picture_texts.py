@@ -23,7 +23,7 @@ from edgeformer.runtime.media.pictures.placeholders import expand
 from edgeformer.runtime.media.pictures.processors import new_processor
 from edgeformer.runtime.media.pictures.processors.processor import Packing, Processor
 from edgeformer.runtime.steps.picture_tower import Run
-from edgeformer.runtime.tasks.vision.picture_text import runs_of
+from edgeformer.runtime.tasks.vision.picture_prompts import runs_of
 from edgeformer.runtime.text.tokenizer import Tokenizer
 
 TOKENS = 8192

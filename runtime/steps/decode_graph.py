@@ -126,7 +126,7 @@ class DecodeGraph:
         ids = np.asarray(tokens, np.int64)
         if self.pictures is None or not self.pictures.read(ids):
             return session, {"input_ids": ids[None]}
-        return self.pictures.graphs.decoder, self.pictures.inputs(ids)
+        return self.pictures.graphs.reader, self.pictures.inputs(ids)
 
     def session_of(self, row: int) -> Any:
         """Return the session for a run of one row."""

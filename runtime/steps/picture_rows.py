@@ -44,13 +44,13 @@ class PictureGraphs:
 
     Attributes:
         embed: of the graph that makes embeddings of tokens.
-        decoder: of the decode graph that reads embeddings.
+        reader: of the graph that reads embeddings: a decode graph, or an encoder.
         token: the placeholder, whose embedding is replaced.
         vocab_size: smallest number of a picture.
     """
 
     embed: Any
-    decoder: Any
+    reader: Any
     token: int
     vocab_size: int
 

@@ -17,6 +17,7 @@ from edgeformer.runtime.tasks.model import Model
 from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
 from edgeformer.runtime.tasks.sound_text import SoundTextLM
 from edgeformer.runtime.tasks.vision.dual_encoder import DualEncoder
+from edgeformer.runtime.tasks.vision.picture_encoder import PictureEncoder
 from edgeformer.runtime.tasks.vision.picture_text import PictureTextLM
 from edgeformer.runtime.tasks.vision.vision_encoder import VisionEncoder
 
@@ -32,6 +33,7 @@ class Kind(NamedTuple):
         | type[Encoder]
         | type[VisionEncoder]
         | type[DualEncoder]
+        | type[PictureEncoder]
         | type[PictureTextLM]
         | type[SoundTextLM]
     )
@@ -44,6 +46,7 @@ KINDS: dict[Task, Kind] = {
     "encoder": Kind(Encoder, "load_encoder"),
     "vision-encoder": Kind(VisionEncoder, "load_vision_encoder"),
     "dual-encoder": Kind(DualEncoder, "load_dual_encoder"),
+    "image-text-encoder": Kind(PictureEncoder, "load_picture_encoder"),
     "image-text-to-text": Kind(PictureTextLM, "load_picture_text"),
     "audio-text-to-text": Kind(SoundTextLM, "load_sound_text"),
 }
@@ -154,6 +157,20 @@ def load_encoder(
 ) -> Encoder:
     """Open the bundle of an encoder, as `load` does. Raises BundleError for a bundle of another task."""
     return _load(path, "encoder", Encoder, SessionSettings(provider, threads, kernels, provider_options))
+
+
+def load_picture_encoder(
+    path: str | Path,
+    provider: ProviderChoice | str = "auto",
+    threads: int | None = None,
+    *,
+    kernels: bool = True,
+    provider_options: ProviderOptions | None = None,
+) -> PictureEncoder:
+    """Open the bundle of an encoder of pictures and texts, as `load` does. Raises BundleError for another task."""
+    return _load(
+        path, "image-text-encoder", PictureEncoder, SessionSettings(provider, threads, kernels, provider_options)
+    )
 
 
 def load_vision_encoder(

@@ -11,7 +11,8 @@ from edgeformer.runtime.media.pictures.placeholders import expand
 from edgeformer.runtime.media.sound.audio import HOP, Samples
 from edgeformer.runtime.media.sound.recordings import Sound, check_duration, is_sound, read_sound, windows_of
 from edgeformer.runtime.steps.picture_tower import Features, PromptPicture, WaitingPicture
-from edgeformer.runtime.tasks.tower_text import ReadMedium, TowerTextLM
+from edgeformer.runtime.tasks.tower_reader import ReadMedium
+from edgeformer.runtime.tasks.tower_text import TowerTextLM
 
 
 class SoundTextLM(TowerTextLM):

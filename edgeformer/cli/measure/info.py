@@ -17,6 +17,7 @@ from edgeformer.config import (
     GridVisionConfig,
     ModelConfig,
     NaflexVisionConfig,
+    PictureEncoderConfig,
     PictureTextConfig,
     PictureTower,
     SoundTextConfig,
@@ -264,6 +265,15 @@ HEADS: dict[type[StackConfig], Head] = {
     EncoderConfig: Head(
         fields=lambda config: {} if config.head is None else _head_fields(config.head),
         words=lambda config: "" if config.head is None else config.head.words,
+    ),
+    PictureEncoderConfig: Head(
+        fields=lambda config: {
+            **({} if config.head is None else _head_fields(config.head)),
+            "tokens_per_picture": config.picture_tokens,
+        },
+        words=lambda config: ", ".join(
+            [*([] if config.head is None else [config.head.words]), f"{config.picture_tokens} tokens a picture"]
+        ),
     ),
     PictureTextConfig: Head(
         fields=lambda config: {"tied_head": config.tied_head, "tokens_per_picture": config.picture_tokens},

@@ -73,9 +73,8 @@ def encoder_by_theirs(model: Any, config: PictureEncoderConfig, inputs: Pictures
     """Return what transformers' module of an encoder computes: states of pictures, and its output."""
     text = inputs.text.masked_fill(inputs.text == PLACEHOLDER, model.config.image_token_id)
     features = getattr(model, "model", model).get_image_features(**inputs.theirs, return_dict=True).pooler_output
-    return torch.cat([each.flatten(0, -2) for each in features]), model(
-        input_ids=text, return_dict=True, **inputs.theirs
-    )
+    states = torch.cat([each.flatten(0, -2) for each in features])
+    return states, model(input_ids=text, return_dict=True, **inputs.theirs)
 
 
 def pictures_by_ours(

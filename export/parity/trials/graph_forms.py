@@ -8,7 +8,7 @@ from edgeformer.export.parity.float_products import open_unrounded
 from edgeformer.export.parity.report import Check
 from edgeformer.export.parity.trials.adapters import Updates, adapter_trials
 from edgeformer.export.parity.trials.mtp import mtp_trials
-from edgeformer.export.parity.trials.pictures.picture_text import judge_pictures
+from edgeformer.export.parity.trials.pictures.picture_encoder import judge_pictures
 from edgeformer.export.parity.trials.pictures.placed_states import judge_placed
 from edgeformer.export.parity.trials.protocol import Setup
 from edgeformer.manifest.quantization import WeightFormat
@@ -45,7 +45,8 @@ def _of_pictures(given: FormSetup) -> Iterator[tuple[str, Callable[[], list[Chec
     """The graphs are tried together, as each reads what another made: without rounding of activations, then as used."""
     setup, graphs = given.setup, given.setup.manifest.graphs
     tower, media = ("vision_encoder", "pictures") if "vision_encoder" in graphs else ("audio_encoder", "recordings")
-    files = [setup.folder / graphs[name].file for name in ("model", "embedding_decoder", tower, "embed_tokens")]
+    reader = "embedding_decoder" if "embedding_decoder" in graphs else "embedding_encoder"
+    files = [setup.folder / graphs[name].file for name in ("model", reader, tower, "embed_tokens")]
 
     def judge(chosen: KernelChoice | None) -> list[Check]:
         if chosen is None:

@@ -13,6 +13,7 @@ TRIALS: dict[Task, type[Trial]] = {
     "encoder": EncoderTrial,
     "seq2seq-lm": EncoderDecoderTrial,
     "vision-encoder": VisionTrial,
+    "image-text-encoder": EncoderTrial,
     "image-text-to-text": DecoderTrial,
     "audio-text-to-text": DecoderTrial,
     "dual-encoder": DualTrial,

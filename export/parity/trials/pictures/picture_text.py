@@ -15,11 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edgeformer.config import Grid, PictureTextConfig, SoundTextConfig, SoundTowerConfig
+from edgeformer.config import Grid, SoundTextConfig, SoundTowerConfig, TowerTextConfig
 from edgeformer.contract.tensors import AUDIO_VALUES, FEATURE_MASK
 from edgeformer.export.graph.tensors import to_numpy
 from edgeformer.export.parity.figures import worst_of
-from edgeformer.export.parity.report import Check
 from edgeformer.export.parity.samples import random_tokens
 from edgeformer.export.parity.tolerances import longest_sum
 from edgeformer.export.parity.trials.protocol import Array, Outputs, Row, Setup, Trial, row_of
@@ -71,7 +70,7 @@ class PictureTextTrial(Trial):
         """decoder, vision, embed: sessions of the graph that reads embeddings, of the tower, of embeddings."""
         super().__init__(setup, [model])
         config, placeholder = setup.manifest.model, setup.manifest.placeholder
-        assert isinstance(config, PictureTextConfig) and placeholder is not None
+        assert isinstance(config, TowerTextConfig) and placeholder is not None
         self._config, self._token, self._whole = config, placeholder.token, config.bidirectional == "prompt"
         self._vision, self._media = vision, f"{placeholder.medium}s"
         self._pictures = PictureGraphs(embed, decoder, placeholder.token, config.vocab_size)
@@ -274,10 +273,3 @@ def _window(random: np.random.Generator, tower: SoundTowerConfig, salt: int) -> 
         frames = (tower.frames, tower.frames // 2 + 1, 2 * (tower.pool or 1) + 1)[salt % 3]
         window[FEATURE_MASK] = (np.arange(tower.frames) < frames).astype(np.int64)[None]
     return window
-
-
-def judge_pictures(setup: Setup, model: Any, decoder: Any, vision: Any, embed: Any) -> list[Check]:
-    """Judge the graphs with which a decoder reads pictures, over open sessions; see `PictureTextTrial`."""
-    trial = PictureTextTrial(setup, model, decoder, vision, embed)
-    trial.run()
-    return trial.judge.checks

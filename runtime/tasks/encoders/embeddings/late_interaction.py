@@ -8,6 +8,8 @@ from edgeformer.config.heads import Reading
 
 def as_read(ids: list[int], types: list[int], reading: Reading) -> tuple[tuple[list[int], list[int]], int]:
     """Return a text as it is read, with its prefix and the tokens behind it, and the number of tokens before those."""
+    if reading.prefix is None and reading.expansion is None:
+        return (ids, types), len(ids)
     if reading.prefix is not None:
         ids, types = [*ids[:1], reading.prefix, *ids[1:]], [*types[:1], 0, *types[1:]]
     more = 0 if reading.expansion is None else max(reading.expansion.length - len(ids), 0)
