@@ -11,7 +11,7 @@ from edgeformer.cli.run._encoder import open_embedder, read_texts
 from edgeformer.errors import RequestError
 
 if TYPE_CHECKING:
-    from edgeformer.runtime import Embedding, Encoder
+    from edgeformer.runtime import Embedding, Encoder, PictureEncoder
 
 TEXTS = "Texts, pictures and vectors"
 SHOWN = 10
@@ -24,7 +24,8 @@ SHOWN = 10
 @execution_options
 @option(
     "--image", "images", multiple=True, type=click.Path(path_type=Path), topic=TEXTS,
-    help="A picture instead of a text (models of pictures). Repeatable.",
+    help="A picture instead of a text (models of pictures), or in the place of a placeholder of TEXTS (encoders of "
+    "pictures and texts). Repeatable.",
 )  # fmt: skip
 @option("--prompt-name", topic=TEXTS, metavar="NAME", help="Put this prompt of the model before each text: query, …")
 @option("--prompt", topic=TEXTS, metavar="TEXT", help="Put this text before each text.")
@@ -56,12 +57,13 @@ def embed_command(
 
     Without TEXTS, every line of standard input is a text. Prints the cosine similarity of each text with the first
     one, the most similar first; --json prints the vectors, --output saves them. A model of pictures turns the files
-    of --image into vectors; a dual encoder does so with TEXTS and --image together. `--form sparse` prints tokens and
-    their numbers, and `--form tokens` how many vectors there are.
+    of --image into vectors; a dual encoder does so with TEXTS and --image together. An encoder of pictures and texts
+    reads them in the places of the placeholders of TEXTS, and each that is left by itself. `--form sparse` prints
+    tokens and their numbers, and `--form tokens` how many vectors there are.
     """
     import numpy as np
 
-    from edgeformer.runtime import DualEncoder, VisionEncoder
+    from edgeformer.runtime import DualEncoder, PictureEncoder, VisionEncoder
     from edgeformer.runtime.tasks.encoders.encoder import first_dimensions
 
     model = open_embedder(bundle, provider, threads)
@@ -82,18 +84,22 @@ def embed_command(
         vectors = model.embed(images)
         vectors = vectors if dimensions is None else first_dimensions(vectors, dimensions)
     else:
+        shown: dict[str, Any] = {}
+        lines, what = (list(texts) if texts or images else read_texts(texts, "text")), "text"
         if images:
-            raise RequestError("--image: not for a bundle of this kind, which reads texts.")
-        lines, what = read_texts(texts, "text"), "text"
+            if not isinstance(model, PictureEncoder):
+                raise RequestError("--image: not for a bundle of this kind, which reads texts.")
+            lines, shown["images"] = _with_pictures(model, lines, images)
         if form in ("sparse", "tokens"):
             if dimensions is not None or output is not None:
                 raise click.UsageError("--dimensions and --output are for one vector of a text: --form dense.")
-            found = model.embeddings(lines, forms=[form], query=query, prompt=prompt, prompt_name=prompt_name)
-            _print_forms(model, lines, found, as_json)
+            found = model.embeddings(lines, forms=[form], query=query, prompt=prompt, prompt_name=prompt_name, **shown)
+            _print_forms(model, _named(lines, shown), found, as_json)
             return
         if query:
             raise click.UsageError("--query is for --form tokens.")
-        vectors = model.embed(lines, prompt=prompt, prompt_name=prompt_name, dimensions=dimensions)
+        vectors = model.embed(lines, prompt=prompt, prompt_name=prompt_name, dimensions=dimensions, **shown)
+        lines = _named(lines, shown)
     if output is not None:
         try:
             with output.open("wb") as file:  # given a path, numpy would change its name
@@ -108,6 +114,26 @@ def embed_command(
         similarity = vectors @ vectors[0] / np.maximum(lengths * lengths[0], 1e-12)
         order = np.argsort(-similarity, kind="stable").tolist()
         print_table([(f"{similarity[index]:.3f}", lines[index]) for index in order], "cosine", what)
+
+
+def _with_pictures(
+    model: "PictureEncoder", texts: list[str], images: tuple[Path, ...]
+) -> tuple[list[str], list[list[Path]]]:
+    """Return texts with the pictures of their placeholders; those that are left are texts of their own."""
+    tokenizer, token = model.require_tokenizer(), model.placeholder.token
+    left, taken = list(images), list[list[Path]]()
+    for text in texts:
+        places = tokenizer.encode(text).count(token)
+        taken.append(left[:places])
+        left = left[places:]
+    alone = str(tokenizer.backend.id_to_token(token))
+    return [*texts, *[alone] * len(left)], [*taken, *([each] for each in left)]
+
+
+def _named(texts: list[str], shown: dict[str, Any]) -> list[str]:
+    """Return texts with the names of their pictures."""
+    pictures = shown.get("images") or [()] * len(texts)
+    return [" ".join([text, *map(str, each)]) for text, each in zip(texts, pictures, strict=True)]
 
 
 def _print_forms(model: "Encoder", lines: list[str], found: "list[Embedding]", as_json: bool) -> None:

@@ -163,7 +163,7 @@ def run_command(
         prompt = sys.stdin.read().removesuffix("\n")  # which echo and editors add
     match model:
         case Encoder():
-            _label(model, prompt or "", question, aggregation, as_json)
+            _label(model, prompt or "", question, aggregation, images, as_json)
         case Seq2SeqLM():
             _write(model, prompt or "", options, as_json)
         case CausalLM() if prompt is None:
@@ -197,13 +197,22 @@ def _is_asked(model: "Model", prompt: str, media: tuple[Path, ...]) -> bool:
 
 def _check_options(model: "Model", chat: bool, system: str | None, options: dict[str, Any]) -> None:
     """Raise RequestError for options that do not apply to this task, instead of ignoring them."""
-    from edgeformer.runtime import DualEncoder, Encoder, PictureTextLM, Seq2SeqLM, SoundTextLM, VisionEncoder
+    from edgeformer.runtime import (
+        DualEncoder,
+        Encoder,
+        PictureEncoder,
+        PictureTextLM,
+        Seq2SeqLM,
+        SoundTextLM,
+        VisionEncoder,
+    )
 
     given = [*options, *(["chat"] if chat else []), *(["system"] if system is not None else [])]
     match model:
         case Encoder():
             takes = {"question"} if "answers" in model.gives else set()
             takes |= {"aggregation"} if "token classes" in model.gives else set()
+            takes |= {"images"} if isinstance(model, PictureEncoder) else set()
             foreign = [name for name in given if name not in takes]
         case DualEncoder():
             foreign = [name for name in given if name not in PICTURE_OPTIONS]
@@ -262,12 +271,16 @@ def _classify(
         print_table([(f"{each.probability:.3f}", each.label) for each in found])
 
 
-def _label(model: "Encoder", text: str, question: str | None, aggregation: Any, as_json: bool) -> None:
+def _label(
+    model: "Encoder", text: str, question: str | None, aggregation: Any, images: tuple[Path, ...], as_json: bool
+) -> None:
     """Print the tokens that fill the mask of `text`, its labels, or its answer to a question, the most likely first.
 
     Labelled spans come in the order of the text.
     """
-    gives = set(model.gives)
+    gives, shown = set(model.gives), dict[str, Any]()
+    if images:
+        text, shown["images"] = _placed(model, text, images), list(images)
     if not gives & {"answers", "words", "classes", "token classes"}:
         raise RequestError(f"this model makes vectors: edgeformer embed {model.folder} TEXT…")
     if "answers" in gives:
@@ -276,18 +289,29 @@ def _label(model: "Encoder", text: str, question: str | None, aggregation: Any, 
         found: Any = model.answer(question, text)
         rows: list[tuple[str, ...]] = [(f"{each.score:.3f}", each.text) for each in found]
     elif "words" in gives:
-        found = model.fill_mask(text)
+        found = model.fill_mask(text, **shown)
         rows = [(f"{each.probability:.3f}", each.token, each.text) for each in found]
     elif aggregation is not None:
+        if images:
+            raise RequestError(
+                "--aggregation joins tokens of a text, and not states of pictures. Leave one of them out."
+            )
         found = model.spans(text, aggregation=aggregation)
         rows = [(f"{each.score:.3f}", each.label, each.text) for each in found]
     else:
-        found = model.classify(text)
+        found = model.classify(text, **shown)
         rows = [(f"{each.probability:.3f}", each.label) for each in found]
     if as_json:
         print_json([asdict(each) for each in found])
     else:
         print_table(rows)
+
+
+def _placed(model: Any, text: str, images: tuple[Path, ...]) -> str:
+    """Return a text with a placeholder for each picture in front of it, where it has none."""
+    tokenizer, token = model.require_tokenizer(), model.placeholder.token
+    spelled = str(tokenizer.backend.id_to_token(token))
+    return text if token in tokenizer.encode(text) else spelled * len(images) + text
 
 
 def _write(model: "Seq2SeqLM", source: str | Path, options: dict[str, Any], as_json: bool) -> None:

@@ -44,6 +44,10 @@ class PictureEncoderTrial(PictureTextTrial):
                 for sides in ([row.eager for row in rows], [row.expected for row in rows])
             )
             self.judge.agreement(f"batch against solo: {output}", pairs, eager, expected)
+        again = self._run(texts, states, padding=1)
+        for output in alone[0]:
+            values = [np.concatenate([row[output].ravel() for row in run]) for run in (batch, again)]
+            self.judge.identical(f"padding: {output}", "other tokens behind the texts", *values)
 
     def _judge_output(self, name: str, what: str, output: str, found: list[Array], rows: list[Row]) -> None:
         gives = {each.name: each.gives for each in self._encoder.head_outputs}
@@ -65,9 +69,11 @@ class PictureEncoderTrial(PictureTextTrial):
     def _outputs(self) -> list[str]:
         return ["last_hidden_state", *(each.name for each in self._encoder.head_outputs)]
 
-    def _run(self, texts: Sequence[Array], states: Sequence[Sequence[Array]]) -> list[dict[str, Array]]:
-        """Run texts as one batch; return each row's outputs at its own tokens."""
-        embeddings, mask = placed_embeddings(self._pictures, texts, states, padding=0)
+    def _run(
+        self, texts: Sequence[Array], states: Sequence[Sequence[Array]], padding: int = 0
+    ) -> list[dict[str, Array]]:
+        """Run texts as one batch, padded with a token; return each row's outputs at its own tokens."""
+        embeddings, mask = placed_embeddings(self._pictures, texts, states, padding)
         feeds = {"inputs_embeds": embeddings, "attention_mask": mask}
         arrays = dict(zip(self._outputs, self._pictures.reader.run(self._outputs, feeds), strict=True))
         return [self._own(arrays, row, len(ids)) for row, ids in enumerate(texts)]
