@@ -434,7 +434,10 @@ def test_the_geometry_of_a_source_is_that_of_the_cross_attention():
 
 def test_a_model_of_no_kind_is_refused_with_the_kinds():
     data = schema.to_json(_pair())
-    kinds = "'decoder', 'dual', 'encoder', 'naflex_vision', 'picture_text', 'seq2seq', 'sound_text', 'vision'"
+    kinds = (
+        "'decoder', 'dual', 'encoder', 'naflex_vision', 'picture_encoder', 'picture_text', 'seq2seq', 'sound_text', "
+        "'vision'"
+    )
     message = rf"must be an object of kind \[{kinds}\]\.$"
     for kind in ("poet", 3, ...):
         data.pop("kind") if kind is ... else data.update(kind=kind)

@@ -16,6 +16,7 @@ from edgeformer.config import (
     GridVisionConfig,
     ModelConfig,
     NaflexVisionConfig,
+    PictureEncoderConfig,
     PictureTextConfig,
     Projector,
     SoundTextConfig,
@@ -31,8 +32,8 @@ from edgeformer.manifest.manifest import MODELS
 from edgeformer.models import build_model
 from edgeformer.models.kinds import KINDS
 from edgeformer.models.model_spec import model_spec_of
-from edgeformer.models.pictures.tower_text import TOWERS
 from edgeformer.models.pictures.projectors import PROJECTORS
+from edgeformer.models.pictures.tower_text import TOWERS
 from edgeformer.runtime.tasks.loading import KINDS as LOADED_KINDS
 
 ROOT = Path(__file__).parent.parent
@@ -67,8 +68,8 @@ def test_tables_of_heads_have_every_stack():
     stacks |= {GridVisionConfig, SoundTowerConfig}
     assert set(HEADS) == set(DESCRIBED_HEADS) == stacks
     assert stacks == {
-        DecoderConfig, EncoderConfig, GridVisionConfig, NaflexVisionConfig, PictureTextConfig, SoundTextConfig,
-        SoundTowerConfig, VisionConfig,
+        DecoderConfig, EncoderConfig, GridVisionConfig, NaflexVisionConfig, PictureEncoderConfig, PictureTextConfig,
+        SoundTextConfig, SoundTowerConfig, VisionConfig,
     }  # fmt: skip
 
 

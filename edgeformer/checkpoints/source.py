@@ -232,8 +232,8 @@ def _open_seeing(
     if read.form != form:
         raise ConfigError(f"the text model of {found.origin} is no {form}, and its pictures are for one.{instead}")
     try:
-        if pooled is not None and isinstance(read, EncoderConfig):
-            family, read = _with_pooling(found, pooled, context_length, family, read)
+        if pooled is not None:
+            family, read = _with_pooling(found, pooled, context_length, family, cast(EncoderConfig, read))
         family, config = with_tower(found.hf_config, family, cast(DecoderConfig | EncoderConfig, read))
         pictures = None
         if isinstance(config, SoundTextConfig):

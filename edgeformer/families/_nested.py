@@ -85,6 +85,10 @@ def text_config(
     text |= {name: data[name] for name in TOKENS if data.get(name) is not None}
     text[TIED] = _is_tied(data, given, wrapper, stored)
     if wrapper.heads is not None:
+        if kind != wrapper.text:
+            raise ConfigError(
+                f"the text model of this {model_type} is of model_type {kind!r}; supported here: {wrapper.text}."
+            )
         text = _with_head(text, data, wrapper.heads)
     text = _with_plain_positions(text_config(text, stored) or text)
     return text | {"model_type": SAME_ON_TEXT.get(text["model_type"], text["model_type"])}

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeformer.contract.tensors import POSITION_IDS
+from edgeformer.runtime.caches.encoder_outputs import pad_right
 from edgeformer.runtime.media.pictures.positions import AXES, PictureSpan, positions_of, shift
 from edgeformer.runtime.steps.picture_tower import Features, PromptPicture
 
@@ -148,3 +149,20 @@ class PictureRows:
     def _find(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return where numbers are among those of the prompt in ascending order."""
         return np.searchsorted(self._numbers, numbers)
+
+
+def placed_embeddings(
+    graphs: PictureGraphs, texts: Sequence[NDArray[np.int64]], states: Sequence[Sequence[Features]], padding: int
+) -> tuple[Features, NDArray[np.int64]]:
+    """Return the embeddings of texts for an encoder, float32 [B, S, E], padded on the right, and their mask.
+
+    texts: token ids, with the placeholder for each state.
+
+    states: of the pictures of each text, in its order. padding: the token that fills rows.
+    """
+    ids, mask = pad_right([text.tolist() for text in texts], padding)
+    embeddings: Features = graphs.embed.run(["inputs_embeds"], {"input_ids": ids})[0]
+    for row, seen, found in zip(embeddings, (ids == graphs.token) & (mask == 1), states, strict=True):
+        if found:
+            row[seen] = np.concatenate(found)
+    return embeddings, mask

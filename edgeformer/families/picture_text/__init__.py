@@ -145,19 +145,19 @@ def with_tower(
         "tiled": seeing.tiled,
         "newline": seeing.newline,
     }
-    config: TowerTextConfig
-    if isinstance(text, EncoderConfig):
-        config = PictureEncoderConfig.of_text(text, **shared)
-    else:
-        kind = SoundTextConfig if seeing.tower.kind == "sound_tower" else PictureTextConfig
-        config = kind.of_text(
-            text,
-            **shared,
-            bidirectional=seeing.bidirectional,
-            deepstack=seeing.deepstack,
-            layer_input=seeing.layer_input,
-            axes=None if family.axes is None else family.axes(data),
-        )
+    if text.form == "decoder":
+        shared |= {
+            "bidirectional": seeing.bidirectional,
+            "deepstack": seeing.deepstack,
+            "layer_input": seeing.layer_input,
+            "axes": None if family.axes is None else family.axes(data),
+        }
+    kinds: dict[tuple[str, bool], Any] = {
+        ("decoder", False): PictureTextConfig,
+        ("decoder", True): SoundTextConfig,
+        ("encoder", False): PictureEncoderConfig,
+    }
+    config = kinds[text.form, seeing.tower.kind == "sound_tower"].of_text(text, **shared)
     text_family = family_inside(text_family, data["model_type"])
     return replace(
         text_family,

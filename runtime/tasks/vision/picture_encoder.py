@@ -1,7 +1,7 @@
 """Embed texts with pictures, classify them, and fill their masks: an encoder with a tower in front of it."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +11,8 @@ from edgeformer.errors import RequestError
 from edgeformer.runtime.caches.encoder_outputs import check_length
 from edgeformer.runtime.media.pictures.picture_files import Picture
 from edgeformer.runtime.request_values import naming_entry
+from edgeformer.runtime.steps.picture_rows import placed_embeddings
 from edgeformer.runtime.steps.picture_tower import PromptPicture
-from edgeformer.runtime.steps.placed_pictures import placed_embeddings
 from edgeformer.runtime.tasks.encoders.embeddings.forms import Embedding, Form
 from edgeformer.runtime.tasks.encoders.encoder import Encoder
 from edgeformer.runtime.tasks.encoders.text_encoder import BATCH, Encoded, Pair
@@ -42,8 +42,7 @@ class PictureEncoder(PicturePrompts, Encoder):
     @property
     def config(self) -> PictureEncoderConfig:
         """The config of the model."""
-        assert isinstance(self.manifest.model, PictureEncoderConfig), "`Manifest` has checked it"
-        return self.manifest.model
+        return cast(PictureEncoderConfig, self.manifest.model)  # `Manifest` has checked it
 
     def see(self, text: Text, images: Sequence[Picture], *, names: Sequence[str] | None = None) -> PictureTokens:
         """Return the token ids of a text, or of its ids, with pictures in the places of its placeholders.

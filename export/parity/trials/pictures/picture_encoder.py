@@ -5,7 +5,7 @@ tokens ──→ embed_tokens ──→ embeddings ┴→ embedding_encoder ─�
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from edgeformer.export.parity.report import Check
 from edgeformer.export.parity.trials.pictures.picture_text import Picture, PictureTextTrial
 from edgeformer.export.parity.trials.protocol import Array, Outputs, Row, Setup
 from edgeformer.export.reference.reference import Reference
-from edgeformer.runtime.steps.placed_pictures import placed_embeddings
+from edgeformer.runtime.steps.picture_rows import placed_embeddings
 
 
 class PictureEncoderTrial(PictureTextTrial):
@@ -61,9 +61,7 @@ class PictureEncoderTrial(PictureTextTrial):
 
     @property
     def _encoder(self) -> EncoderConfig:
-        config = self._config
-        assert isinstance(config, EncoderConfig)
-        return config
+        return cast(EncoderConfig, self._config)
 
     @property
     def _outputs(self) -> list[str]:
@@ -115,7 +113,7 @@ def judge_pictures(setup: Setup, model: Any, reader: Any, vision: Any, embed: An
 
     reader: the session of the graph that reads embeddings.
     """
-    encodes = isinstance(setup.manifest.model, EncoderConfig)
-    trial = (PictureEncoderTrial if encodes else PictureTextTrial)(setup, model, reader, vision, embed)
+    kind = PictureEncoderTrial if setup.manifest.form == "encoder" else PictureTextTrial
+    trial = kind(setup, model, reader, vision, embed)
     trial.run()
     return trial.judge.checks
