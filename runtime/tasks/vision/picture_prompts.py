@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -23,7 +23,7 @@ took 16.6 s in one run of SigLIP's base size on one core, and 15.4 s in four, wi
 class PicturePrompts(TowerReader):
     """A model that reads pictures between the tokens of a text."""
 
-    reads = "images"
+    reads: ClassVar[str | None] = "images"
     medium = "picture"
 
     @cached_property

@@ -11,7 +11,8 @@ from edgeformer.runtime import Engine, EngineBusyError, LowDetail, OfflineEngine
 from edgeformer.runtime.generation.scheduling import waiting
 from edgeformer.runtime.media.pictures.processors.tiles import Tiles
 from edgeformer.runtime.steps.runner import StepRunner
-from edgeformer.runtime.tasks.vision.picture_text import TILES, PictureTextLM
+from edgeformer.runtime.tasks.vision.picture_prompts import TILES
+from edgeformer.runtime.tasks.vision.picture_text import PictureTextLM
 
 PICTURES = [np.random.default_rng(index).integers(0, 256, (84, 40 + 20 * index, 3), np.uint8) for index in range(3)]
 OPTIONS = {"max_new_tokens": 12, "ignore_eos": True}

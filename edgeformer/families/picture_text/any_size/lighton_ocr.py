@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from edgeformer.config import PictureTextConfig
+from edgeformer.config import TowerTextConfig
 from edgeformer.config.projectors import MergedPatchesProjector
 from edgeformer.families._family import Fields
 from edgeformer.families.picture_text import Seeing, named_token
@@ -29,7 +29,7 @@ def marks(tokenizer_config: Mapping[str, Any]) -> GridMarks:
     return GridMarks(picture=named_token(tokenizer_config, "image_token", "<|image_pad|>"))
 
 
-def picture_options(data: Mapping[str, Any], config: PictureTextConfig) -> Mapping[str, Any]:
+def picture_options(data: Mapping[str, Any], config: TowerTextConfig) -> Mapping[str, Any]:
     """Return the sides of a patch and of a square; the file has those of both together."""
     return {name: value for name, value in llava_pixtral.picture_options(data, config).items() if name != "patch_size"}
 

@@ -13,7 +13,7 @@ from edgeformer.config import (
     GridVisionConfig,
     NormConfig,
     PatchVectors,
-    PictureTextConfig,
+    TowerTextConfig,
     RotaryConfig,
 )
 from edgeformer.config.projectors import MlpProjector
@@ -115,7 +115,7 @@ def marks(tokenizer_config: Mapping[str, Any]) -> RowEndsMarks:
     )
 
 
-def picture_options(data: Mapping[str, Any], config: PictureTextConfig) -> Mapping[str, Any]:
+def picture_options(data: Mapping[str, Any], config: TowerTextConfig) -> Mapping[str, Any]:
     """Return the sides of a patch and of a square; the processor of texts and pictures says how long both make one."""
     patch, square = (data.get("vision_config") or {}).get("patch_size", DEFAULTS["patch_size"]), config.projector.side
     return {"patch": patch, "square": square, "patch_size": patch * square}

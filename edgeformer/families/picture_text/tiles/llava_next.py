@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from edgeformer.config import PictureTextConfig
+from edgeformer.config import TowerTextConfig
 from edgeformer.errors import ConfigError
 from edgeformer.families._family import Fields
 from edgeformer.families.picture_text import Seeing
@@ -46,7 +46,7 @@ def marks(tokenizer_config: Mapping[str, Any]) -> RowsMarks:
     return RowsMarks(picture=llava.picture_token(tokenizer_config))
 
 
-def picture_options(data: Mapping[str, Any], config: PictureTextConfig) -> Mapping[str, Any]:
+def picture_options(data: Mapping[str, Any], config: TowerTextConfig) -> Mapping[str, Any]:
     """Return the grids, and how many states a tile becomes."""
     return {
         "patches": config.patch_grid.rows,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from edgeformer.config import PictureTextConfig
+from edgeformer.config import TowerTextConfig
 from edgeformer.errors import ConfigError, shown
 from edgeformer.families._family import Fields
 from edgeformer.families.picture_text import Seeing
@@ -44,7 +44,7 @@ def _most_tiles(ratio: Any) -> int:
     return int(number)
 
 
-def picture_options(data: Mapping[str, Any], config: PictureTextConfig) -> Mapping[str, Any]:
+def picture_options(data: Mapping[str, Any], config: TowerTextConfig) -> Mapping[str, Any]:
     """Return the grids, how many states a tile becomes, and their limit."""
     return {
         "patches": config.patch_grid.rows,
