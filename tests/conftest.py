@@ -344,6 +344,12 @@ def smolvlm_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def modernvbert_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small ModernVBERT of up to 3 × 3 tiles, each of 4 tokens, with a tokenizer. Read-only."""
+    return _with_tower("picture_encoder_rows", "modernvbert", tmp_path_factory, "states")
+
+
+@pytest.fixture(scope="session")
 def voxtral_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small Voxtral of windows of two seconds, with a tokenizer and a chat template. Read-only."""
     return _with_tower("sound_text_rows", "voxtral", tmp_path_factory, "voxtral", "four")

@@ -13,7 +13,7 @@ from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime.media.pictures.picture_files import MOST_BYTES
 
-VERBS: tuple[Verb, ...] = ("generate", "chat")
+VERBS: tuple[Verb, ...] = ("generate", "chat", "embed", "classify", "fill-mask")
 """Verbs of rows with pictures or recordings."""
 
 
@@ -93,7 +93,7 @@ def find_media(options: BatchOptions, verb: Verb, manifest: Manifest, columns: S
         if given is None:
             continue
         if medium is not each or not reads:
-            able = "generate and chat read them" if medium is each else "this bundle reads none"
+            able = f"{verb} reads none" if medium is each else "this bundle reads none"
             raise RequestError(f"{each.option} names a column of {each.name}s, and {able}.")
         if given not in columns:
             raise RequestError(f"the input has no column {given!r}; it has {', '.join(map(repr, columns))}.")

@@ -23,6 +23,7 @@ from edgeformer.runtime import (
     Generation,
     GenerationStream,
     OfflineEngine,
+    PictureEncoder,
     Seq2SeqLM,
     VisionEncoder,
 )
@@ -217,7 +218,7 @@ class Runner:
             case "classify":
                 return self._encode_to_classify, self._classify, BATCH
             case "fill-mask":
-                return _text, self._fill_mask, 1
+                return self._seen, self._fill_mask, 1
             case "perplexity":
                 return _text, self._perplexity, 1
             case "transcribe":
@@ -228,7 +229,14 @@ class Runner:
     def _encode_to_embed(self, text: Any) -> Encoded:
         model = self._model
         assert isinstance(model, Encoder)
-        return model.encode_text(model.with_prompt(_text(text)), truncate=True)
+        return model.encode_text(self._seen(text, model.with_prompt), truncate=True)
+
+    def _seen(self, text: Any, prompted: Callable[[str], Any] = str) -> Any:
+        """Return a text with its prompt; one with pictures as its token ids with these."""
+        if not isinstance(text, MediaPrompt):
+            return prompted(_text(text))
+        assert isinstance(self._model, PictureEncoder), "`with_media` has checked it"
+        return self._model.see(prompted(_text(text.prompt)), text.contents())
 
     def _embed(self, texts: list[Encoded]) -> list[Result]:
         model = self._model
@@ -242,7 +250,7 @@ class Runner:
     def _encode_to_classify(self, text: Any) -> list[int]:
         model = self._model
         assert isinstance(model, Encoder)
-        return model.encode_text(_text(text))[0]
+        return model.encode_text(self._seen(text))[0]
 
     def _classify(self, texts: list[list[int]]) -> list[Result]:
         model = self._model

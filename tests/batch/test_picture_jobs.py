@@ -108,11 +108,32 @@ def test_messages_have_parts_as_on_the_server(smolvlm_bundle, model, tmp_path):
     assert "neither the part nor the column of pictures has one" in found[5]["error"]
 
 
+def test_an_encoder_embeds_texts_with_pictures(modernvbert_bundle, tmp_path):
+    for index in range(2):
+        (tmp_path / f"{index}.png").write_bytes(PICTURES[index])
+    rows = [
+        {"text": "a page <image>", "image": "0.png"},
+        {"text": "no picture", "image": None},
+        {"text": "<image><image>", "image": ["1.png", "0.png"]},
+        {"text": "no placeholder", "image": "0.png"},
+    ]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    run(modernvbert_bundle, tmp_path / "rows.jsonl", tmp_path / "out", verb="embed")
+    found, model = read_parquet(tmp_path / "out"), load(modernvbert_bundle, "cpu", 1)
+    shown = [PICTURES[:1], [], PICTURES[1::-1]]
+    expected = model.embed([row["text"] for row in rows[:3]], images=shown)
+    np.testing.assert_allclose([row["output"] for row in found[:3]], expected, atol=1e-5)
+    assert [row["prompt_tokens"] for row in found[:3]] == [
+        len(model.see(row["text"], images)) for row, images in zip(rows, shown, strict=False)
+    ]
+    assert "no placeholders of pictures" in found[3]["error"]
+
+
 def test_what_reads_no_pictures_says_so(smolvlm_bundle, llama, tmp_path):
     (tmp_path / "rows.jsonl").write_text(json.dumps({"text": "a", "image": "a.png"}))
     with pytest.raises(RequestError, match="images names a column of pictures, and this bundle reads none"):
         run(llama, tmp_path / "rows.jsonl", tmp_path / "out", images="image")
-    with pytest.raises(RequestError, match="generate and chat read them"):
+    with pytest.raises(RequestError, match="perplexity reads none"):
         run(smolvlm_bundle, tmp_path / "rows.jsonl", tmp_path / "out", images="image", verb="perplexity")
     with pytest.raises(RequestError, match="the input has no column 'picture'; it has 'text', 'image'"):
         run(smolvlm_bundle, tmp_path / "rows.jsonl", tmp_path / "out", images="picture")

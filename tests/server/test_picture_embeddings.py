@@ -66,6 +66,30 @@ def test_texts_and_pictures_have_vectors_in_their_order(server, bundles):
     np.testing.assert_allclose(cut["embedding"], pictures[0][:4] / np.linalg.norm(pictures[0][:4]), atol=1e-6)
 
 
+def test_an_encoder_of_both_reads_pictures_as_texts(modernvbert_bundle):
+    files, model = [picture(1), picture(2, "JPEG")], load(modernvbert_bundle, "cpu", 1)
+    given = [TEXTS[0], part(files[0]), {"type": "text", "text": TEXTS[1]}, part(files[1], "jpeg")]
+    expected = model.embed(
+        [TEXTS[0], "<image>", TEXTS[1], "<image>"], images=[[], files[:1], [], files[1:]]
+    )  # fmt: skip
+    with running([modernvbert_bundle]) as server:
+        answer = server.post("/v1/embeddings", {"input": given}).json()
+        np.testing.assert_allclose([each["embedding"] for each in answer["data"]], expected, atol=1e-5)
+        tokens = [len(model.see("<image>", [file])) for file in files]
+        assert answer["usage"]["prompt_tokens"] == sum(tokens) + sum(len(model.encode(text)) for text in TEXTS)
+        alone = server.post("/v1/embeddings", {"input": TEXTS}).json()
+        np.testing.assert_allclose([each["embedding"] for each in alone["data"]], expected[::2], atol=1e-5)
+        [listed] = server.get("/v1/models").json()["data"]
+        assert (listed["task"], listed["input_modalities"]) == ("image-text-encoder", ["text", "image"])
+        for wrong, said in (
+            ([part(b"text")], "input.0.image_url.url is not a picture of PNG, JPEG"),
+            (["<image> a", part(files[0])], "1 placeholder of pictures"),
+            ("<image> a", "1 placeholder of pictures"),
+        ):
+            refused = server.post("/v1/embeddings", {"input": wrong})
+            assert refused.status_code == 400 and said in refused.json()["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

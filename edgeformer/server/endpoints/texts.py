@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from edgeformer.errors import RequestError
-from edgeformer.runtime import CausalLM, DualEncoder, Encoder, VisionEncoder
+from edgeformer.runtime import CausalLM, DualEncoder, Encoder, PictureEncoder, VisionEncoder
 from edgeformer.runtime.tasks.encoders.encoder import first_dimensions
-from edgeformer.server.endpoints.picture_inputs import plain_texts, submit_inputs
+from edgeformer.server.endpoints.picture_inputs import has_pictures, plain_texts, submit_inputs
 from edgeformer.server.schema.api_errors import ApiError, as_api_error
 from edgeformer.server.schema.bodies import DetokenizeBody, EmbeddingBody, TokenizeBody
 from edgeformer.server.service.answers import unless_gone
@@ -45,9 +45,10 @@ async def embeddings(request: Request) -> Response:
     served = await state.models.use(body.model, record_of(request))
     model = served.require(Encoder, VisionEncoder, DualEncoder)
     record.model = served.name
-    if isinstance(model, Encoder):
+    if isinstance(model, Encoder) and not (isinstance(model, PictureEncoder) and has_pictures(body.input)):
         futures = await _submit_texts(request, served, model, body)
     else:
+        _require_vectors(model)
         record.prompt_tokens, futures = await state.read_media(submit_inputs, served, model, body.input, state.options)
     vectors = await unless_gone(request, all_of(futures))
     if body.dimensions is not None:
@@ -67,16 +68,22 @@ async def _submit_texts(
 ) -> "list[Future[Any]]":
     """Put the texts of a request into the queue of an encoder of texts."""
     state, record = state_of(request), record_of(request)
-    try:
-        model.require_vectors()
-    except RequestError as error:
-        raise ApiError(400, str(error), code="wrong_model", param="model") from None
+    _require_vectors(model)
     prompted = model.with_prompt(plain_texts(served, body.input))
     tokens = await state.in_thread(text_prompts, served, prompted, "input", MAX_TEXTS, body.truncate_prompt_tokens)
     for each in tokens:
         check_length(served, each, state.options.max_prompt_tokens, "input")
     record.prompt_tokens = sum(map(len, tokens))
     return await state.in_thread(served.engine.submit_texts, tokens)
+
+
+def _require_vectors(model: Any) -> None:
+    """Raise ApiError for an encoder of texts whose embeddings are no single vectors."""
+    try:
+        if isinstance(model, Encoder):
+            model.require_vectors()
+    except RequestError as error:
+        raise ApiError(400, str(error), code="wrong_model", param="model") from None
 
 
 async def all_of(futures: "list[Future[Any]]") -> Any:

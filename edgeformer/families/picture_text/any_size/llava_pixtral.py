@@ -13,8 +13,8 @@ from edgeformer.config import (
     GridVisionConfig,
     NormConfig,
     PatchVectors,
-    TowerTextConfig,
     RotaryConfig,
+    TowerTextConfig,
 )
 from edgeformer.config.projectors import MlpProjector
 from edgeformer.families._activations import ACTIVATIONS
