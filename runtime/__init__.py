@@ -6,7 +6,7 @@
         print(text, end="")
 
 `load` opens any bundle; `load_causal_lm`, `load_seq2seq`, `load_encoder`, `load_vision_encoder`,
-`load_dual_encoder` and `load_picture_text` tell a type checker which model it is.
+`load_dual_encoder`, `load_picture_encoder` and `load_picture_text` tell a type checker which model it is.
 `edgeformer.runtime.measure.evaluation` scores bundles. `benchmark` and `optimize` are imported when they are first
 used.
 """

@@ -91,7 +91,9 @@ def test_what_a_client_opens_follows_from_the_table():
     graphs = BundledGraphs({name: BundledGraph(file=form.file) for name, form in FORMS.items()})
     opened = {client: list(graphs.read_by(client)) for client in (EDGEFORMER, GENAI, TRANSFORMERS_JS, OPTIMUM)}
     assert opened == {
-        EDGEFORMER: ["encoder", "text", *PICTURE_FORMS, "mtp", "windowed", "adapters", "alignment"],
+        EDGEFORMER: [
+            "encoder", "text", *PICTURE_FORMS, "embedding_encoder", "mtp", "windowed", "adapters", "alignment",
+        ],
         GENAI: ["model", "embedding"],
         TRANSFORMERS_JS: ["encoder", "text", *PICTURE_FORMS, "merged", "joined"],
         OPTIMUM: ["encoder", "merged", "joined"],
