@@ -7,6 +7,10 @@ REFUSED = {
     "big_bird": "its attention draws random blocks for every layer and head, and is full for short texts",
     "bigbird_pegasus": "its encoder has the block-sparse attention of BigBird",
     "canine": "it hashes characters, and shortens and lengthens the text by convolutions",
+    "colmodernvbert": (
+        "it is a ModernVBERT with a matrix behind it that makes a vector of every token of a page; 'modernvbert', which "
+        "it holds as vlm_config, is exported by itself"
+    ),
     "convbert": "convolutions whose kernels are computed from the text take the place of some heads",
     "fnet": "it has Fourier transforms in place of attention",
     "funnel": "it shortens the text between blocks by pooling",

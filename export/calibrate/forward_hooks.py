@@ -54,6 +54,9 @@ class Inputs:
         if self.features is None:
             return model_spec.read(module, self.ids, self.mask, caches)[0]
         embeddings = module.with_pictures(module.embed_wide(self.ids), self.seen, self.features)
+        if model_spec.form == "encoder":
+            states: Tensor = module.read_embeddings(embeddings, self.mask)[0]
+            return states
         logits: Tensor = module.read_embeddings(embeddings, self.mask, caches, self.positions, looks_back=True)[0]
         return logits
 

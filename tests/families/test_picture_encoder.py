@@ -27,15 +27,20 @@ from edgeformer.cli.main import cli
 from edgeformer.client_files.model_card import model_card
 from edgeformer.errors import BundleError, ConfigError, ExportError, RequestError
 from edgeformer.export import export_model, verify
+from edgeformer.export.calibrate.forward_hooks import inputs_of
+from edgeformer.export.calibrate.text import read_calibration
+from edgeformer.export.importers.checkpoint import open_checkpoint
 from edgeformer.export.importers.library_comparison import compare_modules
 from edgeformer.export.importers.pictures import placeholders
 from edgeformer.export.importers.pictures.library_processor import library_processor
 from edgeformer.export.importers.pictures.picture_comparison import compare_pictures
 from edgeformer.export.parity.trials.pictures import picture_encoder as trial
+from edgeformer.export.reference.reference import Reference
 from edgeformer.families import read_model_config
 from edgeformer.families.picture_text import with_tower
 from edgeformer.manifest.accounting import account
 from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.quantization import QuantizationOverrides
 from edgeformer.models.pictures import projectors
 from edgeformer.runtime import load, load_encoder, load_picture_encoder
 from edgeformer.runtime.media.pictures.processors import new_processor
@@ -219,6 +224,34 @@ def test_states_can_be_pooled_in_the_graph(models, tmp_path):
     assert outputs.logits.shape[-1] == runtime.manifest.vocab_size
 
 
+def test_pictures_calibrate_an_encoder(models, tmp_path):
+    (tmp_path / "pages").mkdir()
+    for index, text in enumerate(("What is left of it?", "A page")):
+        Image.fromarray(PICTURES[index]).save(tmp_path / "pages" / f"{index}.png")
+        (tmp_path / "pages" / f"{index}.txt").write_text(text)
+    options = {"precision": "int4", "quantization": QuantizationOverrides(block=16)}
+    result = export_model(models("tied words").folder, tmp_path / "int4", calibration=tmp_path / "pages", **options)
+    assert result.report.passed and result.manifest.plan.quantization.calibration.pictures == 2
+    assert any(each.quantized is not None for each in result.manifest.weights.values())
+    opened = open_checkpoint(open_source(models("tied words").folder))
+    origin = opened.origin
+    text = read_calibration(tmp_path / "pages", origin.folder, opened.model_spec, origin.pictures, origin.placeholder)
+    reference = Reference(opened.model_spec, opened.weights, torch.float64)
+    inputs = inputs_of(reference, text)
+    with reference.loaded():
+        states = inputs.run(reference, opened.model_spec)
+    runtime = load(tmp_path / "int4", "cpu", 1)
+    for row, (mark, picture) in enumerate(zip(text.texts, PICTURES, strict=False)):
+        assert mark.tolist() == runtime.see(["<image>What is left of it?", "<image>A page"][row], [picture])
+        ids = torch.from_numpy(mark)[None]
+        with torch.no_grad(), computing_in_float64():
+            pixels = models("tied words").processor.image_processor([[Image.fromarray(picture)]], return_tensors="pt")
+            expected = models("tied words").module.model(
+                input_ids=ids, attention_mask=torch.ones_like(ids), pixel_values=pixels["pixel_values"].double()
+            )
+        assert error(states[row][: len(mark)].numpy(), expected.last_hidden_state[0].numpy()) <= 1e-12
+
+
 @pytest.mark.parametrize("name", ["words", "labels"])
 def test_the_text_model_alone_is_a_modernbert(models, bundles, tmp_path, name):
     result = export_model(models(name).folder, tmp_path / "text", text_only=True)
@@ -373,6 +406,12 @@ def test_other_text_models_are_refused(models, tmp_path):
     (folder / "config.json").write_text(json.dumps(data))
     with pytest.raises(ConfigError, match="gain = 3"):
         open_source(folder)
+
+
+def test_vectors_of_all_tokens_of_a_page_are_refused(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "colmodernvbert", "vlm_config": {}}))
+    with pytest.raises(ConfigError, match="a vector of every token of a page; 'modernvbert', which it holds"):
+        open_source(tmp_path)
 
 
 def test_the_default_config_is_read():

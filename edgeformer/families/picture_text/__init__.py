@@ -145,13 +145,13 @@ def with_tower(
         "tiled": seeing.tiled,
         "newline": seeing.newline,
     }
-    if text.form == "decoder":
-        shared |= {
-            "bidirectional": seeing.bidirectional,
-            "deepstack": seeing.deepstack,
-            "layer_input": seeing.layer_input,
-            "axes": None if family.axes is None else family.axes(data),
-        }
+    of_decoders = {
+        "bidirectional": seeing.bidirectional,
+        "deepstack": seeing.deepstack,
+        "layer_input": seeing.layer_input,
+        "axes": None if family.axes is None else family.axes(data),
+    }
+    shared |= {name: value for name, value in of_decoders.items() if value is not None}
     kinds: dict[tuple[str, bool], Any] = {
         ("decoder", False): PictureTextConfig,
         ("decoder", True): SoundTextConfig,
