@@ -8,8 +8,8 @@ REFUSED = {
     "bigbird_pegasus": "its encoder has the block-sparse attention of BigBird",
     "canine": "it hashes characters, and shortens and lengthens the text by convolutions",
     "colmodernvbert": (
-        "it is a ModernVBERT with a matrix behind it that makes a vector of every token of a page; 'modernvbert', which "
-        "it holds as vlm_config, is exported by itself"
+        "it has a matrix behind a ModernVBERT that makes a vector of every token of a page; 'modernvbert', which it "
+        "holds as vlm_config, is exported by itself"
     ),
     "convbert": "convolutions whose kernels are computed from the text take the place of some heads",
     "fnet": "it has Fourier transforms in place of attention",
