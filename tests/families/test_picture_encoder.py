@@ -8,6 +8,7 @@ import functools
 import json
 import shutil
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -207,6 +208,21 @@ def test_a_picture_is_read_once(bundles):
         for text in ("<image> one", "<image> two"):
             runtime.embed(text, images=PICTURES[:1])
     assert values.call_count == 1
+
+
+def test_memory_holds_the_pixels_of_one_text(bundles):
+    runtime, events, values = load(bundles("states"), "cpu", 1), [], Tiles.values
+
+    def noted(name, function):
+        return lambda *given: events.append(name) or function(*given)
+
+    with (
+        patch.object(Tiles, "values", noted("pixels", values)),
+        patch.object(runtime, "_run_tower", noted("tower", runtime._run_tower)),
+    ):
+        runtime.embed(["<image>"] * 3, images=[[each] for each in PICTURES], batch_size=2)
+    assert events.count("pixels") == 3 and events[-1] == "tower"
+    assert all(pair != ("pixels", "pixels") for pair in pairwise(events))
 
 
 def test_states_can_be_pooled_in_the_graph(models, tmp_path):

@@ -77,7 +77,7 @@ def _submit_texts(
         param = f"input.{place}"
         try:
             if isinstance(content, bytes):
-                encoded.append(model.see(alone, [content], names=[f"{param}.image_url.url"]))
+                encoded.append(model.see(alone, [content], names=[f"{param}.image_url.url"]).read())
             else:
                 encoded.append(model.encode_text(model.with_prompt(content))[0])
         except RequestError as error:

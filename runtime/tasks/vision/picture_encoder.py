@@ -1,7 +1,8 @@
 """Embed texts with pictures, classify them, and fill their masks: an encoder with a tower in front of it."""
 
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +11,7 @@ from edgeformer.config import PictureEncoderConfig
 from edgeformer.errors import RequestError
 from edgeformer.runtime.caches.encoder_outputs import check_length
 from edgeformer.runtime.media.pictures.picture_files import Picture
-from edgeformer.runtime.request_values import naming_entry
+from edgeformer.runtime.request_values import count, naming_entry
 from edgeformer.runtime.steps.picture_rows import placed_embeddings
 from edgeformer.runtime.steps.picture_tower import PromptPicture
 from edgeformer.runtime.tasks.encoders.embeddings.forms import Embedding, Form
@@ -31,6 +32,13 @@ class PictureTokens(list[int]):
         super().__init__(ids)
         self.pictures = tuple(pictures)
 
+    def read(self) -> Self:
+        """Let the tower read the pictures, whose pixels are let go then, and return the same ids."""
+        for picture in self.pictures:
+            while picture.read_next():
+                pass
+        return self
+
 
 class PictureEncoder(PicturePrompts, Encoder):
     """An encoder that reads pictures, too: `images` of `embed`, `embeddings`, `classify`, `fill_mask` and `run`.
@@ -47,7 +55,8 @@ class PictureEncoder(PicturePrompts, Encoder):
     def see(self, text: Text, images: Sequence[Picture], *, names: Sequence[str] | None = None) -> PictureTokens:
         """Return the token ids of a text, or of its ids, with pictures in the places of its placeholders.
 
-        They can stand for the text in every call. The tower reads the pictures when the text is run. names: of the
+        They can stand for the text in every call. The tower reads the pictures when the text is run, or by `read` of
+        what is returned. names: of the
         pictures, in errors. Raises RequestError unless there is a placeholder for each, and for what cannot be read,
         and PromptLengthError for a text that is too long.
         """
@@ -102,13 +111,13 @@ class PictureEncoder(PicturePrompts, Encoder):
         dimensions: int | None = None,
     ) -> NDArray[np.float32]:
         """Return one vector for each text, float32 [N, E], or [E] for one text; see `Encoder.embed` and `Images`."""
-        if images is not None:
-            texts = self._with_images(self.with_prompt(texts, prompt, prompt_name), images)
-            prompt = prompt_name = None
-        return super().embed(
-            texts, batch_size=batch_size, truncate=truncate, prompt=prompt, prompt_name=prompt_name,
-            dimensions=dimensions,
-        )  # fmt: skip
+        if images is None:
+            return super().embed(
+                texts, batch_size=batch_size, truncate=truncate, prompt=prompt, prompt_name=prompt_name,
+                dimensions=dimensions,
+            )  # fmt: skip
+        run = partial(super().embed, batch_size=batch_size, dimensions=dimensions)
+        return np.array(self._in_batches(self.with_prompt(texts, prompt, prompt_name), images, batch_size, run))
 
     def embeddings(  # type: ignore[override]  # whose overloads know no pictures
         self,
@@ -123,33 +132,40 @@ class PictureEncoder(PicturePrompts, Encoder):
         prompt_name: str | None = None,
     ) -> Embedding | list[Embedding]:
         """Return all that the model makes of a text; for a list of texts, a list; see `Encoder.embeddings`."""
-        given: Any = texts
-        if images is not None:
-            given = self._with_images(self.with_prompt(texts, prompt, prompt_name), images)
-            prompt = prompt_name = None
-        return super().embeddings(
-            given, forms=forms, query=query, batch_size=batch_size, truncate=truncate, prompt=prompt,
-            prompt_name=prompt_name,
-        )  # fmt: skip
+        run: Any = partial(super().embeddings, forms=forms, query=query, batch_size=batch_size)
+        if images is None:
+            found: Embedding | list[Embedding] = run(texts, truncate=truncate, prompt=prompt, prompt_name=prompt_name)
+            return found
+        seen: Any = self._in_batches(self.with_prompt(texts, prompt, prompt_name), images, batch_size, run)
+        return cast("Embedding | list[Embedding]", seen)
 
     def classify(  # type: ignore[override]  # whose overloads know no pictures
         self, texts: Text | Pair | Sequence[Text | Pair], *, images: Images | None = None, batch_size: int = BATCH
     ) -> list[Class] | list[list[Class]]:
         """Return all labels of a text with their probabilities; for a list of texts, a list each; see `Encoder`."""
-        given: Any = texts if images is None else self._with_images(texts, images)
-        return super().classify(given, batch_size=batch_size)
+        run: Any = partial(super().classify, batch_size=batch_size)
+        found: Any = run(texts) if images is None else self._in_batches(texts, images, batch_size, run)
+        return cast("list[Class] | list[list[Class]]", found)
 
     def fill_mask(self, text: Text, *, images: Images | None = None, top_k: int = 5) -> list[Filling]:
         """Return the top_k likeliest tokens for the one mask token of a text, best first; see `Encoder.fill_mask`."""
-        return super().fill_mask(text if images is None else self._with_images(text, images), top_k=top_k)
+        run = partial(super().fill_mask, top_k=top_k)
+        return run(text) if images is None else run(self._with_images([text], [images])[0])
 
-    def _with_images(self, texts: Any, images: Any) -> Any:
-        """Return texts with their pictures: what `see` returns, a list where there are several."""
-        single = not self.is_list(texts)
-        given = [texts] if single else list(texts)
-        lists = self._media(images, len(given), single)
-        seen = []
-        for row, (text, each) in enumerate(zip(given, lists, strict=True)):
-            with naming_entry("text", row, text, of=len(given)):
-                seen.append(self.see(text, each))
-        return seen[0] if single else seen
+    def _in_batches(self, texts: Any, images: Any, batch_size: int, run: Callable[[Any], Any]) -> Any:
+        """Return what `run` makes of texts with pictures; memory holds the states of a batch, and pixels of one."""
+        size = count("batch_size", batch_size)
+        if not self.is_list(texts):
+            return run(self._with_images([texts], self._media(images, 1, single=True))[0])
+        lists, found = self._media(images, len(texts), single=False), []
+        for start in range(0, len(texts), size):
+            found.extend(run(self._with_images(texts, lists, range(start, min(start + size, len(texts))))))
+        return found
+
+    def _with_images(self, texts: Any, images: Any, rows: Iterable[int] | None = None) -> list[PictureTokens]:
+        """Return what `see` returns of texts, whose pictures the tower has read. rows: of these texts; None for all."""
+        lists, seen = self._media(images, len(texts), single=False), []
+        for row in range(len(texts)) if rows is None else rows:
+            with naming_entry("text", row, texts[row], of=len(texts)):
+                seen.append(self.see(texts[row], lists[row]).read())
+        return seen
