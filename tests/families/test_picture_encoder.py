@@ -153,7 +153,7 @@ def test_a_bundle_is_verified_as_its_export_was(models, bundles, name):
     report = verify(bundles(name), models(name).folder, mode="quick")
     assert report.passed
     said = {check.name.partition(":")[0] for check in report.checks}
-    assert {"pictures, tower", "pictures, embeddings", "pictures, batch of 3, last_hidden_state"} <= said
+    assert {"pictures, tower", "pictures, embeddings", "pictures, batch of 2, last_hidden_state"} <= said
 
 
 def test_words_behind_pictures_are_filled(models, bundles):

@@ -27,13 +27,13 @@ class PictureEncoderTrial(PictureTextTrial):
     def _judge_text(self, pictures: list[Picture]) -> None:
         """Judge texts with pictures, each alone, then as one batch, which must agree with each alone."""
         pictures = self._fitting(pictures)
-        parts = [pictures[:count] for count in range(len(pictures), 0, -1)]  # by which the batch has padding
+        parts = [pictures, *([pictures[:1]] if len(pictures) > 1 else [])]  # by which the batch has padding
         texts = [self._text([self._tokens_of(each) for each in part], part).ids for part in parts]
         rows = [self._encoded(ids, part) for ids, part in zip(texts, parts, strict=True)]
         states = [[self._states(each) for each in part] for part in parts]
         alone = [self._run([ids], [part])[0] for ids, part in zip(texts, states, strict=True)]
         batch = self._run(texts, states)
-        what = f"{len(pictures)} of them, first, side by side and last, and texts with fewer"
+        what = f"{len(pictures)} of them, first, side by side and last, and a text with one"
         for run, found in ((f"text with {self._media}", alone), (f"batch of {len(texts)}", batch)):
             for output in found[0]:
                 self._judge_output(f"{run}, {output}", what, output, [each[output] for each in found], rows)
@@ -93,7 +93,9 @@ class PictureEncoderTrial(PictureTextTrial):
             found = [self._see(reference, each).flatten(0, 1) for each in pictures]
             with reference.loaded():
                 module = reference.module
-                x = module.with_pictures(module.embed_wide(tokens), seen, torch.cat(found))
+                x = module.embed_wide(tokens)
+                if found:
+                    x = module.with_pictures(x, seen, torch.cat(found))
                 outputs: tuple[Tensor, ...] = module.read_embeddings(x, mask)
             return outputs
 
