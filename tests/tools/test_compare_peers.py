@@ -90,6 +90,7 @@ def test_the_report_holds_speeds_and_ratios_of_each_round(stand_in, compare, tmp
     data = json.loads(file.read_text())
     assert [entry["prompt_tokens"] for entry in data["results"]] == [8, 16]
     figures = data["results"][1]["figures"]
+    assert 5 < figures["other"].pop("peak_mib", {"median": 6})["median"] < 500
     assert {name: figures["other"][name]["median"] for name in figures["other"]} == {
         "prefill": 16.0, "first_ms": 1000.0, "decode": 0.5,
     }  # fmt: skip
@@ -102,6 +103,19 @@ def test_the_report_holds_speeds_and_ratios_of_each_round(stand_in, compare, tmp
     assert "All 5 tokens of every round equal edgeformer's for: other." in result.stdout
     assert max(map(len, table_of(result.stdout))) <= 100
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="2026-11-29: only Linux says it")
+def test_memory_is_that_of_each_turn(stand_in, compare, tmp_path):
+    """What a longer prompt took before is not counted."""
+    ours = stand_in("ours", run="room = b'1' * ((100 << 20) if len(prompt) == 16 else 0)")
+    file, picture = tmp_path / "report.json", tmp_path / "plot.png"
+    result = compare({OURS: ours}, "--prompt", 16, "--prompt", 4, "--json", file, "--plot", picture)
+
+    assert result.exit_code == 0, result.output
+    peaks = [each["figures"][OURS]["peak_mib"]["median"] for each in json.loads(file.read_text())["results"]]
+    assert peaks[1] - 90 > max(peaks[0], peaks[2])  # prompts of 8, 16 and 4
+    assert picture.read_bytes().startswith(b"\x89PNG")  # lines: there are more than two lengths
 
 
 def table_of(text):
@@ -215,7 +229,8 @@ def test_a_worker_is_stopped_while_it_has_no_turn(stand_in, tmp_path):
     peer = stand_in("peer")
     with process.start("peer", peer, Path(sys.executable), tmp_path, tmp_path, "fp32", threads=1) as worker:
         assert stopped()
-        assert worker.generate([7, 8, 9], 2) == Generation([9, 10], 0.5, 2.0)
+        turn = worker.generate([7, 8, 9], 2)
+        assert turn == Generation([9, 10], 0.5, 2.0, turn.peak_mib)
         assert stopped()
         worker._process.send_signal(signal.SIGKILL)
         worker._process.wait()

@@ -9,11 +9,16 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Generation:
-    """One continued prompt: the new token ids, the seconds until the first one (TTFT), and the seconds for the rest."""
+    """One continued prompt: the new token ids, the seconds until the first one (TTFT), and the seconds for the rest.
+
+    peak_mib: the most memory that its process had meanwhile, the model and mapped files included; None where the system
+    does not say it.
+    """
 
     tokens: list[int]
     first_seconds: float
     rest_seconds: float
+    peak_mib: float | None = None
 
 
 Generate = Callable[[list[int], int], Generation]

@@ -12,13 +12,16 @@ from benchmarks.interleave import cell, compare
 from benchmarks.peers.generation import Generation
 from benchmarks.peers.registry import OURS
 
-FIGURES = ("prefill", "first_ms", "decode")
-"""Prefill throughput (prompt tokens/s to the first new token), TTFT in ms, decode throughput (tokens/s after it)."""
+FIGURES = ("prefill", "first_ms", "decode", "peak_mib")
+"""Prefill throughput (prompt tokens/s to the first new token), TTFT in ms, decode throughput (tokens/s after it), memory."""
+SPEEDS = ("prefill", "decode")
+"""Those of which there are ratios. TTFT is the prompt length over the prefill throughput."""
 
 
 def figures(turn: Generation, prompt: int) -> dict[str, float]:
-    """Return the three figures of one generation."""
-    return {
+    """Return the figures of one generation; no memory where it is not known."""
+    memory = {} if turn.peak_mib is None else {"peak_mib": turn.peak_mib}
+    return memory | {
         "prefill": prompt / turn.first_seconds,
         "first_ms": 1000 * turn.first_seconds,
         "decode": (len(turn.tokens) - 1) / turn.rest_seconds,
@@ -45,11 +48,13 @@ def summarise(turns: Mapping[str, Sequence[Generation]], prompt: int, new: int) 
     speeds: dict[str, Any] = {name: {} for name in turns}
     ratios: dict[str, Any] = {name: {} for name in turns if OURS in turns and name != OURS}
     for figure in FIGURES:
-        values = {name: [one[figure] for one in done] for name, done in measured.items()}
+        values = {name: [one[figure] for one in done if figure in one] for name, done in measured.items()}
+        if not all(values.values()):
+            continue
         spreads, over = compare(values, OURS if ratios else next(iter(values)))
         for name, spread in spreads.items():
             speeds[name][figure] = spread
-        if figure != "first_ms":  # TTFT is the prompt length over the prefill throughput
+        if figure in SPEEDS:
             for name in ratios:
                 ratios[name][figure] = over[name]
     agree = {
@@ -68,7 +73,7 @@ def print_result(console: Console, result: Mapping[str, Any], data: Mapping[str,
         f"batch 1, {data['threads']} threads, median (range) of {data['rounds']} rounds{beside}\n"
     )
     table = Table(box=box.MARKDOWN)
-    for column in ("", "prefill tokens/s", "speedup", "TTFT ms", "decode tokens/s", "speedup"):
+    for column in ("", "prefill tokens/s", "speedup", "TTFT ms", "decode tokens/s", "speedup", "MiB"):
         table.add_column(column, justify="right" if column else "left", no_wrap=True)
     for name, speeds in result["figures"].items():
         ratios = result["edgeformer_over"].get(name, {})
@@ -79,6 +84,7 @@ def print_result(console: Console, result: Mapping[str, Any], data: Mapping[str,
             f"{speeds['first_ms']['median']:,.0f}",
             f"{speeds['decode']['median']:,.1f}",
             cell(ratios.get("decode"), 2),
+            f"{speeds['peak_mib']['median']:,.0f}" if "peak_mib" in speeds else "",
         )
     console.print(table)
     if result["precision"] == "fp32":
@@ -101,6 +107,7 @@ def print_facts(console: Console, data: Mapping[str, Any]) -> None:
         "\nTTFT: milliseconds until the first new token. prefill: prompt tokens over TTFT. decode: new tokens after it."
     )
     console.print("speedup: edgeformer's speed over this runtime's, within a round: median (range).")
+    console.print("MiB: the most memory of its process meanwhile, the model and mapped files included.")
     for name, facts in data["peers"].items():
         called = ", ".join(f"{precision}: {words}" for precision, words in facts["precisions"].items())
         versions = ", ".join(f"{package} {version}" for package, version in facts["versions"].items())

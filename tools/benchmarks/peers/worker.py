@@ -34,6 +34,20 @@ def end_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def forget_peak() -> None:
+    """Have Linux count the most memory of this process anew (proc(5): clear_refs)."""
+    if sys.platform == "linux":
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def peak_mib() -> float | None:
+    """Return the most memory that this process had since then, in MiB; None where the system does not say it."""
+    if sys.platform != "linux":
+        return None
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024  # told in kiB
+
+
 def probe(imports: str, packages: str) -> dict[str, Any]:
     """Return what this interpreter lacks, and the versions of what it has."""
     versions = {}
@@ -70,7 +84,8 @@ def serve(
     yield {}
     for line in requests:
         request = json.loads(line)
-        yield asdict(generate(request["prompt"], request["new"]))
+        forget_peak()
+        yield asdict(generate(request["prompt"], request["new"])) | {"peak_mib": peak_mib()}
 
 
 def write_logits(
