@@ -1,7 +1,7 @@
 """Draw what benchmarks found.
 
-`draw`: speeds as bars, one row of panels per precision, one bar per prompt length, the range over rounds as a line. Of more
-than two lengths: speeds and memory as lines over the length, one per runtime, the range as an area.
+`draw`: speeds as bars, one row of panels per precision, one bar per prompt length, the range over rounds as a line. Of
+more than two lengths: speeds and memory as lines over the length, one per runtime, the range as an area.
 `draw_sizes`: the loss of a quantized model against its size.
 """
 
