@@ -13,7 +13,7 @@ from benchmarks.peers.generation import Generation
 from benchmarks.peers.registry import OURS
 
 FIGURES = ("prefill", "first_ms", "decode", "peak_mib")
-"""Prefill throughput (prompt tokens/s to the first new token), TTFT in ms, decode throughput (tokens/s after it), MiB."""
+"""Prefill throughput (prompt tokens/s to the first new token), TTFT in ms, decode throughput (the others/s), MiB."""
 SPEEDS = ("prefill", "decode")
 """Those of which there are ratios. TTFT is the prompt length over the prefill throughput."""
 
