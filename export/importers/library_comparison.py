@@ -9,6 +9,7 @@ transformers is missing, or has no such module, the certificate says that nothin
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -114,10 +115,13 @@ def _difference(source: ModelSource, weights: Mapping[str, Tensor]) -> tuple[flo
     stored = _load(source, theirs)
     _place_embeddings(theirs, stored)
     inputs = _inputs(source)
-    reference, kind = Reference(model_spec_of(source.config), weights), KINDS[source.config.task]
+    config = source.config
+    if isinstance(inputs, PicturesInText):  # three pictures may be longer than the context that is exported
+        config = replace(config, context_length=max(config.context_length, inputs.text.shape[1]))
+    reference, kind = Reference(model_spec_of(config), weights), KINDS[config.task]
     with torch.no_grad():
         with reference.loaded():
-            ours = kind.comparison.ours(reference.module, source.config, inputs, reference.empty_caches(1))
+            ours = kind.comparison.ours(reference.module, config, inputs, reference.empty_caches(1))
         with computing_in_float64():
             expected = _run_theirs(source, theirs, stored, inputs)
     if not all(each.isfinite().all() for each in expected):

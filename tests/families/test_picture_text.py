@@ -431,6 +431,12 @@ def test_a_published_config_of_paddleocr_is_flat(models, tmp_path):
     assert compare_modules(source, source.weights()).difference < 1e-12
 
 
+def test_a_context_shorter_than_the_compared_pictures(models):
+    """The comparison ended with an IndexError: its text with three pictures was longer than the table of positions."""
+    source = open_source(models("smolvlm", "tiles").folder, context_length=8)
+    assert compare_modules(source, source.weights()).difference < 1e-12
+
+
 def test_experts_are_read_as_they_are_stored(models, tmp_path):
     """Published weights of Qwen3-VL's experts are transposed, and those that transformers 5 writes are not."""
     folder = shutil.copytree(models("qwen3_vl_moe", "deepstack").folder, tmp_path / "model")
