@@ -34,6 +34,7 @@ anew.
 
 import itertools
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -55,7 +56,7 @@ from benchmarks.peers.busy import busy_processes
 from benchmarks.peers.generation import Generation
 from benchmarks.peers.plot import draw
 from benchmarks.peers.process import Worker, convert, probe, start
-from benchmarks.peers.registry import PEERS
+from benchmarks.peers.registry import CACHE_PRECISION, OURS, PEERS
 from benchmarks.peers.report import print_facts, print_result, summarise
 
 PRECISIONS = ("fp32", "int8", "int4")
@@ -193,6 +194,13 @@ def measure(
     show_default=True,
     help="Processes that compute beside each runtime.",
 )
+@click.option(
+    "--cache-precision",
+    type=click.Choice(["fp16", "int8"]),
+    default="fp16",
+    show_default=True,
+    help="Cache of edgeformer beside int8 and int4 weights.",
+)
 @click.option("--peer", "given", multiple=True, metavar="NAME=PYTHON", help="Python interpreter of a peer; repeatable.")
 @click.option("--only", type=click.Choice(list(PEERS)), multiple=True, help="Compare this peer only; repeatable.")
 @click.option(
@@ -214,6 +222,7 @@ def main(
     rounds: int,
     threads: int | None,
     busy: int,
+    cache_precision: str,
     given: Sequence[str],
     only: Sequence[str],
     work: Path | None,
@@ -225,6 +234,12 @@ def main(
     work = (work or checkpoint.with_name(f"{checkpoint.name}-peers")).resolve()
     precisions, threads = precisions or PRECISIONS, threads or usable_cores()
     chosen, left_out = choose([name for name in PEERS if not only or name in only], interpreters(given))
+    os.environ[CACHE_PRECISION] = cache_precision  # for the worker that exports
+    if OURS in chosen and cache_precision != "fp16":
+        ours = chosen[OURS]["precisions"]
+        chosen[OURS]["precisions"] = {
+            name: said if name == "fp32" else f"{said}, cache of {cache_precision}" for name, said in ours.items()
+        }
     left_out += [
         f"{name} at {precision}, which it does not support."
         for precision in precisions

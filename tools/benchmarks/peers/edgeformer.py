@@ -1,10 +1,12 @@
 """edgeformer: its own export, run by the loop that `edgeformer run` uses."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.generation import Generate, Generation, timed
+from benchmarks.peers.registry import CACHE_PRECISION
 from edgeformer.runtime import load as load_bundle
 from edgeformer.runtime.generation.generate import start_rows
 from edgeformer.runtime.generation.row import Row
@@ -16,9 +18,9 @@ BUNDLE = "bundle"
 
 
 def convert(checkpoint: Path, folder: Path, precision: Any) -> None:
-    """Export with the block sizes that a calibrated export has, and a cache of float16 beside quantized weights.
+    """Export with the block sizes that a calibrated export has, and such a cache beside quantized weights as is asked for.
 
-    llama.cpp's cache is of float16 by default, too, and OpenVINO GenAI's narrower.
+    llama.cpp's cache is of float16 by default, too, and OpenVINO GenAI's of 8 bits.
 
     On a trained model, calibrated blocks of 128 lose about as much as the blocks of 32 that other runtimes store by
     default (quantization_loss.py). Checkpoints of random weights have no calibration text; speed does not depend on the
@@ -36,7 +38,7 @@ def convert(checkpoint: Path, folder: Path, precision: Any) -> None:
         folder / BUNDLE,
         precision=precision,
         quantization=quantization,
-        cache_precision="fp16",
+        cache_precision=os.environ.get(CACHE_PRECISION, "fp16"),
         verify=None,
     )
 
