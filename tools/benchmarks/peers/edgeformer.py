@@ -18,7 +18,7 @@ BUNDLE = "bundle"
 
 
 def convert(checkpoint: Path, folder: Path, precision: Any) -> None:
-    """Export with the block sizes that a calibrated export has, and such a cache beside quantized weights as is asked for.
+    """Export with the block sizes that a calibrated export has, and beside quantized weights with the cache asked for.
 
     llama.cpp's cache is of float16 by default, too, and OpenVINO GenAI's of 8 bits.
 

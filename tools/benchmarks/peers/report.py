@@ -73,7 +73,7 @@ def print_result(console: Console, result: Mapping[str, Any], data: Mapping[str,
         f"batch 1, {data['threads']} threads, median (range) of {data['rounds']} rounds{beside}\n"
     )
     table = Table(box=box.MARKDOWN)
-    for column in ("", "prefill tokens/s", "speedup", "TTFT ms", "decode tokens/s", "speedup", "MiB"):
+    for column in ("", "prefill tokens/s", "speedup", "TTFT ms", "decode tokens/s", "speedup"):
         table.add_column(column, justify="right" if column else "left", no_wrap=True)
     for name, speeds in result["figures"].items():
         ratios = result["edgeformer_over"].get(name, {})
@@ -84,9 +84,11 @@ def print_result(console: Console, result: Mapping[str, Any], data: Mapping[str,
             f"{speeds['first_ms']['median']:,.0f}",
             f"{speeds['decode']['median']:,.1f}",
             cell(ratios.get("decode"), 2),
-            f"{speeds['peak_mib']['median']:,.0f}" if "peak_mib" in speeds else "",
         )
     console.print(table)
+    known = {name: each["peak_mib"] for name, each in result["figures"].items() if "peak_mib" in each}
+    if known:
+        console.print("MiB: " + ", ".join(f"{name} {spread['median']:,.0f}" for name, spread in known.items()))
     if result["precision"] == "fp32":
         print_agreement(console, result["same_leading_tokens"], data["new_tokens"])
 
