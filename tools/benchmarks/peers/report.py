@@ -73,7 +73,7 @@ def print_result(console: Console, result: Mapping[str, Any], data: Mapping[str,
         f"batch 1, {data['threads']} threads, median (range) of {data['rounds']} rounds{beside}\n"
     )
     table = Table(box=box.MARKDOWN)
-    for column in ("", "prefill tokens/s", "speedup", "TTFT ms", "decode tokens/s", "speedup"):
+    for column in ("", "prefill", "speedup", "TTFT ms", "decode", "speedup"):
         table.add_column(column, justify="right" if column else "left", no_wrap=True)
     for name, speeds in result["figures"].items():
         ratios = result["edgeformer_over"].get(name, {})
@@ -105,9 +105,7 @@ def print_agreement(console: Console, agree: Mapping[str, int], new: int) -> Non
 
 def print_facts(console: Console, data: Mapping[str, Any]) -> None:
     """Print versions, the machine, and which peers were left out."""
-    console.print(
-        "\nTTFT: milliseconds until the first new token. prefill: prompt tokens over TTFT. decode: new tokens after it."
-    )
+    console.print("\nTTFT: milliseconds until the first new token. prefill, decode: tokens/s until then and after it.")
     console.print("speedup: edgeformer's speed over this runtime's, within a round: median (range).")
     console.print("MiB: the most memory of its process meanwhile, the model and mapped files included.")
     for name, facts in data["peers"].items():
