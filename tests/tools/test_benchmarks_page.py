@@ -68,6 +68,14 @@ def test_another_figure_makes_another_page():
     assert page.with_tables(text, [*runs, {**RUN, "checkpoint": "another"}]) != text
 
 
+def test_readme_has_the_run_of_a_day_with_the_most_peers():
+    few = {**RUN, "checkpoint": "TinyLlama-1.1B and SmolLM2-135M"}
+    few["results"] = [{**RUN["results"][0], "prompt_tokens": prompt} for prompt in page.README_PROMPTS]
+    many = {**few, "peers": {**few["peers"], "another": {"versions": {}, "precisions": {}}}}
+    assert page.readme([few, many]) == page.readme([many, few]) == page.readme([many]) != page.readme([few])
+    assert "| edgeformer |" not in page.readme([many])
+
+
 def test_readme_has_no_run_beside_busy_processes():
     quiet = {**RUN, "checkpoint": "TinyLlama-1.1B and SmolLM2-135M"}
     quiet["results"] = [{**RUN["results"][0], "prompt_tokens": prompt} for prompt in page.README_PROMPTS]

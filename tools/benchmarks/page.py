@@ -18,6 +18,10 @@ from typing import Any
 
 import click
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
+
+from benchmarks.peers.registry import OURS
+
 ROOT = Path(__file__).parents[2]
 RUNS = ROOT / "docs/reference/benchmarks"
 PAGES = (ROOT / "docs/reference/benchmarks.md", ROOT / "README.md")
@@ -118,15 +122,21 @@ def section(tool: str, runs: Sequence[Run]) -> str:
 
 
 def _newest(runs: Sequence[Run], model: str, prompts: Sequence[int]) -> Run:
-    """Return the newest int4 run of a model with these prompts on a quiet machine; an empty one without one."""
+    """Return the newest int4 run of a model with these prompts on a quiet machine; an empty one without one.
+
+    Of runs of one day, it is that with the most peers.
+    """
+    found: Run = {}
     for run in runs:
         if run["tool"] != "compare_peers" or model.lower() not in run["checkpoint"].lower():
             continue
         if run.get("busy_processes"):
             continue
         if {r["prompt_tokens"] for r in run["results"] if r["precision"] == "int4"}.issuperset(prompts):
-            return run
-    return {}
+            same_day = found and run["environment"]["date"] == found["environment"]["date"]
+            if not found or (same_day and len(run["peers"]) > len(found["peers"])):
+                found = run
+    return found
 
 
 def readme(runs: Sequence[Run]) -> str:
@@ -138,7 +148,7 @@ def readme(runs: Sequence[Run]) -> str:
         _newest(runs, model, (*README_PROMPTS, README_LONG)) or _newest(runs, model, README_PROMPTS)
         for model in README_MODELS
     ]
-    peers = list(newest[0]["peers"])
+    peers = [name for name in newest[0]["peers"] if name != OURS]
     rows = []
     for model, run in zip(README_MODELS, newest, strict=True):
         shown = (*README_PROMPTS, README_LONG)
