@@ -206,9 +206,16 @@ struct RowsOfPanel {
   // Blocks from this index on, and memory for them as bytes.
   SomeBlocks blocks(int index, int some, std::uint8_t* unpacked) const {
     const std::uint8_t* points = panels.has_zero_points() ? panels.zero_points(panel) + index * panels.columns() : nullptr;
-    return {panels.panel(panel) + index * panels.block_bytes(), unpacked,      points, some, panels.block(),
-            panels.inputs_of(index + some - 1),                 panels.block_bytes(), panels.integer_bytes(1),
-            panels.bias() != 0,                                 true};
+    return {panels.panel(panel) + index * panels.block_bytes(),
+            unpacked,
+            points,
+            some,
+            panels.block(),
+            panels.inputs_of(index + some - 1),
+            panels.block_bytes(),
+            panels.integer_bytes(1),
+            panels.bias() != 0,
+            true};
   }
 
   // Some rows and blocks from this index on, of which is_last has the last one.
@@ -274,7 +281,8 @@ class Blocks {
   }
 
  private:
-  // Inputs that a tile multiplies without storing results, which others then multiply in the first-level cache.
+  // Inputs that a tile multiplies before it stores its results. Their bytes have to stay in the first-level cache for the
+  // other tiles: they take 20 kB.
   static constexpr int kInputsAtOnce = rows_in_registers<V>() > 0 ? 640 : kMostNibbles;
 
   template <bool kInRegisters>
