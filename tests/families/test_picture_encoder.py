@@ -97,6 +97,19 @@ def expected_of(outputs, mask, per_token):
     return [row[: int(seen.sum())] if per_token else row for row, seen in rows]
 
 
+def test_a_text_config_leaves_out_defaults_of_modernbert(models, tmp_path):
+    """transformers writes of a config inside another one what differs from its class; every other field was missing."""
+    folder = shutil.copytree(models("words").folder, tmp_path / "model")
+    data = json.loads((folder / "config.json").read_text())
+    plain = transformers.ModernBertConfig().to_dict()
+    text = {
+        name: value for name, value in data["text_config"].items() if name == "model_type" or plain.get(name) != value
+    }
+    assert len(text) < len(data["text_config"]) // 2
+    (folder / "config.json").write_text(json.dumps(data | {"text_config": text}))
+    assert open_source(folder).config == open_source(models("words").folder).config
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_module_pixels_and_ids_are_those_of_transformers(models, name):
     source = open_source(models(name).folder)

@@ -99,7 +99,8 @@ def test_memory_of_other_requests_would_be_noticed(grouped, on_a_device):
     expected = answers(grouped, **SAMPLED)
     model = on_a_device(grouped, CapturedSteps(96))
     model.session.new_graph_run = lambda: graph_run(1)
-    assert answers(model, **SAMPLED) != expected
+    with np.errstate(invalid="ignore"):  # what the memory had may be no number
+        assert answers(model, **SAMPLED) != expected
 
 
 @pytest.mark.parametrize("model", ["recurrent", "windows"], indirect=True)

@@ -213,7 +213,8 @@ def test_a_manifest_cut_short_is_refused(bundle):
         (
             {"model": {}},
             "model is {}; it must be an object of kind "
-            "['decoder', 'dual', 'encoder', 'naflex_vision', 'picture_text', 'seq2seq', 'sound_text', 'vision'].",
+            "['decoder', 'dual', 'encoder', 'naflex_vision', 'picture_encoder', 'picture_text', 'seq2seq', "
+            "'sound_text', 'vision'].",
         ),
         ({"model": {"kind": "decoder"}}, "a DecoderConfig needs blocks: a list of {repeat: number, block: {…}}."),
     ],

@@ -29,10 +29,14 @@ PAIRS = {"is_decoder", "is_encoder_decoder"}
 
 
 def kinds() -> list[str]:
-    """Return the types of text models that the file has: those that transformers generates text with."""
+    """Return the types of text models that the file has: those that transformers generates text with, and encoders
+    inside bigger models.
+    """
     wanted = {*family_names(), *SAME_ON_TEXT, *(wrapper.text for wrapper in WRAPPERS.values())} - WRAPPERS.keys()
     generates = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    found = (kind for kind in wanted & set(CONFIG_MAPPING) if kind in generates or kind.endswith("_text"))
+    encoders = {wrapper.text for wrapper in WRAPPERS.values() if wrapper.heads is not None}
+    known = generates.keys() | encoders
+    found = (kind for kind in wanted & set(CONFIG_MAPPING) if kind in known or kind.endswith("_text"))
     return sorted(
         kind
         for kind in found

@@ -15,7 +15,7 @@ from benchmarks.peers.registry import OURS
 FIGURES = ("prefill", "first_ms", "decode", "peak_mib")
 """Prefill throughput (prompt tokens/s to the first new token), TTFT in ms, decode throughput (the others/s), MiB."""
 SPEEDS = ("prefill", "decode")
-"""Those of which there are ratios. TTFT is the prompt length over the prefill throughput."""
+"""Figures with ratios. TTFT is the prompt length over the prefill throughput."""
 
 
 def figures(turn: Generation, prompt: int) -> dict[str, float]:
