@@ -98,7 +98,7 @@ def expected_of(outputs, mask, per_token):
 
 
 def test_a_text_config_leaves_out_defaults_of_modernbert(models, tmp_path):
-    """transformers writes of a config inside another one what differs from its class; every other field was missing."""
+    """transformers may write of a config inside another one what differs from its class alone."""
     folder = shutil.copytree(models("words").folder, tmp_path / "model")
     data = json.loads((folder / "config.json").read_text())
     plain = transformers.ModernBertConfig().to_dict()
