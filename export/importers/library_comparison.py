@@ -116,7 +116,8 @@ def _difference(source: ModelSource, weights: Mapping[str, Tensor]) -> tuple[flo
     _place_embeddings(theirs, stored)
     inputs = _inputs(source)
     config = source.config
-    if isinstance(inputs, PicturesInText):  # three pictures may be longer than the context that is exported
+    if isinstance(inputs, PicturesInText) and isinstance(config, TowerTextConfig):
+        # Three pictures may be longer than the context that is exported.
         config = replace(config, context_length=max(config.context_length, inputs.text.shape[1]))
     reference, kind = Reference(model_spec_of(config), weights), KINDS[config.task]
     with torch.no_grad():
