@@ -108,7 +108,7 @@ def test_the_report_holds_speeds_and_ratios_of_each_round(stand_in, compare, tmp
 
 @pytest.mark.skipif(sys.platform != "linux", reason="2026-11-29: only Linux says it")
 def test_memory_is_that_of_each_turn(stand_in, compare, tmp_path):
-    """What a longer prompt took before is not counted."""
+    """The memory of a turn does not count a longer prompt of a turn before."""
     ours = stand_in("ours", run="room = b'1' * ((100 << 20) if len(prompt) == 16 else 0)")
     file, picture = tmp_path / "report.json", tmp_path / "plot.png"
     result = compare({OURS: ours}, "--prompt", 16, "--prompt", 4, "--json", file, "--plot", picture)

@@ -56,7 +56,7 @@ from benchmarks.peers.busy import busy_processes
 from benchmarks.peers.generation import Generation
 from benchmarks.peers.plot import draw
 from benchmarks.peers.process import Worker, convert, probe, start
-from benchmarks.peers.registry import CACHE_PRECISION, OURS, PEERS
+from benchmarks.peers.registry import CACHE_PRECISION, DEFAULT_CACHE, OURS, PEERS
 from benchmarks.peers.report import print_facts, print_result, summarise
 
 PRECISIONS = ("fp32", "int8", "int4")
@@ -197,7 +197,7 @@ def measure(
 @click.option(
     "--cache-precision",
     type=click.Choice(["fp16", "int8"]),
-    default="fp16",
+    default=DEFAULT_CACHE,
     show_default=True,
     help="Cache of edgeformer beside int8 and int4 weights.",
 )
@@ -235,7 +235,7 @@ def main(
     precisions, threads = precisions or PRECISIONS, threads or usable_cores()
     chosen, left_out = choose([name for name in PEERS if not only or name in only], interpreters(given))
     os.environ[CACHE_PRECISION] = cache_precision  # for the worker that exports
-    if OURS in chosen and cache_precision != "fp16":
+    if OURS in chosen and cache_precision != DEFAULT_CACHE:
         ours = chosen[OURS]["precisions"]
         chosen[OURS]["precisions"] = {
             name: said if name == "fp32" else f"{said}, cache of {cache_precision}" for name, said in ours.items()

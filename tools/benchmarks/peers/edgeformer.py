@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.generation import Generate, Generation, timed
-from benchmarks.peers.registry import CACHE_PRECISION
+from benchmarks.peers.registry import CACHE_PRECISION, DEFAULT_CACHE
 from edgeformer.runtime import load as load_bundle
 from edgeformer.runtime.generation.generate import start_rows
 from edgeformer.runtime.generation.row import Row
@@ -38,7 +38,7 @@ def convert(checkpoint: Path, folder: Path, precision: Any) -> None:
         folder / BUNDLE,
         precision=precision,
         quantization=quantization,
-        cache_precision=os.environ.get(CACHE_PRECISION, "fp16"),
+        cache_precision=os.environ.get(CACHE_PRECISION, DEFAULT_CACHE),
         verify=None,
     )
 

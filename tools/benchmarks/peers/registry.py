@@ -6,7 +6,8 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 
 CACHE_PRECISION = "BENCHMARK_CACHE_PRECISION"
-"""The environment variable that tells edgeformer the type of its cache beside quantized weights; by default fp16."""
+"""The environment variable that tells edgeformer the type of its cache beside quantized weights."""
+DEFAULT_CACHE = "fp16"
 
 OURS = "edgeformer"
 
