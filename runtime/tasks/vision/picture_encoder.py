@@ -56,8 +56,8 @@ class PictureEncoder(PicturePrompts, Encoder):
         """Return the token ids of a text, or of its ids, with pictures in the places of its placeholders.
 
         They can stand for the text in every call. The tower reads the pictures when the text is run, or by `read` of
-        what is returned. names: of the pictures, in errors. Raises RequestError unless there is a placeholder for each, and for what cannot be read,
-        and PromptLengthError for a text that is too long.
+        what is returned. names: of the pictures, in errors. Raises RequestError unless there is a placeholder for each,
+        and for what cannot be read, and PromptLengthError for a text that is too long.
         """
         shown, pictures, _ = self._read_prompt(text, images, self.config.context_length, names)
         return PictureTokens(shown.tolist(), pictures)
