@@ -3,8 +3,9 @@
     first line   imports of the command line   the command         its end
     the system ends the process ───────────┤ it cleans up ├─── the system ends the process
 
-A command ends by an exception, KeyboardInterrupt or SystemExit, which removes what is half written. Raised inside of an
-import or a callback it may come out as any other error, or be printed and forgotten; neither is shown to the user.
+A command ends by an exception, KeyboardInterrupt or SystemExit, which removes what is half written. Within an import it
+is raised when the import is done: PyTorch's runs C++ that no exception may leave, or the system aborts the process.
+Raised inside of a callback it may come out as another error, or be printed and forgotten; neither is shown to the user.
 This module imports as little as it can, since Python prints a traceback where it is interrupted before `main`.
 """
 
@@ -26,6 +27,9 @@ objects that stay: looking through them again and again took 0.9 of their 3.7 s.
 
 IMPATIENT = 3
 """Signals after which the process ends without cleaning up."""
+
+IMPORTS = "<frozen importlib._bootstrap>"
+"""File that Python gives for the code that imports modules."""
 
 
 def main() -> NoReturn:
@@ -60,25 +64,40 @@ def main() -> NoReturn:
     sys.exit(code)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+def _interrupt(number: int, frame: FrameType | None) -> None:
     """End the command by an exception, so that it cleans up."""
     _received.append(number)
     if len(_received) >= IMPATIENT:
         os._exit(128 + number)
+    if _imports(frame):
+        if len(_received) == 1:
+            _thread.start_new_thread(_send_again, (number, _thread.get_ident()))
+        return
     if number == signal.SIGINT:
         raise KeyboardInterrupt
     sys.exit(128 + number)
+
+
+def _imports(frame: FrameType | None) -> bool:
+    """Return whether a frame runs within the import of a module."""
+    while frame is not None and frame.f_code.co_filename != IMPORTS:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _ignore(unraisable: Any) -> None:
     """Report an exception that Python ignores; one of a signal is sent again instead, since the command went on."""
     if _received and isinstance(unraisable.exc_value, KeyboardInterrupt | SystemExit):
         # Python ignores what is raised in here, too: another thread sends it when this has returned.
-        _thread.start_new_thread(_send_again, (_received.pop(),))
+        _thread.start_new_thread(_send_again, (_received[-1], _thread.get_ident()))
     elif not _received:
         sys.__unraisablehook__(unraisable)
 
 
-def _send_again(number: int) -> None:
+def _send_again(number: int, thread: int) -> None:
+    """Send a signal that has come once more, as soon as the thread imports nothing."""
     time.sleep(0.01)
+    while _imports(sys._current_frames().get(thread)):
+        time.sleep(0.01)
+    _received.remove(number)
     _thread.interrupt_main(signal.Signals(number))

@@ -79,6 +79,51 @@ except KeyboardInterrupt:
     assert run(command) == (0, "drained\n", "")
 
 
+IMPORTED = """
+import pathlib, tempfile
+with tempfile.TemporaryDirectory() as folder:
+    path = pathlib.Path(folder, "imported.py")
+    path.write_text({text!r})
+    sys.path.insert(0, folder)
+    try:
+        import imported
+        print("imported")
+        for _ in range(3000):
+            __import__("time").sleep(0.01)
+    finally:
+        print("clean")"""
+COMES = "import os, signal, time\nos.kill(os.getpid(), signal.{name})\ntime.sleep(0.1)\n"
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_an_import_ends_before_the_command_does(name, code):
+    assert run(IMPORTED.format(text=COMES.format(name=name)), name) == (code, "imported\nclean\n", "")
+
+
+def test_the_third_signal_ends_an_import():
+    assert run(IMPORTED.format(text=COMES.format(name="SIGINT") * 3)) == (130, "", "")
+
+
+PYTORCH = """
+from edgeformer.cli import start
+signal.signal(signal.SIGALRM, start._interrupt)
+def called(frame, event, value):
+    if event == "c_call" and value.__name__ == "_autograd_init":
+        sys.setprofile(None)
+        signal.setitimer(signal.ITIMER_REAL, {delay})
+sys.setprofile(called)
+import torch
+print("imported")
+for _ in range(3000):
+    __import__("time").sleep(0.01)"""
+
+
+@pytest.mark.parametrize("delay", [1e-5, 1e-4, 3e-4])
+def test_a_signal_does_not_abort_the_import_of_pytorch(delay):
+    """Its C++ ends the process with SIGABRT where Python raises within it."""
+    assert run(PYTORCH.format(delay=delay)) == (128 + signal.SIGALRM, "imported\n", "")
+
+
 def test_the_third_signal_ends_a_command_that_does_not():
     command = """
 while True:
