@@ -1,5 +1,7 @@
-// Gates of feed-forward layers: y = activation(gate) · up.
+// Activations behind products: of a gate, y = activation(gate) · up, or of a product and a bias.
 #pragma once
+
+#include <cstddef>
 
 namespace edgeformer {
 
@@ -21,6 +23,9 @@ inline constexpr int kGateColumns = 32;
 
 // Of `count` numbers, in whole vectors of the level.
 using GateNumbers = void (*)(Activation, const float* gate, const float* up, int count, float* y);
+
+// y = activation(y + bias), of rows that lie `stride` floats apart. bias: of `columns` numbers, and whole vectors to read.
+using AddBias = void (*)(Activation, const float* bias, int rows, int columns, float* y, std::size_t stride);
 
 // Adds a row to another, and norms the sum by its root mean square: sum = x + skip, y = sum / rms(sum) · weight.
 using AddAndNorm = void (*)(const float* x, const float* skip, const float* weight, int size, float epsilon, float* sum,

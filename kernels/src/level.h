@@ -57,6 +57,7 @@ struct Level {
   RoundToInt8 round_to_int8;
   RoundToHalf round_to_half;
   GateNumbers gate;
+  AddBias add_bias;
   AddAndNorm add_and_norm;
   AddAndLayerNorm add_and_layer_norm;
   QuantizeRow round_per_token;  // exactly as a graph of onnxruntime's ops does; activations of one block

@@ -49,6 +49,12 @@ QuantizedLinear::QuantizedLinear(const Weights& weights, const Level& level)
 QuantizedLinear::QuantizedLinear(Panels panels, const Level& level, std::optional<Activation> gate)
     : level_(level), panels_(std::move(panels)), gate_(gate) {}
 
+QuantizedLinear::QuantizedLinear(Panels panels, const Level& level, const float* bias, Activation activation)
+    : level_(level), panels_(std::move(panels)), activation_(activation) {
+  bias_ = make_aligned<float>(static_cast<std::size_t>(panels_.count()) * panels_.columns());
+  std::copy_n(bias, outputs(), bias_.get());
+}
+
 void QuantizedLinear::run(const float* x, std::size_t rows, float* y, Parallel& parallel) const {
   if (rows == 0) return;
   static thread_local ActivationBuffer buffer;
@@ -77,6 +83,7 @@ void QuantizedLinear::run_row(const Activations& activations, float* y, Parallel
 
 void QuantizedLinear::multiply_row(const Activations& activations, int begin, int end, float* y) const {
   level_.multiply_row(panels_, activations, begin, end, y);
+  if (bias_) add_bias(begin, end, 1, y);
   if (!gate_) return;
   float ups[kPanelsAtOnce * kGateColumns];
   for (int first = begin; first < end; first += kPanelsAtOnce) {
@@ -85,6 +92,11 @@ void QuantizedLinear::multiply_row(const Activations& activations, int begin, in
     level_.multiply_row(panels_, activations, count() + first, count() + last, ups);
     level_.gate(*gate_, to, ups, size, to);
   }
+}
+
+void QuantizedLinear::add_bias(int begin, int end, int rows, float* y) const {
+  const int first = begin * panels_.columns(), columns = std::min(outputs(), end * panels_.columns()) - first;
+  level_.add_bias(activation_, bias_.get() + first, rows, columns, y, outputs());
 }
 
 void QuantizedLinear::run_rows(const Activations& activations, std::size_t rows, float* y, Parallel& parallel) const {
@@ -103,9 +115,17 @@ void QuantizedLinear::run_rows(const Activations& activations, std::size_t rows,
 
 void QuantizedLinear::multiply_rows(const Activations& activations, int begin, int end, int row, int rows,
                                     float* y) const {
+  const int columns = panels_.columns();
+  if (bias_) {
+    // A panel's results are still in the first-level cache.
+    for (int panel = begin; panel < end; ++panel, y += columns) {
+      level_.multiply_rows(panels_, activations, panel, panel + 1, row, rows, y, outputs());
+      add_bias(panel, panel + 1, rows, y);
+    }
+    return;
+  }
   if (!gate_) return level_.multiply_rows(panels_, activations, begin, end, row, rows, y, outputs());
   alignas(kCacheLine) float ups[kMostRows * kGateColumns];
-  const int columns = panels_.columns();
   for (int panel = begin; panel < end; ++panel, y += columns) {
     const int up = count() + panel;
     level_.multiply_rows(panels_, activations, panel, panel + 1, row, rows, y, outputs());

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "aligned.h"
 #include "level.h"
 #include "panels.h"
 #include "parallel.h"
@@ -27,6 +28,9 @@ class QuantizedLinear {
   // y has as many outputs as one half: a multiple of kGateColumns.
   explicit QuantizedLinear(Panels panels, const Level& level = best_level(), std::optional<Activation> gate = {});
 
+  // y = activation(x W^T + bias). bias: of as many numbers as y has outputs.
+  QuantizedLinear(Panels panels, const Level& level, const float* bias, Activation activation);
+
   int inputs() const { return panels_.inputs(); }
   int outputs() const { return gate_ ? panels_.outputs() / 2 : panels_.outputs(); }
 
@@ -43,9 +47,14 @@ class QuantizedLinear {
   void multiply_row(const Activations& activations, int begin, int end, float* y) const;
   void multiply_rows(const Activations& activations, int begin, int end, int row, int rows, float* y) const;
 
+  // Adds the bias to results of panels `begin` to `end`, and applies the activation.
+  void add_bias(int begin, int end, int rows, float* y) const;
+
   const Level& level_;
   Panels panels_;
   std::optional<Activation> gate_;
+  AlignedArray<float> bias_;  // of whole panels; null without a bias
+  Activation activation_ = Activation::kNone;  // of what has a bias
 };
 
 }  // namespace edgeformer

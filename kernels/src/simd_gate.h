@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cmath>
+#include <cstring>
 
 #include "gate.h"
 #include "simd_math.h"
@@ -72,6 +73,31 @@ void gate_numbers(Activation activation, const float* gate, const float* up, int
     case Activation::kSilu: return gate_by<V, silu<V>>(gate, up, count, y);
     case Activation::kGelu: return gate_by<V, gelu<V>>(gate, up, count, y);
     case Activation::kGeluTanh: return gate_by<V, gelu_tanh<V>>(gate, up, count, y);
+  }
+}
+
+template <class V, typename V::Floats (*kActivation)(typename V::Floats)>
+void add_bias_of(const float* bias, int rows, int columns, float* y, std::size_t stride) {
+  const auto finish = [](float* to, const float* from) { V::store(to, kActivation(V::add(V::load(to), V::load(from)))); };
+  for (int row = 0; row < rows; ++row, y += stride) {
+    int i = 0;
+    for (; i + V::kLanes <= columns; i += V::kLanes) finish(y + i, bias + i);
+    if (i == columns) continue;
+    float padded[V::kLanes] = {};
+    std::memcpy(padded, y + i, (columns - i) * sizeof(float));
+    finish(padded, bias + i);
+    std::memcpy(y + i, padded, (columns - i) * sizeof(float));
+  }
+}
+
+template <class V>
+void add_bias(Activation activation, const float* bias, int rows, int columns, float* y, std::size_t stride) {
+  switch (activation) {
+    case Activation::kNone: return add_bias_of<V, same<V>>(bias, rows, columns, y, stride);
+    case Activation::kRelu: return add_bias_of<V, relu<V>>(bias, rows, columns, y, stride);
+    case Activation::kSilu: return add_bias_of<V, silu<V>>(bias, rows, columns, y, stride);
+    case Activation::kGelu: return add_bias_of<V, gelu<V>>(bias, rows, columns, y, stride);
+    case Activation::kGeluTanh: return add_bias_of<V, gelu_tanh<V>>(bias, rows, columns, y, stride);
   }
 }
 

@@ -67,6 +67,37 @@ void check_products(const Level& level) {
   }
 }
 
+// A product with a bias and an activation is these of a product without.
+void check_biases(const Level& level) {
+  constexpr float kUntouched = 17;
+  Serial serial;
+  Team team(3);
+  for (int outputs : {7, 32, 70, 32 * 19}) {
+    const RandomWeights weights(outputs, 70, 4, 32, outputs == 70, outputs);
+    const auto panels = [&] { return Panels(weights.view, level.columns, level.byte_bias, serial); };
+    const std::vector<float> bias = random_activations(outputs, 3);
+    const QuantizedLinear plain(panels(), level);
+    for (Activation activation : kActivations) {
+      const QuantizedLinear biased(panels(), level, bias.data(), activation);
+      for (std::size_t rows : {1, 3, 200}) {
+        const std::vector<float> x = random_activations(rows * 70, 1);
+        std::vector<float> products(rows * outputs), y(rows * outputs + 1, kUntouched), of_team = y;
+        plain.run(x.data(), rows, products.data(), serial);
+        biased.run(x.data(), rows, y.data(), serial);
+        biased.run(x.data(), rows, of_team.data(), team);
+        CHECK(y == of_team, "%s: three threads differ from one", level.name);
+        CHECK(y.back() == kUntouched, "%s: it writes behind its outputs", level.name);
+        for (std::size_t at = 0; at < products.size(); ++at) {
+          const float sum = products[at] + bias[at % outputs];
+          const double expected = activated(activation, sum);
+          CHECK(std::fabs(y[at] - expected) <= kTolerance * std::fabs(sum), "%s: activation %d of %g is %g, not %g", level.name,
+                static_cast<int>(activation), sum, y[at], expected);
+        }
+      }
+    }
+  }
+}
+
 void check_norms(const Level& level) {
   for (int size : {1, 7, 64, 515}) {
     const std::vector<float> x = random_activations(size, 1), skip = random_activations(size, 2), w = random_activations(size, 3);
@@ -113,6 +144,7 @@ int main() {
     if (!level->runs_here()) continue;
     check_activations(*level);
     check_products(*level);
+    check_biases(*level);
     check_norms(*level);
     check_layer_norms(*level);
     std::printf("%s is right\n", level->name);

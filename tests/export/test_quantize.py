@@ -3,6 +3,7 @@
 import gc
 import json
 import weakref
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -497,6 +498,22 @@ def ops(graph):
     return [node.op_type for node in graph.graph]
 
 
+def test_biases_and_gelu_are_done_with_their_products():
+    graph, _ = lowered(
+        config(model_type="starcoder2", use_bias=True, tie_word_embeddings=True), make_quantization("int8")
+    )
+    found = Counter(ops(graph))
+    assert {name: found[name] for name in found if "MatMul" in name} == {
+        "MatMulNBitsBias": 2 * 3,
+        "MatMulNBitsBiasGelu": 2,
+        "MatMulNBits": 1,
+    }
+    assert found["Gelu"] == 0 and found["Add"] == 0
+    bodies = {function.name: [node.op_type for node in function] for function in graph.functions.values()}
+    assert bodies["MatMulNBitsBias"] == ["MatMulNBits", "Add"]
+    assert bodies["MatMulNBitsBiasGelu"] == ["MatMulNBits", "Add", "Gelu"]
+
+
 def test_every_product_and_gather_is_quantized_if_blocks_fit():
     graph, report = lowered(config(), make_quantization("int8"))
     assert (report.changed, report.missed) == (2 * 5 + 2, [])
@@ -541,7 +558,7 @@ def test_products_with_a_sum_stay_and_it_is_said():
         f"classifier.{name}/Gemm: classifier.{name}.weight is in a product with a sum, a Gemm"
         for name in ("dense", "output")
     ]
-    assert (ops(graph).count("Gemm"), ops(graph).count("MatMulNBits")) == (2, 4)
+    assert [ops(graph).count(name) for name in ("Gemm", "MatMulNBitsBias", "MatMulNBitsBiasGelu")] == [2, 3, 1]
 
 
 def test_kept_parameters_and_a_head_in_float32_stay():

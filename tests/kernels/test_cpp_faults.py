@@ -236,6 +236,16 @@ FAULTS = {
         "off = V::subtract(V::load(sum + i), V::splat(mean))",
         "off = V::load(sum + i)",
     ),
+    "the bias of a product for other outputs": Fault(
+        "gate", "quantized_linear.cc", "bias_.get() + first", "bias_.get()"
+    ),
+    "a product whose tail has no bias": Fault("gate", "simd_gate.h", "finish(padded, bias + i);", ""),
+    "a bias behind the activation": Fault(
+        "gate",
+        "simd_gate.h",
+        "kActivation(V::add(V::load(to), V::load(from)))",
+        "V::add(kActivation(V::load(to)), V::load(from))",
+    ),
     "a norm without its bias": Fault(
         "gate",
         "simd_gate.h",

@@ -1,4 +1,4 @@
-"""Gated products and norms with a sum: kernels agree with the functions of exported graphs."""
+"""Products with what is done with them, and norms with a sum: kernels agree with the functions of exported graphs."""
 
 import numpy as np
 import onnx_ir as ir
@@ -8,7 +8,7 @@ from onnx.helper import make_attribute, make_graph, make_model, make_node, make_
 from onnx.numpy_helper import from_array
 from test_mat_mul_n_bits import random_weights, session_of
 
-from edgeformer.export.lower.ort.kernels.kernel_functions import gated_function
+from edgeformer.export.lower.ort.kernels.epilogues import BIAS, BIAS_GELU, GEGLU, SWIGLU, Epilogue, function_with
 from edgeformer.export.lower.ort.kernels.kernel_nodes import LAYER_NORM, POST_LAYER_NORM, PRODUCT, RMS_NORM
 from edgeformer.runtime.sessions.session import onnxruntime_errors
 
@@ -23,14 +23,33 @@ def model_of(node, function, inputs, outputs, weights=()):
     return make_model(graph, opset_imports=OPSETS, ir_version=9, functions=functions).SerializeToString()
 
 
-def gated(parts, approximate=None, **sizes):
-    """A graph of one call of a gated product, and its function."""
+def product_graph(parts, approximate=None, bias=None, **sizes):
+    """A graph of one call of a product with a bias, or a gated one, and its function. approximate: that of Gelu."""
     attribute = None if approximate is None else ir.AttrString("approximate", approximate)
-    function = gated_function(PRODUCT.body([ROUNDED]), attribute)
-    node = make_node(function.name, ["A", *parts], ["Y"], domain="edgeformer", **sizes)
+    names = (SWIGLU, GEGLU) if bias is None else (BIAS, BIAS_GELU)
+    added = None if bias is None else ir.Value(name="bias")
+    function = function_with(PRODUCT.body([ROUNDED]), Epilogue([], names[approximate is not None], added, attribute))
+    inputs = ["A", *parts]
+    if bias is not None:
+        inputs += [""] * (4 - len(inputs)) + ["bias"]
+        parts = parts | {"bias": bias}
+    node = make_node(function.name, inputs, ["Y"], domain="edgeformer", **sizes)
     if approximate is not None:
         node.attribute.append(make_attribute("approximate", approximate, attr_type=AttributeProto.STRING))
     return model_of(node, function, ["A"], ["Y"], parts.items())
+
+
+def check_products(library, graph, inputs, outputs):
+    """A kernel agrees with its function for few rows and many, and would not with outputs in another order."""
+    body, kernel = session_of(graph), session_of(graph, library)
+    for rows in (1, 5, 150):
+        x = np.random.default_rng(rows).standard_normal((rows, inputs)).astype(np.float32)
+        expected, found = body.run(None, {"A": x})[0], kernel.run(None, {"A": x})[0]
+        assert found.shape == (rows, outputs)
+        error = np.sqrt(np.mean((found - expected) ** 2) / np.mean(expected**2))
+        assert error < 2e-3, "scales are halves, and sums of products differ by 5e-4 of their magnitudes"
+        exchanged = np.roll(found, outputs // 2, axis=-1)
+        assert np.sqrt(np.mean((exchanged - expected) ** 2) / np.mean(expected**2)) > 0.1, "a bound that cannot fail"
 
 
 @pytest.mark.parametrize("approximate", [None, "none", "tanh"])
@@ -38,22 +57,30 @@ def gated(parts, approximate=None, **sizes):
 def test_a_gated_product_agrees_with_its_function(library, approximate, half, zero_points):
     parts = random_weights(2 * half, 128, 4, 32, zero_points=zero_points)
     parts["scales"] *= 0.02
-    graph = gated(parts, approximate, K=128, N=2 * half, bits=4, block_size=32)
-    body, kernel = session_of(graph), session_of(graph, library)
-    for rows in (1, 5, 150):
-        x = np.random.default_rng(rows).standard_normal((rows, 128)).astype(np.float32)
-        expected, found = body.run(None, {"A": x})[0], kernel.run(None, {"A": x})[0]
-        assert found.shape == (rows, half)
-        error = np.sqrt(np.mean((found - expected) ** 2) / np.mean(expected**2))
-        assert error < 2e-3, "scales are halves, and sums of products differ by 5e-4 of their magnitudes"
-        exchanged = np.roll(found, half // 2, axis=-1)
-        assert np.sqrt(np.mean((exchanged - expected) ** 2) / np.mean(expected**2)) > 0.1, "a bound that cannot fail"
+    check_products(library, product_graph(parts, approximate, K=128, N=2 * half, bits=4, block_size=32), 128, half)
+
+
+@pytest.mark.parametrize("approximate", [None, "none", "tanh"])
+@pytest.mark.parametrize(("outputs", "bits", "zero_points"), [(64, 4, False), (70, 8, True), (7, 8, False)])
+def test_a_product_with_a_bias_agrees_with_its_function(library, approximate, outputs, bits, zero_points):
+    parts = random_weights(outputs, 128, bits, 32, zero_points=zero_points)
+    parts["scales"] *= 0.02 if bits == 4 else 0.002
+    bias = np.random.default_rng(0).standard_normal(outputs).astype(np.float32)
+    graph = product_graph(parts, approximate, bias, K=128, N=outputs, bits=bits, block_size=32)
+    check_products(library, graph, 128, outputs)
+
+
+def test_a_bias_of_another_length_is_refused(library):
+    parts = random_weights(64, 64, 4, 32, zero_points=False)
+    graph = product_graph(parts, None, np.zeros(63, np.float32), K=64, N=64, bits=4, block_size=32)
+    with pytest.raises(onnxruntime_errors(), match="edgeformer::MatMulNBitsBias: bias "):
+        session_of(graph, library)
 
 
 def test_halves_that_are_no_panels_are_refused(library):
     parts = random_weights(2 * 40, 64, 4, 32, zero_points=False)
     with pytest.raises(onnxruntime_errors(), match="edgeformer::MatMulNBitsSwiGLU: N must be a multiple of 64"):
-        session_of(gated(parts, K=64, N=80, bits=4, block_size=32), library)
+        session_of(product_graph(parts, K=64, N=80, bits=4, block_size=32), library)
 
 
 NORMS = {"RMS": (RMS_NORM, False), "layer": (LAYER_NORM, True), "layer, no bias": (LAYER_NORM, False)}

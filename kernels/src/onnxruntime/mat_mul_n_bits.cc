@@ -6,6 +6,10 @@
 namespace edgeformer {
 namespace {
 
+Activation gelu_of(const Node& node) {
+  return node.text("approximate") == "tanh" ? Activation::kGeluTanh : Activation::kGelu;
+}
+
 Panels panels_of(const Node& node, bool gated) {
   const WeightSizes sizes{node.positive("N"), node.positive("K"), node.positive("bits"), node.positive("block_size")};
   if (gated && sizes.outputs % (2 * kGateColumns) != 0) {
@@ -22,6 +26,12 @@ MatMulNBits::MatMulNBits(const Node& node, std::optional<Activation> gate)
 void MatMulNBits::run(Call& call, Parallel& parallel) const { run_rows(linear_, call, parallel); }
 
 MatMulNBitsGeGLU::MatMulNBitsGeGLU(const Node& node)
-    : MatMulNBits(node, node.text("approximate") == "tanh" ? Activation::kGeluTanh : Activation::kGelu) {}
+    : MatMulNBits(node, gelu_of(node)) {}
+
+MatMulNBitsBias::MatMulNBitsBias(const Node& node, Activation activation)
+    : MatMulNBits(QuantizedLinear(panels_of(node, false), node.level(),
+                                  node.constant<float>(4, "bias", node.positive("N")), activation)) {}
+
+MatMulNBitsBiasGelu::MatMulNBitsBiasGelu(const Node& node) : MatMulNBitsBias(node, gelu_of(node)) {}
 
 }  // namespace edgeformer

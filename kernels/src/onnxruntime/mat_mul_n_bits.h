@@ -5,6 +5,8 @@
 //
 // MatMulNBitsSwiGLU and MatMulNBitsGeGLU are gated: of the N outputs, the first half g gates the second half u, and
 // Y = activation(g) · u has N / 2. The attribute `approximate` of the latter is that of ONNX's Gelu.
+//
+// MatMulNBitsBias and MatMulNBitsBiasGelu have a fifth input, bias float [N]: Y = A · W + bias, and its Gelu.
 #pragma once
 
 #include "binding.h"
@@ -23,6 +25,7 @@ class MatMulNBits {
 
  protected:
   MatMulNBits(const Node& node, std::optional<Activation> gate);
+  explicit MatMulNBits(QuantizedLinear linear) : linear_(std::move(linear)) {}
 
  private:
   QuantizedLinear linear_;
@@ -36,6 +39,20 @@ struct MatMulNBitsSwiGLU : MatMulNBits {
 struct MatMulNBitsGeGLU : MatMulNBits {
   static constexpr char kName[] = "MatMulNBitsGeGLU";
   explicit MatMulNBitsGeGLU(const Node& node);
+};
+
+struct MatMulNBitsBias : MatMulNBits {
+  static constexpr char kName[] = "MatMulNBitsBias";
+  static constexpr Formal kInputs[] = {kFloats, kBytes, optional(kFloats), optional(kBytes), kFloats};
+  explicit MatMulNBitsBias(const Node& node) : MatMulNBitsBias(node, Activation::kNone) {}
+
+ protected:
+  MatMulNBitsBias(const Node& node, Activation activation);
+};
+
+struct MatMulNBitsBiasGelu : MatMulNBitsBias {
+  static constexpr char kName[] = "MatMulNBitsBiasGelu";
+  explicit MatMulNBitsBiasGelu(const Node& node);
 };
 
 }  // namespace edgeformer

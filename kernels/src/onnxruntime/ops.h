@@ -24,6 +24,10 @@ struct Joined<KernelList<Kernels...>> {
 template <class... First, class... Second, class... Others>
 struct Joined<KernelList<First...>, KernelList<Second...>, Others...> : Joined<KernelList<First..., Second...>, Others...> {};
 
+// Products in blocks, and the ops that store their weights.
+template <class... Kernels>
+using PackedProducts = KernelList<Kernels..., Packer<Kernels>...>;
+
 // Feed-forwards with this activation: with and without a gate, with and without biases.
 template <Activation kActivation>
 using FeedForwards = KernelList<PerTokenFeedForwardOp<false, kActivation, false>, PerTokenFeedForwardOp<false, kActivation, true>,
@@ -38,8 +42,7 @@ using AllKernels =
            KernelList<CachedAttentionOp<FloatCache>, CachedAttentionOp<Int8Cache>, CachedAttentionOp<Fp16Cache>,
                       CachedAttentionOp<SharedCache>, CachedAttentionOp<WindowedCache>, CachedAttentionOp<Int8WindowedCache>,
                       CachedAttentionOp<Fp16WindowedCache>, SelfAttentionOp<false>, SelfAttentionOp<true>, SourceAttention>,
-           KernelList<MatMulNBits, MatMulNBitsGeGLU, MatMulNBitsSwiGLU, Packer<MatMulNBits>, Packer<MatMulNBitsGeGLU>,
-                      Packer<MatMulNBitsSwiGLU>>,
+           PackedProducts<MatMulNBits, MatMulNBitsGeGLU, MatMulNBitsSwiGLU, MatMulNBitsBias, MatMulNBitsBiasGelu>,
            FloatProducts<Numbers::kFloat>, FloatProducts<Numbers::kBfloat16>,
            KernelList<PerTokenMatMul<false>, PerTokenMatMul<true>>,
            FeedForwards<Activation::kRelu>, FeedForwards<Activation::kSilu>, FeedForwards<Activation::kGelu>,

@@ -26,7 +26,8 @@ from edgeformer.export.graph.editing import dim, dtype_of, producer, remove_if_u
 from edgeformer.export.graph.outlining import add_function
 from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.lower.options import LoweringOptions
-from edgeformer.export.lower.ort.kernels.kernel_functions import GATE_COLUMNS, call_each, fitting, gate_of, give_type
+from edgeformer.export.lower.ort.kernels.epilogues import GATE_COLUMNS, gate_of
+from edgeformer.export.lower.ort.kernels.kernel_functions import call_each, fitting, give_type
 from edgeformer.export.lower.ort.kernels.kernel_nodes import ATTENTION as CACHED
 from edgeformer.export.lower.ort.kernels.kernel_nodes import KERNELS, function_of
 

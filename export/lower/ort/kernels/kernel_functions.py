@@ -5,6 +5,8 @@
 | MatMulNBits          | MatMulNBits                                          |
 | MatMulNBitsSwiGLU    | MatMulNBits, Split, Sigmoid, Mul, Mul                |
 | MatMulNBitsGeGLU     | MatMulNBits, Split, Gelu, Mul                        |
+| MatMulNBitsBias      | MatMulNBits, Add                                     |
+| MatMulNBitsBiasGelu  | MatMulNBits, Add, Gelu                               |
 | CachedAttention      | GroupQueryAttention                                  |
 | Fp16CachedAttention  | GroupQueryAttention with a float16 cache             |
 | Int8CachedAttention  | GroupQueryAttention with an int8 cache               |
@@ -24,105 +26,37 @@ themselves.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
 from edgeformer.contract.ops import CONTRIB, QUANTIZED_PRODUCTS
-from edgeformer.export.graph.builder import NodeBuilder
 from edgeformer.export.graph.editing import same_type
 from edgeformer.export.graph.outlining import add_function
 from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.lower.options import LoweringOptions
-from edgeformer.export.lower.ort.kernels.kernel_nodes import KERNELS, PRODUCT, KernelFunction, function_of
-
-GATE_COLUMNS = 32
-"""The kernel of a gated product takes outputs in multiples of it."""
+from edgeformer.export.lower.ort.kernels.epilogues import Epilogue, epilogue_of, function_with
+from edgeformer.export.lower.ort.kernels.kernel_nodes import KERNELS, PRODUCT, KernelFunction
 
 PRODUCTS = {each.key for each in QUANTIZED_PRODUCTS}
 """Products of graphs that call kernels: where one is, they do all of the heavy work."""
 
 
-@dataclass(frozen=True)
-class Gate:
-    """The nodes behind the product of a gate and that of what it gates.
-
-    nodes: all of them, the last one first. gate, up: the two products, before the activation. approximate: the
-    attribute of Gelu, None for SiLU.
-    """
-
-    nodes: Sequence[ir.Node]
-    gate: ir.Value
-    up: ir.Value
-    approximate: ir.Attr | None
-
-
-def gate_of(mul: ir.Node | None) -> Gate | None:
-    """Return the gate whose last node is this one, if nothing else reads what is in it."""
-    if mul is None or mul.op_type != "Mul":
-        return None
-    for activated, up in (mul.inputs, mul.inputs[::-1]):
-        last = None if activated is None or activated.is_graph_output() else activated.producer()
-        if last is None or up is None or only_reader(activated) is not mul or only_reader(up) is not mul:
-            continue
-        gate = next(iter(last.inputs), None)
-        if last.op_type == "Gelu" and gate is not None and only_reader(gate) is last:
-            return Gate([mul, last], gate, up, last.attributes.get("approximate"))
-        sigmoid = next((each for each in last.predecessors() if each.op_type == "Sigmoid"), None)
-        if last.op_type == "Mul" and sigmoid is not None and sigmoid.inputs[0] in last.inputs:
-            gate = sigmoid.inputs[0]
-            assert gate is not None
-            if {use.node for use in gate.uses()} == {last, sigmoid} and only_reader(sigmoid.outputs[0]) is last:
-                return Gate([mul, last, sigmoid], gate, up, None)
-    return None
-
-
-def only_reader(value: ir.Value | None) -> ir.Node | None:
-    """Return the node that alone reads a value; None if there are others, or if it is an output of the graph."""
-    uses = () if value is None or value.is_graph_output() else value.uses()
-    return next(iter(uses)).node if len(uses) == 1 else None
-
-
-def _gate_behind(product: ir.Node) -> Gate | None:
-    """Return the gate that a product's two halves make, if nothing else reads them."""
-    split = only_reader(product.outputs[0])
-    if split is None or split.op_type != "Split" or len(split.outputs) != 2:
-        return None
-    half = product.attributes.get_int("N") // 2
-    if half % GATE_COLUMNS or split.outputs[0].shape is None or split.outputs[0].shape[-1] != half:
-        return None
-    found = gate_of(only_reader(split.outputs[1]))
-    if found is None or (found.gate, found.up) != tuple(split.outputs):
-        return None
-    return replace(found, nodes=[*found.nodes, split])
-
-
-def gated_function(product: ir.Node, approximate: ir.Attr | None) -> ir.Function:
-    """Return the function of a gated product, whose body begins with the product."""
-    attributes, emit = dict(PRODUCT.attributes), NodeBuilder("gate")
-    gate, up = emit.many("Split", product.outputs[0], outputs=2, axis=-1, num_outputs=2)
-    if approximate is None:
-        name, activated = "MatMulNBitsSwiGLU", emit("Mul", gate, emit("Sigmoid", gate))
-    else:
-        attributes["approximate"] = ir.AttributeType.STRING
-        reference = ir.RefAttr("approximate", "approximate", ir.AttributeType.STRING)
-        name, activated = "MatMulNBitsGeGLU", emit("Gelu", gate, approximate=reference)
-    y = emit("Mul", activated, up)
-    return function_of(name, product.inputs, [y], [product, *emit.nodes], attributes)
-
-
-def _call_gated(model: ir.Model, product: ir.Node, gate: Gate) -> tuple[ir.Node, ir.Function]:
-    """Put one call in place of a product and its gate; return it, and the function that it calls."""
+def _call_with(model: ir.Model, product: ir.Node, epilogue: Epilogue) -> tuple[ir.Node, ir.Function]:
+    """Put one call in place of a product and its epilogue; return it, and the function that it calls."""
     call, fixed = PRODUCT.call(product)
-    function = gated_function(PRODUCT.body(fixed), gate.approximate)
+    body = PRODUCT.body(fixed)
+    function = function_with(body, epilogue)
     call.op_type = function.name
-    if gate.approximate is not None:
-        call.attributes.add(gate.approximate)
-    output = gate.nodes[0].outputs[0]
-    output.replace_all_uses_with(call.outputs[0])
-    for node in gate.nodes:
+    if epilogue.approximate is not None:
+        call.attributes.add(epilogue.approximate)
+    if epilogue.bias is not None:
+        call.resize_inputs(len(body.inputs) + 1)
+        call.replace_input_with(len(body.inputs), epilogue.bias)
+    (last, *others), (y,) = epilogue.nodes, call.outputs
+    same_type(y, last.outputs[0])
+    ir.convenience.replace_nodes_and_values(model.graph, last, [last], [], last.outputs, [y])
+    for node in others:
         model.graph.remove(node, safe=True)
-    same_type(call.outputs[0], output)
     return call, function
 
 
@@ -138,8 +72,8 @@ def call_kernels(model: ir.Model, lowering: LoweringOptions) -> PassReport:
         report.fire(node)
 
     for product in fitting(model, PRODUCT):
-        gate = _gate_behind(product)
-        record(*(_call_one(PRODUCT, product) if gate is None else _call_gated(model, product, gate)))
+        epilogue = epilogue_of(product)
+        record(*(_call_one(PRODUCT, product) if epilogue is None else _call_with(model, product, epilogue)))
     for kernel in KERNELS[1:]:
         call_each(model, kernel, report)
     return report
