@@ -213,7 +213,7 @@ def _cache_precision(
     """Return what is asked for, or proposed for a model that can have it; None for the precision of activations."""
     if options.cache_precision is not None:
         return None if options.cache_precision == plan.arithmetic else options.cache_precision
-    if config is None or config.form != "decoder" or isinstance(config, TowerTextConfig):
+    if config is None or config.form != "decoder":
         return None
     if options.adapters or options.mtp:  # no check runs these over such a cache
         return None
@@ -316,10 +316,10 @@ def _check_pictures(plan: ExportPlan, config: ModelConfig | None) -> None:
         raise ExportError(
             f"models that read pictures are exported for ONNX files on the CPU this time, and not for {where}.{instead}"
         )
-    if plan.cache_precision is not None:
+    if plan.cache_precision not in (None, "fp16"):
         raise ExportError(
-            f"no check compares keys and values of pictures that are cached as {plan.cache_precision}. Leave "
-            f"cache_precision out.{instead}"
+            f"no check compares keys and values of pictures that are cached as {plan.cache_precision}. Choose "
+            f"cache_precision fp16, or leave it out.{instead}"
         )
 
 

@@ -20,6 +20,7 @@ from edgeformer.runtime.sessions.narrow_floats import FLOAT8, stored
 from edgeformer.runtime.sessions.session import check_tensors
 from edgeformer.runtime.steps.decode_graph import returns_last_logits
 from edgeformer.runtime.steps.new_decoder import needs_numbers, new_decoder
+from edgeformer.runtime.steps.picture_rows import PictureRows
 from edgeformer.runtime.steps.runner import StepRunner
 
 Logits = NDArray[np.float32]
@@ -42,7 +43,7 @@ class Graph:
     """An open decoder graph and what is needed to feed it.
 
     encoder_outputs: what the rows of an encoder-decoder read. request_lengths: the most tokens that the rows will have,
-    where rotary embeddings depend on it; none for the context length.
+    where rotary embeddings depend on it; none for the context length. pictures: those of the text that is fed.
     """
 
     session: Any
@@ -50,6 +51,7 @@ class Graph:
     provider: Provider
     encoder_outputs: EncoderOutputs | None = None
     request_lengths: tuple[int, ...] = ()
+    pictures: PictureRows | None = None
 
     @property
     def fillings(self) -> tuple[float, ...]:
@@ -110,6 +112,7 @@ class Graph:
         # onnxruntime refuses a buffer that is longer than the position tables, however few tokens it holds.
         capacity = max(tokens, min(tokens + SPARE, self.manifest.context_length))
         decoder = new_decoder(self.session, self.manifest, rows, capacity, self.provider, self.encoder_outputs)
+        decoder.graph.pictures = self.pictures
         decoder.expect(self.manifest.context_length)
         for row, length in enumerate(self.request_lengths):
             decoder.expect(length, row)

@@ -21,7 +21,7 @@ from edgeformer.export.parity.float_products import open_unrounded
 from edgeformer.export.parity.placement import judge_placement
 from edgeformer.export.parity.report import KERNELS, REPORT_VERSION, Check, Report
 from edgeformer.export.parity.trials.graph_forms import FORM_TRIALS, FormSetup
-from edgeformer.export.parity.trials.half_cache import judge_half_cache, open_float_products
+from edgeformer.export.parity.trials.half_cache import judge_half_cache, open_float_products, with_wide_cache
 from edgeformer.export.parity.trials.kinds import TRIALS
 from edgeformer.export.parity.trials.protocol import Setup, Trial
 from edgeformer.export.parity.trials.quantized_cache import judge_quantized_cache, judge_scales
@@ -139,9 +139,9 @@ class Verification:
     @cached_property
     def _widened(self) -> Setup:
         """The setup of graphs without the rounding of activations, nor of a float16 cache."""
-        setup, manifest = self._setup, self._setup.manifest
-        if manifest.plan.half_cache:
-            setup = replace(setup, manifest=replace(manifest, plan=replace(manifest.plan, cache_precision=None)))
+        setup = self._setup
+        if setup.manifest.plan.half_cache:
+            setup = replace(setup, manifest=with_wide_cache(setup.manifest))
         # The logits of a full verification, all positions of many texts, are not kept.
         exact = self.exact if setup.mode == "quick" else None
         return replace(setup, references=setup.make_references(exact=exact, remember=self._runs_as_stored))

@@ -99,7 +99,7 @@ class Reference:
         """Return what the module returns. A user's module may break the contract until `check_contract` has run."""
 
         def run(reference: Reference) -> Any:
-            with reference.loaded(), reference._entrance or nullcontext():
+            with reference.caching():
                 return reference.module(*map(reference._as_own, inputs), **others)
 
         return self.in_summation_orders(run)
@@ -115,6 +115,12 @@ class Reference:
         """Call `run`, which loads and runs a reference's module, once for each order; return the typical outputs."""
         exact = self if self._exact is None else self._exact
         return run_in_summation_orders(self.module, self._summation_orders, lambda: run(self), lambda: run(exact))
+
+    @contextmanager
+    def caching(self) -> Iterator[None]:
+        """Be `loaded`, and let attention read keys and values as the cache of the bundle has them."""
+        with self.loaded(), self._entrance or nullcontext():
+            yield
 
     @contextmanager
     def loaded(self) -> Iterator[None]:

@@ -7,8 +7,9 @@ import onnx
 import onnxruntime as ort
 import onnxruntime_genai as og
 import pytest
-from onnx import TensorProto, helper
-from test_int8_cache import FAMILIES, PROMPT, faulty
+from faulty_graph import cast_through_bfloat16, faulty
+from onnx import TensorProto
+from test_int8_cache import FAMILIES, PROMPT
 
 from edgeformer.checkpoints.source import open_source
 from edgeformer.errors import ExportError
@@ -29,14 +30,6 @@ NUMBERS, LOGITS = "fp16 cache, numbers: differing", "fp16 cache, logits: differi
 def bundle(llama_folder, tmp_path_factory):
     place = tmp_path_factory.mktemp("bundles") / "llama"
     return export_model(llama_folder, place, precision="int4", cache_precision="fp16", verify=None).path
-
-
-def cast_through_bfloat16(graph):
-    """One layer's values lose three bits on their way into the cache."""
-    node = [each for each in graph.node if each.op_type == "GroupQueryAttention"][1]
-    cast = next(each for each in graph.node if each.op_type == "Cast" and each.input[0] == node.output[2])
-    graph.node.append(helper.make_node("Cast", ["narrow"], [cast.output[0]], to=TensorProto.FLOAT16))
-    cast.output[0], cast.attribute[0].i = "narrow", TensorProto.BFLOAT16
 
 
 def keys_for_values(graph):

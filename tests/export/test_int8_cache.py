@@ -1,7 +1,6 @@
 """An int8 cache: what the graph is made of, where its scales come from, and that every fault of it is found."""
 
 import json
-import shutil
 
 import numpy as np
 import onnx
@@ -10,6 +9,7 @@ import onnxruntime_genai as og
 import pytest
 import torch
 from click.testing import CliRunner
+from faulty_graph import faulty
 from onnx import numpy_helper
 
 from edgeformer import ops
@@ -181,16 +181,6 @@ def one_scale_for_all(graph):
     for each in attention(graph)[1].attribute:
         if each.name in ("k_quant_type", "v_quant_type"):
             each.s = b"PER_TENSOR"
-
-
-def faulty(folder, place, fault, name="onnx/model.onnx"):
-    shutil.copytree(folder, place)
-    model = inline_functions(onnx.load(place / name, load_external_data=False))
-    before = model.SerializeToString(deterministic=True)
-    fault(model.graph)
-    assert model.SerializeToString(deterministic=True) != before
-    (place / name).write_bytes(model.SerializeToString())
-    return place
 
 
 FAULTS = [another_scale, one_head, heads_exchanged, keys_and_values_exchanged, layers_exchanged]

@@ -3,12 +3,16 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
+from edgeformer.export.parity.block_products import BlockProducts
 from edgeformer.export.parity.float_products import open_unrounded
 from edgeformer.export.parity.report import Check
 from edgeformer.export.parity.trials.adapters import Updates, adapter_trials
+from edgeformer.export.parity.trials.half_cache import compare_half_cache, open_float_products, with_wide_cache
 from edgeformer.export.parity.trials.mtp import mtp_trials
 from edgeformer.export.parity.trials.pictures.picture_encoder import judge_pictures
+from edgeformer.export.parity.trials.pictures.picture_text import PictureTextTrial
 from edgeformer.export.parity.trials.pictures.placed_states import judge_placed
 from edgeformer.export.parity.trials.protocol import Setup
 from edgeformer.manifest.quantization import WeightFormat
@@ -47,14 +51,31 @@ def _of_pictures(given: FormSetup) -> Iterator[tuple[str, Callable[[], list[Chec
     tower, media = ("vision_encoder", "pictures") if "vision_encoder" in graphs else ("audio_encoder", "recordings")
     reader = "embedding_decoder" if "embedding_decoder" in graphs else "embedding_encoder"
     files = [setup.folder / graphs[name].file for name in ("model", reader, tower, "embed_tokens")]
+    half = setup.manifest.plan.half_cache
+
+    def unrounded(*, widened: bool) -> list[Any]:
+        """Open the graphs without rounding of activations. widened: whether a float16 cache becomes float32."""
+        if not half:
+            return open_unrounded(files, setup.provider, given.formats.values())
+        products, manifest = BlockProducts(), setup.manifest
+        return [open_float_products(each, manifest, setup.provider, products, widened=widened) for each in files]
 
     def judge(chosen: KernelChoice | None) -> list[Check]:
         if chosen is None:
-            return judge_pictures(setup, *open_unrounded(files, setup.provider, given.formats.values()))
+            wide = replace(setup, manifest=with_wide_cache(setup.manifest)) if half else setup
+            return judge_pictures(wide, *unrounded(widened=True))
         sessions = [open_session(file, setup.provider, kernels=chosen) for file in files]
         return judge_pictures(replace(setup, references=None, activations=given.formats), *sessions)
 
+    def judge_half() -> list[Check]:
+        wide = replace(setup, manifest=with_wide_cache(setup.manifest))
+        trials = (PictureTextTrial(each, *unrounded(widened=each is wide)).with_pictures() for each in (setup, wide))
+        (graph, tokens, ends), (widened, _, _) = trials
+        return compare_half_cache(graph, widened, tokens, ends)
+
     yield f"{media}, ", partial(judge, None)
+    if half:
+        yield f"{media}, fp16 cache, ", judge_half
     if given.formats:
         yield f"{media}, int8 activations, ", partial(judge, BODIES)
     if given.kernels.library is not None:

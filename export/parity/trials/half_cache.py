@@ -7,6 +7,8 @@ rounded, and behind the same past both compute the same logits. Kernels of edgef
 they attend to them; their trials are compared with eager PyTorch that does so, too.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,8 @@ from onnx import TensorProto
 from edgeformer.contract.tensors import past_names, present_names
 from edgeformer.export.bundle.ort_format import SUFFIX, load_onnx
 from edgeformer.export.graph.outlining import inline_functions
-from edgeformer.export.parity import feeding
 from edgeformer.export.parity.block_products import BlockProducts
-from edgeformer.export.parity.feeding import Graph
+from edgeformer.export.parity.feeding import Graph, Tokens
 from edgeformer.export.parity.float_products import open_rewritten, replace_integer_products
 from edgeformer.export.parity.report import Check
 from edgeformer.export.parity.samples import random_tokens
@@ -50,31 +51,42 @@ def open_float_products(
     return open_rewritten(model, path, provider, products.dequantize(model, path) if path.suffix != SUFFIX else {})
 
 
+def with_wide_cache(manifest: Manifest) -> Manifest:
+    """Return the manifest of a bundle whose cache has the precision of activations."""
+    return replace(manifest, plan=replace(manifest.plan, cache_precision=None))
+
+
 def judge_half_cache(half: Graph, widened: Graph) -> list[Check]:
-    """Compare a graph with the same one over a float32 cache: what both cache of a prompt, and logits behind that."""
-    tokens = random_tokens(LENGTH + STEPS, half.manifest.vocab_size, salt=30)
-    tokens = tokens[: half.manifest.context_length]
-    prompt, rest = tokens[:-STEPS], tokens[-STEPS:]
-    (logits, decoder), (expected, wide) = (feeding.prefill(graph, prompt) for graph in (half, widened))
-    caches, wanted = (each.cache.read(len(prompt)) for each in (decoder, wide))
-    pairs = [pair for cache, exact in zip(caches, wanted, strict=True) for pair in zip(cache, exact, strict=True)]
-    cached = sum(_differing(part, exact.astype(np.float16)) for part, exact in pairs)
+    """Compare a graph with the same one over a float32 cache: over a prompt, one token behind it, and a few more."""
+    tokens = random_tokens(LENGTH + STEPS, half.manifest.vocab_size, salt=30)[: half.manifest.context_length]
+    prompt = len(tokens) - STEPS
+    return compare_half_cache(half, widened, tokens, (prompt, prompt + 1, len(tokens)))
 
-    def past(layer: int) -> feeding.Cache:
-        return tuple(part.astype(np.float32) for part in caches[layer])
 
-    # One token alone attends to its own keys as float32 in both, the next one to what was cached of it.
-    behind = [feeding.after_past(graph, rest[:1], len(prompt), past) for graph in (half, widened)]
-    chunk = [feeding.after_past(graph, rest, len(prompt), past, chunk=STEPS) for graph in (half, widened)]
-    computed = _differing(logits, expected) + _differing(*behind) + _differing(*chunk)
+def compare_half_cache(half: Graph, widened: Graph, tokens: Tokens, ends: Sequence[int]) -> list[Check]:
+    """Compare both graphs run by run, each over what the first has cached. ends: of the runs, the last one of all.
+
+    The tokens of one run attend to each other's keys as float32 in both, and to those of earlier runs as cached.
+    """
+    decoder, wide = (graph.decoder(1, len(tokens)) for graph in (half, widened))
+    cached = computed = start = 0
+    for end in ends:
+        logits, expected = (each.prefill_all(0, tokens[start:end], chunk=end - start) for each in (decoder, wide))
+        computed += _differing(logits, expected)
+        kept, wanted = (each.cache.read(end) for each in (decoder, wide))
+        pairs = [pair for cache, exact in zip(kept, wanted, strict=True) for pair in zip(cache, exact, strict=True)]
+        cached += sum(_differing(part, exact.astype(np.float16)) for part, exact in pairs)
+        past = [tuple(part.astype(np.float32) for part in cache) for cache in kept]
+        wide.cache.write(end, past.__getitem__)
+        start = end
     reason = "both graphs have the same nodes, and casts are exact or the same"
     return [
         Check(
-            name="numbers: differing", what="keys and values of a prompt that differ from float32's, rounded",
+            name="numbers: differing", what="keys and values that differ from float32's, rounded",
             value=float(cached), limit=0.0, eager=None, reason=reason,
         ),
         Check(
-            name="logits: differing", what="logits of a prompt, and behind its cache, that differ from float32's",
+            name="logits: differing", what="logits over the same cache that differ from float32's",
             value=float(computed), limit=0.0, eager=None, reason=reason,
         ),
     ]  # fmt: skip

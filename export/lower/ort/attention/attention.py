@@ -52,7 +52,8 @@ def lower_attention(model: ir.Model, lowering: LoweringOptions) -> PassReport:
     report, lengths, windows = PassReport("GroupQueryAttention"), Lengths(model), Windows(model, lowering.cache_form)
     for node in canonical_nodes(model, "GroupQueryAttention"):
         reason = _no_kernel(node, lowering)
-        if reason is not None and lowering.cache_precision is not None:
+        is_cached = canonical_inputs(node).past_key is not None  # that of a tower is not
+        if reason is not None and is_cached and lowering.cache_precision is not None:
             raise ExportError(
                 f"{node.name} cannot have an {lowering.cache_precision} cache: {reason}. Leave cache_precision out."
             )
@@ -158,7 +159,7 @@ def _emit_attention(
     )  # fmt: skip
     replace_node(node, emit, outputs, main=outputs[0].producer())
     if scales is not None or lowering.half_cache:
-        for cache in (*pasts, *outputs[1:]):
+        for cache in (*pasts, *outputs[1:]) if None not in pasts else ():
             assert cache is not None
             cache.type = ir.TensorType(ir.DataType.FLOAT16 if scales is None else CACHE_TYPES[scales.precision])
 

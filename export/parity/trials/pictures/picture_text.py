@@ -7,7 +7,7 @@ The last graph is fed what the first two computed, as clients do, and is held to
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isqrt
 from typing import Any
 
@@ -18,6 +18,8 @@ from torch import Tensor
 from edgeformer.config import Grid, SoundTextConfig, SoundTowerConfig, TowerTextConfig
 from edgeformer.contract.tensors import AUDIO_VALUES, FEATURE_MASK
 from edgeformer.export.graph.tensors import to_numpy
+from edgeformer.export.parity import feeding
+from edgeformer.export.parity.feeding import Graph
 from edgeformer.export.parity.figures import worst_of
 from edgeformer.export.parity.samples import random_tokens
 from edgeformer.export.parity.tolerances import longest_sum
@@ -26,7 +28,6 @@ from edgeformer.export.reference.reference import Reference
 from edgeformer.runtime.media.pictures.positions import PictureSpan, picture_spans, positions_of, shift
 from edgeformer.runtime.steps.picture_rows import PictureGraphs, PictureRows
 from edgeformer.runtime.steps.picture_tower import PromptPicture
-from edgeformer.runtime.steps.runner import StepRunner
 
 PICTURES = 3
 """Pictures of the text: two side by side in front of it, and one behind it."""
@@ -111,27 +112,18 @@ class PictureTextTrial(Trial):
     def _judge_text(self, pictures: list[Picture]) -> None:
         """Judge a text with pictures: in one run, and in chunks that cut pictures, unless these attend both ways."""
         pictures = self._fitting(pictures)
-        text, fits = self._text([self._tokens_of(each) for each in pictures], pictures), len(pictures)
-        seen = [PromptPicture(bytes([index]), self._states(each)) for index, each in enumerate(pictures)]
-        rows = PictureRows(self._pictures, text.ids[: text.prompt], seen, whole=self._whole, spans=text.spans)
-        tokens = np.concatenate([rows.tokens, text.ids[text.prompt :]])
-        row, graph = self._row(text, tokens, pictures), self.graphs[0]
+        text, graph, tokens = self._read(pictures)
+        row = self._row(text, tokens, pictures)
         self.judge.eager_worst = worst_of([row.eager_errors()])
-
-        def read(decoder: StepRunner) -> StepRunner:
-            decoder.graph.pictures = rows
-            return decoder
-
-        decoder = read(graph.decoder(1, len(tokens)))
-        whole = decoder.prefill_all(0, tokens, chunk=len(tokens))
+        whole, decoder = feeding.prefill(graph, tokens)
         self.judge.logits(
-            f"text with {self._media}", f"{fits} of them, first, side by side and last", [row.piece(whole)]
+            f"text with {self._media}", f"{len(pictures)} of them, first, side by side and last", [row.piece(whole)]
         )
         caches = [tuple(tensor[0] for tensor in layer) for layer in graph.read(decoder, len(tokens))]
         geometry = self.setup.manifest.cache
         self.judge.caches(f"text with {self._media}", geometry, caches, row.eager.caches, row.expected.caches)
         pieces, start = [], 0
-        decoder = read(graph.decoder(1, len(tokens)))
+        decoder = graph.decoder(1, len(tokens))
         placed = text.spans[-1].end if text.spans else 0  # behind it, the graph of text reads
         for size in (1, 2, 3, 5, 8, len(tokens), len(tokens)):
             if start < len(tokens):
@@ -142,6 +134,21 @@ class PictureTextTrial(Trial):
                 start = stop
         pairs = [(np.concatenate(pieces), whole)]
         self.judge.agreement("chunks against one run", pairs, row.eager.logits, row.expected.logits)
+
+    def _read(self, pictures: list[Picture]) -> tuple[_Text, Graph, Array]:
+        """Return a text with pictures, the graph that reads them, and the text's tokens with numbers in their place."""
+        text = self._text([self._tokens_of(each) for each in pictures], pictures)
+        seen = [PromptPicture(bytes([index]), self._states(each)) for index, each in enumerate(pictures)]
+        rows = PictureRows(self._pictures, text.ids[: text.prompt], seen, whole=self._whole, spans=text.spans)
+        return text, replace(self.graphs[0], pictures=rows), np.concatenate([rows.tokens, text.ids[text.prompt :]])
+
+    def with_pictures(self) -> tuple[Graph, Array, list[int]]:
+        """Return the graph that reads a text with pictures, the text, and the ends of its halves, or of its blocks."""
+        _, graph, tokens = self._read(self._fitting([self._picture(index) for index in range(PICTURES)]))
+        rules, ends = graph.decoder(1, len(tokens)).graph, [0]
+        while ends[-1] < len(tokens):
+            ends.append(rules.piece_end(tokens, ends[-1], (len(tokens) + 1) // 2))
+        return graph, tokens, ends[1:]
 
     def _fitting(self, pictures: list[Picture]) -> list[Picture]:
         """Return the pictures that the context has room for, with a token beside each."""
@@ -252,10 +259,13 @@ class PictureTextTrial(Trial):
                 x = module.embed_wide(ids)
                 if found:
                     x = module.with_pictures(x, seen, torch.cat(found))
-                if self._config.bidirectional is None:
-                    runs = [module.read_embeddings(x, mask, caches, *each) for each in given]
-                else:
-                    runs = [module.read_blocks(x, text.blocks.tolist(), caches)]
+            runs = []
+            for each in given:
+                with reference.caching():
+                    if self._config.bidirectional is None:
+                        runs.append(module.read_embeddings(x, mask, caches, *each))
+                    else:
+                        runs.append(module.read_blocks(x, text.blocks.tolist(), caches))
             return runs[0][0], tuple(runs[-1][1])
 
         def outputs(reference: Reference) -> list[Outputs]:
