@@ -6,6 +6,9 @@ interleaved RoPE. Other models are written by that converter, if LLAMA_CPP_SOURC
 convert_hf_to_gguf.py: the source distribution of llama-cpp-python has it in vendor/llama.cpp. It needs torch,
 transformers, and the gguf of the same source (gguf-py). int4 is Q4_0 and int8 is Q8_0, as llama-quantize makes them (a
 Q4_0 model has a Q6_K head, or Q8_0 where Q6_K does not fit).
+
+A format whose name ends with ", importance matrix" is made with one, from a file that llama-imatrix wrote of a text and
+LLAMA_CPP_IMATRIX names. That tool is in the same source, and needs a file with the tokenizer of the model.
 """
 
 import ctypes
@@ -23,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.peers.generation import Generate, Generation, Logits, timed
+from benchmarks.peers.registry import IMATRIX, WITH_IMATRIX
 
 FILE = "model.gguf"
 
@@ -63,10 +67,29 @@ def convert(checkpoint: Path, folder: Path, precision: str) -> None:
     exact = folder / "exact.gguf"
     write(checkpoint, config, exact)
     params = llama_cpp.llama_model_quantize_default_params()
-    params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{FORMATS.get(precision, precision)}")
+    form = FORMATS.get(precision, precision).removesuffix(WITH_IMATRIX)
+    params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{form}")
+    if precision.endswith(WITH_IMATRIX):
+        means = read_imatrix(Path(os.environ[IMATRIX]))
+        params.imatrix = imatrix_of(means)
     if llama_cpp.llama_model_quantize(bytes(exact), bytes(folder / FILE), ctypes.byref(params)):
         raise ValueError("llama.cpp did not quantize the file; its output is above.")
     exact.unlink()
+
+
+def read_imatrix(file: Path) -> dict[str, NDArray[np.float32]]:
+    """Return, by matrix, the mean square of each of its inputs, from a file of llama-imatrix."""
+    tensors = {tensor.name: tensor.data for tensor in gguf.GGUFReader(file).tensors}
+    sums = {name.removesuffix(".in_sum2"): sums for name, sums in tensors.items() if name.endswith(".in_sum2")}
+    return {name: np.ravel(squares / tensors[f"{name}.counts"]).astype(np.float32) for name, squares in sums.items()}
+
+
+def imatrix_of(means: dict[str, NDArray[np.float32]]) -> Any:
+    """Return the array of structures that llama.cpp's quantizer reads, which points into `means`; the last is empty."""
+    entry = llama_cpp.llama_model_imatrix_data
+    pointer = ctypes.POINTER(ctypes.c_float)
+    entries = [entry(name.encode(), each.ctypes.data_as(pointer), each.size) for name, each in means.items()]
+    return (entry * (len(entries) + 1))(*entries)
 
 
 def write_float32(checkpoint: Path, config: dict[str, Any], file: Path) -> None:

@@ -1,5 +1,6 @@
 """The runtimes that are compared, and what each needs to be installed."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,18 @@ CACHE_PRECISION = "BENCHMARK_CACHE_PRECISION"
 DEFAULT_CACHE = "fp16"
 
 OURS = "edgeformer"
+
+IMATRIX, WITH_IMATRIX = "LLAMA_CPP_IMATRIX", ", importance matrix"
+"""The environment variable that names a file of llama-imatrix, and the ending of the formats that it is used for."""
+
+LLAMA_CPP_FORMATS: tuple[str, ...] = (
+    *("Q6_K", "Q5_1", "Q5_K_M", "Q5_K_S", "Q5_0", "Q4_K_M", "Q4_K_S", "Q4_1", "Q3_K_L", "Q3_K_M", "IQ4_NL", "IQ4_XS"),
+    *("IQ3_M", "IQ3_XXS", "IQ3_S", "Q3_K_S", "TQ2_0", "TQ1_0", "Q2_0"),
+)
+"""Formats of the peer llama.cpp besides those of its precisions. Rows that 256 does not divide make some of them equal:
+Q2_K is Q3_K_S then, and IQ3_XS is IQ3_S."""
+if IMATRIX in os.environ:
+    LLAMA_CPP_FORMATS += tuple(f"{form}{WITH_IMATRIX}" for form in ("Q4_0", *LLAMA_CPP_FORMATS, "Q2_K_S", "IQ2_XXS"))
 
 
 @dataclass(frozen=True)
@@ -63,7 +76,7 @@ PEERS: dict[str, Peer] = {
         {"fp32": "F32", "int8": "Q8_0", "int4": "Q4_0"},
         "CMAKE_ARGS=-DGGML_NATIVE=ON PYTHON -m pip install llama-cpp-python gguf",
         "model.gguf",
-        formats=("Q6_K", "Q5_K_M", "Q4_K_M", "IQ4_NL", "IQ4_XS", "Q3_K_M"),
+        formats=LLAMA_CPP_FORMATS,
     ),
     "OpenVINO GenAI": Peer(
         FOLDER / "openvino_genai.py",
