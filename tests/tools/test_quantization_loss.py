@@ -1,17 +1,22 @@
 """tools/benchmarks/quantization_loss.py: known figures, a worse quantization config measured as worse, and peers."""
 
+import ctypes
 import json
 import math
+import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import click
+import gguf
 import numpy as np
 import pytest
 from benchmarks import quantization_loss
 from benchmarks.peers.process import read_texts
-from benchmarks.peers.registry import OURS, PEERS, Peer
+from benchmarks.peers.registry import IMATRIX, IMATRIX_FORMATS, OURS, PEERS, Peer
+from benchmarks.peers.worker import peer as imported
 from benchmarks.quality import losses
 from click.testing import CliRunner
 
@@ -19,12 +24,16 @@ from edgeformer.checkpoints.found_model import PRESETS
 
 # A runtime that opens edgeformer's bundle, so that it is exact without a planted fault.
 STAND_IN = """
+import os
+from pathlib import Path
+
 import numpy as np
 from edgeformer.runtime import load
 
 def convert(checkpoint, folder, precision):
     assert (checkpoint / "model.safetensors").is_file()
-    (folder / "weights").write_bytes(bytes(10))
+    matrix = "importance matrix" in precision
+    (folder / "weights").write_bytes(Path(os.environ["BENCHMARK_IMATRIX"]).read_bytes() if matrix else bytes(10))
 
 def load_logits(checkpoint, folder, precision, threads):
     model = load({bundle!r}, provider="cpu", threads=threads)
@@ -45,7 +54,8 @@ def stand_in(tmp_path, tiny_llama_bundle):
     def make(logits):
         file = tmp_path / "stand_in.py"
         file.write_text(STAND_IN.format(bundle=str(tiny_llama_bundle), logits=logits))
-        peer = Peer(file, ("json",), ("numpy",), {"fp32": "exact", "int4": "crude"}, "install it", "weights")
+        precisions, formats = {"fp32": "exact", "int4": "crude"}, ("Q4_0, importance matrix",)
+        peer = Peer(file, ("json",), ("numpy",), precisions, "install it", "weights", imatrix_formats=formats)
         return mock.patch.dict(PEERS, {"stand-in": peer})
 
     return make
@@ -165,6 +175,92 @@ def test_blocks_of_a_gguf_file_lose_what_their_bits_lose(tmp_path, monkeypatch):
     monkeypatch.setattr(quantization_loss, "PROBLEMS", 9)
     result = measure("tiny-llama", "--only", "none", "--gguf", "Q4_0", *kept)
     assert result.exit_code == 1 and "has the logits of another model or of other texts" in result.stderr
+
+
+def write_gguf(file, tensors):
+    writer = gguf.GGUFWriter(file, "llama")
+    for name, tensor in tensors.items():
+        writer.add_tensor(name, np.array(tensor, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+class Entry(ctypes.Structure):
+    """`llama_model_imatrix_data` of llama.h."""
+
+    _fields_ = (("name", ctypes.c_char_p), ("data", ctypes.POINTER(ctypes.c_float)), ("size", ctypes.c_size_t))
+
+
+@pytest.fixture
+def llama_cpp(monkeypatch):
+    """Import the peer, whose package is not there."""
+    monkeypatch.setitem(sys.modules, "llama_cpp", SimpleNamespace(llama_model_imatrix_data=Entry))
+    return imported(str(PEERS["llama.cpp"].file))
+
+
+@pytest.fixture
+def small_gguf(tmp_path):
+    """Return a file with a matrix of 3 inputs, two experts of 2 inputs and a norm."""
+    file = tmp_path / "model.gguf"
+    tensors = {"blk.0.attn_q.weight": np.zeros((4, 3)), "blk.0.ffn_up_exps.weight": np.zeros((2, 5, 2))}
+    write_gguf(file, tensors | {"blk.0.attn_norm.weight": np.zeros(3)})
+    return file
+
+
+def test_an_importance_matrix_reaches_llama_cpp(llama_cpp, small_gguf, tmp_path):
+    """As mean squares; an expert that read no token has ones."""
+    file = tmp_path / "imatrix.gguf"
+    read = {"blk.0.attn_q.weight.in_sum2": [8, 2, 0], "blk.0.attn_q.weight.counts": [4]}
+    experts = {"blk.0.ffn_up_exps.weight.in_sum2": [[6, 3], [0, 0]], "blk.0.ffn_up_exps.weight.counts": [[3], [0]]}
+    write_gguf(file, read | experts)
+
+    entries = llama_cpp.imatrix_of(llama_cpp.read_imatrix(file, small_gguf))
+    given = [(entry.name, entry.data[: entry.size]) for entry in entries[:-1]]
+    assert given == [(b"blk.0.attn_q.weight", [2, 0.5, 0]), (b"blk.0.ffn_up_exps.weight", [2, 1, 1, 1])]
+    assert entries[-1].name is None, "llama.cpp reads until there is no name"
+
+
+@pytest.mark.parametrize(
+    ("contents", "error"),
+    [
+        (b"", "is no GGUF file with an importance matrix."),
+        (b"GGUF", "is no GGUF file with an importance matrix."),
+        (b"of an older llama-imatrix" * 9, "is no GGUF file with an importance matrix."),
+        ({"blk.0.attn_q.weight": [[1]]}, "has no importance matrix; perhaps it is a model."),
+        ({"blk.0.attn_q.weight.in_sum2": [1] * 7}, "its blk.0.attn_q.weight has 7 inputs, here 3 inputs."),
+        ({"blk.9.attn_q.weight.in_sum2": [1] * 3}, "its blk.9.attn_q.weight has 3 inputs, here no such matrix."),
+    ],
+)
+def test_a_wrong_importance_matrix_is_an_error(llama_cpp, small_gguf, tmp_path, contents, error):
+    file = tmp_path / "imatrix.gguf"
+    file.write_bytes(contents) if isinstance(contents, bytes) else write_gguf(file, contents)
+    with pytest.raises(ValueError, match="llama-imatrix makes one: llama-imatrix -m MODEL.gguf -f TEXT.txt") as raised:
+        llama_cpp.read_imatrix(file, small_gguf)
+    assert error in str(raised.value)
+
+
+def test_rows_with_an_importance_matrix(stand_in, monkeypatch, tmp_path):
+    """Are there where a file is given, which the converter gets, and stay the peer's without it."""
+    monkeypatch.setattr(quantization_loss, "PROBLEMS", 10)
+    matrix, file, asked = tmp_path / "imatrix.gguf", tmp_path / "loss.json", ("--peer", f"stand-in={sys.executable}")
+    matrix.write_bytes(b"squares")
+    with stand_in("logits if precision == 'fp32' else logits / 2"):
+        result = measure("tiny-llama", *asked, "--only", "importance", "--imatrix", matrix, "--json", file)
+        assert result.exit_code == 0, result.output
+        rows = json.loads(file.read_text())["losses"]
+        assert list(rows) == ["stand-in, exact", "stand-in, Q4_0, importance matrix"]
+        assert rows["stand-in, Q4_0, importance matrix"]["bytes"] == len(b"squares") and IMATRIX not in os.environ
+        result = measure("tiny-llama", *asked, "--only", "importance", "--json", file)
+        assert result.exit_code == 1 and "no row matches --only" in result.stderr
+    assert "Q4_K_S, importance matrix" in IMATRIX_FORMATS
+
+
+def test_an_importance_matrix_wants_llama_cpp(tmp_path):
+    (tmp_path / "imatrix.gguf").touch()
+    result = measure("tiny-llama", "--imatrix", tmp_path / "imatrix.gguf")
+    assert result.exit_code == 2 and "Give --peer llama.cpp=PYTHON, too." in result.stderr
 
 
 @pytest.mark.parametrize(

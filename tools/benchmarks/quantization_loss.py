@@ -27,6 +27,9 @@ calibration text (calibrated configs, too); what each matrix loses is measured o
 Rows that the file of --json already has, of the same model and number of tokens, are not measured again. --reference
 keeps the float32 export and its logits for later runs: 200 kB per token where the vocabulary has 49,152 tokens.
 
+--imatrix also measures llama.cpp's formats with an importance matrix: a file that its llama-imatrix wrote, best of the
+text of --calibrate.
+
 --gguf measures what the blocks of a GGUF file lose: the package `gguf` rounds the matrices of the checkpoint and what
 they mean is exported in float32, so that nothing else is rounded. Embeddings are Q8_0 where they share the head, as
 llama.cpp stores them.
@@ -64,7 +67,7 @@ from benchmarks.compare_peers import choose, interpreters
 from benchmarks.environment import environment
 from benchmarks.peers.plot import draw_sizes
 from benchmarks.peers.process import convert, read_texts
-from benchmarks.peers.registry import OURS, PEERS
+from benchmarks.peers.registry import IMATRIX, OURS, PEERS
 from benchmarks.quality.configs import CONFIGS, Options, calibrated, sized, twin_of, write_rounded
 from benchmarks.quality.losses import Loss, Text, compare, keep_logits, logits_of, perplexity_of, read_logits
 
@@ -96,10 +99,11 @@ def drawn() -> list[str]:
     return ["".join(piece for piece, _ in document(random)) for _ in range(DOCUMENTS)]
 
 
-def rows_of(name: str) -> dict[str, str]:
+def rows_of(name: str, imatrix: Path | None) -> dict[str, str]:
     """Return the names of a peer's rows in the table, by precision or format; fp32 comes first."""
     peer = PEERS[name]
-    own = peer.precisions | {form: form for form in peer.formats}
+    formats = (*peer.formats, *(peer.imatrix_formats if imatrix else ()))
+    own = peer.precisions | {form: form for form in formats}
     return {precision: f"{name}, {called}" for precision, called in own.items()}
 
 
@@ -112,20 +116,23 @@ def peer_losses(
     exact: list[NDArray[np.float32]],
     only: Sequence[str],
     known: Collection[str],
+    imatrix: Path | None,
 ) -> Iterator[tuple[str, Loss]]:
     """Yield a row name and its loss for each requested precision or format of a peer, after its float32 file.
 
     known: rows that are left out.
+    imatrix: a file with an importance matrix for formats that take one.
 
     Raises ClickException if the peer fails, or if its float32 file computes another model.
     """
     peer, checkpoint = PEERS[name], source.folder.resolve()
-    for precision, row in rows_of(name).items():
+    settings = {IMATRIX: str(imatrix.resolve())} if imatrix else {}
+    for precision, row in rows_of(name, imatrix).items():
         if row in known or not (precision == "fp32" or asked_for(row, only)):
             continue
         folder = work / name.replace(" ", "-") / precision
         if peer.converts:
-            convert(name, peer, facts["python"], checkpoint, folder, precision, facts["versions"])
+            convert(name, peer, facts["python"], checkpoint, folder, precision, facts["versions"], settings)
         tokens = [text.tokens for text in texts]
         runs = (checkpoint, folder, precision, usable_cores(), tokens, source.config.vocab_size)
         logits = read_texts(name, peer, facts["python"], *runs)
@@ -212,6 +219,9 @@ def print_losses(losses: dict[str, Loss], title: str, weights: int) -> None:
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Also draw size against loss here.")
 @click.option("--gguf", multiple=True, metavar="TYPE", help="Also measure blocks of a GGUF file; repeatable.")
 @click.option(
+    "--imatrix", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Importance matrix for llama.cpp."
+)
+@click.option(
     "--reference", type=click.Path(file_okay=False, path_type=Path), help="Folder that keeps the float32 logits."
 )
 @click.option(
@@ -228,6 +238,7 @@ def main(
     sensitivities: Path | None,
     plot: Path | None,
     gguf: tuple[str, ...],
+    imatrix: Path | None,
     reference: Path | None,
     json_file: Path | None,
 ) -> None:
@@ -235,8 +246,10 @@ def main(
     python_of = interpreters(given)
     if OURS in python_of:
         raise click.UsageError(f"{OURS} is always measured; it cannot be a --peer.")
+    if imatrix and not any(PEERS[name].imatrix_formats for name in python_of):
+        raise click.UsageError("--imatrix is for formats of llama.cpp. Give --peer llama.cpp=PYTHON, too.")
     configs = [name for name in CONFIGS if asked_for(name, only)]
-    rows = [row for name in python_of for row in rows_of(name).values()]
+    rows = [row for name in python_of for row in rows_of(name, imatrix).values()]
     targets: dict[str, Options] = {f"target size {size}": {"target_size": size} for size in sizes}
     targets |= {f"{each:g} bits per weight": {"bits": each} for each in bits}
     if not configs and not gguf and not targets and not any(asked_for(name, only) for name in rows):
@@ -270,7 +283,7 @@ def main(
         title += f"; in float32 the perplexity is {perplexity:.2f}"
 
         for name, loss in read_losses(json_file, model, read).items():
-            (theirs if name in rows or name.startswith("GGUF") else ours)[name] = loss
+            (theirs if name.startswith(("GGUF", *(f"{peer}, " for peer in PEERS))) else ours)[name] = loss
         known = ours.keys() | theirs.keys()
 
         def keep(losses: dict[str, Loss], name: str, loss: Loss) -> None:
@@ -288,7 +301,7 @@ def main(
                 json_file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
         for name, facts in peers.items():  # first, because a peer can fail
-            for called, loss in peer_losses(name, facts, source, folder, texts, exact, only, known):
+            for called, loss in peer_losses(name, facts, source, folder, texts, exact, only, known, imatrix):
                 keep(theirs, called, loss)
         wanted = {name: CONFIGS[name] for name in configs}
         kept = sensitivities or folder / "sensitivities.json"

@@ -7,8 +7,8 @@ convert_hf_to_gguf.py: the source distribution of llama-cpp-python has it in ven
 transformers, and the gguf of the same source (gguf-py). int4 is Q4_0 and int8 is Q8_0, as llama-quantize makes them (a
 Q4_0 model has a Q6_K head, or Q8_0 where Q6_K does not fit).
 
-A format whose name ends with ", importance matrix" is made with one, from a file that llama-imatrix wrote of a text and
-LLAMA_CPP_IMATRIX names. That tool is in the same source, and needs a file with the tokenizer of the model.
+A format whose name ends with ", importance matrix" is made with one, from a file that llama-imatrix wrote of a text.
+That tool is in the same source, and needs a file with the tokenizer of the model.
 """
 
 import ctypes
@@ -70,18 +70,37 @@ def convert(checkpoint: Path, folder: Path, precision: str) -> None:
     form = FORMATS.get(precision, precision).removesuffix(WITH_IMATRIX)
     params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{form}")
     if precision.endswith(WITH_IMATRIX):
-        means = read_imatrix(Path(os.environ[IMATRIX]))
+        means = read_imatrix(Path(os.environ[IMATRIX]), exact)
         params.imatrix = imatrix_of(means)
     if llama_cpp.llama_model_quantize(bytes(exact), bytes(folder / FILE), ctypes.byref(params)):
         raise ValueError("llama.cpp did not quantize the file; its output is above.")
     exact.unlink()
 
 
-def read_imatrix(file: Path) -> dict[str, NDArray[np.float32]]:
-    """Return, by matrix, the mean square of each of its inputs, from a file of llama-imatrix."""
-    tensors = {tensor.name: tensor.data for tensor in gguf.GGUFReader(file).tensors}
+def read_imatrix(file: Path, model: Path) -> dict[str, NDArray[np.float32]]:
+    """Return, by matrix, the mean square of each of its inputs, from a file that llama-imatrix wrote of a GGUF model.
+
+    An expert that read nothing has ones, as in llama-quantize.
+
+    Raises ValueError if it wrote no such file, or wrote it of another model.
+    """
+    made_by = f"llama-imatrix makes one: llama-imatrix -m MODEL.gguf -f TEXT.txt -o {file.name}"
+    try:
+        tensors = {tensor.name: tensor.data for tensor in gguf.GGUFReader(file).tensors}
+    except (ValueError, IndexError) as error:  # IndexError: of a few bytes
+        raise ValueError(f"{file} is no GGUF file with an importance matrix. {made_by}") from error
     sums = {name.removesuffix(".in_sum2"): sums for name, sums in tensors.items() if name.endswith(".in_sum2")}
-    return {name: np.ravel(squares / tensors[f"{name}.counts"]).astype(np.float32) for name, squares in sums.items()}
+    if not sums:
+        raise ValueError(f"{file} has no importance matrix; perhaps it is a model. {made_by}")
+    weights = [tensor for tensor in gguf.GGUFReader(model).tensors if len(tensor.shape) > 1]
+    inputs = {weight.name: weight.n_elements // weight.shape[1] for weight in weights}  # of all experts together
+    for name, squares in sums.items():
+        if inputs.get(name) != squares.size:
+            own = f"{inputs[name]} inputs" if name in inputs else "no such matrix"
+            raise ValueError(f"{file} is of another model: its {name} has {squares.size} inputs, here {own}. {made_by}")
+    counts = {name: tensors[f"{name}.counts"] for name in sums}
+    means = {name: squares / np.maximum(counts[name], 1) for name, squares in sums.items()}
+    return {name: np.where(counts[name] > 0, mean, 1).astype(np.float32).ravel() for name, mean in means.items()}
 
 
 def imatrix_of(means: dict[str, NDArray[np.float32]]) -> Any:

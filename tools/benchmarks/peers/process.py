@@ -7,9 +7,10 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any, NoReturn
 
 import click
@@ -52,9 +53,18 @@ def probe(python: Path, peer: Peer) -> tuple[list[str], dict[str, str]]:
 
 
 def convert(
-    name: str, peer: Peer, python: Path, checkpoint: Path, folder: Path, precision: str, versions: dict[str, str]
+    name: str,
+    peer: Peer,
+    python: Path,
+    checkpoint: Path,
+    folder: Path,
+    precision: str,
+    versions: dict[str, str],
+    settings: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Have a peer write its model into a folder, unless the folder holds one of the same checkpoint and versions.
+
+    settings: environment variables that its converter reads.
 
     The folder ends up complete or absent. Raises ClickException with the end of the peer's stderr if it fails.
     """
@@ -62,6 +72,7 @@ def convert(
         "checkpoint": {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in files_of(checkpoint)},
         "versions": versions,
         "converter": hashlib.sha256(peer.file.read_bytes()).hexdigest(),
+        **settings,
     }
     if peer.keep and (folder / STAMP).is_file() and json.loads((folder / STAMP).read_text(encoding="utf-8")) == stamp:
         return
@@ -70,7 +81,8 @@ def convert(
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     command = command_of(python, "convert", peer.file, checkpoint, partial, precision)
-    done = subprocess.run(command, cwd=TOOLS, capture_output=True, text=True, check=False)
+    variables = {**os.environ, **settings}
+    done = subprocess.run(command, cwd=TOOLS, env=variables, capture_output=True, text=True, check=False)
     if done.returncode:
         shutil.rmtree(partial, ignore_errors=True)
         raise click.ClickException(f"{name} did not convert the model to {precision}:\n{last_lines(done.stderr)}")

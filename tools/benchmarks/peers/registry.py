@@ -1,6 +1,5 @@
 """The runtimes that are compared, and what each needs to be installed."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,17 +11,18 @@ DEFAULT_CACHE = "fp16"
 
 OURS = "edgeformer"
 
-IMATRIX, WITH_IMATRIX = "LLAMA_CPP_IMATRIX", ", importance matrix"
-"""The environment variable that names a file of llama-imatrix, and the ending of the formats that it is used for."""
+IMATRIX = "BENCHMARK_IMATRIX"
+"""The environment variable that tells llama.cpp's converter the file of the importance matrix."""
+WITH_IMATRIX = ", importance matrix"
+"""The ending of the formats that are made with it."""
 
-LLAMA_CPP_FORMATS: tuple[str, ...] = (
+LLAMA_CPP_FORMATS = (
     *("Q6_K", "Q5_1", "Q5_K_M", "Q5_K_S", "Q5_0", "Q4_K_M", "Q4_K_S", "Q4_1", "Q3_K_L", "Q3_K_M", "IQ4_NL", "IQ4_XS"),
     *("IQ3_M", "IQ3_XXS", "IQ3_S", "Q3_K_S", "TQ2_0", "TQ1_0", "Q2_0"),
 )
 """Formats of the peer llama.cpp besides those of its precisions. Rows that 256 does not divide make some of them equal:
 Q2_K is Q3_K_S then, and IQ3_XS is IQ3_S."""
-if IMATRIX in os.environ:
-    LLAMA_CPP_FORMATS += tuple(f"{form}{WITH_IMATRIX}" for form in ("Q4_0", *LLAMA_CPP_FORMATS, "Q2_K_S", "IQ2_XXS"))
+IMATRIX_FORMATS = tuple(f"{form}{WITH_IMATRIX}" for form in ("Q4_0", *LLAMA_CPP_FORMATS, "Q2_K_S", "IQ2_XXS"))
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class Peer:
         precisions: the precisions it supports → its own names for them.
         recipe: a shell line that installs it into the environment of an interpreter PYTHON.
         formats: further formats of weights that quantization_loss.py measures, by its own names.
+        imatrix_formats: those that it measures where an importance matrix is given.
         weights: a glob pattern of the files that hold graph and weights.
         converts: whether it writes a model of its own instead of reading the checkpoint.
         keep: whether a converted model is reused until the checkpoint or a version changes.
@@ -49,6 +50,7 @@ class Peer:
     converts: bool = True
     keep: bool = True
     formats: tuple[str, ...] = ()
+    imatrix_formats: tuple[str, ...] = ()
 
 
 PEERS: dict[str, Peer] = {
@@ -77,6 +79,7 @@ PEERS: dict[str, Peer] = {
         "CMAKE_ARGS=-DGGML_NATIVE=ON PYTHON -m pip install llama-cpp-python gguf",
         "model.gguf",
         formats=LLAMA_CPP_FORMATS,
+        imatrix_formats=IMATRIX_FORMATS,
     ),
     "OpenVINO GenAI": Peer(
         FOLDER / "openvino_genai.py",
