@@ -13,12 +13,14 @@ import click
 import gguf
 import numpy as np
 import pytest
+import torch
 from benchmarks import quantization_loss
 from benchmarks.peers.process import read_texts
 from benchmarks.peers.registry import IMATRIX, IMATRIX_FORMATS, OURS, PEERS, Peer
 from benchmarks.peers.worker import peer as imported
-from benchmarks.quality import losses
+from benchmarks.quality import dither, losses
 from click.testing import CliRunner
+from safetensors.torch import load_file, save_file
 
 from edgeformer.checkpoints.found_model import PRESETS
 
@@ -322,3 +324,32 @@ def test_what_is_not_calibrated_wants_only_a_text_to_measure_on(foreign, tmp_pat
     assert json.loads(file.read_text())["losses"]["bf16"]["kl"] == 0
     result = measure(foreign, "--text", text, "--only", "bf16", "--json", file)
     assert result.exit_code == 0 and "bf16" in result.stdout and "bf16: " not in result.stderr
+
+
+def test_dithered_weights_leave_the_grid_they_were_stored_on(tmp_path):
+    """Q4_1 rounds what it stored without an error; after dithering, its error is that of other weights."""
+    drawn = np.random.default_rng(0).normal(size=(64, 96)).astype(np.float32)
+    on_grid, table = stored(drawn), torch.from_numpy(drawn[:8])
+    assert np.abs(stored(on_grid) - on_grid).max() < 1e-6
+    weights = {"model.embed_tokens.weight": table, "a.weight": torch.from_numpy(on_grid), "norm.weight": torch.ones(96)}
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    save_file(weights, folder / "model.safetensors")
+    dither.main(folder, tmp_path / "dithered")
+    found = load_file(tmp_path / "dithered" / "model.safetensors")
+    assert (tmp_path / "dithered" / "config.json").read_text() == "{}"
+    for name in ("model.embed_tokens.weight", "norm.weight"):
+        assert found[name].equal(weights[name])
+    moved = found["a.weight"].numpy()
+    step = np.ptp(on_grid.reshape(64, 3, 32), -1, keepdims=True) / 15
+    part = (moved - on_grid).reshape(64, 3, 32) / step
+    assert np.abs(part).max() <= 0.5 + 1e-5 and part.std() == pytest.approx(12**-0.5, rel=0.02), "uniform"
+    lost, usual = (np.square(stored(each) - each).mean() for each in (moved, drawn))
+    assert lost == pytest.approx(usual, rel=0.2)
+
+
+def stored(matrix):
+    """Return what a matrix means in blocks of Q4_1."""
+    kind = gguf.GGMLQuantizationType.Q4_1
+    return gguf.dequantize(gguf.quantize(matrix, kind), kind).reshape(matrix.shape)
