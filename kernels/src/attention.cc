@@ -219,63 +219,91 @@ class Attention {
             shape_.rounds(in_.new_tokens, valid(row))};
   }
 
-  // Each part of kKeysAtOnce keys is summed by itself, so that few heads keep many threads busy; then parts are joined.
-  void attend_one_token() {
-    std::vector<Part> parts;
-    for (std::size_t row = 0; row < in_.rows; ++row) {
-      for (int kv_head = 0; kv_head < shape_.kv_heads; ++kv_head) {
-        const AttentionRows rows = rows_of(row, kv_head, 0, 1);
-        for (int begin = rows.first_key(0); begin < rows.end_of_keys(0); begin += kKeysAtOnce) {
-          parts.push_back({row, kv_head, begin, std::min(begin + kKeysAtOnce, rows.end_of_keys(0))});
-        }
-      }
-    }
-    const std::size_t of_part = group() * (shape_.head_dim + 2);
-    float* sums = attention_memory_of_thread().sums.at_least(parts.size() * of_part);
-    const std::size_t bytes = parts.size() * 2 * kKeysAtOnce * shape_.head_dim * sizeof(T);
-    const std::size_t most = bytes < kBytesOfAStart ? 1 : kChunksPerThread * parallel_.threads();
-    const std::size_t chunks = std::min(parts.size(), most);
-    const auto attend = [&](std::size_t chunk) {
-      for (std::size_t i = chunk * parts.size() / chunks; i < (chunk + 1) * parts.size() / chunks; ++i) {
-        const Part& part = parts[i];
-        level_.attend_one(rows_of(part.row, part.kv_head, 0, 1), part.begin, part.end,
-                          sums_at(sums + i * of_part, group(), shape_.head_dim));
-      }
-    };
-    parallel_.run(chunks, Task(attend));
-    join(parts, sums, of_part);
-  }
-
-  struct Part {
+  // Keys and values of one head of a row: parts of kKeysAtOnce keys, which are summed each by itself.
+  struct Head {
     std::size_t row;
-    int kv_head, begin, end;
+    int kv_head;
+    AttentionRows rows;
+    std::size_t first_part;
+    int parts() const { return (rows.end_of_keys(0) - rows.first_key(0) + kKeysAtOnce - 1) / kKeysAtOnce; }
   };
 
-  void join(const std::vector<Part>& parts, float* sums, std::size_t of_part) {
-    std::fill_n(in_.output, in_.rows * shape_.query_heads * shape_.head_dim, 0.0f);
-    for (std::size_t first = 0, end; first < parts.size(); first = end) {
-      const Part& part = parts[first];
-      for (end = first; end < parts.size() && parts[end].row == part.row && parts[end].kv_head == part.kv_head;) ++end;
-      for (int row = 0; row < group(); ++row) {
-        const int head = part.kv_head * group() + row;
-        float largest = in_.sinks != nullptr ? in_.sinks[head] : -INFINITY;
-        for (std::size_t i = first; i < end; ++i) {
-          largest = std::max(largest, sums_at(sums + i * of_part, group(), shape_.head_dim).largest[row]);
-        }
-        if (largest == -INFINITY) largest = 0;  // there are no scores, or one that is not a number
-        float weight = in_.sinks != nullptr ? std::exp(in_.sinks[head] - largest) : 0.0f;
-        float* to = output(part.row, 0, head);
-        for (std::size_t i = first; i < end; ++i) {
-          const AttentionSums of = sums_at(sums + i * of_part, group(), shape_.head_dim);
-          const float factor = std::exp(of.largest[row] - largest);
-          const float* from = of.outputs + static_cast<std::size_t>(row) * shape_.head_dim;
-          for (int d = 0; d < shape_.head_dim; ++d) to[d] += factor * from[d];
-          weight += factor * of.weights[row];
-        }
-        const float inverse = weight == 0 ? 0 : 1 / weight;
-        for (int d = 0; d < shape_.head_dim; ++d) to[d] *= inverse;
-        if constexpr (kIsInt8) multiply(to, scales_of(in_.values_cache, part.kv_head));
+  // Threads share out heads; or the parts of few heads, so that these keep many threads busy.
+  void attend_one_token() {
+    std::vector<Head> heads;
+    std::vector<std::size_t> head_of_part;
+    for (std::size_t row = 0; row < in_.rows; ++row) {
+      for (int kv_head = 0; kv_head < shape_.kv_heads; ++kv_head) {
+        heads.push_back({row, kv_head, rows_of(row, kv_head, 0, 1), head_of_part.size()});
+        head_of_part.resize(head_of_part.size() + heads.back().parts(), heads.size() - 1);
       }
+    }
+    const std::size_t parts = head_of_part.size(), bytes = parts * 2 * kKeysAtOnce * shape_.head_dim * sizeof(T);
+    float* sums = attention_memory_of_thread().sums.at_least(parts * floats_of_part());
+    const std::size_t most = bytes < kBytesOfAStart ? 1 : kChunksPerThread * parallel_.threads();
+    if (heads.size() >= most) {
+      return parallel_.run(most, Task([&](std::size_t chunk) {
+                             const std::size_t end = (chunk + 1) * heads.size() / most;
+                             for (std::size_t i = chunk * heads.size() / most; i < end; ++i) {
+                               const Head* next = i + 1 < end ? &heads[i + 1] : nullptr;
+                               for (int part = 0; part < heads[i].parts(); ++part) attend_part(heads[i], part, next, sums);
+                               join(heads[i], sums);
+                             }
+                           }));
+    }
+    const std::size_t chunks = std::min(parts, most);
+    parallel_.run(chunks, Task([&](std::size_t chunk) {
+                    const std::size_t end = (chunk + 1) * parts / chunks;
+                    for (std::size_t i = chunk * parts / chunks; i < end; ++i) {
+                      const Head& head = heads[head_of_part[i]];
+                      const Head* next = i + 1 < end ? &heads[head_of_part[i + 1]] : nullptr;
+                      attend_part(head, static_cast<int>(i - head.first_part), next, sums);
+                    }
+                  }));
+    for (const Head& head : heads) join(head, sums);
+  }
+
+  std::size_t floats_of_part() const { return static_cast<std::size_t>(group()) * (shape_.head_dim + 2); }
+  AttentionSums sums_of(const Head& head, int part, float* sums) const {
+    return sums_at(sums + (head.first_part + part) * floats_of_part(), group(), shape_.head_dim);
+  }
+
+  // next: the head whose parts follow those of this one, or null.
+  void attend_part(const Head& head, int part, const Head* next, float* sums) const {
+    AttentionRows rows = head.rows;
+    const int begin = rows.first_key(0) + part * kKeysAtOnce, end = std::min(begin + kKeysAtOnce, rows.end_of_keys(0));
+    if (end < rows.end_of_keys(0)) {
+      rows.keys_ahead = keys_from(rows, end);
+    } else if (next != nullptr) {
+      rows.keys_ahead = keys_from(next->rows, next->rows.first_key(0));
+    }
+    level_.attend_one(rows, begin, end, sums_of(head, part, sums));
+  }
+  const T* keys_from(const AttentionRows& rows, int key) const {
+    return static_cast<const T*>(rows.keys) + static_cast<std::size_t>(key) * shape_.head_dim;
+  }
+
+  void join(const Head& joined, float* sums) const {
+    for (int row = 0; row < group(); ++row) {
+      const int head = joined.kv_head * group() + row;
+      float largest = in_.sinks != nullptr ? in_.sinks[head] : -INFINITY;
+      for (int part = 0; part < joined.parts(); ++part) {
+        largest = std::max(largest, sums_of(joined, part, sums).largest[row]);
+      }
+      if (largest == -INFINITY) largest = 0;  // there are no scores, or one that is not a number
+      float weight = in_.sinks != nullptr ? std::exp(in_.sinks[head] - largest) : 0.0f;
+      float* to = output(joined.row, 0, head);
+      std::fill_n(to, shape_.head_dim, 0.0f);
+      for (int part = 0; part < joined.parts(); ++part) {
+        const AttentionSums of = sums_of(joined, part, sums);
+        const float factor = std::exp(of.largest[row] - largest);
+        const float* from = of.outputs + static_cast<std::size_t>(row) * shape_.head_dim;
+        for (int d = 0; d < shape_.head_dim; ++d) to[d] += factor * from[d];
+        weight += factor * of.weights[row];
+      }
+      const float inverse = weight == 0 ? 0 : 1 / weight;
+      for (int d = 0; d < shape_.head_dim; ++d) to[d] *= inverse;
+      if constexpr (kIsInt8) multiply(to, scales_of(in_.values_cache, joined.kv_head));
     }
   }
 

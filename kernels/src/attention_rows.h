@@ -23,6 +23,7 @@ struct AttentionRows {
   std::size_t bias_head_stride, bias_token_stride;
   Stored stored = Stored::kFloat;
   bool may_round = false;  // products may be of bfloat16, where the level has them
+  const void* keys_ahead = nullptr;  // those that attend_one is asked for next, or null
 
   // Keys that a token sees.
   int first_key(int token) const {

@@ -73,11 +73,10 @@ struct Level {
     return rows > static_cast<std::size_t>(tile_rows) && unit_rows > 0 ? TileForm{unit_rows, true} : TileForm{tile_rows, false};
   }
 
-  // The same for weights in blocks. Up to two tiles wait for memory: the fewer, the better.
+  // The same for weights in blocks.
   TileForm tiles_of_blocks(std::size_t rows) const {
     const TileForm form = tiles(rows);
-    const bool many = rows > 2 * static_cast<std::size_t>(tile_rows);
-    return many && !form.by_rows && rows_in_registers > 0 ? TileForm{rows_in_registers, false, true} : form;
+    return !form.by_rows && rows_in_registers > 0 ? TileForm{rows_in_registers, false, true} : form;
   }
 };
 

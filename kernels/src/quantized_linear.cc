@@ -9,8 +9,8 @@ namespace {
 // Bytes of weights that are worth a chunk of their own, about a microsecond of reading.
 constexpr std::size_t kChunkBytes = 32 << 10;
 
-// Rows that one chunk of quantization takes.
-constexpr std::size_t kRoundedRows = 8;
+// Rows that one thread rounds in less time than others take to start.
+constexpr std::size_t kFewRows = 8;
 
 // Panels of a gated row that are multiplied at once, so that what one half waits for is on the stack.
 constexpr int kPanelsAtOnce = 16;
@@ -60,10 +60,12 @@ void QuantizedLinear::run(const float* x, std::size_t rows, float* y, Parallel& 
   static thread_local ActivationBuffer buffer;
   const Activations activations = buffer.make(rows, level_.tiles_of_blocks(rows), panels_);
   Serial serial;
-  Parallel& few = rows <= kRoundedRows ? serial : parallel;
-  few.run((rows + kRoundedRows - 1) / kRoundedRows, Task([&](std::size_t chunk) {
-            const std::size_t end = std::min(rows, (chunk + 1) * kRoundedRows);
-            for (std::size_t row = chunk * kRoundedRows; row < end; ++row) {
+  Parallel& few = rows <= kFewRows ? serial : parallel;
+  // Rows of a tile share cache lines, for which two threads would wait.
+  const std::size_t tile = activations.tile_rows;
+  few.run(activations.tiles, Task([&](std::size_t chunk) {
+            const std::size_t end = std::min(rows, (chunk + 1) * tile);
+            for (std::size_t row = chunk * tile; row < end; ++row) {
               level_.quantize_row(x + row * inputs(), inputs(), activations, row);
             }
           }));

@@ -81,13 +81,23 @@ template <class V>
 inline constexpr int kHeadsAtOnce = V::kTileRows < 8 ? 2 : 4;
 inline constexpr int kValueVectors = 4;
 
+// Fetches numbers that are read soon. A cache is read in pieces, a head of a row each, and the processor's own prefetchers
+// begin anew with each of them, and with each page.
+template <class V, class T>
+[[gnu::always_inline]] inline void fetch(const T* numbers, int count) {
+  const auto* from = reinterpret_cast<const std::byte*>(numbers);
+  for (std::size_t at = 0; at < count * sizeof(T); at += kCacheLine) V::prefetch(from + at);
+}
+
 // scores[kHeads][kKeysAtOnce] = queries[kHeads][head_dim] times up to kLanes keys. Missing keys are read as the last one.
+// values: of the same keys, which are read next.
 template <class V, class T, int kHeads>
-[[gnu::always_inline]] inline void multiply_keys(const float* queries, const T* keys, int head_dim, int count,
-                                                 float* scores) {
+[[gnu::always_inline]] inline void multiply_keys(const float* queries, const T* keys, const T* values, int head_dim,
+                                                 int count, float* scores) {
   typename V::Floats fours[kHeads][V::kLanes / 4];
 #pragma clang loop unroll(disable)
   for (int four = 0; four < V::kLanes / 4; ++four) {
+    fetch<V>(values + std::size_t(4) * four * head_dim, 4 * head_dim);
     const T* from[4];
     for (int key = 0; key < 4; ++key) {
       from[key] = keys + static_cast<std::size_t>(std::min(4 * four + key, count - 1)) * head_dim;
@@ -113,12 +123,14 @@ template <class V, class T, int kHeads>
   for (int head = 0; head < kHeads; ++head) V::store(scores + head * kKeysAtOnce, V::join_sums(fours[head]));
 }
 
-// outputs[kHeads][head_dim] = weights[kHeads][kKeysAtOnce] times values, of kVectors vectors of columns.
+// outputs[kHeads][head_dim] = weights[kHeads][kKeysAtOnce] times values, of kVectors vectors of columns. ahead: the keys
+// that are read next.
 template <class V, class T, int kHeads, int kVectors>
-void weigh_values(const float* weights, const T* values, int keys, int head_dim, float* outputs) {
+void weigh_values(const float* weights, const T* values, const T* ahead, int keys, int head_dim, float* outputs) {
   typename V::Floats sums[kHeads][kVectors];
   for (auto& of_head : sums) std::fill(std::begin(of_head), std::end(of_head), V::splat(0.0f));
-  for (int key = 0; key < keys; ++key, values += head_dim) {
+  for (int key = 0; key < keys; ++key, values += head_dim, ahead += head_dim) {
+    fetch<V>(ahead, kVectors * V::kLanes);
     typename V::Floats of_value[kVectors];
 #pragma clang loop unroll(full)
     for (int i = 0; i < kVectors; ++i) of_value[i] = load_floats<V>(values + i * V::kLanes);
@@ -143,8 +155,8 @@ void attend_heads(const AttentionRows& rows, int row, int begin, int end, const 
   const T *keys = static_cast<const T*>(rows.keys) + first, *values = static_cast<const T*>(rows.values) + first;
   int key = 0;
   for (; key < count; key += V::kLanes) {
-    const T* from = keys + static_cast<std::size_t>(key) * head_dim;
-    multiply_keys<V, T, kHeads>(rows.queries + of_row, from, head_dim, count - key, scores + key);
+    const std::size_t from = static_cast<std::size_t>(key) * head_dim;
+    multiply_keys<V, T, kHeads>(rows.queries + of_row, keys + from, values + from, head_dim, count - key, scores + key);
   }
   for (int head = 0; head < kHeads; ++head) {
     float* of_head = scores + head * kKeysAtOnce;
@@ -153,12 +165,13 @@ void attend_heads(const AttentionRows& rows, int row, int begin, int end, const 
     to.largest[row + head] = largest_of<V>(of_head, count);
     to.weights[row + head] = exponentials<V>(of_head, count, shift_of(to.largest[row + head]));
   }
+  const T* ahead = rows.keys_ahead != nullptr ? static_cast<const T*>(rows.keys_ahead) : keys;
   int column = 0;
   for (; column + kValueVectors * V::kLanes <= head_dim; column += kValueVectors * V::kLanes) {
-    weigh_values<V, T, kHeads, kValueVectors>(scores, values + column, count, head_dim, to.outputs + of_row + column);
+    weigh_values<V, T, kHeads, kValueVectors>(scores, values + column, ahead + column, count, head_dim, to.outputs + of_row + column);
   }
   for (; column < head_dim; column += V::kLanes) {
-    weigh_values<V, T, kHeads, 1>(scores, values + column, count, head_dim, to.outputs + of_row + column);
+    weigh_values<V, T, kHeads, 1>(scores, values + column, ahead + column, count, head_dim, to.outputs + of_row + column);
   }
 }
 

@@ -52,6 +52,10 @@ struct SomeBlocks {
   std::size_t bytes, input_bytes;  // from a block to the next, and of an input
   bool is_signed, is_new;
 
+  // Integers of later blocks, which tiles in registers fetch: each of them so many cache lines a block.
+  const std::uint8_t *ahead = nullptr, *end_ahead = nullptr;
+  int lines = 0;
+
   // Those of the last block.
   const std::uint8_t* scales() const { return integers + (count - 1) * bytes + inputs_of_last * input_bytes; }
 };
@@ -74,6 +78,8 @@ void multiply_tile(const SomeBlocks& blocks, const TileRows& rows) {
   const std::size_t bytes = blocks.bytes;
   const int inputs_of_others = blocks.inputs, inputs_of_last = blocks.inputs_of_last;
   const bool is_signed = blocks.is_signed, is_new = blocks.is_new;
+  const std::uint8_t *ahead = blocks.ahead, *const end_ahead = blocks.end_ahead;
+  const int lines = blocks.lines;
   typename V::Floats kept[kInRegisters ? kRows : 1][2];
   if constexpr (kInRegisters) {
     const bool begins = rows.begins;
@@ -82,15 +88,19 @@ void multiply_tile(const SomeBlocks& blocks, const TileRows& rows) {
   }
   for (int left = blocks.count; left > 0; --left) {
     const int inputs = left > 1 ? inputs_of_others : inputs_of_last;
+    if constexpr (kInRegisters) {
+      for (int line = 0; line < lines && ahead < end_ahead; ++line, ahead += kCacheLine) V::prefetch(ahead);
+    }
     typename V::Ints sums[kRows][2];
 #pragma clang loop unroll(full)
     for (int row = 0; row < kRows; ++row) sums[row][0] = sums[row][1] = V::splat(start_of(points, offsets[row]));
     if constexpr (kForm == Form::kBytes) {
-      add_products<V, kRows, false>(integers, inputs, values, word_stride, is_new, sums);
+      add_products<V, kRows, false>(integers, inputs, values, word_stride, is_new && lines == 0, sums);
     } else if constexpr (kForm == Form::kUnpacked) {
       add_products<V, kRows, true>(unpacked, inputs, values, word_stride, false, sums);
     } else {
-      add_packed<V, kRows, kForm == Form::kPackedForOthers, kApart>(integers, inputs, values, word_stride, unpacked, sums);
+      constexpr bool kIsFirst = kForm == Form::kPackedForOthers;
+      add_packed<V, kRows, kIsFirst, kApart, !(kIsFirst && kInRegisters)>(integers, inputs, values, word_stride, unpacked, sums);
     }
     typename V::Floats scales[2];
     for (int half = 0; half < 2; ++half) {
@@ -291,13 +301,20 @@ class Blocks {
     // Matrices read words of two steps side by side, which are together in unpacked bytes only.
     if constexpr (kNibbles && HasMatrices<V>) unpack_nibbles<V>(blocks.integers, blocks.inputs_of_last, unpacked_);
     const bool is_last = index + some == rows.panels.blocks();
-    const int of_tile = rows.activations.tile_rows;
+    const int of_tile = rows.activations.tile_rows, tiles = (rows.count + of_tile - 1) / of_tile;
+    if (kInRegisters && tiles > 1) {
+      // The first tile alone would wait for what it fetches, while memory waits for the others.
+      blocks.ahead = blocks.integers + kPrefetchDistance;
+      blocks.end_ahead = blocks.ahead + some * blocks.bytes;
+      blocks.lines = static_cast<int>((blocks.bytes + tiles * kCacheLine - 1) / (tiles * kCacheLine));
+    }
     TileRows tile = rows.tile(0, index, is_last);
     for (int first = 0; first < rows.count; first += of_tile, blocks.is_new = false) {
       const int size = std::min(rows.count - first, of_tile);
       multiply_tile_of<kInRegisters>(blocks, tile, size, rows.count);
       if (kInRegisters && is_last && tile.y == nullptr) rows.store<V>(first, first + size);
       rows.step(tile);
+      blocks.ahead += some * blocks.lines * kCacheLine;
     }
   }
 

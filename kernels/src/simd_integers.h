@@ -57,10 +57,10 @@ void add_dot4(const std::uint8_t* w, int inputs, const std::int8_t* a, std::size
 }
 
 // sums += rows times 4-bit weights w of a panel, which are read for the first time. kKeep: they are unpacked to `bytes`,
-// for the other tiles. kApart: sums of the high halves are apart until the end.
+// for the other tiles. kApart: sums of the high halves are apart until the end. kFetch: whether later ones are fetched.
 //
 // So the memory is read while products are computed; where all of a block is unpacked before, either waits for the other.
-template <class V, int kRows, bool kKeep, bool kApart>
+template <class V, int kRows, bool kKeep, bool kApart, bool kFetch>
 void add_packed(const std::uint8_t* w, int inputs, const std::int8_t* a, std::size_t stride, std::uint8_t* bytes,
                 typename V::Ints (&sums)[kRows][2]) {
   typename V::Ints high_sums[kRows][2];
@@ -68,8 +68,10 @@ void add_packed(const std::uint8_t* w, int inputs, const std::int8_t* a, std::si
     for (auto& of_row : high_sums) of_row[0] = of_row[1] = V::splat(0);
   }
   for (const std::uint8_t* end = w + inputs / 8 * 2 * V::kBytes; w != end; w += 2 * V::kBytes, a += 2 * stride) {
-    V::prefetch(w + kPrefetchDistance);
-    V::prefetch(w + V::kBytes + kPrefetchDistance);
+    if constexpr (kFetch) {
+      V::prefetch(w + kPrefetchDistance);
+      V::prefetch(w + V::kBytes + kPrefetchDistance);
+    }
     const typename V::Bytes left = V::load_bytes(w), right = V::load_bytes(w + V::kBytes);
     const typename V::Bytes low[2] = {V::low_nibbles(left), V::low_nibbles(right)};
     add_four<V, kRows, true>(low[0], low[1], a, sums);

@@ -259,7 +259,7 @@ FAULTS = {
         "",
     ),
     "values with the scales of the first head": Fault(
-        "attention", "attention.cc", "scales_of(in_.values_cache, part.kv_head)", "scales_of(in_.values_cache, 0)"
+        "attention", "attention.cc", "scales_of(in_.values_cache, joined.kv_head)", "scales_of(in_.values_cache, 0)"
     ),
     "halves that are rounded before they are rotated": Fault(
         "attention",
@@ -321,8 +321,17 @@ FAULTS = {
     "a part that is left out": Fault(
         "attention",
         "attention.cc",
-        "i < end; ++i) {\n          const",
-        "i + 1 < end; ++i) {\n          const",
+        "part < joined.parts(); ++part) {\n        const",
+        "part + 1 < joined.parts(); ++part) {\n        const",
+    ),
+    "parts of one head over those of another": Fault(
+        "attention", "attention.cc", "(head.first_part + part) * floats_of_part()", "part * floats_of_part()"
+    ),
+    "many heads of which one has no sums": Fault(
+        "attention",
+        "attention.cc",
+        "attend_part(heads[i], part, next, sums);",
+        "if (i) attend_part(heads[i], part, next, sums);",
     ),
     "sums of a unit that are not added behind the last block": Fault(
         "quantized_linear",
