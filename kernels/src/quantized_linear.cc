@@ -9,8 +9,8 @@ namespace {
 // Bytes of weights that are worth a chunk of their own, about a microsecond of reading.
 constexpr std::size_t kChunkBytes = 32 << 10;
 
-// Rows that one thread rounds in less time than others take to start.
-constexpr std::size_t kFewRows = 8;
+// Rows that one thread rounds in less time than others take to start. Of many rows, chunks have no fewer.
+constexpr std::size_t kFewRows = 8, kManyRows = 64;
 
 // Panels of a gated row that are multiplied at once, so that what one half waits for is on the stack.
 constexpr int kPanelsAtOnce = 16;
@@ -62,10 +62,10 @@ void QuantizedLinear::run(const float* x, std::size_t rows, float* y, Parallel& 
   Serial serial;
   Parallel& few = rows <= kFewRows ? serial : parallel;
   // Rows of a tile share cache lines, for which two threads would wait.
-  const std::size_t tile = activations.tile_rows;
-  few.run(activations.tiles, Task([&](std::size_t chunk) {
-            const std::size_t end = std::min(rows, (chunk + 1) * tile);
-            for (std::size_t row = chunk * tile; row < end; ++row) {
+  const std::size_t size = round_up(rows > kManyRows ? kFewRows : 1, activations.tile_rows);
+  few.run((rows + size - 1) / size, Task([&](std::size_t chunk) {
+            const std::size_t end = std::min(rows, (chunk + 1) * size);
+            for (std::size_t row = chunk * size; row < end; ++row) {
               level_.quantize_row(x + row * inputs(), inputs(), activations, row);
             }
           }));

@@ -52,7 +52,8 @@ struct SomeBlocks {
   std::size_t bytes, input_bytes;  // from a block to the next, and of an input
   bool is_signed, is_new;
 
-  // Integers of later blocks, which tiles in registers fetch: each of them so many cache lines a block.
+  // Integers of later blocks, which a few tiles in registers fetch: each of them so many cache lines a block. 0 lines: the
+  // first tile fetches all of them.
   const std::uint8_t *ahead = nullptr, *end_ahead = nullptr;
   int lines = 0;
 
@@ -99,8 +100,8 @@ void multiply_tile(const SomeBlocks& blocks, const TileRows& rows) {
     } else if constexpr (kForm == Form::kUnpacked) {
       add_products<V, kRows, true>(unpacked, inputs, values, word_stride, false, sums);
     } else {
-      constexpr bool kIsFirst = kForm == Form::kPackedForOthers;
-      add_packed<V, kRows, kIsFirst, kApart, !(kIsFirst && kInRegisters)>(integers, inputs, values, word_stride, unpacked, sums);
+      constexpr bool kKeep = kForm == Form::kPackedForOthers;
+      add_packed<V, kRows, kKeep, kApart>(integers, inputs, values, word_stride, lines == 0, unpacked, sums);
     }
     typename V::Floats scales[2];
     for (int half = 0; half < 2; ++half) {
@@ -295,6 +296,9 @@ class Blocks {
   // other tiles: they take 20 kB.
   static constexpr int kInputsAtOnce = rows_in_registers<V>() > 0 ? 640 : kMostNibbles;
 
+  // Tiles that take less time than memory: more of them lose 2 % by fetching.
+  static constexpr int kFewTiles = 4;
+
   template <bool kInRegisters>
   void multiply_some(int index, int some, const RowsOfPanel& rows) {
     SomeBlocks blocks = rows.blocks(index, some, unpacked_);
@@ -302,7 +306,7 @@ class Blocks {
     if constexpr (kNibbles && HasMatrices<V>) unpack_nibbles<V>(blocks.integers, blocks.inputs_of_last, unpacked_);
     const bool is_last = index + some == rows.panels.blocks();
     const int of_tile = rows.activations.tile_rows, tiles = (rows.count + of_tile - 1) / of_tile;
-    if (kInRegisters && tiles > 1) {
+    if (kInRegisters && tiles > 1 && tiles <= kFewTiles) {
       // The first tile alone would wait for what it fetches, while memory waits for the others.
       blocks.ahead = blocks.integers + kPrefetchDistance;
       blocks.end_ahead = blocks.ahead + some * blocks.bytes;

@@ -57,18 +57,18 @@ void add_dot4(const std::uint8_t* w, int inputs, const std::int8_t* a, std::size
 }
 
 // sums += rows times 4-bit weights w of a panel, which are read for the first time. kKeep: they are unpacked to `bytes`,
-// for the other tiles. kApart: sums of the high halves are apart until the end. kFetch: whether later ones are fetched.
+// for the other tiles. kApart: sums of the high halves are apart until the end. fetch: whether later ones are fetched.
 //
 // So the memory is read while products are computed; where all of a block is unpacked before, either waits for the other.
-template <class V, int kRows, bool kKeep, bool kApart, bool kFetch>
-void add_packed(const std::uint8_t* w, int inputs, const std::int8_t* a, std::size_t stride, std::uint8_t* bytes,
+template <class V, int kRows, bool kKeep, bool kApart>
+void add_packed(const std::uint8_t* w, int inputs, const std::int8_t* a, std::size_t stride, bool fetch, std::uint8_t* bytes,
                 typename V::Ints (&sums)[kRows][2]) {
   typename V::Ints high_sums[kRows][2];
   if constexpr (kApart) {
     for (auto& of_row : high_sums) of_row[0] = of_row[1] = V::splat(0);
   }
   for (const std::uint8_t* end = w + inputs / 8 * 2 * V::kBytes; w != end; w += 2 * V::kBytes, a += 2 * stride) {
-    if constexpr (kFetch) {
+    if (fetch) {
       V::prefetch(w + kPrefetchDistance);
       V::prefetch(w + V::kBytes + kPrefetchDistance);
     }
