@@ -5,6 +5,8 @@ import pytest
 from faulty_graph import cast_through_bfloat16, faulty
 from picture_text_rows import MARKS, MODELS, save
 from slow_rows import slow_unless
+from sound_text_rows import MODELS as SOUND_MODELS
+from sound_text_rows import save as save_sound
 
 from edgeformer.export import export_model
 from edgeformer.export.parity.trials import graph_forms
@@ -17,10 +19,10 @@ SQUARES, BLOCKS = ("qwen2_vl", "squares"), ("gemma3", "a window in a block")
 OTHER_LAYERS = ("gemma4", "gemma4_unified", "lfm2_vl", "qwen3_5", "qwen3_5_moe")
 """Families whose layers do not all keep keys and values of one shape."""
 FIRST = [(family, next(iter(models))) for family, models in MODELS.items() if family not in OTHER_LAYERS]
-CHECKS = {f"pictures, fp16 cache, {each}: differing" for each in ("numbers", "logits")}
+CHECKS = {f"fp16 cache, {each}: differing" for each in ("numbers", "logits")}
 
 
-def exported(family, name, folder, **options):
+def exported(family, name, folder, save=save, **options):
     (folder / "model").mkdir()
     save(family, name, folder / "model")
     return export_model(folder / "model", folder / "bundle", **options)
@@ -30,7 +32,7 @@ def exported(family, name, folder, **options):
 def test_a_desktop_keeps_pictures_in_float16(tmp_path, family, name):
     result = exported(family, name, tmp_path, precision="int8", deployment="desktop")
     assert result.manifest.plan.cache_precision == "fp16"
-    assert {check.name for check in result.report.checks} >= CHECKS
+    assert {check.name for check in result.report.checks} >= CHECKS | {f"pictures, {each}" for each in CHECKS}
     model = load(tmp_path / "bundle", "cpu", 1)
     pictures = [np.random.default_rng(index).integers(0, 256, (40, 50, 3), np.uint8) for index in range(2)]
     mark = MARKS.get(family, "<image>")
@@ -38,6 +40,15 @@ def test_a_desktop_keeps_pictures_in_float16(tmp_path, family, name):
     again = model.generate(f"{mark} a {mark} b", images=pictures, max_new_tokens=4)
     assert again.token_ids == found.token_ids
     assert {part.dtype for layer in model.new_decoder(1, 8).cache.read(0) for part in layer} == {np.dtype(np.float16)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", SOUND_MODELS)
+def test_a_desktop_keeps_recordings_in_float16(tmp_path, family):
+    name, options = next(iter(SOUND_MODELS[family])), {"precision": "int8", "deployment": "desktop"}
+    result = exported(family, name, tmp_path, save_sound, **options)
+    assert result.manifest.plan.cache_precision == "fp16"
+    assert {check.name for check in result.report.checks} >= {f"recordings, {each}" for each in CHECKS}
 
 
 @pytest.mark.slow
