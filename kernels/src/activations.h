@@ -18,7 +18,6 @@ namespace edgeformer {
 struct TileForm {
   int most_rows;
   bool by_rows;  // the inputs of a row lie side by side, instead of four inputs of all rows
-  bool in_registers = false;  // results of several blocks stay there, beside the sums of one
 
   // Rows of a tile, of which there are as few as can be: they are as equal as can be, too. Of 16 rows, two tiles of 8 take
   // less time than one of 12 and one of 4.
@@ -32,7 +31,7 @@ struct Activations {
   int block, blocks;      // those of the weights that they meet
   int zero_point;         // of all weights; -1 where blocks have their own
   int tile_rows;
-  bool by_rows, in_registers;  // see TileForm
+  bool by_rows;  // see TileForm
   std::size_t tiles;
   std::int8_t* values;    // [blocks][tiles][block / 4][tile_rows][4], or [blocks][tiles][tile_rows][block]
   float* scales;          // [blocks][tiles][tile_rows]
@@ -57,7 +56,6 @@ class ActivationBuffer {
             panels.has_zero_points() ? -1 : panels.common_zero_point(),
             tile_rows,
             form.by_rows,
-            form.in_registers,
             tiles,
             values_.at_least(count * panels.block()),
             scales_.at_least(count),

@@ -76,7 +76,7 @@ struct Level {
   // The same for weights in blocks.
   TileForm tiles_of_blocks(std::size_t rows) const {
     const TileForm form = tiles(rows);
-    return !form.by_rows && rows_in_registers > 0 ? TileForm{rows_in_registers, false, true} : form;
+    return !form.by_rows && rows_in_registers > 0 ? TileForm{rows_in_registers, false} : form;
   }
 };
 

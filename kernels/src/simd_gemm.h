@@ -276,30 +276,30 @@ class Blocks {
  public:
   void multiply(const RowsOfPanel& rows) {
     const int blocks = rows.panels.blocks();
-    if (!rows.activations.in_registers) {
-      rows.clear();
-      for (int index = 0; index < blocks; ++index) multiply_some<false>(index, 1, rows);
-      return rows.store<V>(0, rows.count);
-    }
-    if constexpr (rows_in_registers<V>() > 0) {
+    if constexpr (kInRegisters) {
       const int most = std::max(1, kInputsAtOnce / rows.panels.block()), parts = (blocks + most - 1) / most;
       for (int part = 0, index = 0; part < parts; ++part) {
         const int end = (part + 1) * blocks / parts;
-        multiply_some<true>(index, end - index, rows);
+        multiply_some(index, end - index, rows);
         index = end;
       }
+    } else {
+      rows.clear();
+      for (int index = 0; index < blocks; ++index) multiply_some(index, 1, rows);
+      rows.store<V>(0, rows.count);
     }
   }
 
  private:
+  static constexpr bool kInRegisters = rows_in_registers<V>() > 0;
+
   // Inputs that a tile multiplies before it stores its results. Their bytes have to stay in the first-level cache for the
   // other tiles: they take 20 kB.
-  static constexpr int kInputsAtOnce = rows_in_registers<V>() > 0 ? 640 : kMostNibbles;
+  static constexpr int kInputsAtOnce = kInRegisters ? 640 : kMostNibbles;
 
   // Tiles that take less time than memory: more of them lose 2 % by fetching.
   static constexpr int kFewTiles = 4;
 
-  template <bool kInRegisters>
   void multiply_some(int index, int some, const RowsOfPanel& rows) {
     SomeBlocks blocks = rows.blocks(index, some, unpacked_);
     // Matrices read words of two steps side by side, which are together in unpacked bytes only.
@@ -315,7 +315,7 @@ class Blocks {
     TileRows tile = rows.tile(0, index, is_last);
     for (int first = 0; first < rows.count; first += of_tile, blocks.is_new = false) {
       const int size = std::min(rows.count - first, of_tile);
-      multiply_tile_of<kInRegisters>(blocks, tile, size, rows.count);
+      multiply_tile_of(blocks, tile, size, rows.count);
       if (kInRegisters && is_last && tile.y == nullptr) rows.store<V>(first, first + size);
       rows.step(tile);
       blocks.ahead += some * blocks.lines * kCacheLine;
@@ -323,7 +323,6 @@ class Blocks {
   }
 
   // A tile of `size` rows, of which there are `all` with others.
-  template <bool kInRegisters>
   static void multiply_tile_of(const SomeBlocks& blocks, const TileRows& tile, int size, int all) {
     if constexpr (!kNibbles) {
       kTiles<V, Form::kBytes, kInRegisters>[size - 1](blocks, tile);
