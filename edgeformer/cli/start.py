@@ -21,6 +21,9 @@ from typing import Any, NoReturn
 _received: list[int] = []
 """Signals that have come, in order."""
 
+_waiting: list[int] = []
+"""The signal that waits for the end of an import; others that come meanwhile need not."""
+
 OBJECTS = 50_000
 """New objects after which Python looks for garbage in cycles, instead of 700. The imports of an export make 740,000
 objects that stay: looking through them again and again took 0.9 of their 3.7 s."""
@@ -70,7 +73,8 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     if len(_received) >= IMPATIENT:
         os._exit(128 + number)
     if _imports(frame):
-        if len(_received) == 1:
+        if not _waiting:
+            _waiting.append(number)
             _thread.start_new_thread(_send_again, (number, _thread.get_ident()))
         return
     if number == signal.SIGINT:
@@ -99,5 +103,6 @@ def _send_again(number: int, thread: int) -> None:
     time.sleep(0.01)
     while _imports(sys._current_frames().get(thread)):
         time.sleep(0.01)
+    _waiting.clear()
     _received.remove(number)
     _thread.interrupt_main(signal.Signals(number))

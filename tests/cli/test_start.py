@@ -100,6 +100,11 @@ def test_an_import_ends_before_the_command_does(name, code):
     assert run(IMPORTED.format(text=COMES.format(name=name)), name) == (code, "imported\nclean\n", "")
 
 
+def test_a_signal_behind_one_that_was_caught_ends_an_import_too():
+    caught = "try:\n    come()\nexcept KeyboardInterrupt:\n    pass\n"
+    assert run(caught + IMPORTED.format(text=COMES.format(name="SIGINT"))) == (130, "imported\nclean\n", "")
+
+
 def test_the_third_signal_ends_an_import():
     assert run(IMPORTED.format(text=COMES.format(name="SIGINT") * 3)) == (130, "", "")
 

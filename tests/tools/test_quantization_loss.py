@@ -336,7 +336,7 @@ def test_dithered_weights_leave_the_grid_they_were_stored_on(tmp_path):
     folder.mkdir()
     (folder / "config.json").write_text("{}")
     save_file(weights, folder / "model.safetensors")
-    dither.main(folder, tmp_path / "dithered")
+    dither.main([str(folder), str(tmp_path / "dithered")], standalone_mode=False)
     found = load_file(tmp_path / "dithered" / "model.safetensors")
     assert (tmp_path / "dithered" / "config.json").read_text() == "{}"
     for name in ("model.embed_tokens.weight", "norm.weight"):

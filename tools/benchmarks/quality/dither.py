@@ -9,9 +9,9 @@ was stored. Tables of tokens and heads stay as they are.
 """
 
 import shutil
-import sys
 from pathlib import Path
 
+import click
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -29,8 +29,15 @@ def dithered(matrix: Tensor, generator: torch.Generator) -> Tensor:
     return (blocks + (torch.rand(blocks.shape, generator=generator) - 0.5) * steps).flatten(1).contiguous()
 
 
+@click.command()
+@click.argument("checkpoint", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("folder", type=click.Path(path_type=Path))
 def main(checkpoint: Path, folder: Path) -> None:
-    """Write the checkpoint in float32, with its config and its tokenizer, into a new folder."""
+    """Write the weights of CHECKPOINT in float32, with its config and its tokenizer, into a new FOLDER."""
+    if folder.exists():
+        raise click.ClickException(f"{folder} exists. Name a new folder, or remove it.")
+    if not any(checkpoint.glob("*.safetensors")):
+        raise click.ClickException(f"{checkpoint} has no weights in safetensors. Name a checkpoint's folder.")
     shutil.copytree(checkpoint, folder, ignore=shutil.ignore_patterns("*.safetensors"))
     generator = torch.Generator().manual_seed(0)
     for file in sorted(checkpoint.glob("*.safetensors")):
@@ -42,4 +49,4 @@ def main(checkpoint: Path, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    main()

@@ -25,7 +25,7 @@ GATE_COLUMNS = 32
 SWIGLU, GEGLU, BIAS, BIAS_GELU = (f"{PRODUCT.name}{each}" for each in ("SwiGLU", "GeGLU", "Bias", "BiasGelu"))
 """Names of the functions."""
 
-EXACT = ir.AttrString("approximate", "none")
+NOT_APPROXIMATE = ir.AttrString("approximate", "none")
 """The attribute of a Gelu that has none."""
 
 
@@ -86,7 +86,7 @@ def gate_of(mul: ir.Node | None) -> Gate | None:
 
 
 def _approximate(gelu: ir.Node) -> ir.Attr:
-    return gelu.attributes.get("approximate") or EXACT
+    return gelu.attributes.get("approximate") or NOT_APPROXIMATE
 
 
 def only_reader(value: ir.Value | None) -> ir.Node | None:
