@@ -290,6 +290,11 @@ def _check_ort_format(plan: ExportPlan) -> None:
             "float16 scales are widened to float32 when a graph is loaded, and files in ORT format are loaded as they "
             f"are. Leave scales out for the deployment {plan.deployment}."
         )
+    if plan.place.ort_format and plan.quantization is not None and plan.quantization.packed:
+        raise ExportError(
+            "integers of 3, 5 and 6 bits are unpacked when a graph is loaded, and files in ORT format are loaded as "
+            f"they are. Use 4 and 8 bits for the deployment {plan.deployment}."
+        )
 
 
 def _check_adapters(plan: ExportPlan, config: ModelConfig | None) -> None:

@@ -6,6 +6,9 @@ format is symmetric, one zero point:
     w ≈ scale · (integer − zero point)
 
 In a symmetric format no zero points are stored; they are all 2^(bits − 1), the middle of the integers' range.
+
+Products read integers of 4 or 8 bits. Those of 3, 5 and 6 bits are the highest bits of these, with the scale divided by
+as much: a file has fewer bytes of them, and a product takes the time and the memory of the wider ones.
 """
 
 from dataclasses import dataclass, replace
@@ -17,7 +20,7 @@ from edgeformer.documents.option import check_options, option
 from edgeformer.documents.schema import check
 from edgeformer.errors import ConfigError
 
-Bits = Literal[4, 8]
+Bits = Literal[3, 4, 5, 6, 8]
 Rounding = Literal["nearest", "mse", "gptq"]
 Scales = Literal["fp32", "fp16"]
 """Data type in which scales are stored, for a CPU; a graph that computes in half precision has scales of that type."""
@@ -77,6 +80,18 @@ class WeightFormat:
         ):
             allowed = getattr(self, name) in choices or (name == "block" and per_channel)
             check(allowed, self, name, f"one of {', '.join(map(str, choices))}")
+        plain = self.symmetric and self.block is not None
+        check(plain or not self.unused_bits, self, "bits", "4 or 8 with zero points or one scale for each output")
+
+    @property
+    def product_bits(self) -> Literal[4, 8]:
+        """The bits of the integers that products read."""
+        return 4 if self.bits <= 4 else 8
+
+    @property
+    def unused_bits(self) -> int:
+        """The lowest bits of those integers, which are 0."""
+        return self.product_bits - self.bits
 
     @property
     def zero(self) -> int:
@@ -195,6 +210,11 @@ class Quantization:
     def half_scales(self) -> bool:
         """Whether any rule has float16 scales."""
         return any(rule.format is not None and rule.format.scales == "fp16" for rule in self.rules)
+
+    @property
+    def packed(self) -> bool:
+        """Whether any rule has integers of fewer bits than products read."""
+        return any(rule.format is not None and rule.format.unused_bits for rule in self.rules)
 
     @property
     def needs_calibration(self) -> bool:

@@ -12,8 +12,8 @@ from edgeformer.checkpoints.expert_weights import LazyWeights, is_large
 from edgeformer.errors import BundleError
 from edgeformer.export.bundle.ort_format import SUFFIX, load_onnx
 from edgeformer.export.graph.tensors import TORCH_DTYPES, TensorSource, split_stored, unscaled
-from edgeformer.export.quantize.quantized_tensor import dequantized
-from edgeformer.export.quantize.rounding import unpack
+from edgeformer.export.quantize.packing import unpack
+from edgeformer.export.quantize.quantized_tensor import dequantized, unpacked
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.parts import StoredWeight
 from edgeformer.manifest.quantization import WeightFormat
@@ -146,11 +146,11 @@ class StoredWeights(LazyWeights):
         return value if stored.transposed == stored.columns else value.t()
 
     def steps(self, parameter: str) -> tuple[Tensor, Tensor]:
-        """Return scales and zero points, float32, of a quantized parameter: [N, B] each, B blocks a row."""
+        """Return scales and zero points of a quantized parameter's integers, float32 [N, B], for B blocks of a row."""
         name, stored = self._place[parameter]
         parts, form = self._parts(name, stored), stored.quantized
         assert form is not None and stored.transposed == stored.columns
-        scales = parts["scales"].reshape(parts["scales"].shape[0], -1)
+        scales = parts["scales"].reshape(parts["scales"].shape[0], -1) * (1 << form.unused_bits)
         zeros = torch.full(scales.shape, float(form.zero))
         if not form.symmetric:
             zeros = unpack(parts["zero_points"], form.bits, scales.shape[1]).float()
@@ -195,7 +195,7 @@ class StoredWeights(LazyWeights):
         matrix = name.removesuffix(".flat").removesuffix(".integers")
         # In float32: another rounding of float16 scales, by the factor, would make other weights of them.
         scales = unscaled(self._read(f"{matrix}.scales", part).float(), stored.scaled, 0)
-        parts = {"integers": self._read(name, part), "scales": scales}
+        parts = {"integers": unpacked(self._read(name, part), stored.quantized), "scales": scales}
         if not stored.quantized.symmetric:
             parts["zero_points"] = self._read(f"{matrix}.zero_points", part)
         return parts

@@ -24,7 +24,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,9 +42,9 @@ from edgeformer.export.quantize.quantized_tensor import check_finite
 from edgeformer.export.quantize.rounding import round_blocks
 from edgeformer.export.reference.quantized_activations import fake_quantize_activations
 from edgeformer.export.reference.reference import Reference
-from edgeformer.manifest.quantization import WeightFormat
+from edgeformer.manifest.quantization import Bits, WeightFormat
 
-INTEGERS: tuple[tuple[Literal[4, 8], bool], ...] = ((4, True), (4, False), (8, True))
+INTEGERS: tuple[tuple[Bits, bool], ...] = ((3, True), (4, True), (4, False), (5, True), (6, True), (8, True))
 """Bits, and whether there are no zero points, which gain nothing in 8 bits."""
 FORMATS = tuple(
     WeightFormat(bits=bits, block=block, symmetric=symmetric, rounding="gptq", scales="fp16")

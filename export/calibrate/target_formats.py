@@ -28,9 +28,11 @@ def with_target_formats(
     groups = measure_groups(job, text, kept, progress)
     if not groups:
         raise ExportError("the calibration text reaches no matrix to choose a format for. Leave the target size out.")
-    # Files in ORT format are loaded as they are, without what widens float16 scales.
-    scales: Scales = "fp32" if job.plan.place.ort_format else "fp16"
-    options = [[_choice(group, form, scales, target) for form in FORMATS] for group in groups]
+    # Files in ORT format are loaded as they are, without what widens float16 scales and unpacks integers.
+    loaded = job.plan.place.ort_format
+    scales: Scales = "fp32" if loaded else "fp16"
+    forms = [form for form in FORMATS if not (loaded and form.unused_bits)]
+    options = [[_choice(group, form, scales, target) for form in forms] for group in groups]
     fixed = 0 if target.bytes is None else _other_bytes(job, groups)
     weights = sum(outputs * inputs for group in groups for outputs, inputs in group.sizes)
     in_words = _words(target, fixed, weights)

@@ -33,6 +33,7 @@ from edgeformer.export.passes import (
     half_scales,
     make_optional,
     optional_logits,
+    pack_integers,
     quantize_weights,
 )
 from edgeformer.models.graph_specs import TABLE_ROW, GraphSpec
@@ -120,8 +121,11 @@ def lower(model: ir.Model, lowering: LoweringOptions, expected: Mapping[str, int
     rules = [rule(model, lowering) for rule in op_set.RULES]
     rest = keep_as_functions if lowering.functions else decompose_all
     rules.append(rest(model, lowering.cache_form))
-    if lowering.quantization is not None and lowering.quantization.half_scales:  # where bytes count
-        passes += [report for report in (half_scales(model), compute_tables(model)) if report.changed]
+    if lowering.quantization is not None:
+        reports = [pack_integers(model)]
+        if lowering.quantization.half_scales:  # where bytes count
+            reports += [half_scales(model), compute_tables(model)]
+        passes += [report for report in reports if report.changed]
     if lowering.rules.widens_bfloat16:
         passes += [report for report in [widen_bfloat16(model)] if report.changed]
     _clean_up(model)

@@ -5,10 +5,11 @@
 Without prepacked weights, onnxruntime dequantizes each matrix in every run, and a verification has many runs of
 one token. Here each is dequantized once, by numpy. That onnxruntime reads the same matrix out of the file is proved by
 its own kernel: both products of PROBES normal random rows are compared, and where they differ the node stays as it is.
+
+What nodes make of stored tensors when a graph is loaded, float32 scales or unpacked integers, onnxruntime computes.
 """
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +61,10 @@ class BlockProducts:
 
         path: of the file with its weights. Raises BundleError for products that onnxruntime cannot run.
         """
-        stored = _constants(model.graph)
-        products = [node for graph in _graphs(model.graph) for node in graph.node if _is_readable(node, stored)]
-        fitting = [node for node in products if self._fits(node, stored, path.parent)]
-        replaced = self._replace(fitting, _probed(path, model, fitting))
+        constants = Constants(model, path.parent)
+        products = [node for graph in _graphs(model.graph) for node in graph.node if _is_product(node, constants)]
+        fitting = [node for node in products if self._fits(node, constants)]
+        replaced = self._replace(fitting, _probed(path, constants, fitting))
         for name in sorted(replaced):
             tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=replaced[name].shape)
             tensor.data_location = TensorProto.EXTERNAL
@@ -72,16 +73,19 @@ class BlockProducts:
         ort = onnxruntime()
         return {name: ort.OrtValue.ortvalue_from_numpy(matrix) for name, matrix in replaced.items()}
 
-    def _fits(self, node: NodeProto, stored: Mapping[str, TensorProto], folder: Path) -> bool:
-        """Return whether there is memory for the matrix of a product, which is dequantized then."""
+    def _fits(self, node: NodeProto, constants: "Constants") -> bool:
+        """Return whether a product can be read, and there is memory for its matrix, which is dequantized then."""
         name = _name(node)
         if name in self._matrices:
             return True
         size = 4 * _attribute(node, "K") * _attribute(node, "N")
         if self._bytes + size > LARGEST:
             return False
+        read = [constants.read(each) for each in node.input[1:4] if each]
+        if not _are_readable(node, read):
+            return False
         self._bytes += size
-        self._matrices[name] = dequantized(node, stored, folder)
+        self._matrices[name] = dequantized(node, *read)
         return True
 
     def _replace(self, products: list[NodeProto], probed: Mapping[str, Matrix]) -> dict[str, Matrix]:
@@ -97,22 +101,53 @@ class BlockProducts:
         return matrices
 
 
-def _constants(graph: onnx.GraphProto) -> dict[str, TensorProto]:
-    """Return the stored tensors by the names that nodes read them by: their own, or those of casts to float32."""
-    stored = {tensor.name: tensor for tensor in graph.initializer}
-    return stored | {node.output[0]: stored[node.input[0]] for node in _casts(graph, stored)}
+class Constants:
+    """The tensors that a graph without functions stores, and those that its nodes make of them alone.
 
+    folder: of the graph's file.
+    """
 
-def _casts(graph: onnx.GraphProto, stored: Mapping[str, TensorProto]) -> list[NodeProto]:
-    """Return the nodes that cast float16 tensors among those that are stored to float32."""
-    return [
-        node
-        for node in graph.node
-        if node.op_type == "Cast"
-        and _attribute(node, "to") == TensorProto.FLOAT
-        and node.input[0] in stored
-        and stored[node.input[0]].data_type == TensorProto.FLOAT16
-    ]
+    def __init__(self, model: onnx.ModelProto, folder: Path):
+        self.model, self.folder = model, folder
+        self._stored = {tensor.name: tensor for tensor in model.graph.initializer}
+        self._makers: dict[str, NodeProto] = {}
+        for node in model.graph.node:
+            if all(name in self for name in node.input if name):
+                self._makers |= dict.fromkeys(node.output, node)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._stored or name in self._makers
+
+    def read(self, name: str) -> NDArray[Any]:
+        """Return a tensor, computed by onnxruntime unless it is stored."""
+        if name in self._stored:
+            return numpy_helper.to_array(self._stored[name], str(self.folder))
+        alone = self.alone()
+        alone.graph.output.add(name=name)
+        self.add(alone, [name])
+        found: NDArray[Any] = open_model(alone, self.folder, CPU, optimise=False).run([name], {})[0]
+        return found
+
+    def alone(self) -> onnx.ModelProto:
+        """Return a model with an empty graph for nodes of this one."""
+        model = onnx.ModelProto(ir_version=self.model.ir_version)
+        model.opset_import.extend(self.model.opset_import)
+        model.graph.name = "constants"
+        return model
+
+    def add(self, model: onnx.ModelProto, names: Iterable[str]) -> None:
+        """Add tensors to another model, and the nodes that make them, before it has others."""
+        nodes, stored = set[str](), set[str]()
+        pending = list(names)
+        while pending:
+            name = pending.pop()
+            if name in self._stored:
+                stored.add(name)
+            elif self._makers[name].output[0] not in nodes:
+                nodes.add(self._makers[name].output[0])
+                pending.extend(filter(None, self._makers[name].input))
+        model.graph.node.extend(node for node in self.model.graph.node if node.output[0] in nodes)
+        model.graph.initializer.extend(each for each in self.model.graph.initializer if each.name in stored)
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
@@ -124,27 +159,24 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
                 yield from _graphs(attribute.g)
 
 
-def _is_readable(node: NodeProto, stored: Mapping[str, TensorProto]) -> bool:
-    """Return whether a node is a product of float32 by stored integers of 4 or 8 bits, without order and bias.
-
-    A node whose weights have other sizes than it says is none: onnxruntime tells what it makes of it.
-    """
+def _is_product(node: NodeProto, constants: Constants) -> bool:
+    """Return whether a node is a product by constant integers of 4 or 8 bits, without order and bias."""
     if (node.domain, node.op_type) != BLOCK_PRODUCT.key or any(node.input[4:]):
         return False
-    read = [stored.get(name) for name in node.input[1:4] if name]
-    kinds = ((TensorProto.UINT8,), (TensorProto.FLOAT, TensorProto.FLOAT16), (TensorProto.UINT8,))
+    known = all(name in constants for name in node.input[1:4] if name)
+    return known and _attribute(node, "bits") in (4, 8) and _attribute(node, "block_size") > 0
+
+
+def _are_readable(node: NodeProto, read: list[NDArray[Any]]) -> bool:
+    """Return whether the integers, scales and zero points of a product have float32's types, and the sizes it says.
+
+    Otherwise onnxruntime tells what it makes of them.
+    """
     bits, block, outputs = (_attribute(node, name) for name in ("bits", "block_size", "N"))
-    if bits not in (4, 8) or block < 1:
-        return False
-    scales = stored.get(node.input[2])
-    if scales is not None and scales.data_type == TensorProto.FLOAT16 and scales.name == node.input[2]:
-        return False  # a product of float16: no cast widens its scales
     blocks = -(-_attribute(node, "K") // block)
     sizes = (outputs * blocks * block * bits // 8, outputs * blocks, outputs * -(-blocks * bits // 8))
-    return all(
-        tensor is not None and tensor.data_type in allowed and math.prod(tensor.dims) == size
-        for tensor, allowed, size in zip(read, kinds, sizes, strict=False)
-    )
+    kinds = (np.uint8, np.float32, np.uint8)
+    return all(each.dtype == kind and each.size == size for each, kind, size in zip(read, kinds, sizes, strict=False))
 
 
 def _attribute(node: NodeProto, name: str) -> int:
@@ -156,16 +188,15 @@ def _name(node: NodeProto) -> str:
     return f"{node.input[1]}/dequantized"
 
 
-def dequantized(node: NodeProto, stored: Mapping[str, TensorProto], folder: Path) -> Matrix:
-    """Return the matrix [K, N] that a product multiplies by. folder: of its graph.
+def dequantized(
+    node: NodeProto, integers: NDArray[np.uint8], scales: Matrix, zeros: NDArray[np.uint8] | None = None
+) -> Matrix:
+    """Return the matrix [K, N] that a product multiplies by.
 
     Source: onnxruntime/core/graph/contrib_ops/contrib_defs.cc, MatMulNBits.
     """
     inputs, outputs, bits, block = (_attribute(node, name) for name in ("K", "N", "bits", "block_size"))
     blocks = -(-inputs // block)
-
-    def read(name: str) -> NDArray[Any]:
-        return numpy_helper.to_array(stored[name], str(folder))
 
     def unpacked(packed: NDArray[np.uint8], length: int) -> Tensor:
         """Return integers [length, N]; of two in a byte, the lower half is the first."""
@@ -173,12 +204,10 @@ def dequantized(node: NodeProto, stored: Mapping[str, TensorProto], folder: Path
         return columns if bits == 8 else torch.stack((columns & 15, columns >> 4), 1).flatten(0, 1)[:length]
 
     # PyTorch computes with all cores; integers are transposed, and not the floats, which are eight times as large.
-    values = unpacked(read(node.input[1]), blocks * block).float().unflatten(0, (blocks, block))
-    scales = torch.from_numpy(read(node.input[2]).astype(np.float32)).reshape(outputs, blocks).T.contiguous()
-    zeros = torch.tensor(2.0 ** (bits - 1))
-    if len(node.input) > 3 and node.input[3]:
-        zeros = unpacked(read(node.input[3]), blocks).float().unsqueeze(1)
-    matrix: Matrix = values.sub_(zeros).mul_(scales.unsqueeze(1)).flatten(0, 1)[:inputs].numpy()
+    values = unpacked(integers, blocks * block).float().unflatten(0, (blocks, block))
+    steps = torch.from_numpy(scales.copy()).reshape(outputs, blocks).T.contiguous()
+    zero = torch.tensor(2.0 ** (bits - 1)) if zeros is None else unpacked(zeros, blocks).float().unsqueeze(1)
+    matrix: Matrix = values.sub_(zero).mul_(steps.unsqueeze(1)).flatten(0, 1)[:inputs].numpy()
     return matrix
 
 
@@ -187,31 +216,22 @@ def _rows(inputs: int) -> Matrix:
     return np.random.default_rng(inputs).standard_normal((PROBES, inputs), np.float32)
 
 
-def _probed(path: Path, model: onnx.ModelProto, products: list[NodeProto]) -> dict[str, Matrix]:
+def _probed(path: Path, constants: Constants, products: list[NodeProto]) -> dict[str, Matrix]:
     """Return the products of random rows as onnxruntime's own kernel computes them out of the file, by output."""
     if not products:
         return {}
-    probe = onnx.ModelProto(ir_version=model.ir_version)
-    probe.opset_import.extend(model.opset_import)
+    probe = constants.alone()
     if all(each.domain != CONTRIB for each in probe.opset_import):
         probe.opset_import.add(domain=CONTRIB, version=1)
-    graph, sizes = probe.graph, set[int]()
-    read: set[str] = set()
-    graph.name = "probes"
+    graph, sizes = probe.graph, {_attribute(node, "K") for node in products}
+    constants.add(probe, {name for node in products for name in node.input[1:] if name})
     for node in products:
         added = graph.node.add()
         added.CopyFrom(node)
         added.input[0] = f"rows of {_attribute(node, 'K')}"
-        sizes.add(_attribute(node, "K"))
-        read.update(filter(None, added.input[1:]))
         graph.output.add(name=node.output[0])
-    casts = [node for node in _casts(model.graph, _constants(model.graph)) if node.output[0] in read]
-    for place, node in enumerate(casts):
-        graph.node.insert(place, node)
-    read.update(node.input[0] for node in casts)
     shapes = {f"rows of {size}": [PROBES, size] for size in sizes}
     graph.input.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items())
-    graph.initializer.extend(each for each in model.graph.initializer if each.name in read)
     try:
         session = open_model(probe, path.parent, CPU, optimise=False)
         names = [output.name for output in graph.output]

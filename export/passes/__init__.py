@@ -16,6 +16,7 @@ from edgeformer.export.passes.simplify_layout import simplify_layout
 from edgeformer.export.passes.storage.bf16_weights import bf16_weights
 from edgeformer.export.passes.storage.compute_tables import compute_tables
 from edgeformer.export.passes.storage.half_scales import half_scales
+from edgeformer.export.passes.storage.packed_integers import pack_integers
 from edgeformer.export.passes.transpose_weights import transpose_weights
 from edgeformer.export.passes.widen_rotary import widen_rotary
 
@@ -30,6 +31,7 @@ __all__ = [
     "half_scales",
     "make_optional",
     "optional_logits",
+    "pack_integers",
     "pack_qkv",
     "quantize_weights",
     "replace_rare_ops",

@@ -99,7 +99,12 @@ def _replace(model: ir.Model, node: ir.Node, matrix: QuantizedMatrix, primitive_
         for part in matrix.parts(flat=gathers and not primitive_gathers)
     ]
     emit = NodeBuilder.replacing(node, "quantized by quantize_weights")
-    attributes = {"bits": form.bits, "block": form.block or 0, "inputs": matrix.inputs, "outputs": matrix.outputs}
+    attributes = {
+        "bits": form.product_bits,
+        "block": form.block or 0,
+        "inputs": matrix.inputs,
+        "outputs": matrix.outputs,
+    }
     if gathers:
         new = emit("QuantizedGather", stored[0], node.inputs[1], *stored[1:], domain=DOMAIN, **attributes)
     else:

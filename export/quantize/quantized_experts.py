@@ -15,6 +15,7 @@ from torch import Tensor
 
 from edgeformer.checkpoints.expert_weights import read_blocks
 from edgeformer.export.graph.tensors import StreamedTensor
+from edgeformer.export.quantize.packing import pack
 from edgeformer.export.quantize.quantized_tensor import (
     Part,
     QuantizedPart,
@@ -22,7 +23,7 @@ from edgeformer.export.quantize.quantized_tensor import (
     stored_blocks,
     stored_scales,
 )
-from edgeformer.export.quantize.rounding import QuantizedBlocks, pack, round_blocks
+from edgeformer.export.quantize.rounding import QuantizedBlocks, round_blocks
 from edgeformer.manifest.parts import StoredWeight
 from edgeformer.manifest.quantization import WeightFormat
 

@@ -20,7 +20,8 @@ from edgeformer.checkpoints.expert_weights import StoredBlocks, read_blocks, rea
 from edgeformer.errors import ExportError
 from edgeformer.export.graph.tensors import TORCH_DTYPES, StreamedTensor, join, multiplied
 from edgeformer.export.quantize.calibrated_weights import Calibrated
-from edgeformer.export.quantize.rounding import QuantizedBlocks, concatenate, pack, round_blocks, unpack
+from edgeformer.export.quantize.packing import PACKINGS, pack, pack_groups, unpack, unpack_groups
+from edgeformer.export.quantize.rounding import QuantizedBlocks, concatenate, round_blocks
 from edgeformer.manifest.parts import StoredWeight
 from edgeformer.manifest.quantization import WeightFormat
 
@@ -138,7 +139,8 @@ class QuantizedPart(StreamedTensor):
 class QuantizedTensor(QuantizedPart):
     """One part of a quantized matrix [N, K], in B blocks of L inputs.
 
-    integers     uint8 [N, B, L · bits / 8], or [N, K · bits / 8] of the same bytes if `flat`
+    integers     uint8 [N, B, L · bits / 8], or [N, K · bits / 8] of the same bytes if `flat`, bits as products read
+                 them; or, packed, [N, B, stored, …] of a file (packing.py)
     scales       float [N, B]
     zero_points  uint8 [N, ⌈B · bits / 8⌉]
 
@@ -146,17 +148,30 @@ class QuantizedTensor(QuantizedPart):
     """
 
     def __init__(
-        self, matrix: QuantizedMatrix, part: Part, *, flat: bool = False, scales_in: ir.DataType | None = None
+        self,
+        matrix: QuantizedMatrix,
+        part: Part,
+        *,
+        flat: bool = False,
+        packed: bool = False,
+        scales_in: ir.DataType | None = None,
     ):
         per_channel, tensor = matrix.form.block is None, matrix.tensor
         integer = ir.DataType.INT8 if per_channel else ir.DataType.UINT8
         dtype = scales_in or tensor.dtype if part == "scales" else integer
         name = f"{tensor.name}.by_output.{part}" if per_channel else f"{tensor.name}.{part}"
-        shape = ir.Shape(_shape(matrix, part, flat))
+        shape = ir.Shape(_packed_shape(matrix) if packed else _shape(matrix, part, flat))
         super().__init__(f"{name}.flat" if flat else name, dtype, shape, tensor.source, tensor.values)
         self.storage = name
         self.matrix: QuantizedMatrix = matrix
         self.part = part
+        self._is_packed = packed
+
+    def packed(self) -> "QuantizedTensor":
+        """Return the integers without the bits that they do not use."""
+        tensor = QuantizedTensor(self.matrix, "integers", packed=True)
+        tensor.source = self.source
+        return tensor
 
     def stored(self) -> StoredWeight:
         """Return the manifest's entry for this tensor."""
@@ -166,7 +181,8 @@ class QuantizedTensor(QuantizedPart):
         return self._in(self.dtype)
 
     def _in(self, dtype: ir.DataType) -> "QuantizedTensor":
-        return QuantizedTensor(self.matrix, self.part, flat=self.name != self.storage, scales_in=dtype)
+        flat = self.name != self.storage
+        return QuantizedTensor(self.matrix, self.part, flat=flat, packed=self._is_packed, scales_in=dtype)
 
     def chunks(self) -> Iterator[Tensor]:
         """Yield the tensor in the pieces in which its matrix is quantized, unless `matrix.quantized()` holds them."""
@@ -180,13 +196,21 @@ class QuantizedTensor(QuantizedPart):
     def _stored_part(self, blocks: QuantizedBlocks) -> Tensor:
         form = self.matrix.form
         if self.part == "scales":
-            return self._stored_scales(multiplied(blocks.scales, self.source.scaled, 0))
+            return self._stored_scales(multiplied(blocks.scales / (1 << form.unused_bits), self.source.scaled, 0))
         if form.block is None:
             return (blocks.integers[:, 0].t().to(torch.int16) - form.zero).to(torch.int8).contiguous()
-        return pack(blocks.integers if self.part == "integers" else blocks.zeros, form.bits).contiguous()
+        if self.part == "zero_points":
+            return pack(blocks.zeros, form.product_bits).contiguous()
+        content = pack(blocks.integers << form.unused_bits, form.product_bits).contiguous()
+        return pack_groups(content, PACKINGS[form.bits]) if self._is_packed else content
 
     def _stored_scales(self, scales: Tensor) -> Tensor:
         return stored_scales(scales.reshape(-1, *self.sizes[1:]), self.dtype, self.source.parameters)
+
+
+def unpacked(integers: Tensor, form: WeightFormat) -> Tensor:
+    """Return the integers [N, B, L · bits / 8] that products read, of those that a file has."""
+    return unpack_groups(integers, PACKINGS[form.bits]) if form.unused_bits else integers
 
 
 def stored_scales(scales: Tensor, dtype: ir.DataType, parameters: tuple[str, ...]) -> Tensor:
@@ -200,13 +224,20 @@ def stored_scales(scales: Tensor, dtype: ir.DataType, parameters: tuple[str, ...
     return stored
 
 
+def _packed_shape(matrix: QuantizedMatrix) -> tuple[int, ...]:
+    outputs, blocks, content = _shape(matrix, "integers", flat=False)
+    packing = PACKINGS[matrix.form.bits]
+    return outputs, blocks, packing.stored, content // packing.group
+
+
 def _shape(matrix: QuantizedMatrix, part: Part, flat: bool) -> tuple[int, ...]:
     outputs, inputs, form = matrix.outputs, matrix.inputs, matrix.form
     if form.block is None:
         return (outputs,) if part == "scales" else (inputs, outputs)
     blocks = inputs // form.block
     if part == "integers":
-        return (outputs, inputs * form.bits // 8) if flat else (outputs, blocks, form.block * form.bits // 8)
+        of_row, of_block = (each * form.product_bits // 8 for each in (inputs, form.block))
+        return (outputs, of_row) if flat else (outputs, blocks, of_block)
     return outputs, blocks if part == "scales" else -(-blocks * form.bits // 8)
 
 
@@ -265,14 +296,16 @@ def check_finite(rows: Tensor, parameters: Sequence[str]) -> None:
 
 
 def dequantized(parts: Mapping[str, Tensor], form: WeightFormat) -> Tensor:
-    """Return the matrix [N, K] float32 of stored parts."""
+    """Return the matrix [N, K] float32 of stored parts, whose integers are as products read them."""
     if form.block is None:
         return parts["integers"].t().float() * parts["scales"].float()[:, None]
     outputs, blocks = parts["scales"].shape
     packed = parts["integers"].reshape(outputs, blocks, -1)
-    zeros = unpack(parts["zero_points"], form.bits, blocks)[..., None].float() if "zero_points" in parts else form.zero
+    zeros: float | Tensor = 1 << (form.product_bits - 1)
+    if "zero_points" in parts:
+        zeros = unpack(parts["zero_points"], form.product_bits, blocks)[..., None].float()
     steps = torch.empty(outputs, blocks, form.block)
-    if form.bits == 4:  # as `unpack`, without a copy of the integers
+    if form.product_bits == 4:  # as `unpack`, without a copy of the integers
         steps[..., ::2], steps[..., 1::2] = packed & 15, packed >> 4
     else:
         steps.copy_(packed)

@@ -1,4 +1,4 @@
-"""Round blocks of weights to integers, and pack these into bytes.
+"""Round blocks of weights to integers.
 
     blocks [N, B, L] float32  →  integers [N, B, L] from 0 to 2^bits − 1, scales [N, B], zero points [N, B]
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from edgeformer.manifest.quantization import Bits, WeightFormat
+from edgeformer.manifest.quantization import WeightFormat
 
 SEARCHED = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7)
 """Fractions of a block's full range that are tried as its range. A smaller one clips outliers and has finer steps."""
@@ -71,7 +71,10 @@ def ranges_of_least_cost(blocks: Tensor, costs: Tensor, form: WeightFormat) -> t
 
 def _as_stored(scales: Tensor, power: Tensor, form: WeightFormat) -> Tensor:
     """Return scales [N, B] of blocks that are multiplied by `power`, rounded to the type in which they are stored."""
-    return scales if form.scales == "fp32" else (scales / power).half().float() * power
+    if form.scales == "fp32":
+        return scales
+    unused = 1 << form.unused_bits  # the stored scale is that of the integers with these bits
+    return (scales / power / unused).half().float() * unused * power
 
 
 def concatenate(parts: Sequence[QuantizedBlocks]) -> QuantizedBlocks:
@@ -158,22 +161,3 @@ def _search(blocks: Tensor, inverse: Tensor, zeros: Tensor, form: WeightFormat) 
         best = torch.where(better, product * scale, best)
         best_inverse, best_scale = torch.where(better, tried, best_inverse), torch.where(better, scale, best_scale)
     return best_inverse, best_scale
-
-
-def pack(integers: Tensor, bits: Bits) -> Tensor:
-    """Pack uint8 [..., n] into uint8 [..., ⌈n · bits / 8⌉]; the last half byte of an odd n is 0.
-
-    Of two 4-bit integers the first is in the low half, as in onnxruntime's MatMulNBits and ONNX's own 4-bit tensors.
-    """
-    if bits == 8:
-        return integers.contiguous()
-    if integers.shape[-1] % 2:
-        integers = torch.nn.functional.pad(integers, (0, 1))
-    return integers[..., ::2] | (integers[..., 1::2] << 4)
-
-
-def unpack(packed: Tensor, bits: Bits, length: int) -> Tensor:
-    """Undo `pack`: return uint8 [..., length]."""
-    if bits == 8:
-        return packed
-    return torch.stack((packed & 15, packed >> 4), -1).flatten(-2)[..., :length]

@@ -34,8 +34,9 @@ from edgeformer.export.lower import LoweringOptions
 from edgeformer.export.parity.trials.quantized_weights import BLOCK_ERROR_LIMIT, _block_error, judge_weights
 from edgeformer.export.quantize import quantized_tensor as weights
 from edgeformer.export.quantize import rounding
+from edgeformer.export.quantize.packing import pack, unpack
 from edgeformer.export.quantize.quantized_tensor import QuantizedMatrix, QuantizedTensor, by_matrix, dequantized
-from edgeformer.export.quantize.rounding import pack, ranges_of_least_cost, round_blocks, unpack
+from edgeformer.export.quantize.rounding import ranges_of_least_cost, round_blocks
 from edgeformer.families import read_model_config
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.quantization import (

@@ -12,7 +12,7 @@ from test_calibration import LLAMA, TEXTS, correlated, gram, matrix, opened
 from edgeformer.errors import ExportError
 from edgeformer.export import export_model
 from edgeformer.export.calibrate import sensitivity
-from edgeformer.export.calibrate.sensitivity import FORMATS, measure_groups
+from edgeformer.export.calibrate.sensitivity import FORMATS, INTEGERS, measure_groups
 from edgeformer.export.calibrate.target_formats import with_target_formats
 from edgeformer.export.calibrate.text import read_calibration
 from edgeformer.export.lower import GraphJob
@@ -128,7 +128,7 @@ def test_a_divergence_is_that_of_the_rounded_model(measured):
 
 def test_fewer_bits_and_longer_blocks_lose_more(measured):
     for group in measured:
-        for bits, symmetric in ((4, True), (4, False), (8, True)):
+        for bits, symmetric in INTEGERS:
             same = [form for form in FORMATS if (form.bits, form.symmetric) == (bits, symmetric)]
             losses = [group.loss(form) for form in same]
             assert losses == sorted(losses, reverse=True)
@@ -158,7 +158,7 @@ def formats(job, target, groups, monkeypatch):
 
 def test_more_bytes_never_lose_more(measured, monkeypatch):
     job, lost = job_of(), []
-    for bits in (4.5, 5, 5.5, 6, 7, 8, 8.5):
+    for bits in (3.5, 4.5, 5, 5.5, 6, 7, 8, 8.5):
         found = formats(job, TargetSize(bits=bits), measured, monkeypatch)
         lost.append(sum(group.loss(found[group.names[0]]) for group in measured))
         sizes = [job.weights[name].numel() for name in found]
@@ -183,7 +183,7 @@ def test_a_size_out_of_reach_names_what_can_be_reached(measured, monkeypatch):
     for target, message in (
         (
             TargetSize(bits=2.0),
-            "2 bits per weight is out of reach: the weights take 4.[0-9]+ bits per weight with every",
+            "2 bits per weight is out of reach: the weights take 3.[0-9]+ bits per weight with every",
         ),
         (TargetSize(bits=12.0), "12 bits per weight is out of reach: .* and 8.5 bits per weight in the largest."),
         (

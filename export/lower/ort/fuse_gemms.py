@@ -84,7 +84,7 @@ def _fuse(model: ir.Model, nodes: list[ir.Node]) -> None:
     product = emit(
         "QuantizedMatMul", x, *weights,
         domain=DOMAIN,
-        bits=form.bits,
+        bits=form.product_bits,
         block=form.block or 0,
         inputs=first.attributes.get_int("inputs"),
         outputs=sum(sizes),
