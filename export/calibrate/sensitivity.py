@@ -56,6 +56,9 @@ CRUDE = WeightFormat(bits=4, block=128, rounding="gptq").without_calibration()
 """The rounding whose divergence is measured: coarse, so that float32 does not hide it."""
 SAMPLES, LENGTH = 2, 256
 """Texts that divergences are measured on, and tokens of each at most."""
+ROWS = 512
+"""Rows of a matrix that errors are measured on, at equal distances: outputs are like each other, and a table of tokens
+has more rows than all other matrices. Errors and the crude error are of the same rows."""
 
 
 @dataclass
@@ -263,17 +266,18 @@ class _Errors:
         if self._last is None or self._last.tensor() is not x:
             self._last = None  # matrices [K, K] before are released before the next ones are computed
             self._last = self._new_input(layer, x)
-        read, rows = self._last, self._weights[layer.name].float()
-        group = self._add(read.group, layer.name, rows)
-        change = crude_change(rows, layer.name)
-        group.crude += _power(change, read.gram)
+        read, weights = self._last, self._weights[layer.name]
+        group, rows = self._add(read.group, layer.name, weights), _sampled(weights).float()
+        for_each = len(weights) / len(rows)
+        group.crude += for_each * _power(crude_change(rows, layer.name), read.gram)
         of_inputs = {block: _power(rows, rounding) for block, rounding in read.rounding.items()}
         errors: dict[WeightFormat, float] = {}  # formats that differ in blocks which do not divide the inputs are one
         for form in FORMATS:
             fitted = group.fitted(layer.name, form)
             assert fitted.block is not None
             if fitted not in errors:
-                errors[fitted] = expected_error(rows, read.costs, fitted) + of_inputs[fitted.block]
+                found = expected_error(rows, read.costs, fitted) + of_inputs[fitted.block]
+                errors[fitted] = for_each * found
             group.errors[form] = group.errors.get(form, 0.0) + errors[fitted]
 
     def gather(self, layer: Layer, token_ids: Tensor) -> None:
@@ -281,10 +285,11 @@ class _Errors:
         if layer.name in self.seen:
             return
         self.seen.add(layer.name)
-        rows = self._weights[layer.name].float()
-        counts = torch.bincount(token_ids[self._valid], minlength=len(rows)).float()
+        weights = self._weights[layer.name]
+        tokens, counts = token_ids[self._valid].unique(return_counts=True)
+        rows, counts = weights[tokens].float(), counts.float()
         self.groups.append(group := Group())
-        self._add(group, layer.name, rows)
+        self._add(group, layer.name, weights)
         group.crude = float(counts @ crude_change(rows, layer.name).square().sum(1))
         for form in FORMATS:
             fitted = group.fitted(layer.name, form).without_calibration()
@@ -308,10 +313,15 @@ class _Errors:
         return _Input(weakref.ref(x), group, costs_of(gram), gram, rounding)
 
     @staticmethod
-    def _add(group: Group, name: str, rows: Tensor) -> Group:
+    def _add(group: Group, name: str, weights: Tensor) -> Group:
         group.names.append(name)
-        group.sizes.append((rows.shape[0], rows.shape[1]))
+        group.sizes.append((weights.shape[0], weights.shape[1]))
         return group
+
+
+def _sampled(weights: Tensor) -> Tensor:
+    """Return ROWS rows of a matrix [N, K], or all of fewer."""
+    return weights[torch.linspace(0, len(weights) - 1, min(ROWS, len(weights))).round().long()]
 
 
 def _power(rows: Tensor, gram: Tensor) -> float:

@@ -5,12 +5,14 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 #include <utility>
 
 #include "attention_rows.h"
 #include "half.h"
 #include "simd_math.h"
 #include "simd_matrices.h"
+#include "simd_quads.h"
 #include "tile_products.h"
 
 namespace edgeformer {
@@ -291,6 +293,36 @@ class OfPairs<V> {
   int words_ = 0;  // that the unit is configured for
 };
 
+// By pairs, and scores by bytes but those of the first block of keys: of one before it there is no mean, and its first keys
+// are often the ones that most tokens attend to.
+template <class V>
+struct OfQuads : OfPairs<V> {
+  QuadQueries queries;
+  QuadKeys keys;
+
+  // Behind pairs, in memory for head_dim floats of each row, and of each key of a block.
+  void lay_out(float* of_rows, float* of_keys, int rows, int head_dim) {
+    float* words = of_rows + static_cast<std::size_t>(rows) * head_dim / 2;
+    float* behind = words + static_cast<std::size_t>(rows) * head_dim / 4;
+    queries = {reinterpret_cast<std::int8_t*>(words), behind, behind + rows};
+    words = of_keys + static_cast<std::size_t>(kKeysAtOnce) * head_dim / 2;
+    behind = words + static_cast<std::size_t>(kKeysAtOnce) * head_dim / 4;
+    keys = {reinterpret_cast<std::uint8_t*>(words), behind, reinterpret_cast<std::int32_t*>(behind + kKeysAtOnce),
+            behind + 2 * kKeysAtOnce};
+  }
+
+  // Queries take the place of keys.
+  void multiply_mean(const AttentionRows& rows) const {
+    for (int row = 0; row < rows.rows; row += V::kLanes) {
+      const float* from = rows.queries + static_cast<std::size_t>(row) * rows.head_dim;
+      multiply_keys<V, float, 1>(keys.mean, from, from, rows.head_dim, rows.rows - row, queries.of_mean + row);
+    }
+  }
+};
+
+template <class M>
+inline constexpr bool has_quads = requires(M matrices) { matrices.lay_out(nullptr, nullptr, 0, 0); };
+
 // Keys as columns, [head_dim][kKeysAtOnce]. Columns behind the last are copies of it.
 template <class V>
 void transpose_keys(const float* keys, int count, int head_dim, float* columns) {
@@ -391,15 +423,26 @@ struct KeysOfBlock {
   bool by_all;  // whether all rows see all of them
 };
 
-// Adds the values of a block to the sums of `count` rows from `row` on. queries: of these rows, as columns are. M: OfFloats or
-// OfPairs.
+// Adds the values of a block to the sums of `count` rows from `row` on. queries: of all rows, as columns are. M: OfFloats,
+// OfPairs or OfQuads.
 template <class V, class M>
 void attend_block(const AttentionRows& rows, const KeysOfBlock& block, const float* queries, int row, int count,
                   const AttentionSums& to, float* scores, M& matrices) {
   const int head_dim = rows.head_dim, end = block.begin + block.seen, width = whole_vectors<V>(block.seen);
   const std::size_t of_queries = head_dim / M::kNumbers, of_keys = kKeysAtOnce, of_outputs = head_dim;
-  matrices.template multiply<false>(
-      {queries, block.columns, scores, of_queries, of_keys, of_keys, head_dim / M::kNumbers}, count, width);
+  const auto multiply = [&] {
+    const Tile tile{queries + row * of_queries, block.columns, scores, of_queries, of_keys, of_keys, head_dim / M::kNumbers};
+    matrices.template multiply<false>(tile, count, width);
+  };
+  if constexpr (has_quads<M>) {
+    if (block.begin > 0) {
+      multiply_quads<V>(matrices.queries, matrices.keys, head_dim, row, count, width, scores);
+    } else {
+      multiply();
+    }
+  } else {
+    multiply();
+  }
   for (int each = 0; each < count; ++each) {
     float* of_row = scores + each * of_keys;
     finish_scores<V>(rows, row + each, block.begin, end, of_row);
@@ -432,12 +475,28 @@ void attend_blocks(const AttentionRows& rows, const AttentionSums& to, float* sc
     }
     queries = paired;
   }
-  for (int begin = rows.first_key(0) / kKeysAtOnce * kKeysAtOnce; begin < end; begin += kKeysAtOnce) {
+  const int first = rows.first_key(0) / kKeysAtOnce * kKeysAtOnce;
+  if constexpr (has_quads<M>) {
+    matrices.lay_out(paired_values + of_elements, columns, rows.rows, head_dim);
+    quad_queries<V>(rows.queries, rows.rows, head_dim, matrices.queries);
+    if (first > 0) mean_of_keys<V>(floats_of<V>(rows, rows.keys, first - kKeysAtOnce, first, widened), head_dim, matrices.keys.mean);
+  }
+  for (int begin = first; begin < end; begin += kKeysAtOnce) {
     const int keys = std::min(kKeysAtOnce, end - begin);
     const float* floats = floats_of<V>(rows, rows.keys, begin, begin + keys, widened);
     const float* values;
     if constexpr (kPairs) {
-      pair_keys<V>(floats, keys, head_dim, columns);
+      if constexpr (has_quads<M>) {
+        if (begin > 0) {
+          quad_keys<V>(floats, keys, head_dim, matrices.keys);
+          matrices.multiply_mean(rows);
+        } else {
+          pair_keys<V>(floats, keys, head_dim, columns);
+        }
+        if (keys == kKeysAtOnce) mean_of_keys<V>(floats, head_dim, matrices.keys.mean);
+      } else {
+        pair_keys<V>(floats, keys, head_dim, columns);
+      }
       pair_values<V>(floats_of<V>(rows, rows.values, begin, begin + keys, widened), keys, head_dim, paired_values);
       values = paired_values;
     } else {
@@ -451,8 +510,7 @@ void attend_blocks(const AttentionRows& rows, const AttentionSums& to, float* sc
       const int count = std::min(at_once, rows.rows - row);
       const int seen = std::min(rows.end_of_keys((row + count - 1) / rows.heads) - begin, keys);
       if (seen <= 0) continue;
-      attend_block<V, M>(rows, {columns, values, begin, seen, all_seen}, queries + row * of_queries, row, count, to, scores,
-                         matrices);
+      attend_block<V, M>(rows, {columns, values, begin, seen, all_seen}, queries, row, count, to, scores, matrices);
     }
   }
 }
@@ -463,7 +521,11 @@ void attend_many(const AttentionRows& rows, const AttentionSums& to, float* scra
   std::fill(to.weights, to.weights + rows.rows, 0.0f);
   std::fill(to.largest, to.largest + rows.rows, kNoScore);
   if constexpr (HasPairs<V>) {
-    if (rows.may_round) return attend_blocks<V, OfPairs<V>>(rows, to, scratch);
+    if (rows.may_round) {
+      // The unit multiplies pairs as fast, and has few registers for what rounding to bytes takes.
+      using Rounded = std::conditional_t<HasTiles<V>, OfPairs<V>, OfQuads<V>>;
+      return attend_blocks<V, Rounded>(rows, to, scratch);
+    }
   }
   attend_blocks<V, OfFloats<V>>(rows, to, scratch);
 }

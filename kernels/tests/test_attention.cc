@@ -158,8 +158,12 @@ void check_all(const Level& level, Stored stored) {
   check(level, "no keys to see", {.shape = heads(2, 1, 16), .rows = 2, .tokens = 3, .valid = {3, 0}, .prompt = true});
 }
 
-// Long prompts, of which products are of bfloat16 where the level has them: queries, keys, values and weights then err by
-// 2^-9 at most, and so do sums. Elsewhere they are as exact as short ones. Integers of a cache are bfloat16 as they are.
+// How far a level rounds long prompts. Where all of it is bfloat16, queries, keys, values and weights err by 2^-9 at most, and
+// so do sums; where scores are of bytes, queries and keys err by 1/254 of their largest numbers, which are 3 here.
+double rounding_of(const Level& level) { return multiplies_bytes(level) ? 2e-2 : has_pairs(level) ? 1e-2 : kTolerance; }
+
+// Long prompts, of which products are of bfloat16 and bytes where the level has them. Elsewhere they are as exact as short
+// ones. Integers of a cache are bfloat16 as they are.
 void check_long_prompts(const Level& level) {
   for (Stored stored : {Stored::kFloat, Stored::kHalf, Stored::kInt8}) {
     for (auto [d, query_heads] : {std::pair{8, 14}, {24, 2}, {48, 2}, {64, 6}}) {  // a block of seven heads sees 41 keys first
@@ -169,7 +173,7 @@ void check_long_prompts(const Level& level) {
       check(level, "drafts behind many keys are exact", of);
       of.tokens = 70;
       const bool rounds = has_pairs(level_for(d, level));
-      if (rounds) of.tolerance = 8e-3;
+      of.tolerance = rounding_of(level_for(d, level));
       check(level, "a long prompt", of);
       of.shape.window = 100;
       of.bias = of.sinks = true;
@@ -192,7 +196,6 @@ void check_long_prompts(const Level& level) {
 void check_all_of_long_itself(const Level& level) {
   for (auto [d, query_heads] : {std::pair{8, 2}, {64, 2}, {72, 2}, {80, 4}}) {
     const bool rounds = has_pairs(level_for(d, level));
-    const double tolerance = rounds ? 1e-2 : kTolerance;
     Case of{.shape = heads(query_heads, 2, d), .tokens = 256, .valid = {256}};
     of.shape.causal = false;
     check_itself(level, "no more keys than short ones have are exact", of);
@@ -200,7 +203,7 @@ void check_all_of_long_itself(const Level& level) {
     of.rows = 3;
     of.valid = {270, 9, 0};
     of.packed = true;
-    of.tolerance = tolerance;
+    of.tolerance = rounding_of(level_for(d, level));
     CHECK(check_itself(level, "long and short texts", of) > 10 * kTolerance == rounds, "%s, heads of %d", level.name, d);
     of.shape.rotary_dim = d;
     of.bias = of.sinks = true;
@@ -214,7 +217,7 @@ void check_all_of_long_itself(const Level& level) {
   }
   Case of{.shape = heads(2, 1, 64), .tokens = 700, .valid = {697}};  // several blocks of queries share a copy of keys
   of.shape.causal = false;
-  if (has_pairs(level_for(64, level))) of.tolerance = 1e-2;
+  of.tolerance = rounding_of(level_for(64, level));
   check_itself(level, "a picture", of);
 }
 

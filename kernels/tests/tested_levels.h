@@ -21,4 +21,7 @@ inline bool has_pairs(const Level& level) {
   return name == "amx" || name == "avx512-bf16" || name == kPlainTilesLevel.name;
 }
 
+// Whether it rounds their queries and keys to bytes.
+inline bool multiplies_bytes(const Level& level) { return std::string_view(level.name) == "avx512-bf16"; }
+
 }  // namespace edgeformer

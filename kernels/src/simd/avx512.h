@@ -36,6 +36,7 @@ struct Avx512 {
   static Ints dot4(Ints sums, Bytes w, Bytes a) { return _mm512_dpbusd_epi32(sums, w, a); }
   static Ints dot4_nibbles(Ints sums, Bytes w, Bytes a) { return dot4(sums, w, a); }
 
+  static void store(std::int32_t* to, Ints a) { _mm512_storeu_si512(to, a); }
   static Ints load(const std::int32_t* from) { return _mm512_loadu_si512(from); }
   static Ints splat(std::int32_t value) { return _mm512_set1_epi32(value); }
   static Ints add(Ints a, Ints b) { return _mm512_add_epi32(a, b); }

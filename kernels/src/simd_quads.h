@@ -1,0 +1,176 @@
+// Scores of a prompt's attention by bytes, over a SIMD level V (see simd_kernels.h).
+//
+// A query is a scale times integers from -127 to 127, and so is the difference of a key from the mean of the keys of the
+// block before its own, which takes out what channels have in common in all of them:
+//
+//     q · k  =  q · mean  +  scale_of_query · scale_of_key · Σ integer · integer
+//
+// So a key's integers depend on keys before it alone, and results neither on the size of chunks nor on later tokens. Four
+// integers are a word, and one dot4 multiplies words where bfloat16 takes two instructions. Source: SageAttention (Zhang et
+// al., 2024), which subtracts the mean of all keys.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "attention_rows.h"
+#include "simd_matrices.h"
+
+namespace edgeformer {
+
+// Queries as words, [rows][head_dim / 4], of integers plus 128; their scales; and their products with the mean of the keys,
+// in whole vectors.
+struct QuadQueries {
+  std::int8_t* words;
+  float *scales, *of_mean;
+};
+
+// Keys of a block as columns of words, [head_dim / 4][kKeysAtOnce]; their scales; what dot4 is to begin with, which takes
+// the 128 of queries out again; and the mean of the keys of the block before, [head_dim].
+struct QuadKeys {
+  std::uint8_t* words;
+  float* scales;
+  std::int32_t* starts;
+  float* mean;
+};
+
+// What rounds numbers up to `largest` to integers: 0 for numbers that are all 0. A largest that is not finite gives a scale
+// that is none either.
+struct QuadScale {
+  float inverse, scale;
+  explicit QuadScale(float largest)
+      : inverse(largest > std::numeric_limits<float>::min() && largest <= std::numeric_limits<float>::max() ? 127.0f / largest : 0.0f),
+        scale(largest / 127.0f) {}
+};
+
+// Largest magnitude; NaN where a number is NaN.
+template <class V>
+float largest_magnitude(const float* x, const float* less, int count) {
+  typename V::Floats largest = V::splat(0.0f), nan = largest;
+  for (int i = 0; i < count; i += V::kLanes) {
+    const typename V::Floats part = less != nullptr ? V::subtract(V::load(x + i), V::load(less + i)) : V::load(x + i);
+    largest = V::max(largest, V::abs(part));
+    nan = V::multiply_add(part, V::splat(0.0f), nan);
+  }
+  return V::reduce_max(largest) + V::reduce_add(nan);
+}
+
+template <class V>
+void round_to_quads(const float* x, const float* less, int count, float inverse, std::int8_t* to) {
+  for (int i = 0; i < count; i += V::kLanes) {
+    const typename V::Floats part = less != nullptr ? V::subtract(V::load(x + i), V::load(less + i)) : V::load(x + i);
+    V::store_narrow(to + i, V::round(V::multiply(part, V::splat(inverse))));
+  }
+}
+
+// Integers of a row of queries, as bytes that dot4 reads unsigned.
+template <class V>
+void quad_queries(const float* queries, int rows, int head_dim, const QuadQueries& to) {
+  for (int row = 0; row < rows; ++row, queries += head_dim) {
+    const QuadScale scale(largest_magnitude<V>(queries, nullptr, head_dim));
+    std::int8_t* words = to.words + static_cast<std::size_t>(row) * head_dim;
+    round_to_quads<V>(queries, nullptr, head_dim, scale.inverse, words);
+    for (int i = 0; i < head_dim; ++i) words[i] = static_cast<std::int8_t>(words[i] ^ 0x80);
+    to.scales[row] = scale.scale;
+  }
+}
+
+// The mean of the keys of a whole block.
+template <class V>
+void mean_of_keys(const float* keys, int head_dim, float* mean) {
+  for (int i = 0; i < head_dim; i += V::kLanes) {
+    typename V::Floats sum = V::splat(0.0f);
+    for (int key = 0; key < kKeysAtOnce; ++key) sum = V::add(sum, V::load(keys + static_cast<std::size_t>(key) * head_dim + i));
+    V::store(mean + i, V::multiply(sum, V::splat(1.0f / kKeysAtOnce)));
+  }
+}
+
+// Keys of a block. Columns behind the last are copies of it.
+template <class V>
+void quad_keys(const float* keys, int count, int head_dim, const QuadKeys& to) {
+  constexpr int kMostBytes = 512;
+  static constexpr std::int8_t kOnes[] = {1, 1, 1, 1};
+  const int words = head_dim / 4;
+  for (int first = 0; first < count; first += V::kLanes) {
+    alignas(kCacheLine) std::int8_t rounded[V::kLanes][kMostBytes];
+    for (int key = 0; key < V::kLanes; ++key) {
+      const float* from = keys + static_cast<std::size_t>(std::min(first + key, count - 1)) * head_dim;
+      const QuadScale scale(largest_magnitude<V>(from, to.mean, head_dim));
+      round_to_quads<V>(from, to.mean, head_dim, scale.inverse, rounded[key]);
+      to.scales[first + key] = scale.scale;
+    }
+    typename V::Ints starts = V::splat(0);
+    for (int word = 0; word < words; word += V::kLanes) {
+      typename V::Floats square[V::kLanes];
+#pragma clang loop unroll(full)
+      for (int key = 0; key < V::kLanes; ++key) square[key] = V::load(reinterpret_cast<const float*>(rounded[key]) + word);
+      V::transpose(square);
+      for (int each = 0; each < std::min(V::kLanes, words - word); ++each) {
+        float* column = reinterpret_cast<float*>(to.words) + static_cast<std::size_t>(word + each) * kKeysAtOnce + first;
+        V::store(column, square[each]);
+        starts = V::dot4(starts, V::broadcast4(kOnes), V::load_bytes(reinterpret_cast<const std::uint8_t*>(column)));
+      }
+    }
+    V::store(to.starts + first, V::multiply(starts, V::splat(-128)));
+  }
+}
+
+// scores[kRows][kKeysAtOnce] of kVectors vectors of keys from column `first` on.
+template <class V, int kRows, int kVectors>
+void multiply_quad_tile(const QuadQueries& queries, const QuadKeys& keys, int head_dim, int row, int first, float* scores) {
+  typename V::Ints sums[kRows][kVectors];
+  for (int i = 0; i < kVectors; ++i) {
+    const typename V::Ints start = V::load(keys.starts + first + i * V::kLanes);
+#pragma clang loop unroll(full)
+    for (int each = 0; each < kRows; ++each) sums[each][i] = start;
+  }
+  const std::int8_t* words = queries.words + static_cast<std::size_t>(row) * head_dim;
+  const std::uint8_t* columns = keys.words + std::size_t(4) * first;
+  for (int i = 0; i < head_dim; i += 4, columns += 4 * kKeysAtOnce) {
+    typename V::Bytes of_keys[kVectors];
+    for (int j = 0; j < kVectors; ++j) of_keys[j] = V::load_bytes(columns + j * V::kBytes);
+#pragma clang loop unroll(full)
+    for (int each = 0; each < kRows; ++each) {
+      const typename V::Bytes four = V::broadcast4(words + static_cast<std::size_t>(each) * head_dim + i);
+      for (int j = 0; j < kVectors; ++j) sums[each][j] = V::dot4(sums[each][j], four, of_keys[j]);
+    }
+  }
+  typename V::Floats scales[kVectors];
+  for (int i = 0; i < kVectors; ++i) scales[i] = V::load(keys.scales + first + i * V::kLanes);
+#pragma clang loop unroll(full)
+  for (int each = 0; each < kRows; ++each) {
+    const typename V::Floats scale = V::splat(queries.scales[row + each]), mean = V::splat(queries.of_mean[row + each]);
+    for (int i = 0; i < kVectors; ++i) {
+      const typename V::Floats of_both = V::multiply(scale, scales[i]);
+      V::store(scores + each * kKeysAtOnce + first + i * V::kLanes, V::multiply_add(V::to_floats(sums[each][i]), of_both, mean));
+    }
+  }
+}
+
+template <class V, int kVectors, int... kRows>
+constexpr auto quad_tiles_of(std::integer_sequence<int, kRows...>) {
+  return std::array{&multiply_quad_tile<V, kRows + 1, kVectors>...};
+}
+
+template <class V, int kVectors>
+inline constexpr auto kQuadTiles = quad_tiles_of<V, kVectors>(std::make_integer_sequence<int, V::kTileRows>());
+
+// Scores of rows `row` to `row + rows`, [rows][kKeysAtOnce], of so many columns in whole vectors.
+template <class V>
+void multiply_quads(const QuadQueries& queries, const QuadKeys& keys, int head_dim, int row, int rows, int columns, float* scores) {
+  for (int column = 0; column < columns;) {
+    const int vectors = column + 2 * V::kLanes <= columns ? 2 : 1;
+    for (int each = 0; each < rows; each += V::kTileRows) {
+      const int index = std::min(rows - each, V::kTileRows) - 1;
+      float* of_tile = scores + static_cast<std::size_t>(each) * kKeysAtOnce;
+      (vectors == 2 ? kQuadTiles<V, 2> : kQuadTiles<V, 1>)[index](queries, keys, head_dim, row + each, column, of_tile);
+    }
+    column += vectors * V::kLanes;
+  }
+}
+
+}  // namespace edgeformer
