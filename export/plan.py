@@ -105,7 +105,7 @@ def _quantization_of_target(options: ExportOptions, precision: Precision, config
     )
     if options.precision not in (None, "int4") or not is_open or isinstance(asked, Quantization):
         raise ExportError(
-            "a target size chooses among int4 and int8 in blocks of 32, 64 and 128 for each matrix. Leave the "
+            "a target size chooses among 3 to 8 bits in blocks of 32, 64 and 128 for each matrix. Leave the "
             "precision, a quantization config and its overrides but --keep and --tower-precision out, or the target "
             "size."
         )

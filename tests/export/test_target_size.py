@@ -257,8 +257,8 @@ TARGET = {"calibration": [[1, 2, 3]], "target_size": "1MB"}
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"calibration": None}, "a target size needs a text of what the model is for, on which the loss of each format"),
-    ({"precision": "int8"}, "a target size chooses among int4 and int8 in blocks of 32, 64 and 128 for each matrix"),
-    ({"precision": "fp32"}, "a target size chooses among int4 and int8 in blocks of 32, 64 and 128 for each matrix"),
+    ({"precision": "int8"}, "a target size chooses among 3 to 8 bits in blocks of 32, 64 and 128 for each matrix"),
+    ({"precision": "fp32"}, "a target size chooses among 3 to 8 bits in blocks of 32, 64 and 128 for each matrix"),
     ({"quantization": QuantizationOverrides(block=64)}, "Leave the precision, a quantization config and its overrides"),
     ({"quantization": BASE}, "Leave the precision, a quantization config and its overrides but --keep and --tower"),
     ({"deployment": "web"}, "the deployment web has no kernels for the formats that a target size chooses among"),
