@@ -303,6 +303,30 @@ FAULTS = {
     "queries of other rows in pairs": Fault(
         "attention", "simd_attention.h", "queries + row * of_queries", "queries", only=PAIRS
     ),
+    "scores of bytes without the product with the mean": Fault(
+        "attention",
+        "simd_quads.h",
+        "V::multiply_add(V::to_floats(sums[each][i]), of_both, mean)",
+        "V::multiply(V::to_floats(sums[each][i]), of_both)",
+        only=PAIRS,
+    ),
+    "queries of bytes that keep their 128": Fault(
+        "attention", "simd_quads.h", "V::multiply(starts, V::splat(-128))", "V::splat(0)", only=PAIRS
+    ),
+    "bytes with the scale of another key": Fault(
+        "attention", "simd_quads.h", "to.scales[first + key] =", "to.scales[first] =", only=PAIRS
+    ),
+    "bytes of the first block of a window without a mean": Fault(
+        "attention", "simd_attention.h", "if (first > 0) mean_of_keys", "if (first < 0) mean_of_keys", only=PAIRS
+    ),
+    "bytes that later tokens change, by a mean of their own block": Fault(
+        "attention",
+        "simd_attention.h",
+        "quad_keys<V>(floats, keys, head_dim, matrices.keys);",
+        "mean_of_keys<V>(floats + (keys - kKeysAtOnce) * head_dim, head_dim, matrices.keys.mean);"
+        "quad_keys<V>(floats, keys, head_dim, matrices.keys);",
+        only=PAIRS,
+    ),
     "steps that round as prompts do": Fault(
         "attention", "attention.h", "new_tokens >= 64 && ", "", "attention.cc", only=PAIRS
     ),
