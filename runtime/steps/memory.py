@@ -17,7 +17,16 @@ from edgeformer.contract.tensors import LOGITS_START
 from edgeformer.runtime.caches.cache import Cache
 from edgeformer.runtime.caches.dynamic_cache import DynamicCache
 from edgeformer.runtime.caches.static_cache import StaticCache
-from edgeformer.runtime.steps.decode_graph import ALL, LAST, DecodeGraph, Logits, Tokens, bind_input, bind_output
+from edgeformer.runtime.steps.decode_graph import (
+    ALL,
+    LAST,
+    BoundStates,
+    DecodeGraph,
+    Logits,
+    Tokens,
+    bind_input,
+    bind_output,
+)
 
 PREFILL_CHUNK = 256
 """Tokens of a prompt per run on the CPU. Attention kernels also compute the masked half of a prompt; in chunks, only
@@ -166,14 +175,28 @@ class _Step:
     """A binding of some rows; tokens [n] or [1, n], logits [n, V] and mask [n, T] are views of what is bound.
 
     next: int64 [2, n], the lengths for which the mask is made, and the places in it of the token behind each. columns:
-    of the mask, 0 for none yet.
+    of the mask, 0 for none yet. states: of the tokens, where the graph reads or returns any.
     """
 
-    __slots__ = ("binding", "columns", "lengths", "logits", "mask", "next", "places", "run", "slots", "tokens")
+    __slots__ = (
+        "binding",
+        "columns",
+        "lengths",
+        "logits",
+        "mask",
+        "next",
+        "places",
+        "run",
+        "slots",
+        "states",
+        "tokens",
+    )
 
-    def __init__(self, session: Any, binding: Any, tokens: NDArray[np.int64], logits: Logits):
+    def __init__(
+        self, session: Any, binding: Any, tokens: NDArray[np.int64], logits: Logits, states: BoundStates | None
+    ):
         self.run = session.run_with_iobinding
-        self.binding, self.tokens, self.logits = binding, tokens, logits
+        self.binding, self.tokens, self.logits, self.states = binding, tokens, logits, states
         self.next = np.empty((2, len(logits)), np.int64)
         self.lengths, self.places = self.next
         self.columns = 0
@@ -225,9 +248,12 @@ class HostSteps(StepMemory):
             step = self._last = self._masked(first, rows, adapted, longest)
         step.slots[step.places] = 1
         step.tokens[:] = tokens
-        if self.graph.token_states:
-            self.graph.bind_states(step.binding, longest, 1)
-        step.run(step.binding)
+        if step.states is None:
+            step.run(step.binding)
+        else:
+            step.states.load(longest)
+            step.run(step.binding)
+            step.states.store(longest)
         np.add(step.next, ONE if active is None else active, step.next)
         return step.logits
 
@@ -245,14 +271,18 @@ class HostSteps(StepMemory):
             ids, logits = self._run_tokens[:, :count], self._run_logits[:, :count]
             binding = self.graph.new_binding(session, ids, logits, row)
             self._cache.bind(binding, row)
-            run = self._runs[session, row, count] = _Step(session, binding, ids, logits[0])
+            states = self.graph.bound_states(binding, count)
+            run = self._runs[session, row, count] = _Step(session, binding, ids, logits[0], states)
         columns = self._columns(length)
         if run.columns != columns:
             run.bind_mask(self.graph.mask_name, self._run_mask[:columns], columns)
         np.less(self._slots[:columns], length, out=run.slots, casting="unsafe")
         run.tokens[0] = tokens
-        self.graph.bind_states(run.binding, length, count)
+        if run.states is not None:
+            run.states.load(length)
         run.run(run.binding)
+        if run.states is not None:
+            run.states.store(length)
         return run.logits
 
     def forget_bindings(self) -> None:
@@ -274,7 +304,8 @@ class HostSteps(StepMemory):
             session, ids, logits = self.graph.session_of_rows(rows), self._tokens[:count], self._logits[:count]
             binding = self.graph.new_binding(session, ids, logits, rows)
             self._cache.bind(binding, rows)
-            step = self._steps[first, count, adapted] = _Step(session, binding, ids[:, 0], logits[:, 0])
+            states = self.graph.bound_states(binding, 1)
+            step = self._steps[first, count, adapted] = _Step(session, binding, ids[:, 0], logits[:, 0], states)
         if step.columns != columns:
             step.bind_mask(self.graph.mask_name, self._mask[: count * columns], columns)
         np.less(self._slots[:columns], lengths[:, None], out=step.mask, casting="unsafe")

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from mtp_models import MODELS, Formula, make_folder
+from mtp_models import MODELS, SIZES, Formula, make_folder
 from safetensors.torch import load_file, save_file
 from slow_rows import slow_unless
 
@@ -26,7 +26,7 @@ from edgeformer.runtime import Engine, load
 from edgeformer.runtime.generation.generate import run_rows
 from edgeformer.runtime.generation.speculation import DraftLength, MultiTokenPrediction, keep_states
 from edgeformer.runtime.generation.speculation.row_drafts import RowDrafts
-from edgeformer.runtime.steps.decode_graph import TokenStates
+from edgeformer.runtime.steps.decode_graph import BoundStates
 from edgeformer.runtime.steps.new_decoder import new_decoder
 from edgeformer.runtime.steps.runner import StepRunner
 from edgeformer.server.service.served import load_models
@@ -249,16 +249,12 @@ def verified(path):
 
 def late_states(monkeypatch):
     """The layer reads the state of the token before."""
-    bind, kept = TokenStates.bind, []
 
-    def late(self, binding, length, tokens):
-        if self.is_input:
-            array = np.roll(self.array, 1, 0)
-            kept.append(array)  # as long as the graph may read it
-            self = TokenStates(self.name, array, is_input=True)
-        bind(self, binding, length, tokens)
+    def late(self, length):
+        for array, bound in self._inputs:
+            bound[:] = np.roll(array, 1, 0)[length - len(bound) : length]
 
-    monkeypatch.setattr(TokenStates, "bind", late)
+    monkeypatch.setattr(BoundStates, "load", late)
 
 
 def rejected_kept(monkeypatch):
@@ -337,9 +333,9 @@ def test_what_has_no_drafts_is_refused_by_name(folders, tmp_path, what):
         export_model(folder, tmp_path / "none", mtp=True, verify=None, **options)
 
 
-def test_a_family_without_such_layers_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="^mtp is for .* not know of llama. Leave mtp out.$"):
-        export_model("tiny-llama", tmp_path / "none", mtp=True)
+def test_a_family_without_such_layers_is_refused(make_model, tmp_path):
+    with pytest.raises(ConfigError, match="^mtp is for .* not know of qwen2. Leave mtp out.$"):
+        export_model(make_model("qwen2", 0, **SIZES), tmp_path / "none", mtp=True)
 
 
 def test_a_checkpoint_that_lost_its_layer_is_refused(folders, tmp_path):
