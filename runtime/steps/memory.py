@@ -115,8 +115,11 @@ class StepMemory(ABC):
         self._run_row(session, row, inputs, length, logits)
         return logits
 
-    def run_tokens(self, row: int, tokens: Tokens, length: int) -> Logits:
-        """Append a few tokens to one row, of `length` then; return logits [S, V] that the next call overwrites."""
+    def run_tokens(self, row: int, tokens: Tokens, length: int, *, last_only: bool = False) -> Logits:
+        """Append a few tokens to one row, of `length` then; return logits [S, V] that the next call overwrites.
+
+        last_only: those of the last token are enough, [1, V] where the graph can return them alone.
+        """
         return self.run_all(row, tokens, length)
 
     def run_batch(self, ids: NDArray[np.int64], new: Mask, lengths: NDArray[np.int64]) -> Logits:
@@ -229,7 +232,7 @@ class HostSteps(StepMemory):
         self._run_tokens = np.empty((1, 0), np.int64)
         self._run_mask = np.empty(cache.capacity, np.int64)
         self._run_logits = graph.new_logits(1, 0)
-        self._runs: dict[tuple[Any, int, int], _Step] = {}  # of several tokens of one row
+        self._runs: dict[tuple[Any, int, int, bool], _Step] = {}  # of several tokens of one row
 
     def step(
         self, first: int, tokens: Tokens, lengths: NDArray[np.int64], longest: int,
@@ -257,22 +260,23 @@ class HostSteps(StepMemory):
         np.add(step.next, ONE if active is None else active, step.next)
         return step.logits
 
-    def run_tokens(self, row: int, tokens: Tokens, length: int) -> Logits:
+    def run_tokens(self, row: int, tokens: Tokens, length: int, *, last_only: bool = False) -> Logits:
         """Run several tokens over a binding that is made once for each number of them, and kept."""
         count = len(tokens)
         if count > self._run_tokens.shape[1]:
             self._run_tokens, self._run_logits = np.empty((1, count), np.int64), self.graph.new_logits(1, count)
             self._runs.clear()
         session = self.graph.session_of(row)
-        run = self._runs.get((session, row, count))
+        last_only = last_only and self.graph.takes_start(session)
+        run = self._runs.get((session, row, count, last_only))
         if run is None:
             if len(self._runs) >= MOST_BINDINGS:
                 self._runs.clear()
-            ids, logits = self._run_tokens[:, :count], self._run_logits[:, :count]
+            ids, logits = self._run_tokens[:, :count], self._run_logits[:, : 1 if last_only else count]
             binding = self.graph.new_binding(session, ids, logits, row)
             self._cache.bind(binding, row)
             states = self.graph.bound_states(binding, count)
-            run = self._runs[session, row, count] = _Step(session, binding, ids, logits[0], states)
+            run = self._runs[session, row, count, last_only] = _Step(session, binding, ids, logits[0], states)
         columns = self._columns(length)
         if run.columns != columns:
             run.bind_mask(self.graph.mask_name, self._run_mask[:columns], columns)

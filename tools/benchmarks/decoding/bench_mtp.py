@@ -22,6 +22,7 @@ from rich.table import Table
 
 from edgeformer.runtime import CausalLM, load_causal_lm
 from edgeformer.runtime.generation.speculation import SpeculationStatistics
+from edgeformer.runtime.generation.speculation.multi_token import LONGEST
 from edgeformer.runtime.sessions.session import usable_cores
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the folders of tools/ are packages
@@ -60,11 +61,11 @@ class Run:
         return (sum(map(len, self.texts)) - len(self.texts)) / self.seconds
 
 
-def write(model: CausalLM, prompts: tuple[str, ...], new: int) -> Run:
-    """Let a model go on with each prompt."""
+def write(model: CausalLM, prompts: tuple[str, ...], new: int, drafted: int) -> Run:
+    """Let a model go on with each prompt; drafted: tokens of a draft at most."""
     texts, seconds, counts = [], 0.0, SpeculationStatistics()
     for prompt in prompts:
-        found = model.generate(prompt, max_new_tokens=new)
+        found = model.generate(prompt, max_new_tokens=new, num_assistant_tokens=drafted)
         texts.append(found.token_ids)
         seconds += found.decode_seconds
         if found.speculation is not None:
@@ -144,12 +145,14 @@ def print_report(data: dict[str, Any], file: Path | None) -> None:
 @click.argument("bundle", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--new", type=click.IntRange(min=2), default=192, show_default=True, help="Tokens of a text at most.")
 @click.option("--prompt", "prompts", multiple=True, help="Instead of beginnings of stories; repeatable.")
+@click.option("--drafted", type=click.IntRange(1, LONGEST), default=LONGEST, help="Tokens of a draft at most.")
 @click.option("--kernels/--no-kernels", default=True, show_default=True, help="Whether to use edgeformer-kernels.")
 @measurement(rounds=9)
 def main(
     bundle: Path,
     new: int,
     prompts: tuple[str, ...],
+    drafted: int,
     kernels: bool,
     rounds: int,
     threads: int | None,
@@ -159,7 +162,8 @@ def main(
     threads, prompts = threads or usable_cores(), prompts or PROMPTS
     plain = load_causal_lm(bundle, "cpu", threads, kernels=kernels)
     drafting = load_causal_lm(bundle, "cpu", threads, kernels=kernels, draft="mtp")
-    systems = {"plain": partial(write, plain, prompts, new), "mtp": partial(write, drafting, prompts, new)}
+    models = {"plain": plain, "mtp": drafting}
+    systems = {name: partial(write, model, prompts, new, drafted) for name, model in models.items()}
     done = run_interleaved(systems, rounds, pause_seconds=0)
     data = {
         "bundle": plain.manifest.name,
