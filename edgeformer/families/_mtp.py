@@ -54,7 +54,7 @@ MTP = MTPTables(
         "norm": "mtp.norm",
     },
 )
-"""Of Qwen3-Next and its successors. Source: vllm/model_executor/models/qwen3_5_mtp.py and qwen3_next_mtp.py."""
+"""Where Qwen3-Next and later have it. Source: vllm/model_executor/models/qwen3_5_mtp.py and qwen3_next_mtp.py."""
 
 
 def with_mtp(hf_config: Mapping[str, Any], family: Family, config: ModelConfig) -> tuple[Family, DecoderConfig]:

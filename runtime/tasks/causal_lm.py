@@ -36,7 +36,6 @@ from edgeformer.runtime.generation.speculation import (
     keep_states,
 )
 from edgeformer.runtime.generation.speculation.draft_length import TRAINED_CREDIT
-from edgeformer.runtime.generation.speculation.multi_token import LONGEST
 from edgeformer.runtime.generation.speculation.row_drafts import RowDrafts, drafts_of
 from edgeformer.runtime.media.pictures.picture_files import Picture
 from edgeformer.runtime.media.sound.recordings import Sound
@@ -469,7 +468,7 @@ class CausalLM(Model):
         """
         asked = config.num_assistant_tokens > 0 and not config.prompt_lookup_num_tokens
         if decoder is not None and self.drafts_by_mtp and asked:
-            length = DraftLength(min(config.num_assistant_tokens, LONGEST), credit=TRAINED_CREDIT)
+            length = DraftLength(config.num_assistant_tokens, credit=TRAINED_CREDIT)
             return RowDrafts(row, self._new_mtp(row, decoder), length)
         if not self.drafts_by_model(config):
             return drafts_of(row, config)

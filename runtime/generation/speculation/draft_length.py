@@ -18,7 +18,7 @@ FIRST_CREDIT = 0.5
 """Steps that drafts may lose at the beginning: under 1 % of a text of 64 tokens."""
 
 TRAINED_CREDIT = 2.0
-"""The same for a layer that was trained to draft: it is right more often than not, and one early miss says little."""
+"""Steps that a layer may lose which was trained to draft: it is mostly right, and one early miss says little."""
 
 EARNED = 0.01
 """Steps that drafts may lose for every token. Together with FIRST_CREDIT it is 1.8 % of a text of 64 tokens."""

@@ -21,11 +21,6 @@ from edgeformer.runtime.steps.runner import StepRunner
 SHORT = 16
 """Tokens that are run in one piece over a binding that is kept; more are run like a prompt."""
 
-LONGEST = 4
-"""Tokens of a draft at most. Further ones seldom come true, and runs of each length bind all inputs and outputs once a
-request: stories of 95 tokens were written at 1.14 times the plain speed with 3 or 4 tokens at most, 1.06 with 5, and
-0.95 with 8 (tiny-llama, half trained)."""
-
 
 def keep_states(decoder: StepRunner, hidden_size: int) -> NDArray[np.float32]:
     """Let the runs of a decoder of one row keep the state of each token; return where, float32 [capacity, E].

@@ -22,7 +22,6 @@ from rich.table import Table
 
 from edgeformer.runtime import CausalLM, load_causal_lm
 from edgeformer.runtime.generation.speculation import SpeculationStatistics
-from edgeformer.runtime.generation.speculation.multi_token import LONGEST
 from edgeformer.runtime.sessions.session import usable_cores
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the folders of tools/ are packages
@@ -145,7 +144,7 @@ def print_report(data: dict[str, Any], file: Path | None) -> None:
 @click.argument("bundle", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--new", type=click.IntRange(min=2), default=192, show_default=True, help="Tokens of a text at most.")
 @click.option("--prompt", "prompts", multiple=True, help="Instead of beginnings of stories; repeatable.")
-@click.option("--drafted", type=click.IntRange(1, LONGEST), default=LONGEST, help="Tokens of a draft at most.")
+@click.option("--drafted", type=click.IntRange(min=1), default=8, show_default=True, help="Tokens of a draft at most.")
 @click.option("--kernels/--no-kernels", default=True, show_default=True, help="Whether to use edgeformer-kernels.")
 @measurement(rounds=9)
 def main(

@@ -45,7 +45,7 @@ PREFIX = "mtp."
 """Beginning of the names of the layer's tensors and parameters."""
 
 FIELDS = {"mtp_num_hidden_layers": 1, "mtp_intermediate_size": 208}
-"""Of config.json. With a feed-forward of this width the layer has 488,704 weights, under 1 MB in bfloat16."""
+"""Fields of config.json. With a feed-forward of this width the layer has 488,704 weights, under 1 MB in bfloat16."""
 
 OPTIONS = Options(steps=1200, learning_rate=1e-3, z_loss=0.0)
 
