@@ -319,6 +319,12 @@ def tiny_llama_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_llama_mtp_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The preset tiny-llama with the layer that drafts its tokens, as a verified fp32 bundle. Read-only."""
+    return copy_of_preset("tiny-llama", tmp_path_factory.mktemp("bundles") / "tiny-llama-mtp", mtp=True)
+
+
+@pytest.fixture(scope="session")
 def tiny_translate_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The preset tiny-translate, with its tokenizer, as an fp32 bundle. Read-only."""
     return copy_of_preset("tiny-translate", tmp_path_factory.mktemp("bundles") / "tiny-translate", verify=None)

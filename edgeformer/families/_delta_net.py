@@ -11,7 +11,6 @@ from edgeformer.config import BlockConfig, DecoderConfig, DeltaNetConfig, QKNorm
 from edgeformer.families._experts import Tables
 from edgeformer.families._family import Fields, Packed
 from edgeformer.families._layers import FULL, read_layer_types
-from edgeformer.families._mtp import MTPTables
 from edgeformer.families._rotary import read_context_length, read_rotary
 from edgeformer.families.llama import NO_CHANGES, QK_NORM_TENSORS, read_attention_bias, read_llama, read_norm
 
@@ -37,21 +36,6 @@ DELTA_TENSORS: Tables = {
     "blocks.*.recurrent.norm": "model.layers.*.linear_attn.norm",
     "blocks.*.recurrent.output": "model.layers.*.linear_attn.out_proj",
 }
-
-PREDICTION = r"mtp\..*"
-"""Names of the tensors of layers of multi-token prediction, which generation without drafts leaves out."""
-
-MTP = MTPTables(
-    count="mtp_num_hidden_layers",
-    block="mtp.layers.0.",
-    parts={
-        "token_norm": "mtp.pre_fc_norm_embedding",
-        "state_norm": "mtp.pre_fc_norm_hidden",
-        "projection": "mtp.fc",
-        "norm": "mtp.norm",
-    },
-)
-"""Source: vllm/model_executor/models/qwen3_5_mtp.py and qwen3_next_mtp.py."""
 
 DEFAULTS = {
     "head_dim": 256, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from edgeformer.config import DecoderConfig, ModelConfig, MTPConfig
+from edgeformer.config import DecoderConfig, FeedForwardConfig, ModelConfig, MTPConfig
 from edgeformer.errors import ConfigError, shown
 from edgeformer.families._family import Family, Packed
 
@@ -27,6 +27,7 @@ class MTPTables:
     Attributes:
         count: field of config.json with the number of such layers.
         if_absent: the number where config.json does not say it.
+        intermediate_size: field of config.json with the width of its feed-forward, where that is not the model's.
         block: beginning of the names of its block's tensors, which are those of the last block with attention.
         parts: the modules beside the block.
         hidden_first: the state stands before the embedding in what the projection multiplies.
@@ -37,6 +38,23 @@ class MTPTables:
     parts: Mapping[Part, str]
     hidden_first: bool = False
     if_absent: int = 0
+    intermediate_size: str = "mtp_intermediate_size"
+
+
+PREDICTION = r"mtp\..*"
+"""Names of the tensors of layers of multi-token prediction, which generation without drafts leaves out."""
+
+MTP = MTPTables(
+    count="mtp_num_hidden_layers",
+    block="mtp.layers.0.",
+    parts={
+        "token_norm": "mtp.pre_fc_norm_embedding",
+        "state_norm": "mtp.pre_fc_norm_hidden",
+        "projection": "mtp.fc",
+        "norm": "mtp.norm",
+    },
+)
+"""Where Qwen3-Next and later have it. Source: vllm/model_executor/models/qwen3_5_mtp.py and qwen3_next_mtp.py."""
 
 
 def with_mtp(hf_config: Mapping[str, Any], family: Family, config: ModelConfig) -> tuple[Family, DecoderConfig]:
@@ -68,6 +86,10 @@ def with_mtp(hf_config: Mapping[str, Any], family: Family, config: ModelConfig) 
             "tokens turn by other factors. Leave mtp out, or give a context_length of that or less."
         )
     block = next(block for block in reversed(config.blocks) if block.attention is not None)
+    width = hf_config.get(tables.intermediate_size)
+    if width is not None:
+        assert isinstance(block.feed_forward, FeedForwardConfig)
+        block = replace(block, feed_forward=replace(block.feed_forward, intermediate_size=width))
     assert config.final_norm is not None, "families with such layers have a final norm"
     layer = MTPConfig(block=block, norm=config.final_norm, hidden_first=tables.hidden_first)
     return _with_tensors(family, tables), replace(config, mtp=layer)

@@ -11,6 +11,7 @@ from typing import Any
 from edgeformer.config import AttentionConfig, BlockConfig, DecoderConfig, FeedForwardConfig, NormConfig
 from edgeformer.families._activations import ACTIVATIONS
 from edgeformer.families._family import Family, Fields
+from edgeformer.families._mtp import MTP, PREDICTION
 from edgeformer.families._rotary import read_context_length, read_rotary
 
 NO_CHANGES: Mapping[str, Any] = MappingProxyType({})
@@ -107,6 +108,7 @@ def read_config(fields: Fields, context_length: int | None) -> DecoderConfig:
     """Read a Llama config.json."""
     # Tensor parallelism of the training, which does not change results, and a flag of SmolLM2's training.
     fields.ignore("pretraining_tp", "is_llama_config")
+    fields.ignore(MTP.count, MTP.intermediate_size)  # of tiny-llama, read by `with_mtp`
     fields.choice("rope_interleaved", {False: False}, False)
     return read_llama(
         fields,
@@ -122,5 +124,7 @@ FAMILY = Family(
     tensors=TENSORS,
     # Old checkpoints store a table that the config determines.
     computed_tensors={r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq": "rotary_frequencies"},
+    ignored_tensors=(PREDICTION,),
     reads_is_causal=True,
+    mtp=MTP,
 )

@@ -4,9 +4,10 @@ Qwen3.5 with experts in every layer. Source: transformers/models/qwen3_5_moe/mod
 """
 
 from edgeformer.config import DecoderConfig
-from edgeformer.families._delta_net import DEFAULTS, DELTA_TENSORS, GATED_TENSORS, MTP, PREDICTION, read_gated
+from edgeformer.families._delta_net import DEFAULTS, DELTA_TENSORS, GATED_TENSORS, read_gated
 from edgeformer.families._experts import with_experts
 from edgeformer.families._family import Family, Fields
+from edgeformer.families._mtp import MTP, PREDICTION
 from edgeformer.families.llama import TENSORS
 from edgeformer.families.qwen2_moe import GATED_EXPERT_TENSORS, read_gated_experts
 

@@ -5,8 +5,9 @@ transformers/models/qwen3_5/modeling_qwen3_5.py.
 """
 
 from edgeformer.config import DecoderConfig
-from edgeformer.families._delta_net import DEFAULTS, DELTA_TENSORS, GATED_TENSORS, MTP, PREDICTION, read_gated
+from edgeformer.families._delta_net import DEFAULTS, DELTA_TENSORS, GATED_TENSORS, read_gated
 from edgeformer.families._family import Family, Fields
+from edgeformer.families._mtp import MTP, PREDICTION
 from edgeformer.families.llama import TENSORS
 
 

@@ -8,9 +8,10 @@ the value heads that it serves. Source: transformers/models/qwen3_next/modeling_
 from dataclasses import replace
 
 from edgeformer.config import DecoderConfig
-from edgeformer.families._delta_net import DEFAULTS, DELTA_TENSORS, GATED_TENSORS, MTP, PREDICTION, read_gated
+from edgeformer.families._delta_net import DEFAULTS, DELTA_TENSORS, GATED_TENSORS, read_gated
 from edgeformer.families._experts import with_experts
 from edgeformer.families._family import Family, Fields, Packed
+from edgeformer.families._mtp import MTP, PREDICTION
 from edgeformer.families.llama import TENSORS
 from edgeformer.families.qwen2_moe import GATED_EXPERT_TENSORS, read_gated_experts
 from edgeformer.families.qwen3_moe import sparse_layers

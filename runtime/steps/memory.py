@@ -17,7 +17,16 @@ from edgeformer.contract.tensors import LOGITS_START
 from edgeformer.runtime.caches.cache import Cache
 from edgeformer.runtime.caches.dynamic_cache import DynamicCache
 from edgeformer.runtime.caches.static_cache import StaticCache
-from edgeformer.runtime.steps.decode_graph import ALL, LAST, DecodeGraph, Logits, Tokens, bind_input, bind_output
+from edgeformer.runtime.steps.decode_graph import (
+    ALL,
+    LAST,
+    BoundStates,
+    DecodeGraph,
+    Logits,
+    Tokens,
+    bind_input,
+    bind_output,
+)
 
 PREFILL_CHUNK = 256
 """Tokens of a prompt per run on the CPU. Attention kernels also compute the masked half of a prompt; in chunks, only
@@ -106,8 +115,11 @@ class StepMemory(ABC):
         self._run_row(session, row, inputs, length, logits)
         return logits
 
-    def run_tokens(self, row: int, tokens: Tokens, length: int) -> Logits:
-        """Append a few tokens to one row, of `length` then; return logits [S, V] that the next call overwrites."""
+    def run_tokens(self, row: int, tokens: Tokens, length: int, *, last_only: bool = False) -> Logits:
+        """Append a few tokens to one row, of `length` then; return logits [S, V] that the next call overwrites.
+
+        last_only: those of the last token are enough, [1, V] where the graph can return them alone.
+        """
         return self.run_all(row, tokens, length)
 
     def run_batch(self, ids: NDArray[np.int64], new: Mask, lengths: NDArray[np.int64]) -> Logits:
@@ -166,14 +178,28 @@ class _Step:
     """A binding of some rows; tokens [n] or [1, n], logits [n, V] and mask [n, T] are views of what is bound.
 
     next: int64 [2, n], the lengths for which the mask is made, and the places in it of the token behind each. columns:
-    of the mask, 0 for none yet.
+    of the mask, 0 for none yet. states: of the tokens, where the graph reads or returns any.
     """
 
-    __slots__ = ("binding", "columns", "lengths", "logits", "mask", "next", "places", "run", "slots", "tokens")
+    __slots__ = (
+        "binding",
+        "columns",
+        "lengths",
+        "logits",
+        "mask",
+        "next",
+        "places",
+        "run",
+        "slots",
+        "states",
+        "tokens",
+    )
 
-    def __init__(self, session: Any, binding: Any, tokens: NDArray[np.int64], logits: Logits):
+    def __init__(
+        self, session: Any, binding: Any, tokens: NDArray[np.int64], logits: Logits, states: BoundStates | None
+    ):
         self.run = session.run_with_iobinding
-        self.binding, self.tokens, self.logits = binding, tokens, logits
+        self.binding, self.tokens, self.logits, self.states = binding, tokens, logits, states
         self.next = np.empty((2, len(logits)), np.int64)
         self.lengths, self.places = self.next
         self.columns = 0
@@ -206,7 +232,7 @@ class HostSteps(StepMemory):
         self._run_tokens = np.empty((1, 0), np.int64)
         self._run_mask = np.empty(cache.capacity, np.int64)
         self._run_logits = graph.new_logits(1, 0)
-        self._runs: dict[tuple[Any, int, int], _Step] = {}  # of several tokens of one row
+        self._runs: dict[tuple[Any, int, int, bool], _Step] = {}  # of several tokens of one row
 
     def step(
         self, first: int, tokens: Tokens, lengths: NDArray[np.int64], longest: int,
@@ -225,34 +251,42 @@ class HostSteps(StepMemory):
             step = self._last = self._masked(first, rows, adapted, longest)
         step.slots[step.places] = 1
         step.tokens[:] = tokens
-        if self.graph.token_states:
-            self.graph.bind_states(step.binding, longest, 1)
-        step.run(step.binding)
+        if step.states is None:
+            step.run(step.binding)
+        else:
+            step.states.load(longest)
+            step.run(step.binding)
+            step.states.store(longest)
         np.add(step.next, ONE if active is None else active, step.next)
         return step.logits
 
-    def run_tokens(self, row: int, tokens: Tokens, length: int) -> Logits:
+    def run_tokens(self, row: int, tokens: Tokens, length: int, *, last_only: bool = False) -> Logits:
         """Run several tokens over a binding that is made once for each number of them, and kept."""
         count = len(tokens)
         if count > self._run_tokens.shape[1]:
             self._run_tokens, self._run_logits = np.empty((1, count), np.int64), self.graph.new_logits(1, count)
             self._runs.clear()
         session = self.graph.session_of(row)
-        run = self._runs.get((session, row, count))
+        last_only = last_only and self.graph.takes_start(session)
+        run = self._runs.get((session, row, count, last_only))
         if run is None:
             if len(self._runs) >= MOST_BINDINGS:
                 self._runs.clear()
-            ids, logits = self._run_tokens[:, :count], self._run_logits[:, :count]
+            ids, logits = self._run_tokens[:, :count], self._run_logits[:, : 1 if last_only else count]
             binding = self.graph.new_binding(session, ids, logits, row)
             self._cache.bind(binding, row)
-            run = self._runs[session, row, count] = _Step(session, binding, ids, logits[0])
+            states = self.graph.bound_states(binding, count)
+            run = self._runs[session, row, count, last_only] = _Step(session, binding, ids, logits[0], states)
         columns = self._columns(length)
         if run.columns != columns:
             run.bind_mask(self.graph.mask_name, self._run_mask[:columns], columns)
         np.less(self._slots[:columns], length, out=run.slots, casting="unsafe")
         run.tokens[0] = tokens
-        self.graph.bind_states(run.binding, length, count)
+        if run.states is not None:
+            run.states.load(length)
         run.run(run.binding)
+        if run.states is not None:
+            run.states.store(length)
         return run.logits
 
     def forget_bindings(self) -> None:
@@ -274,7 +308,8 @@ class HostSteps(StepMemory):
             session, ids, logits = self.graph.session_of_rows(rows), self._tokens[:count], self._logits[:count]
             binding = self.graph.new_binding(session, ids, logits, rows)
             self._cache.bind(binding, rows)
-            step = self._steps[first, count, adapted] = _Step(session, binding, ids[:, 0], logits[:, 0])
+            states = self.graph.bound_states(binding, 1)
+            step = self._steps[first, count, adapted] = _Step(session, binding, ids[:, 0], logits[:, 0], states)
         if step.columns != columns:
             step.bind_mask(self.graph.mask_name, self._mask[: count * columns], columns)
         np.less(self._slots[:columns], lengths[:, None], out=step.mask, casting="unsafe")

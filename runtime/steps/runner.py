@@ -88,6 +88,14 @@ class StepRunner:
         self.lengths[row] += len(tokens)
         return logits
 
+    def decode_last(self, row: int, tokens: Tokens) -> Logits:
+        """Append several tokens to one row as `decode_tokens` does; return the logits after the last one [V]."""
+        if self.memory.most_tokens is not None and len(tokens) > self.memory.most_tokens:
+            return self.prefill(row, tokens)
+        logits = self.memory.run_tokens(row, tokens, self._length_behind(row, tokens), last_only=True)
+        self.lengths[row] += len(tokens)
+        return logits[-1]
+
     def prefill_batch(self, tokens: NDArray[np.int64], lengths: Tokens) -> Logits:
         """Append right-padded prompts [B, S] of lengths [B] to empty rows in one run; return logits [B, S, V].
 

@@ -35,6 +35,7 @@ from edgeformer.runtime.generation.speculation import (
     check_same_tokens,
     keep_states,
 )
+from edgeformer.runtime.generation.speculation.draft_length import TRAINED_CREDIT
 from edgeformer.runtime.generation.speculation.row_drafts import RowDrafts, drafts_of
 from edgeformer.runtime.media.pictures.picture_files import Picture
 from edgeformer.runtime.media.sound.recordings import Sound
@@ -467,7 +468,8 @@ class CausalLM(Model):
         """
         asked = config.num_assistant_tokens > 0 and not config.prompt_lookup_num_tokens
         if decoder is not None and self.drafts_by_mtp and asked:
-            return RowDrafts(row, self._new_mtp(row, decoder), DraftLength(config.num_assistant_tokens))
+            length = DraftLength(config.num_assistant_tokens, credit=TRAINED_CREDIT)
+            return RowDrafts(row, self._new_mtp(row, decoder), length)
         if not self.drafts_by_model(config):
             return drafts_of(row, config)
         new_draft_model = partial(self.new_draft_model, len(row.prompt) + row.max_new_tokens)

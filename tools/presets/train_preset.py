@@ -34,7 +34,7 @@ from presets.tiny_embed import RECIPE as TINY_EMBED
 from presets.tiny_llama import RECIPE as TINY_LLAMA
 from presets.tiny_translate import RECIPE as TINY_TRANSLATE
 from presets.tiny_vision import RECIPE as TINY_VISION
-from presets.training import CHECKPOINT_EVERY, Options, Trainer, evaluation_module
+from presets.training import CHECKPOINT_EVERY, Loss, Options, Trainer, evaluation_module
 
 RECIPES = {recipe.name: recipe for recipe in (TINY_LLAMA, TINY_TRANSLATE, TINY_EMBED, TINY_VISION)}
 
@@ -53,22 +53,29 @@ def interrupts() -> Iterator[Callable[[], bool]]:
 def train(recipe: Recipe, options: Options, tokenizer: Tokenizer, work: Path) -> Trainer:
     """Train, or continue from a checkpoint in `work`. Raises EdgeformerError if that was made with other options."""
     _, config = recipe.model()
-    trainer = Trainer(config, options)
-    checkpoint = work / "checkpoint.pt"
+    loss = recipe.loss(tokenizer)
+    first = recipe.first(tokenizer) if recipe.first is not None else loss
+    return run_steps(Trainer(config, options), work, loss, first, recipe.first_steps)
+
+
+def run_steps(trainer: Trainer, work: Path, loss_of: Loss, first: Loss, first_steps: int = 0) -> Trainer:
+    """Do the steps of a training, or those behind a checkpoint in `work`; the first ones may have another loss.
+
+    Raises EdgeformerError if the checkpoint was made with other options.
+    """
+    checkpoint, steps = work / "checkpoint.pt", trainer.options.steps
     if checkpoint.is_file():
         trainer.resume(checkpoint)
-        note(f"going on at step {trainer.step} of {options.steps}")
-    loss_of = recipe.loss(tokenizer)
-    first = recipe.first(tokenizer) if recipe.first is not None else loss_of
+        note(f"going on at step {trainer.step} of {steps}")
     with interrupts() as interrupted, progress_bar() as show:
-        while trainer.step < options.steps:
-            begins = trainer.step < recipe.first_steps
+        while trainer.step < steps:
+            begins = trainer.step < first_steps
             loss = trainer.train_step(first if begins else loss_of, of_all=not begins)
-            show(f"step {trainer.step} of {options.steps}, loss {loss:.3f}", trainer.step / options.steps)
-            if interrupted() or trainer.step % CHECKPOINT_EVERY == 0 or trainer.step == options.steps:
+            show(f"step {trainer.step} of {steps}, loss {loss:.3f}", trainer.step / steps)
+            if interrupted() or trainer.step % CHECKPOINT_EVERY == 0 or trainer.step == steps:
                 trainer.save(checkpoint)
                 note(f"step {trainer.step}: loss {loss:.3f}, {trainer.seconds / 60:.1f} minutes")
-            if interrupted() and trainer.step < options.steps:
+            if interrupted() and trainer.step < steps:
                 raise EdgeformerError(f"stopped at step {trainer.step}; the same command continues from {checkpoint}.")
     return trainer
 

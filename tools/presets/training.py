@@ -28,7 +28,7 @@ DTYPE = torch.bfloat16
 
 CHECKPOINT_EVERY = 100
 
-INNER = (".blocks.", ".projector.")
+INNER = (".blocks.", ".projector.", ".mtp.block.", ".mtp.projection.")
 """Parts of the names of matrices that Muon trains."""
 
 
@@ -96,14 +96,17 @@ def cross_entropy(logits: Tensor, targets: Tensor, z_loss: float) -> Tensor:
 
 
 class Trainer:
-    """A module in training, which can be saved and resumed."""
+    """A module in training, which can be saved and resumed.
 
-    def __init__(self, config: ModelConfig, options: Options):
+    module: with the weights to begin with; None for seeded ones. Parameters that require no gradient stay as they are.
+    """
+
+    def __init__(self, config: ModelConfig, options: Options, module: nn.Module | None = None):
         self.options = options
-        self.module = initial_module(config, options.seed)
+        self.module = initial_module(config, options.seed) if module is None else module
         self.losses: list[float] = []
         self.seconds = 0.0
-        named = dict(self.module.named_parameters())
+        named = {name: each for name, each in self.module.named_parameters() if each.requires_grad}
         self._parameters = list(named.values())
         self._masters = [parameter.detach().float().clone() for parameter in self._parameters]
         inner = [

@@ -42,7 +42,7 @@ from edgeformer.runtime.steps.new_decoder import new_decoder
 TOKENS = 48
 """Tokens of a text."""
 PROMPTS = (5, 20)
-"""Tokens of its prompt: read one by one with the first draft, and in one run before it (`row_drafts.CATCHING_UP`)."""
+"""Tokens of its prompt: the layer reads it in one run of a few tokens, and like a prompt (`multi_token.SHORT`)."""
 LENGTHS = (3, 1, 4, 0, 2)
 """Tokens of drafts, in turn."""
 RIGHT = 0.6

@@ -7,7 +7,7 @@ one token, and one for every draft that comes true:
 
 The length is that with the largest gain, 0 where none is above that of no draft. Estimates may be wrong, so drafts are
 also paid for from a budget: what they took by the clock is taken from it, and what comes true is put into it. It starts
-with FIRST_CREDIT and earns EARNED with every token, so a text of N tokens takes at most N + FIRST_CREDIT + EARNED · N
+with a credit and earns EARNED with every token, so a text of N tokens takes at most N + credit + EARNED · N
 steps, and what the last draft took beyond its estimate. Without credit, a step costs no search and no estimate.
 """
 
@@ -16,6 +16,9 @@ from statistics import median
 
 FIRST_CREDIT = 0.5
 """Steps that drafts may lose at the beginning: under 1 % of a text of 64 tokens."""
+
+TRAINED_CREDIT = 2.0
+"""Steps that a layer may lose which was trained to draft: it is mostly right, and one early miss says little."""
 
 EARNED = 0.01
 """Steps that drafts may lose for every token. Together with FIRST_CREDIT it is 1.8 % of a text of 64 tokens."""
@@ -47,13 +50,13 @@ class DraftLength:
     """Estimates of one request.
 
     most: tokens of a draft at most. slope: taken as it is, so that lengths follow from the tokens alone, and not from
-    the clock; None to measure it.
+    the clock; None to measure it. credit: steps that drafts may lose at the beginning.
     """
 
-    def __init__(self, most: int, slope: float | None = None):
+    def __init__(self, most: int, slope: float | None = None, credit: float = FIRST_CREDIT):
         self._most = most
         self._measured = slope is None
-        self._credit = FIRST_CREDIT
+        self._credit = credit
         self._steps: deque[float] = deque(maxlen=9)  # seconds
         self._slopes: deque[float] = deque(maxlen=5)
         self._slope = FIRST_SLOPE if slope is None else slope  # the median of those that were measured

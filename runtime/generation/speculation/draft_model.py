@@ -61,7 +61,7 @@ class DraftModel:
         self._known = list(text)
         if len(missing) == 1:
             return decoder.decode_one_token(missing)[0]
-        return decoder.decode_tokens(0, missing)[-1] if len(missing) <= SHORT else decoder.prefill(0, missing)
+        return decoder.decode_last(0, missing) if len(missing) <= SHORT else decoder.prefill(0, missing)
 
 
 def check_same_tokens(model: Tokenizer | None, draft: Tokenizer | None, vocab_sizes: tuple[int, int]) -> None:

@@ -90,4 +90,4 @@ class MultiTokenPrediction:
             return None
         if len(missing) == 1:
             return decoder.decode_one_token(missing)[0]
-        return decoder.decode_tokens(0, missing)[-1] if len(missing) <= SHORT else decoder.prefill(0, missing)
+        return decoder.decode_last(0, missing) if len(missing) <= SHORT else decoder.prefill(0, missing)

@@ -54,7 +54,7 @@ class RowDrafts:
         self._chunk = chunk
         self._failed = False
         self._known = 0  # tokens of the prompt and the answer that the drafter has
-        self._reading = 0.0  # seconds of this step in which it read
+        self._reading = 0.0  # seconds of this step in which it was made, and read
         self._before: Snapshot | None = None  # the row before the pending tokens, where it cannot be cut
         self._run: list[int] = []  # tokens of the last run
 
@@ -70,13 +70,19 @@ class RowDrafts:
         if count < 1 or self._failed:
             return []
         try:
-            if self._drafter is None:
-                self._drafter = self._new_drafter()
-            return self._drafter.draft(count) if self._follow(self._drafter) else []
+            drafter = self._drafter or self._begin()
+            return drafter.draft(count) if self._follow(drafter) else []
         except Exception as error:  # of onnxruntime, which has no base class of its own
             self._failed = True
             warnings.warn(f"a request goes on without drafts: {error}", stacklevel=2)
             return []
+
+    def _begin(self) -> Drafter:
+        """Make the drafter."""
+        started = time.perf_counter()
+        self._drafter = self._new_drafter()
+        self._reading = time.perf_counter() - started
+        return self._drafter
 
     def _follow(self, drafter: Drafter) -> bool:
         """Let the drafter read what is new in the text; return whether it has all of it."""
@@ -85,14 +91,14 @@ class RowDrafts:
         if self._known < begun:
             text, begun = [*row.prompt_ids, *row.tokens], 0
         missing = text[self._known - begun :]
-        if len(missing) <= CATCHING_UP:
+        if self._known and len(missing) <= CATCHING_UP:
             for token in missing:
                 drafter.extend([token])
         else:
             started = time.perf_counter()
             missing = missing[: self._chunk]
             drafter.extend(missing)
-            self._reading = time.perf_counter() - started
+            self._reading += time.perf_counter() - started
         self._known += len(missing)
         return self._known == begun + len(text)
 
@@ -127,7 +133,7 @@ class RowDrafts:
 
         seconds: to draft, and to run the tokens.
         """
-        # To read a prompt is no cost of a draft, nor is it one of a step.
+        # To make a drafter and to read a prompt are no costs of a draft, nor are they costs of a step.
         self._length.record_run(seconds - self._reading, tokens, drafted)
         self._reading = 0.0
         self._statistics.count(drafted)

@@ -7,7 +7,7 @@ from edgeformer.errors import RequestError
 from edgeformer.export import export_model
 from edgeformer.runtime import GenerationConfig, load_causal_lm, load_seq2seq
 from edgeformer.runtime.generation.speculation import DraftLength, PromptLookup
-from edgeformer.runtime.generation.speculation.draft_length import EARNED, FIRST_CREDIT
+from edgeformer.runtime.generation.speculation.draft_length import EARNED, FIRST_CREDIT, TRAINED_CREDIT
 
 COPY = "The old bear walked to the river. The old bear walked to the river. The old bear walked"
 
@@ -88,11 +88,12 @@ def run(length, tokens, slope, right, held_up=lambda place: 1.0):
     return spent, drafted
 
 
+@pytest.mark.parametrize("credit", [FIRST_CREDIT, TRAINED_CREDIT])
 @pytest.mark.parametrize("slope", [0.05, 0.1, 0.27, 0.6, 1.0])
-def test_drafts_that_never_come_true_cost_only_the_budget(slope):
-    spent, drafted = run(DraftLength(10), 500, slope, lambda place: False)
+def test_drafts_that_never_come_true_cost_only_the_budget(slope, credit):
+    spent, drafted = run(DraftLength(10, credit=credit), 500, slope, lambda place: False)
     # The slope is estimated, so a first draft may cost more than it was thought to.
-    assert drafted > 0 and spent <= 500 * (1 + EARNED) + FIRST_CREDIT + 1
+    assert drafted > 0 and spent <= 500 * (1 + EARNED) + credit + 1
     careless, _ = run(AlwaysTen(10), 500, slope, lambda place: False)
     assert careless > 500 * 1.4
 
