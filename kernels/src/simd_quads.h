@@ -92,26 +92,31 @@ void mean_of_keys(const float* keys, int head_dim, float* mean) {
 // Keys of a block. Columns behind the last are copies of it.
 template <class V>
 void quad_keys(const float* keys, int count, int head_dim, const QuadKeys& to) {
-  constexpr int kMostBytes = 512;
   static constexpr std::int8_t kOnes[] = {1, 1, 1, 1};
-  const int words = head_dim / 4;
+  constexpr int kNumbers = 4 * V::kLanes;  // of a key in a square of words
   for (int first = 0; first < count; first += V::kLanes) {
-    alignas(kCacheLine) std::int8_t rounded[V::kLanes][kMostBytes];
+    const float* of_key[V::kLanes];
+    float inverses[V::kLanes];
     for (int key = 0; key < V::kLanes; ++key) {
-      const float* from = keys + static_cast<std::size_t>(std::min(first + key, count - 1)) * head_dim;
-      const QuadScale scale(largest_magnitude<V>(from, to.mean, head_dim));
-      round_to_quads<V>(from, to.mean, head_dim, scale.inverse, rounded[key]);
+      of_key[key] = keys + static_cast<std::size_t>(std::min(first + key, count - 1)) * head_dim;
+      const QuadScale scale(largest_magnitude<V>(of_key[key], to.mean, head_dim));
+      inverses[key] = scale.inverse;
       to.scales[first + key] = scale.scale;
     }
     typename V::Ints starts = V::splat(0);
-    for (int word = 0; word < words; word += V::kLanes) {
+    for (int i = 0; i < head_dim; i += kNumbers) {
+      const int numbers = std::min(kNumbers, head_dim - i);
+      alignas(kCacheLine) std::int8_t rounded[V::kLanes][kNumbers] = {};
+      for (int key = 0; key < V::kLanes; ++key) {
+        round_to_quads<V>(of_key[key] + i, to.mean + i, numbers, inverses[key], rounded[key]);
+      }
       typename V::Floats square[V::kLanes];
 #pragma clang loop unroll(full)
-      for (int key = 0; key < V::kLanes; ++key) square[key] = V::load(reinterpret_cast<const float*>(rounded[key]) + word);
+      for (int key = 0; key < V::kLanes; ++key) square[key] = V::load(reinterpret_cast<const float*>(rounded[key]));
       V::transpose(square);
-      for (int each = 0; each < std::min(V::kLanes, words - word); ++each) {
-        float* column = reinterpret_cast<float*>(to.words) + static_cast<std::size_t>(word + each) * kKeysAtOnce + first;
-        V::store(column, square[each]);
+      for (int word = 0; word < numbers / 4; ++word) {
+        float* column = reinterpret_cast<float*>(to.words) + static_cast<std::size_t>(i / 4 + word) * kKeysAtOnce + first;
+        V::store(column, square[word]);
         starts = V::dot4(starts, V::broadcast4(kOnes), V::load_bytes(reinterpret_cast<const std::uint8_t*>(column)));
       }
     }
