@@ -710,15 +710,17 @@ def test_stored_weights_of_another_model_are_found(bundles, fault, symmetric, fo
     assert judged(place, checkpoint, fault) >= found
 
 
-@pytest.mark.parametrize(("dtype", "factor"), [(torch.float16, 1e-4), (torch.bfloat16, 1.0)])
-def test_scales_of_few_digits_are_held_to_those_that_they_have(dtype, factor):
-    """Very small float16 scales, and all bfloat16 scales."""
-    form = WeightFormat(bits=4, block=32, rounding="gptq")
+@pytest.mark.parametrize(
+    ("dtype", "factor", "bits"), [(torch.float16, 1e-4, 4), (torch.bfloat16, 1.0, 4), (torch.float16, 4e-4, 6)]
+)
+def test_scales_of_few_digits_are_held_to_those_that_they_have(dtype, factor, bits):
+    """Very small float16 scales, and all bfloat16 scales. Those of 6 bits are stored for the 8 that products read."""
+    form = WeightFormat(bits=bits, block=32, rounding="gptq")
     weights = matrix() * factor
     scales, zeros = ranges_of_least_cost(blocks_of(weights, form), torch.ones(SIZE // 32, 32), form)
-    half = scales.to(dtype)
-    assert ((half.float() - scales) / scales).abs().max() > RANGE_LIMIT, "the case"
-    half, zeros = half.float(), zeros.float()
+    unused = 1 << form.unused_bits
+    half, zeros = (scales / unused).to(dtype).float() * unused, zeros.float()
+    assert ((half - scales) / scales).abs().max() > RANGE_LIMIT, "the case"
     assert _Grid(weights, half, zeros, form, dtype).range() <= RANGE_LIMIT
     assert _Grid(weights, scales, zeros, form, torch.float32).range() <= RANGE_LIMIT
     assert _Grid(weights, half, zeros, form, torch.float32).range() > RANGE_LIMIT  # as float32 they are wrong

@@ -145,8 +145,9 @@ class _Grid:
     def __init__(self, weight: Tensor, scales: Tensor, zeros: Tensor, form: WeightFormat, scale_dtype: torch.dtype):
         self._blocks = weight.unflatten(1, (scales.shape[1], -1))
         self._scales, self._zeros, self._form = scales[..., None], zeros[..., None], form
-        stored = torch.finfo(scale_dtype)
-        self._rounding = self._scales.abs().clamp(min=stored.smallest_normal) * stored.eps / 2
+        # A stored scale is that of the integers that products read, with unused bits.
+        stored, unused = torch.finfo(scale_dtype), 1 << form.unused_bits
+        self._rounding = self._scales.abs().clamp(min=unused * stored.smallest_normal) * stored.eps / 2
 
     def _steps(self, blocks: Tensor) -> Tensor:
         return torch.where(self._scales == 0, 0, blocks / self._scales)
