@@ -278,7 +278,7 @@ def test_an_encoder_has_no_target(tmp_path):
 
 @pytest.mark.slow
 def test_a_mixed_bundle_is_verified_and_says_its_formats(make_llama, tmp_path):
-    """int4 and int8 products of several blocks in one graph; nothing is larger than asked for."""
+    """Products of several formats in one graph, some of them packed; nothing is larger than asked for."""
     checkpoint = make_llama(num_hidden_layers=2, max_position_embeddings=64)
     texts = [np.random.default_rng(seed).integers(0, 90, 60) for seed in range(4)]
     result = export_model(checkpoint, tmp_path / "bundle", bits=6.5, calibration=texts,
@@ -286,9 +286,8 @@ def test_a_mixed_bundle_is_verified_and_says_its_formats(make_llama, tmp_path):
     assert result.report.passed
     stored = {name: each.quantized for each in result.manifest.weights.values() if each.part == "integers"
               for name in each.parameters}  # fmt: skip
-    assert {form.bits for form in stored.values()} == {4, 8} and {form.rounding for form in stored.values()} <= {
-        "gptq", "mse",
-    }  # fmt: skip
+    assert len({form.bits for form in stored.values()}) > 1 and any(form.unused_bits for form in stored.values())
+    assert {form.rounding for form in stored.values()} <= {"gptq", "mse"}
     assert "blocks.0.feed_forward.down.weight" not in stored
     quantization = result.manifest.plan.quantization
     for name, form in stored.items():
