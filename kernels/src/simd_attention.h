@@ -522,7 +522,7 @@ void attend_many(const AttentionRows& rows, const AttentionSums& to, float* scra
   std::fill(to.largest, to.largest + rows.rows, kNoScore);
   if constexpr (HasPairs<V>) {
     if (rows.may_round) {
-      // The unit multiplies pairs as fast, and has few registers for what rounding to bytes takes.
+      // Bytes were not tried in the unit of matrix tiles.
       using Rounded = std::conditional_t<HasTiles<V>, OfPairs<V>, OfQuads<V>>;
       return attend_blocks<V, Rounded>(rows, to, scratch);
     }

@@ -106,6 +106,17 @@ def test_layers_that_read_one_input_are_a_group(measured):
     ]
 
 
+def test_some_rows_stand_for_all_of_a_matrix(measured, monkeypatch):
+    """Every second or third row, or fewer. Matrices of a group have other numbers of rows, and weigh as many."""
+    monkeypatch.setattr(sensitivity, "ROWS", 24)
+    job = job_of()
+    for group, whole in zip(measure_groups(job, text_of(job), None, no_progress), measured, strict=True):
+        assert any(outputs > 24 for outputs, _ in group.sizes), "the case"
+        assert group.crude == pytest.approx(whole.crude, rel=0.35)
+        for form in FORMATS:
+            assert group.loss(form) == pytest.approx(whole.loss(form), rel=0.35)
+
+
 def test_a_divergence_is_that_of_the_rounded_model(measured):
     """By a model whose weights are rounded, and not by hooks."""
     job = job_of()
