@@ -209,6 +209,15 @@ WINDOWED = {
 }
 """Functions that stand for attention with a cache, and those with a cache that evicts."""
 SHARED_CACHE_ATTENTION = _function("SharedCacheAttention", ATTENTION, without=_UNQUANTIZED, outputs=("output",))
+PER_TOKEN_ATTENTION = {
+    CACHED_ATTENTION.name: "Int8PerTokenAttention",
+    FP16_CACHED_ATTENTION.name: "Int8PerTokenAttention",
+    WINDOWED[CACHED_ATTENTION].name: "Int8PerTokenWindowedAttention",
+    WINDOWED[FP16_CACHED_ATTENTION].name: "Int8PerTokenWindowedAttention",
+    SHARED_CACHE_ATTENTION.name: "Int8PerTokenSharedAttention",
+}
+"""Functions with a cache of floats, and the kernels that compute the same over one of int8 with a scale for each key and
+value. No graph of a file calls these (`edgeformer.runtime.sessions.int8_cache`)."""
 SELF_ATTENTION, CAUSAL_SELF_ATTENTION = (
     _function(name, ATTENTION, without=(*_UNQUANTIZED, "past_key", "past_value"), outputs=("output",))
     for name in ("SelfAttention", "CausalSelfAttention")

@@ -3,7 +3,7 @@
 https://protobuf.dev/programming-guides/encoding/ has the format, and onnx.proto the numbers of the fields.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 MODEL_IR_VERSION, MODEL_GRAPH, MODEL_OPSET_IMPORT, MODEL_FUNCTIONS, OPSET_VERSION = 1, 7, 8, 25, 2
 GRAPH_NODE, GRAPH_NAME, GRAPH_INITIALIZER, GRAPH_INPUT, GRAPH_OUTPUT = 1, 2, 5, 11, 12
@@ -23,8 +23,28 @@ def read_fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
 
     Raises ValueError and IndexError for a damaged message.
     """
+    for field, content, _, _ in _fields(message):
+        if content is not None:
+            yield field, content
+
+
+def replaced_fields(message: memoryview, replacement: Callable[[int, memoryview], bytes | None]) -> bytes:
+    """Return a message in which fields that have a length may have another content.
+
+    replacement: number and content of a field → its new content, None for the one it has. Raises as `read_fields`.
+    """
+    parts: list[bytes | memoryview] = []
+    for field, content, start, end in _fields(message):
+        new = None if content is None else replacement(field, content)
+        parts.append(message[start:end] if new is None else written_field(field, new))
+    return b"".join(parts)
+
+
+def _fields(message: memoryview) -> Iterator[tuple[int, memoryview | None, int, int]]:
+    """Yield number and content of each field, and where it begins and ends; the content of a number is None."""
     at = 0
     while at < len(message):
+        start, content = at, None
         key, at = _read_varint(message, at)
         match key & 7:
             case 0:
@@ -35,12 +55,13 @@ def read_fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
                 size, at = _read_varint(message, at)
                 if at + size > len(message):
                     raise ValueError("a field ends behind its message")
-                yield key >> 3, message[at : at + size]
+                content = message[at : at + size]
                 at += size
             case 5:
                 at += 4
             case _:
                 raise ValueError("a field of an unknown type")
+        yield key >> 3, content, start, at
 
 
 def written_field(number: int, content: int | str | bytes) -> bytes:

@@ -265,6 +265,18 @@ class CacheGeometry:
         kept = [min(window or capacity, capacity) for window in windows or [None] * self.num_layers]
         return sum(math.prod(tensor.shape(batch_size, kept[tensor.layer])) for tensor in self.tensors())
 
+    def with_scales_per_token(self) -> "CacheGeometry":
+        """Return the geometry of keys and values in int8, behind each of which is its scale, of four bytes."""
+        return CacheGeometry(
+            layers=tuple(
+                tuple(
+                    replace(state, head_dim=state.head_dim + 4) if isinstance(state, KeyValueState) else state
+                    for state in states
+                )
+                for states in self.layers
+            )
+        )
+
     @property
     def elements_per_token(self) -> int:
         """Return the number of elements that a token adds to the cache of one row."""

@@ -48,7 +48,8 @@ def cache_element_bytes(manifest: Manifest) -> int:
     """Return the bytes of one element in the cache of a bundle."""
     if manifest.plan.half_cache:
         return ELEMENT_BYTES["fp16"]
-    return ELEMENT_BYTES[manifest.plan.arithmetic] if manifest.cache_scales is None else 1
+    has_scales = manifest.cache_scales is not None or manifest.has_scales_per_token
+    return 1 if has_scales else ELEMENT_BYTES[manifest.plan.arithmetic]
 
 
 @dataclass(frozen=True, kw_only=True)

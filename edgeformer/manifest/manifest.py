@@ -174,6 +174,11 @@ class Manifest:
         (folder / FILE_NAME).write_text(text + "\n", encoding="utf-8")
 
     @property
+    def has_scales_per_token(self) -> bool:
+        """Whether keys and values are int8 with a scale behind each: so the runtime keeps them where `load` was asked."""
+        return self.plan.cache_precision == "int8" and self.cache_scales is None
+
+    @property
     def form(self) -> Form:
         """Return what clients call this kind of model."""
         form: Form = MODELS[self.task].form

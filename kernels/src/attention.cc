@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <type_traits>
 #include <vector>
 
 #include "attention_work.h"
@@ -15,11 +14,11 @@ namespace {
 // Bytes of keys and values that are worth a thread's start.
 constexpr std::size_t kBytesOfAStart = 64 << 10;
 
-// One call of attend. T: of a number in the cache.
-template <class T>
+// One call of attend.
+template <Stored kStored>
 class Attention {
-  static constexpr bool kIsInt8 = std::is_same_v<T, std::int8_t>;
-  static constexpr Stored kStored = kIsInt8 ? Stored::kInt8 : std::is_same_v<T, Half> ? Stored::kHalf : Stored::kFloat;
+  using T = StoredNumber<kStored>;
+  static constexpr bool kHasChannelScales = kStored == Stored::kInt8;
 
  public:
   Attention(const AttentionShape& shape, const AttentionInputs& inputs, const Level& level, Parallel& parallel)
@@ -29,7 +28,7 @@ class Attention {
     if (!shape_.evicts) return;
     for (std::size_t row = 0; row < in_.rows; ++row) some_apart_ |= is_apart(row);
     if (some_apart_) {
-      const std::size_t bytes = 2 * in_.rows * shape_.kv_heads * capacity_apart() * shape_.head_dim * sizeof(T);
+      const std::size_t bytes = 2 * in_.rows * shape_.kv_heads * capacity_apart() * width() * sizeof(T);
       apart_ = reinterpret_cast<T*>(attention_memory_of_thread().apart.at_least(bytes / sizeof(float) + 1));
     }
   }
@@ -43,6 +42,7 @@ class Attention {
 
  private:
   int group() const { return shape_.heads_per_group(); }
+  std::size_t width() const { return stored_width(kStored, shape_.head_dim); }
   int valid(std::size_t row) const { return in_.last_positions[row] + 1; }
   int past(std::size_t row) const { return in_.is_prompt ? 0 : valid(row) - in_.new_tokens; }
 
@@ -79,12 +79,12 @@ class Attention {
     const std::size_t head = row * shape_.kv_heads + kv_head;
     if (some_apart_ && is_apart(row)) {
       const std::size_t of_values = &cache == &in_.values_cache ? in_.rows * shape_.kv_heads : 0;
-      return apart_ + (of_values + head) * capacity_apart() * shape_.head_dim;
+      return apart_ + (of_values + head) * capacity_apart() * width();
     }
     return present(cache, head);
   }
   T* present(const Cache& cache, std::size_t head) const {
-    return static_cast<T*>(cache.present) + head * cache.present_capacity * shape_.head_dim;
+    return static_cast<T*>(cache.present) + head * cache.present_capacity * width();
   }
 
   // Rotated queries, so that those which read the same keys are neighbours: [rows][kv_heads][new_tokens][group][head_dim]
@@ -102,10 +102,10 @@ class Attention {
       const Cache& cache = *each;
       if (cache.past == cache.present) continue;
       parallel_.run(in_.rows * shape_.kv_heads, Task([&](std::size_t head) {
-                      const std::size_t kept = std::size_t(past(head / shape_.kv_heads)) * shape_.head_dim;
-                      const std::size_t all = cache.present_capacity * shape_.head_dim;
+                      const std::size_t kept = past(head / shape_.kv_heads) * width();
+                      const std::size_t all = cache.present_capacity * width();
                       T* to = present(cache, head);
-                      const T* from = static_cast<const T*>(cache.past) + head * cache.past_capacity * shape_.head_dim;
+                      const T* from = static_cast<const T*>(cache.past) + head * cache.past_capacity * width();
                       if (kept > 0) std::copy_n(from, kept, to);
                       std::fill(to + kept, to + all, T{});
                     }));
@@ -128,7 +128,7 @@ class Attention {
     for (std::size_t row = 0; row < in_.rows; ++row) stays = stays && !is_apart(row) && kept(row) == stored(past(row));
     if (stays) return;
     for_each_head([&](const Cache& cache, std::size_t row, int kv_head) {
-      const std::size_t d = shape_.head_dim, head = row * shape_.kv_heads + kv_head, size = kept(row) * d;
+      const std::size_t d = width(), head = row * shape_.kv_heads + kv_head, size = kept(row) * d;
       const T* from = static_cast<const T*>(cache.past) + head * cache.past_capacity * d + stored(past(row)) * d - size;
       T* to = of_head(cache, row, kv_head);
       if (size > 0) std::memmove(to, from, size * sizeof(T));
@@ -141,7 +141,7 @@ class Attention {
   void keep_last() {
     for_each_head([&](const Cache& cache, std::size_t row, int kv_head) {
       if (!is_apart(row)) return;
-      const std::size_t d = shape_.head_dim, tokens = stored(valid(row));
+      const std::size_t d = width(), tokens = stored(valid(row));
       const T* end = of_head(cache, row, kv_head) + (kept(row) + valid(row) - past(row)) * d;
       T* to = std::copy_n(end - tokens * d, tokens * d, present(cache, row * shape_.kv_heads + kv_head));
       std::fill_n(to, (cache.present_capacity - tokens) * d, T{});
@@ -174,12 +174,12 @@ class Attention {
       float* to = queries(row, head / group(), token) + static_cast<std::size_t>(head % group()) * shape_.head_dim;
       level_.rotate(rotation, from, shape_.scale, to);
       // The scales of keys belong to queries, so that integers of keys are multiplied as they are.
-      if constexpr (kIsInt8) multiply(to, scales_of(in_.keys_cache, head / group()));
+      if constexpr (kHasChannelScales) multiply(to, scales_of(in_.keys_cache, head / group()));
     }
     if (in_.keys == nullptr) return;
     for (int head = 0; head < shape_.kv_heads; ++head) {
       const std::size_t from = index * in_.kv_stride + static_cast<std::size_t>(head) * shape_.head_dim;
-      const std::size_t at = static_cast<std::size_t>(kept(row) + token) * shape_.head_dim;
+      const std::size_t at = (kept(row) + token) * width();
       T *key = of_head(in_.keys_cache, row, head) + at, *value = of_head(in_.values_cache, row, head) + at;
       if constexpr (kStored == Stored::kFloat) {
         level_.rotate(rotation, in_.keys + from, 1.0f, key);
@@ -188,19 +188,21 @@ class Attention {
       }
       float* rotated = attention_memory_of_thread().keys.at_least(shape_.head_dim);
       level_.rotate(rotation, in_.keys + from, 1.0f, rotated);
-      if constexpr (kStored == Stored::kHalf) {
-        level_.round_to_half(rotated, shape_.head_dim, key);
-        level_.round_to_half(in_.values + from, shape_.head_dim, value);
-      } else if constexpr (kIsInt8) {
-        level_.round_to_int8(rotated, scales_of(in_.keys_cache, head), shape_.head_dim, key);
-        level_.round_to_int8(in_.values + from, scales_of(in_.values_cache, head), shape_.head_dim, value);
-      }
+      round(rotated, in_.keys_cache, head, key);
+      round(in_.values + from, in_.values_cache, head, value);
     }
   }
 
-  // Of a head's channels; null where numbers are floats.
+  void round(const float* x, const Cache& cache, int kv_head, T* to) const {
+    const int count = shape_.head_dim;
+    if constexpr (kStored == Stored::kHalf) level_.round_to_half(x, count, to);
+    if constexpr (kStored == Stored::kInt8) level_.round_to_int8(x, scales_of(cache, kv_head), count, to);
+    if constexpr (kStored == Stored::kInt8PerToken) level_.round_to_int8_per_token(x, count, to);
+  }
+
+  // Of a head's channels; null where these have none.
   const float* scales_of(const Cache& cache, int kv_head) const {
-    return kIsInt8 ? cache.scales + static_cast<std::size_t>(kv_head) * shape_.head_dim : nullptr;
+    return kHasChannelScales ? cache.scales + static_cast<std::size_t>(kv_head) * shape_.head_dim : nullptr;
   }
 
   void multiply(float* x, const float* scales) const {
@@ -238,7 +240,7 @@ class Attention {
         head_of_part.resize(head_of_part.size() + heads.back().parts(), heads.size() - 1);
       }
     }
-    const std::size_t parts = head_of_part.size(), bytes = parts * 2 * kKeysAtOnce * shape_.head_dim * sizeof(T);
+    const std::size_t parts = head_of_part.size(), bytes = parts * 2 * kKeysAtOnce * width() * sizeof(T);
     float* sums = attention_memory_of_thread().sums.at_least(parts * floats_of_part());
     const std::size_t most = bytes < kBytesOfAStart ? 1 : kChunksPerThread * parallel_.threads();
     if (heads.size() >= most) {
@@ -280,7 +282,7 @@ class Attention {
     level_.attend_one(rows, begin, end, sums_of(head, part, sums));
   }
   const T* keys_from(const AttentionRows& rows, int key) const {
-    return static_cast<const T*>(rows.keys) + static_cast<std::size_t>(key) * shape_.head_dim;
+    return static_cast<const T*>(rows.keys) + key * width();
   }
 
   void join(const Head& joined, float* sums) const {
@@ -303,7 +305,7 @@ class Attention {
       }
       const float inverse = weight == 0 ? 0 : 1 / weight;
       for (int d = 0; d < shape_.head_dim; ++d) to[d] *= inverse;
-      if constexpr (kIsInt8) multiply(to, scales_of(in_.values_cache, joined.kv_head));
+      if constexpr (kHasChannelScales) multiply(to, scales_of(in_.values_cache, joined.kv_head));
     }
   }
 
@@ -337,7 +339,7 @@ class Attention {
   Parallel& parallel_;
   float* queries_;
   bool some_apart_ = false;
-  T* apart_ = nullptr;  // keys, then values: [rows][kv_heads][capacity_apart()][head_dim]
+  T* apart_ = nullptr;  // keys, then values: [rows][kv_heads][capacity_apart()][width()]
 };
 
 }  // namespace
@@ -354,9 +356,10 @@ const Level& level_for(int head_dim, const Level& best) {
 void attend(const AttentionShape& shape, const AttentionInputs& inputs, const Level& level, Parallel& parallel) {
   if (inputs.rows == 0 || inputs.new_tokens == 0) return;
   switch (inputs.keys_cache.stored) {
-    case Stored::kFloat: return Attention<float>(shape, inputs, level, parallel).run();
-    case Stored::kHalf: return Attention<Half>(shape, inputs, level, parallel).run();
-    case Stored::kInt8: return Attention<std::int8_t>(shape, inputs, level, parallel).run();
+    case Stored::kFloat: return Attention<Stored::kFloat>(shape, inputs, level, parallel).run();
+    case Stored::kHalf: return Attention<Stored::kHalf>(shape, inputs, level, parallel).run();
+    case Stored::kInt8: return Attention<Stored::kInt8>(shape, inputs, level, parallel).run();
+    case Stored::kInt8PerToken: return Attention<Stored::kInt8PerToken>(shape, inputs, level, parallel).run();
   }
 }
 

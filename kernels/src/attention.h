@@ -37,15 +37,15 @@ struct AttentionShape {
   bool rounds(int new_tokens, int keys) const { return may_round && new_tokens >= 64 && keys > 256; }
 };
 
-// The keys or values of all rows: [rows][kv_heads][capacity][head_dim]. Numbers are floats or halves; or int8, of which
-// each stands for itself times the scale of its channel. New ones are rounded before a query meets them.
+// The keys or values of all rows: [rows][kv_heads][capacity][stored_width]. Numbers are floats or halves; or int8, of which
+// each stands for itself times a scale. New ones are rounded before a query meets them.
 struct Cache {
   const void* past;  // may be null, and may be `present`: then nothing is copied
   std::size_t past_capacity;
   void* present;
   std::size_t present_capacity;
   Stored stored = Stored::kFloat;  // keys and values are of one type
-  const float* scales = nullptr;   // [kv_heads][head_dim], of int8
+  const float* scales = nullptr;   // [kv_heads][head_dim], of kInt8
 };
 
 struct AttentionInputs {

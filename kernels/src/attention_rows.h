@@ -3,18 +3,29 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace edgeformer {
 
-// The type of the numbers of keys and values.
-enum class Stored { kFloat, kHalf, kInt8 };
+// The type of the numbers of keys and values. Integers have a scale for each channel, which is known before; or one for each
+// key and value, its largest number over 127, a float behind its integers.
+enum class Stored { kFloat, kHalf, kInt8, kInt8PerToken };
+
+template <Stored kStored>
+using StoredNumber = std::conditional_t<kStored == Stored::kFloat, float,
+                                        std::conditional_t<kStored == Stored::kHalf, std::uint16_t, std::int8_t>>;
+
+// From a key to the next, in numbers of its type.
+constexpr int stored_width(Stored stored, int head_dim) {
+  return head_dim + (stored == Stored::kInt8PerToken ? static_cast<int>(sizeof(float)) : 0);
+}
 
 struct AttentionRows {
   // [rows][head_dim], rotated and scaled. Row r is head r % heads of token r / heads.
   const float* queries;
   int rows, heads, head_dim;
   int position;               // of the first token
-  const void *keys, *values;  // [valid][head_dim]
+  const void *keys, *values;  // [valid][stored_width]
   int valid;
   bool causal;
   int window;
@@ -66,6 +77,9 @@ constexpr std::size_t attention_scratch(int rows, int head_dim) {
 // to = x times 1 / scales, rounded to the nearest integer, ties to even, from -128 to 127; any integer of what is not a
 // number. count is in whole vectors.
 using RoundToInt8 = void (*)(const float* x, const float* scales, int count, std::int8_t* to);
+
+// to = x over its scale, rounded likewise, and the scale behind it. Of what is not finite, the scale is NaN.
+using RoundPerToken = void (*)(const float* x, int count, std::int8_t* to);
 
 // to = x rounded to the nearest half, ties to even. count is in whole vectors.
 using RoundToHalf = void (*)(const float* x, int count, std::uint16_t* to);

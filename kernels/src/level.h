@@ -55,6 +55,7 @@ struct Level {
   AttendMany attend_many;
   Rotate rotate;
   RoundToInt8 round_to_int8;
+  RoundPerToken round_to_int8_per_token;
   RoundToHalf round_to_half;
   GateNumbers gate;
   AddBias add_bias;

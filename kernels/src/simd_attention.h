@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <type_traits>
 #include <utility>
 
 #include "attention_rows.h"
 #include "half.h"
+#include "simd_kernels.h"
 #include "simd_math.h"
 #include "simd_matrices.h"
 #include "simd_quads.h"
@@ -93,16 +95,19 @@ template <class V, class T>
 
 // scores[kHeads][kKeysAtOnce] = queries[kHeads][head_dim] times up to kLanes keys. Missing keys are read as the last one.
 // values: of the same keys, which are read next.
-template <class V, class T, int kHeads>
-[[gnu::always_inline]] inline void multiply_keys(const float* queries, const T* keys, const T* values, int head_dim,
-                                                 int count, float* scores) {
+template <class V, Stored kStored, int kHeads>
+[[gnu::always_inline]] inline void multiply_keys(const float* queries, const StoredNumber<kStored>* keys,
+                                                 const StoredNumber<kStored>* values, int head_dim, int count,
+                                                 float* scores) {
+  using T = StoredNumber<kStored>;
+  const std::size_t width = stored_width(kStored, head_dim);
   typename V::Floats fours[kHeads][V::kLanes / 4];
 #pragma clang loop unroll(disable)
   for (int four = 0; four < V::kLanes / 4; ++four) {
-    fetch<V>(values + std::size_t(4) * four * head_dim, 4 * head_dim);
+    fetch<V>(values + 4 * four * width, 4 * width);
     const T* from[4];
     for (int key = 0; key < 4; ++key) {
-      from[key] = keys + static_cast<std::size_t>(std::min(4 * four + key, count - 1)) * head_dim;
+      from[key] = keys + std::min(4 * four + key, count - 1) * width;
     }
     typename V::Floats sums[kHeads][4];
     for (auto& of_head : sums) std::fill(std::begin(of_head), std::end(of_head), V::splat(0.0f));
@@ -127,11 +132,13 @@ template <class V, class T, int kHeads>
 
 // outputs[kHeads][head_dim] = weights[kHeads][kKeysAtOnce] times values, of kVectors vectors of columns. ahead: the keys
 // that are read next.
-template <class V, class T, int kHeads, int kVectors>
-void weigh_values(const float* weights, const T* values, const T* ahead, int keys, int head_dim, float* outputs) {
+template <class V, Stored kStored, int kHeads, int kVectors>
+void weigh_values(const float* weights, const StoredNumber<kStored>* values, const StoredNumber<kStored>* ahead, int keys,
+                  int head_dim, float* outputs) {
+  const int width = stored_width(kStored, head_dim);
   typename V::Floats sums[kHeads][kVectors];
   for (auto& of_head : sums) std::fill(std::begin(of_head), std::end(of_head), V::splat(0.0f));
-  for (int key = 0; key < keys; ++key, values += head_dim, ahead += head_dim) {
+  for (int key = 0; key < keys; ++key, values += width, ahead += width) {
     fetch<V>(ahead, kVectors * V::kLanes);
     typename V::Floats of_value[kVectors];
 #pragma clang loop unroll(full)
@@ -148,18 +155,44 @@ void weigh_values(const float* weights, const T* values, const T* ahead, int key
   }
 }
 
+// The scale behind the integers of a key or value.
+inline float scale_behind(const std::int8_t* integers, int head_dim) {
+  float scale;
+  std::memcpy(&scale, integers + head_dim, sizeof scale);
+  return scale;
+}
+
+// Multiplies numbers of kHeads heads and kKeysAtOnce keys by the scales of up to `count` keys or values, in whole vectors.
+template <class V, int kHeads>
+void multiply_scales(const std::int8_t* integers, int head_dim, int count, float* numbers) {
+  const std::size_t width = stored_width(Stored::kInt8PerToken, head_dim);
+  for (int first = 0; first < count; first += V::kLanes) {
+    alignas(kCacheLine) float scales[V::kLanes];
+    for (int key = 0; key < V::kLanes; ++key) {
+      scales[key] = scale_behind(integers + std::min(first + key, count - 1) * width, head_dim);
+    }
+    for (int head = 0; head < kHeads; ++head) {
+      float* of_head = numbers + head * kKeysAtOnce + first;
+      V::store(of_head, V::multiply(V::load(of_head), V::load(scales)));
+    }
+  }
+}
+
 // attend_one for the heads from `row` on.
-template <class V, class T, int kHeads>
+template <class V, Stored kStored, int kHeads>
 void attend_heads(const AttentionRows& rows, int row, int begin, int end, const AttentionSums& to) {
   alignas(kCacheLine) float scores[kHeads * kKeysAtOnce];
   const int count = end - begin, head_dim = rows.head_dim;
-  const std::size_t first = static_cast<std::size_t>(begin) * head_dim, of_row = static_cast<std::size_t>(row) * head_dim;
+  using T = StoredNumber<kStored>;
+  const std::size_t width = stored_width(kStored, head_dim), first = begin * width, of_row = static_cast<std::size_t>(row) * head_dim;
   const T *keys = static_cast<const T*>(rows.keys) + first, *values = static_cast<const T*>(rows.values) + first;
   int key = 0;
   for (; key < count; key += V::kLanes) {
-    const std::size_t from = static_cast<std::size_t>(key) * head_dim;
-    multiply_keys<V, T, kHeads>(rows.queries + of_row, keys + from, values + from, head_dim, count - key, scores + key);
+    const std::size_t from = key * width;
+    multiply_keys<V, kStored, kHeads>(rows.queries + of_row, keys + from, values + from, head_dim, count - key, scores + key);
   }
+  constexpr bool kHasScales = kStored == Stored::kInt8PerToken;
+  if constexpr (kHasScales) multiply_scales<V, kHeads>(keys, head_dim, count, scores);
   for (int head = 0; head < kHeads; ++head) {
     float* of_head = scores + head * kKeysAtOnce;
     finish_scores<V>(rows, row + head, begin, end, of_head);
@@ -167,25 +200,26 @@ void attend_heads(const AttentionRows& rows, int row, int begin, int end, const 
     to.largest[row + head] = largest_of<V>(of_head, count);
     to.weights[row + head] = exponentials<V>(of_head, count, shift_of(to.largest[row + head]));
   }
+  if constexpr (kHasScales) multiply_scales<V, kHeads>(values, head_dim, count, scores);
   const T* ahead = rows.keys_ahead != nullptr ? static_cast<const T*>(rows.keys_ahead) : keys;
   int column = 0;
   for (; column + kValueVectors * V::kLanes <= head_dim; column += kValueVectors * V::kLanes) {
-    weigh_values<V, T, kHeads, kValueVectors>(scores, values + column, ahead + column, count, head_dim, to.outputs + of_row + column);
+    weigh_values<V, kStored, kHeads, kValueVectors>(scores, values + column, ahead + column, count, head_dim, to.outputs + of_row + column);
   }
   for (; column < head_dim; column += V::kLanes) {
-    weigh_values<V, T, kHeads, 1>(scores, values + column, ahead + column, count, head_dim, to.outputs + of_row + column);
+    weigh_values<V, kStored, kHeads, 1>(scores, values + column, ahead + column, count, head_dim, to.outputs + of_row + column);
   }
 }
 
-template <class V, class T>
+template <class V, Stored kStored>
 void attend_stored(const AttentionRows& rows, int begin, int end, const AttentionSums& to) {
   for (int row = 0; row < rows.rows; row += kHeadsAtOnce<V>) {
     const int heads = std::min(kHeadsAtOnce<V>, rows.rows - row);
-    if (heads == 1) attend_heads<V, T, 1>(rows, row, begin, end, to);
-    if (heads == 2) attend_heads<V, T, 2>(rows, row, begin, end, to);
+    if (heads == 1) attend_heads<V, kStored, 1>(rows, row, begin, end, to);
+    if (heads == 2) attend_heads<V, kStored, 2>(rows, row, begin, end, to);
     if constexpr (kHeadsAtOnce<V> == 4) {
-      if (heads == 3) attend_heads<V, T, 3>(rows, row, begin, end, to);
-      if (heads == 4) attend_heads<V, T, 4>(rows, row, begin, end, to);
+      if (heads == 3) attend_heads<V, kStored, 3>(rows, row, begin, end, to);
+      if (heads == 4) attend_heads<V, kStored, 4>(rows, row, begin, end, to);
     }
   }
 }
@@ -193,9 +227,10 @@ void attend_stored(const AttentionRows& rows, int begin, int end, const Attentio
 template <class V>
 void attend_one(const AttentionRows& rows, int begin, int end, const AttentionSums& to) {
   switch (rows.stored) {
-    case Stored::kFloat: return attend_stored<V, float>(rows, begin, end, to);
-    case Stored::kHalf: return attend_stored<V, Half>(rows, begin, end, to);
-    case Stored::kInt8: return attend_stored<V, std::int8_t>(rows, begin, end, to);
+    case Stored::kFloat: return attend_stored<V, Stored::kFloat>(rows, begin, end, to);
+    case Stored::kHalf: return attend_stored<V, Stored::kHalf>(rows, begin, end, to);
+    case Stored::kInt8: return attend_stored<V, Stored::kInt8>(rows, begin, end, to);
+    case Stored::kInt8PerToken: return attend_stored<V, Stored::kInt8PerToken>(rows, begin, end, to);
   }
 }
 
@@ -205,15 +240,27 @@ const float* widen(const T* from, int count, float* to) {
   return to;
 }
 
+// Integers times the scale behind them, of each of `count` keys or values.
+template <class V>
+const float* widen_per_token(const std::int8_t* from, int count, int head_dim, float* to) {
+  for (float* at = to; at < to + std::size_t(count) * head_dim; from += stored_width(Stored::kInt8PerToken, head_dim)) {
+    const typename V::Floats scale = V::splat(scale_behind(from, head_dim));
+    for (int i = 0; i < head_dim; i += V::kLanes, at += V::kLanes) V::store(at, V::multiply(load_floats<V>(from + i), scale));
+  }
+  return to;
+}
+
 // Keys or values `begin` to `end` as floats: where they are, or in `scratch`.
 template <class V>
 const float* floats_of(const AttentionRows& rows, const void* elements, int begin, int end, float* scratch) {
-  const std::size_t first = static_cast<std::size_t>(begin) * rows.head_dim;
+  const std::size_t first = static_cast<std::size_t>(begin) * stored_width(rows.stored, rows.head_dim);
   const int count = (end - begin) * rows.head_dim;
   switch (rows.stored) {
     case Stored::kFloat: break;
     case Stored::kHalf: return widen<V>(static_cast<const Half*>(elements) + first, count, scratch);
     case Stored::kInt8: return widen<V>(static_cast<const std::int8_t*>(elements) + first, count, scratch);
+    case Stored::kInt8PerToken:
+      return widen_per_token<V>(static_cast<const std::int8_t*>(elements) + first, end - begin, rows.head_dim, scratch);
   }
   return static_cast<const float*>(elements) + first;
 }
@@ -230,6 +277,14 @@ void round_to_int8(const float* x, const float* scales, int count, std::int8_t* 
     const typename V::Floats scaled = V::max(V::multiply(V::load(x + i), inverse), V::splat(-128.0f));
     V::store_narrow(to + i, V::round(V::min(scaled, V::splat(127.0f))));
   }
+}
+
+template <class V>
+void round_to_int8_per_token(const float* x, int count, std::int8_t* to) {
+  float scale;
+  std::int32_t sum;
+  quantize_block<V, false>(x, count, count, sizeof(std::int32_t), to, scale, sum);
+  std::memcpy(to + count, &scale, sizeof scale);
 }
 
 // How a prompt's attention multiplies matrices: numbers of a word, rows that are multiplied together, which are all where
@@ -315,7 +370,7 @@ struct OfQuads : OfPairs<V> {
   void multiply_mean(const AttentionRows& rows) const {
     for (int row = 0; row < rows.rows; row += V::kLanes) {
       const float* from = rows.queries + static_cast<std::size_t>(row) * rows.head_dim;
-      multiply_keys<V, float, 1>(keys.mean, from, from, rows.head_dim, rows.rows - row, queries.of_mean + row);
+      multiply_keys<V, Stored::kFloat, 1>(keys.mean, from, from, rows.head_dim, rows.rows - row, queries.of_mean + row);
     }
   }
 };

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <map>
 #include <random>
@@ -17,6 +18,8 @@ namespace edgeformer {
 
 // Sums of float32 over keys and head_dim, and exponentials to 2 units in the last place.
 inline constexpr double kTolerance = 1e-5;
+
+inline constexpr Stored kAllStored[] = {Stored::kFloat, Stored::kHalf, Stored::kInt8, Stored::kInt8PerToken};
 
 // The first numbers of a seed. They are drawn once: drawing those of each case anew took most of the time.
 inline std::vector<float> random_floats(std::size_t count, unsigned seed, float scale = 1) {
@@ -101,6 +104,7 @@ struct Memory {
     for (int kind : {0, 1}) {
       Cache& to = kind == 0 ? inputs.keys_cache : inputs.values_cache;
       if (of.stored == Stored::kInt8) use_int8s(of, kind, cache, to);
+      if (of.stored == Stored::kInt8PerToken) use_int8s_per_token(of, kind, cache, to);
       if (of.stored == Stored::kHalf) use_halves(of, kind, cache, to);
     }
   }
@@ -110,11 +114,25 @@ struct Memory {
       scales[kind].push_back(0.008f + 0.008f * std::fabs(each));  // the largest numbers are clipped in some channels
     }
     for (float each : random_floats(size, 10 + kind, 40)) past_int8s[kind].push_back(std::int8_t(std::clamp(each, -128.0f, 127.0f)));
-    present_int8s[kind] = of.in_place ? past_int8s[kind] : std::vector<std::int8_t>(size, 99);
+    keep_int8s(of, kind, to);
+    to.scales = scales[kind].data();
+  }
+
+  void use_int8s_per_token(const Case& of, int kind, std::size_t size, Cache& to) {
+    const int d = of.shape.head_dim;
+    const std::vector<float> numbers = random_floats(size, 10 + kind);
+    past_int8s[kind].resize(size / d * stored_width(of.stored, d));
+    for (std::size_t i = 0; i < size / d; ++i) {
+      level_for(d).round_to_int8_per_token(numbers.data() + i * d, d, past_int8s[kind].data() + i * stored_width(of.stored, d));
+    }
+    keep_int8s(of, kind, to);
+  }
+
+  void keep_int8s(const Case& of, int kind, Cache& to) {
+    present_int8s[kind] = of.in_place ? past_int8s[kind] : std::vector<std::int8_t>(past_int8s[kind].size(), 99);
     to.past = of.in_place ? present_int8s[kind].data() : past_int8s[kind].data();
     to.present = present_int8s[kind].data();
     to.stored = of.stored;
-    to.scales = scales[kind].data();
   }
 
   void use_halves(const Case& of, int kind, std::size_t size, Cache& to) {
@@ -142,18 +160,37 @@ struct Memory {
         to[i] = present_int8s[kind][i] * scale(of, kind, int(i / of_head % of.shape.kv_heads), int(i % d));
       }
     }
+    for (int kind = 0; of.stored == Stored::kInt8PerToken && kind < 2; ++kind) {
+      std::vector<float>& to = kind == 0 ? present_keys : present_values;
+      const std::size_t d = of.shape.head_dim, width = d + sizeof(float);
+      for (std::size_t i = 0; i < to.size(); ++i) {
+        const std::int8_t* integers = present_int8s[kind].data() + i / d * width;
+        float scale;
+        std::memcpy(&scale, integers + d, sizeof scale);
+        to[i] = integers[i % d] * scale;
+      }
+    }
   }
 };
 
-// How far a number of the cache is from what belongs there. Of int8, beyond what rounding moves it.
-inline double cache_error(const Case& of, const Memory& memory, int kind, int kv_head, int channel, double expected, double found) {
+// How far a number of the cache is from what belongs there. Of int8, beyond what rounding moves it. largest: magnitude of the
+// numbers of that key or value.
+inline double cache_error(const Case& of, const Memory& memory, int kind, int kv_head, int channel, double expected, double largest,
+                          double found) {
   if (of.stored == Stored::kFloat) return std::fabs(expected - found);
   if (of.stored == Stored::kHalf) {
     const double half_a_step = std::ldexp(1.0, std::max(std::ilogb(expected == 0 ? 1e-9 : expected), -14) - 11);
     return std::max(0.0, std::fabs(expected - found) - half_a_step);
   }
-  const double scale = memory.scale(of, kind, kv_head, channel);
+  const double scale = of.stored == Stored::kInt8 ? memory.scale(of, kind, kv_head, channel) : largest / 127;
   return std::max(0.0, std::fabs(std::clamp(expected / scale, -128.0, 127.0) - found / scale) - 0.5);
+}
+
+template <class T>
+double largest_magnitude_of(const T* numbers, int count) {
+  double largest = 0;
+  for (int i = 0; i < count; ++i) largest = std::max(largest, std::fabs(double(numbers[i])));
+  return largest;
 }
 
 inline std::vector<double> rotated(const Case& of, const Memory& memory, const float* x, int position, double scale) {
@@ -185,11 +222,12 @@ inline double error_of(const Case& of, const Memory& before, const Memory& after
       for (int kv_head = 0; of.own_keys && kv_head < shape.kv_heads; ++kv_head) {
         const std::size_t at = index * before.inputs.kv_stride + kv_head * d;
         const std::vector<double> key = rotated(of, before, before.inputs.keys + at, position, 1);
+        const double of_key = largest_magnitude_of(key.data(), d), of_value = largest_magnitude_of(before.inputs.values + at, d);
         for (int i = 0; i < d; ++i) {
           const double value = before.inputs.values[at + i], found = key_at(after.present_values, kv_head, position)[i];
-          worst = std::max(worst, cache_error(of, before, 0, kv_head, i, key[i], key_at(after.present_keys, kv_head, position)[i]));
+          worst = std::max(worst, cache_error(of, before, 0, kv_head, i, key[i], of_key, key_at(after.present_keys, kv_head, position)[i]));
           CHECK(of.stored != Stored::kFloat || value == found, "a value changed");
-          worst = std::max(worst, cache_error(of, before, 1, kv_head, i, value, found));
+          worst = std::max(worst, cache_error(of, before, 1, kv_head, i, value, of_value, found));
         }
       }
       if (position >= valid) continue;  // padding

@@ -22,8 +22,8 @@ using namespace edgeformer;
 namespace {
 
 constexpr std::size_t kBytesOfSteps = 512 << 20;
-constexpr std::size_t kSizes[] = {sizeof(float), sizeof(Half), 1};
-constexpr const char* kNames[] = {"float32", "float16", "   int8"};
+constexpr std::size_t kSizes[] = {sizeof(float), sizeof(Half), 1, 1};
+constexpr const char* kNames[] = {"float32", "float16", "int8, a scale per channel", "int8, a scale per token"};
 
 // Reads memory with all threads, as fast as the machine can: GB/s.
 double read_rate(const std::vector<char>& memory, Parallel& parallel) {
@@ -47,7 +47,7 @@ double read_rate(const std::vector<char>& memory, Parallel& parallel) {
 void measure(int heads, int kv_heads, int head_dim, int tokens, int keys, Stored stored, Parallel& parallel) {
   AttentionShape shape{heads, kv_heads, head_dim, head_dim};
   shape.scale = 0.125f;
-  const std::size_t cache = std::size_t(kv_heads) * keys * head_dim, bytes = cache * kSizes[int(stored)];
+  const std::size_t cache = std::size_t(kv_heads) * keys * stored_width(stored, head_dim), bytes = cache * kSizes[int(stored)];
   const std::size_t layers = tokens > 1 ? 1 : std::max<std::size_t>(1, kBytesOfSteps / (2 * bytes));
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
@@ -58,9 +58,12 @@ void measure(int heads, int kv_heads, int head_dim, int tokens, int keys, Stored
   fill(some);
   std::vector<char> caches(2 * layers * bytes);
   for (std::size_t i = 0; i < caches.size(); ++i) {
-    if (stored == Stored::kInt8) caches[i] = char(33 * some[i * 7 % 4096]);
+    if (stored >= Stored::kInt8) caches[i] = char(33 * some[i * 7 % 4096]);
   }
-  for (std::size_t i = 0; stored != Stored::kInt8 && i < caches.size() / kSizes[int(stored)]; ++i) {
+  for (std::size_t i = head_dim; stored == Stored::kInt8PerToken && i < caches.size(); i += stored_width(stored, head_dim)) {
+    std::memcpy(caches.data() + i, scales.data(), sizeof(float));
+  }
+  for (std::size_t i = 0; stored < Stored::kInt8 && i < caches.size() / kSizes[int(stored)]; ++i) {
     const float number = some[(i * 7 + i / 4096) % 4096];
     const Half half = to_half(number);
     std::memcpy(caches.data() + i * kSizes[int(stored)], stored == Stored::kHalf ? (const void*)&half : &number, kSizes[int(stored)]);
@@ -131,7 +134,7 @@ int main(int count, char** words) {
     }
   }
   for (auto [heads, kv_heads] : {std::pair{9, 3}, {32, 4}}) {
-    for (Stored stored : {Stored::kFloat, Stored::kHalf, Stored::kInt8}) {
+    for (Stored stored : {Stored::kFloat, Stored::kHalf, Stored::kInt8, Stored::kInt8PerToken}) {
       for (int keys : {128, 512, 4096, 16384}) {
         if (only == 0 || only == keys) measure(heads, kv_heads, 64, 1, keys, stored, team);
       }

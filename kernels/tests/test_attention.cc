@@ -114,7 +114,7 @@ void check_all(const Level& level, Stored stored) {
     ::check(at, name, of);
   };
   for (int d : {8, 24, 64, 80}) {
-    if (stored == Stored::kInt8 && d > 24) continue;  // integers are read as floats are
+    if (stored >= Stored::kInt8 && d > 24) continue;  // integers are read as floats are
     for (auto [query_heads, kv_heads] : {std::pair{2, 2}, {6, 2}, {7, 1}}) {
       AttentionShape shape = heads(query_heads, kv_heads, d);
       shape.rotary_dim = d;
@@ -166,7 +166,7 @@ double rounding_of(const Level& level) { return multiplies_bytes(level) ? 2e-2 :
 // Long prompts, of which products are of bfloat16 and bytes where the level has them. Elsewhere they are as exact as short
 // ones. Integers of a cache are bfloat16 as they are.
 void check_long_prompts(const Level& level) {
-  for (Stored stored : {Stored::kFloat, Stored::kHalf, Stored::kInt8}) {
+  for (Stored stored : kAllStored) {
     for (auto [d, query_heads] : {std::pair{8, 14}, {24, 2}, {48, 2}, {64, 6}, {144, 2}}) {  // a block of seven heads sees 41 keys first
       if (d == 144 && stored != Stored::kFloat) continue;  // wide heads take long where a processor is emulated
       Case of{.shape = heads(query_heads, 2, d), .tokens = 70, .valid = {331}, .stored = stored};
@@ -239,13 +239,13 @@ void check_that_faults_are_seen() {
     if (fault == 2) after.present_keys[of.shape.head_dim * 99 - 1] -= 0.01f;
     CHECK(error_of(of, before, after) > kTolerance, "fault %d is not seen", fault);
   }
-  for (Stored stored : {Stored::kHalf, Stored::kInt8}) {
+  for (Stored stored : {Stored::kHalf, Stored::kInt8, Stored::kInt8PerToken}) {
     of.stored = stored;
     const Memory rounded(of);
     for (int kind : {0, 1}) {
       Memory after(of);
       attend(of.shape, after.inputs, best_level(), serial);
-      const std::size_t last = of.shape.head_dim * 100 - 1;
+      const std::size_t last = stored_width(stored, of.shape.head_dim) * 99 + of.shape.head_dim - 1;
       stored == Stored::kHalf ? ++after.present_halves[kind][last] : ++after.present_int8s[kind][last];
       after.widen(of);
       CHECK(error_of(of, rounded, after) > kTolerance, "the next number is not seen");
@@ -261,6 +261,26 @@ void check_halves(const Level& level) {
   level.round_to_half(numbers, 16, found);
   for (int i = 0; i < 8; ++i) CHECK(found[i] == wanted[i], "%s: %g becomes %04x", level.name, numbers[i], found[i]);
   CHECK((found[8] & 0x7fff) > 0x7c00 && std::isnan(from_half(found[8])), "%s: a NaN becomes %04x", level.name, found[8]);
+}
+
+// What a cache of int8 with a scale for each token keeps: the largest number is 127 steps, and what is not finite stays that.
+void check_int8s_per_token(const Level& level) {
+  for (float largest : {127.0f, 1e-30f, 3e38f, 0.0f, INFINITY, NAN}) {
+    float numbers[16] = {0, largest / 2, -largest, largest / 400};
+    std::int8_t found[16 + sizeof(float)];
+    level.round_to_int8_per_token(numbers, 16, found);
+    float scale;
+    std::memcpy(&scale, found + 16, sizeof scale);
+    if (!std::isfinite(largest)) {
+      CHECK(std::isnan(scale), "%s: the scale of %g is %g", level.name, largest, scale);
+      continue;
+    }
+    CHECK(std::fabs(scale - largest / 127) <= 1e-6f * scale, "%s: the scale of %g is %g", level.name, largest, scale);
+    const int wanted[] = {0, largest > 0 ? 64 : 0, largest > 0 ? -127 : 0, 0};
+    for (int i = 0; i < 16; ++i) {
+      CHECK(found[i] == (i < 4 ? wanted[i] : 0), "%s: %g of %g becomes %d", level.name, numbers[i], largest, found[i]);
+    }
+  }
 }
 
 // NaN stays NaN, and does not reach other rows.
@@ -311,8 +331,9 @@ int main() {
       std::printf("%s does not run here\n", level->name);
       continue;
     }
-    for (Stored stored : {Stored::kFloat, Stored::kHalf, Stored::kInt8}) check_all(*level, stored);
+    for (Stored stored : kAllStored) check_all(*level, stored);
     check_halves(*level);
+    check_int8s_per_token(level_for(16, *level));
     check_long_prompts(*level);
     check_all_of_itself(*level);
     check_all_of_long_itself(*level);

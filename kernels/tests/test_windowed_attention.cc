@@ -12,7 +12,7 @@ using namespace edgeformer;
 
 namespace {
 
-constexpr std::size_t kSizes[] = {sizeof(float), sizeof(Half), 1};  // of Stored
+constexpr std::size_t kSizes[] = {sizeof(float), sizeof(Half), 1, 1};  // of Stored
 
 struct Text {
   AttentionShape shape;
@@ -30,7 +30,7 @@ struct Store {
   Store(const Text& text, std::size_t rows, std::size_t capacity) : capacity(capacity) {
     for (auto& each : bytes) each.assign(rows * text.shape.kv_heads * capacity * of_token(text), char(0x7f));
   }
-  static std::size_t of_token(const Text& text) { return text.shape.head_dim * kSizes[int(text.stored)]; }
+  static std::size_t of_token(const Text& text) { return stored_width(text.stored, text.shape.head_dim) * kSizes[int(text.stored)]; }
   const char* at(const Text& text, int kind, std::size_t head, int token) const {
     return bytes[kind].data() + (head * capacity + token) * of_token(text);
   }
@@ -132,7 +132,7 @@ void check_all(const Level& level) {
       {130, 1, 70, 1},
   };
   for (const auto& pieces : texts) {
-    for (Stored stored : {Stored::kFloat, Stored::kHalf, Stored::kInt8}) {
+    for (Stored stored : kAllStored) {
       for (auto [window, capacity] : {std::pair{8, 8}, {8, 13}, {1, 1}, {70, 70}}) {
         Text text{heads(4, 2, 16, window), capacity, pieces, stored};
         double error = check("a text", text, level);

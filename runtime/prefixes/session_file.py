@@ -31,6 +31,9 @@ from edgeformer.runtime.text.tokenizer import Message
 
 FORMAT = "edgeformer.session"
 VERSION = "2"
+CACHE = "cache_precision"
+"""The key of the metadata that says that keys and values have scales per token."""
+
 LARGEST_HEADER = 16 * 2**20
 """Bytes of a header at most: that of a conversation of a million tokens has its messages, 4 MB, and the tensors."""
 
@@ -59,6 +62,7 @@ def write_session(path: Path, manifest: Manifest, kept: Kept, messages: Sequence
         "version": VERSION,
         "bundle": bundle_hash(manifest),
         "precision": manifest.plan.precision,
+        **({CACHE: manifest.plan.cache_precision or ""} if manifest.has_scales_per_token else {}),
         "kind": kept.kind,
         "messages": json.dumps([dict(message) for message in messages]),
     }
@@ -168,6 +172,9 @@ def _check_metadata(path: Path, metadata: Any, manifest: Manifest) -> list[Messa
             f"{path} is a session of a bundle in {metadata.get('precision')!r}, and this one is in "
             f"{manifest.plan.precision}. Load it with the bundle that wrote it."
         )
+    if (metadata.get(CACHE) is not None) != manifest.has_scales_per_token:
+        has, advice = ("a cache in int8", "with") if CACHE in metadata else ("the bundle's own cache", "without")
+        raise RequestError(f"{path} is a session of {has}. Load the model {advice} cache_precision.")
     if metadata.get("bundle") != bundle_hash(manifest):
         raise RequestError(
             f"{path} is a session of another bundle: its graphs, weights or tokenizer differ. Load it with the bundle "

@@ -11,7 +11,7 @@ from functools import cache
 from itertools import count as counted
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
@@ -72,6 +72,7 @@ class SessionSettings(NamedTuple):
     threads: int | None = None
     kernels: bool = True
     options: ProviderOptions | None = None
+    cache_precision: Literal["int8"] | None = None
 
 
 def cache_dtype(manifest: Manifest) -> type[np.generic]:
@@ -79,6 +80,8 @@ def cache_dtype(manifest: Manifest) -> type[np.generic]:
     scales = manifest.cache_scales
     if manifest.plan.half_cache:
         return np.float16
+    if manifest.has_scales_per_token:
+        return QUANTIZED_DTYPES["int8"]
     return CACHE_DTYPES[manifest.plan.arithmetic] if scales is None else QUANTIZED_DTYPES[scales.precision]
 
 

@@ -41,6 +41,7 @@ from edgeformer.runtime.media.pictures.picture_files import Picture
 from edgeformer.runtime.media.sound.recordings import Sound
 from edgeformer.runtime.prefixes.prefix_cache import PrefixCache
 from edgeformer.runtime.prefixes.session_file import read_session, write_session
+from edgeformer.runtime.sessions.int8_cache import mtp_geometry
 from edgeformer.runtime.sessions.session import SessionSettings
 from edgeformer.runtime.steps.adapters import AdaptedSession, Tensors, adapter_names, read_adapter
 from edgeformer.runtime.steps.device import CapturedSteps
@@ -482,9 +483,8 @@ class CausalLM(Model):
 
     def _new_mtp(self, row: Row, decoder: StepRunner) -> Callable[[], MultiTokenPrediction]:
         """Return what makes the drafter of a row by the model's layer; the decoder keeps its states from now on."""
-        config = cast(DecoderConfig, self.manifest.model)
-        assert config.mtp is not None, "a manifest with a graph of drafts has its layer"
-        geometry, states = config.mtp.cache_geometry, keep_states(decoder, config.hidden_size)
+        geometry = mtp_geometry(self.manifest)
+        states = keep_states(decoder, cast(DecoderConfig, self.manifest.model).hidden_size)
 
         def new_drafter() -> MultiTokenPrediction:
             begun, capacity = row.cached_tokens, decoder.cache.capacity

@@ -2,7 +2,7 @@
 
 import warnings
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from edgeformer.config import Task
 from edgeformer.errors import BundleError, RequestError
@@ -61,6 +61,7 @@ def load(
     kernels: bool = True,
     provider_options: ProviderOptions | None = None,
     draft: str | Path | None = None,
+    cache_precision: Literal["int8"] | None = None,
 ) -> CausalLM | Seq2SeqLM | Encoder | VisionEncoder | DualEncoder:
     """Open the bundle in a folder; its task decides about the class.
 
@@ -76,18 +77,21 @@ def load(
             defaults.
         draft: bundle of a smaller decoder-only model with the same tokenizer, which drafts tokens for a decoder-only
             model; `mtp` for the model's own layer of multi-token prediction, where it was exported.
+        cache_precision: `int8` for a decoder whose keys and values edgeformer's kernels keep in int8, whatever the
+            bundle was exported with, each with its own scale; None for the cache of the bundle.
 
     Raises BundleError for a damaged folder (sizes are checked; `edgeformer verify` checks contents) and RequestError
-    for a provider that is not available, and for a draft model that does not fit.
+    for a provider that is not available, for a draft model that does not fit, and for a cache in int8 that no kernel has.
     """
     manifest, folder = _open(path, None), request_values.path("path", path)
-    kind, settings = KINDS[manifest.task].model, SessionSettings(provider, threads, kernels, provider_options)
+    kind = KINDS[manifest.task].model
+    settings = SessionSettings(provider, threads, kernels, provider_options, cache_precision)
     if draft is not None and not issubclass(kind, CausalLM):
         raise RequestError(f"a draft model is for a decoder-only model; {folder} holds one for {manifest.task}.")
     model = kind(folder, manifest, settings)
     if draft is not None and isinstance(model, CausalLM):
         by_mtp = isinstance(draft, str) and draft == MTP
-        model.use_draft(MTP if by_mtp else _load(draft, "causal-lm", CausalLM, settings, "draft"))
+        model.use_draft(MTP if by_mtp else _load_draft(draft, settings))
     return model
 
 
@@ -99,13 +103,14 @@ def load_causal_lm(
     kernels: bool = True,
     provider_options: ProviderOptions | None = None,
     draft: str | Path | None = None,
+    cache_precision: Literal["int8"] | None = None,
 ) -> CausalLM:
     """Open the bundle of a decoder-only model, as `load` does. Raises BundleError for a bundle of another task."""
-    settings = SessionSettings(provider, threads, kernels, provider_options)
+    settings = SessionSettings(provider, threads, kernels, provider_options, cache_precision)
     model = _load(path, "causal-lm", CausalLM, settings)
     if draft is not None:
         by_mtp = isinstance(draft, str) and draft == MTP
-        model.use_draft(MTP if by_mtp else _load(draft, "causal-lm", CausalLM, settings, "draft"))
+        model.use_draft(MTP if by_mtp else _load_draft(draft, settings))
     return model
 
 
@@ -116,11 +121,11 @@ def load_picture_text(
     *,
     kernels: bool = True,
     provider_options: ProviderOptions | None = None,
+    cache_precision: Literal["int8"] | None = None,
 ) -> PictureTextLM:
     """Open the bundle of a model that reads pictures and text, as `load` does. Raises BundleError for another task."""
-    return _load(
-        path, "image-text-to-text", PictureTextLM, SessionSettings(provider, threads, kernels, provider_options)
-    )
+    settings = SessionSettings(provider, threads, kernels, provider_options, cache_precision)
+    return _load(path, "image-text-to-text", PictureTextLM, settings)
 
 
 def load_sound_text(
@@ -130,9 +135,11 @@ def load_sound_text(
     *,
     kernels: bool = True,
     provider_options: ProviderOptions | None = None,
+    cache_precision: Literal["int8"] | None = None,
 ) -> SoundTextLM:
     """Open the bundle of a model that reads sound and text, as `load` does. Raises BundleError for another task."""
-    return _load(path, "audio-text-to-text", SoundTextLM, SessionSettings(provider, threads, kernels, provider_options))
+    settings = SessionSettings(provider, threads, kernels, provider_options, cache_precision)
+    return _load(path, "audio-text-to-text", SoundTextLM, settings)
 
 
 def load_seq2seq(
@@ -195,6 +202,11 @@ def load_dual_encoder(
 ) -> DualEncoder:
     """Open the bundle of a dual encoder, as `load` does. Raises BundleError for a bundle of another task."""
     return _load(path, "dual-encoder", DualEncoder, SessionSettings(provider, threads, kernels, provider_options))
+
+
+def _load_draft(draft: str | Path, settings: SessionSettings) -> CausalLM:
+    """Open a model that drafts tokens; it keeps the cache that it was exported with."""
+    return _load(draft, "causal-lm", CausalLM, settings._replace(cache_precision=None), "draft")
 
 
 def _load(path: str | Path, task: Task, model: type[M], settings: SessionSettings, name: str = "path") -> M:

@@ -8,6 +8,7 @@ from typing import Any
 from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime.request_values import flag, is_list, shown, text_or_ids
+from edgeformer.runtime.sessions.int8_cache import with_int8_cache
 from edgeformer.runtime.sessions.kernel_report import KernelReport, report_kernels
 from edgeformer.runtime.sessions.kernels import choose_kernels
 from edgeformer.runtime.sessions.prepacked.prepacked_graphs import open_graph
@@ -32,10 +33,12 @@ class Model:
 
     def __init__(self, folder: Path, manifest: Manifest, settings: SessionSettings):
         self.folder = folder
-        self.manifest = manifest
         self._options = checked(settings.options)
         self.provider = choose_provider(settings.provider, manifest, self._options)
         self._kernel_choice = choose_kernels(self.provider, flag("kernels", settings.kernels))
+        if settings.cache_precision is not None:
+            manifest = with_int8_cache(folder, manifest, settings.cache_precision, self._kernel_choice)
+        self.manifest = manifest
         self._threads = settings.threads
         self.captures = sessions_of(self.provider).captures(self._options)
         if self.captures and (manifest.form != "decoder" or manifest.plan.cache_form == "dynamic"):

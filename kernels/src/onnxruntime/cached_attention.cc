@@ -22,9 +22,9 @@ template <class CacheKind>
 AttentionInputs CachedAttentionOp<CacheKind>::read(Call& call) const {
   const Sizes query = call.shape(kQuery), past = call.shape(kPastKey);
   if (query.size() != 3 || past.size() != 4) call.refuse("query must have 3 dimensions, and past_key 4");
-  const std::int64_t rows = query[0], tokens = query[1], head_dim = past[3], kv_heads = shape_.kv_heads;
+  const std::int64_t rows = query[0], tokens = query[1], head_dim = head_dim_of(past), kv_heads = shape_.kv_heads;
   check_head_dim(call, head_dim);
-  want(call, "past_key", past, {rows, kv_heads, past[2], head_dim});
+  want(call, "past_key", past, {rows, kv_heads, past[2], past[3]});
   want(call, "past_value", call.shape(kPastValue), past);
   want(call, "seqlens_k", call.shape(kLastPositions), {rows});
 
@@ -33,7 +33,7 @@ AttentionInputs CachedAttentionOp<CacheKind>::read(Call& call) const {
   in.last_positions = call.input<std::int32_t>(kLastPositions);
   const std::int64_t total = read_total(call, kTotal);
   in.is_prompt = total == tokens;
-  const Sizes present = {rows, kv_heads, kShared || kEvicts ? past[2] : std::max(past[2], total), head_dim};
+  const Sizes present = {rows, kv_heads, kShared || kEvicts ? past[2] : std::max(past[2], total), past[3]};
   if (kEvicts && past[2] < shape_.window) call.refuse("past_key has less room than a window");
   const std::int64_t positions = read_angles(call, kCosines, head_dim, kEvicts ? total : present[2], in);
   for (std::int64_t row = 0; row < rows; ++row) {
@@ -65,7 +65,7 @@ void CachedAttentionOp<CacheKind>::read_caches(const Call& call, const Sizes& pa
     to.keys_cache = {keys, before, call.output<Number>(1, present), after, CacheKind::kStored};
     to.values_cache = {values, before, call.output<Number>(2, present), after, CacheKind::kStored};
   }
-  if constexpr (kIsInt8) {
+  if constexpr (kHasChannelScales) {
     to.keys_cache.scales = read_scales(call, kKeyScales, "k_scale", past[3]);
     to.values_cache.scales = read_scales(call, kValueScales, "v_scale", past[3]);
   }
@@ -82,7 +82,7 @@ const float* CachedAttentionOp<CacheKind>::read_scales(const Call& call, std::si
 template <class CacheKind>
 void CachedAttentionOp<CacheKind>::run(Call& call, Parallel& parallel) const {
   const AttentionInputs inputs = read(call);
-  const AttentionShape shape = complete(shape_, call, call.shape(kPastKey)[3], kCosines);
+  const AttentionShape shape = complete(shape_, call, head_dim_of(call.shape(kPastKey)), kCosines);
   attend(shape, inputs, level_for(shape.head_dim, level_), parallel);
 }
 
@@ -93,5 +93,8 @@ template class CachedAttentionOp<SharedCache>;
 template class CachedAttentionOp<WindowedCache>;
 template class CachedAttentionOp<Int8WindowedCache>;
 template class CachedAttentionOp<Fp16WindowedCache>;
+template class CachedAttentionOp<Int8PerTokenCache>;
+template class CachedAttentionOp<Int8PerTokenWindowedCache>;
+template class CachedAttentionOp<Int8PerTokenSharedCache>;
 
 }  // namespace edgeformer

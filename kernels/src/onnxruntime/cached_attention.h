@@ -4,11 +4,15 @@
 // Fp16CachedAttention (the inputs of CachedAttention) -> the same outputs
 // WindowedAttention, Int8WindowedAttention, Fp16WindowedAttention (the inputs of these three) -> the same outputs
 // SharedCacheAttention (the inputs of CachedAttention) -> output
+// Int8PerTokenAttention, Int8PerTokenWindowedAttention, Int8PerTokenSharedAttention (the inputs of CachedAttention) -> the
+// outputs of CachedAttention, WindowedAttention and SharedCacheAttention
 //
 // Inputs, outputs and attributes are those of com.microsoft::GroupQueryAttention of the same names, float32 with int32
-// lengths, and `keeps_float32`: whether no product may be rounded to bfloat16 (by default it may); a cache may be float16 or int8, and then one of int8 has a scale for each channel. Where a present is given the memory of its past, the cache is changed in place. Unlike that op, it takes
-// several rows with several new tokens behind a past. A shared cache is one that an earlier layer has written: key and
-// value have no tokens. A windowed cache evicts tokens as with `sliding_window_cache`: its past has room for a window at
+// lengths, and `keeps_float32`: whether no product may be rounded to bfloat16 (by default it may); a cache may be float16
+// or int8. One of int8 has a scale for each channel; or (Int8PerToken) one for each key and value, a float in the four numbers
+// behind its head_dim integers. Where a present is given the memory of its past, the cache is changed in place. Unlike that
+// op, it takes several rows with several new tokens behind a past. A shared cache is one that an earlier layer has written:
+// key and value have no tokens. A windowed cache evicts tokens as with `sliding_window_cache`: its past has room for a window at
 // least, and its present the shape of the past.
 #pragma once
 
@@ -58,11 +62,23 @@ struct SharedCache : FloatCache {
   static constexpr const char* kName = "SharedCacheAttention";
   static constexpr bool kShared = true;
 };
+struct Int8PerTokenCache : Int8Cache {
+  static constexpr const char* kName = "Int8PerTokenAttention";
+  static constexpr Stored kStored = Stored::kInt8PerToken;
+};
+struct Int8PerTokenWindowedCache : Int8PerTokenCache {
+  static constexpr const char* kName = "Int8PerTokenWindowedAttention";
+  static constexpr bool kEvicts = true;
+};
+struct Int8PerTokenSharedCache : Int8PerTokenCache {
+  static constexpr const char* kName = "Int8PerTokenSharedAttention";
+  static constexpr bool kShared = true;
+};
 
 template <class CacheKind>
 class CachedAttentionOp {
   using Number = typename CacheKind::Number;
-  static constexpr bool kShared = CacheKind::kShared, kEvicts = CacheKind::kEvicts, kIsInt8 = CacheKind::kStored == Stored::kInt8;
+  static constexpr bool kShared = CacheKind::kShared, kEvicts = CacheKind::kEvicts, kHasChannelScales = CacheKind::kStored == Stored::kInt8;
   static constexpr Formal kNumbers = CacheKind::kNumbers;
   static constexpr std::array<Formal, 3> kAllOutputs = {kFloats, kNumbers, kNumbers};
   static constexpr std::array<Formal, 13> kAllInputs = {
@@ -71,7 +87,7 @@ class CachedAttentionOp {
 
  public:
   static constexpr const char* kName = CacheKind::kName;
-  static constexpr auto kInputs = first_of<kIsInt8 ? 13 : 11>(kAllInputs);
+  static constexpr auto kInputs = first_of<kHasChannelScales ? 13 : 11>(kAllInputs);
   static constexpr auto kOutputs = first_of<kShared ? 1 : 3>(kAllOutputs);
 
   explicit CachedAttentionOp(const Node& node);
@@ -79,6 +95,7 @@ class CachedAttentionOp {
 
  private:
   AttentionInputs read(Call& call) const;
+  static std::int64_t head_dim_of(const Sizes& past) { return past[3] - stored_width(CacheKind::kStored, 0); }
   void read_caches(const Call& call, const Sizes& past, const Sizes& present, AttentionInputs& to) const;
   const float* read_scales(const Call& call, std::size_t index, const char* name, std::int64_t head_dim) const;
 
@@ -93,5 +110,8 @@ extern template class CachedAttentionOp<SharedCache>;
 extern template class CachedAttentionOp<WindowedCache>;
 extern template class CachedAttentionOp<Int8WindowedCache>;
 extern template class CachedAttentionOp<Fp16WindowedCache>;
+extern template class CachedAttentionOp<Int8PerTokenCache>;
+extern template class CachedAttentionOp<Int8PerTokenWindowedCache>;
+extern template class CachedAttentionOp<Int8PerTokenSharedCache>;
 
 }  // namespace edgeformer

@@ -27,7 +27,7 @@ class Costs:
     def __init__(self, manifest: Manifest, last_logits: bool = False):
         self._last_logits = last_logits
         self._model = manifest.model
-        self._element_bytes = cache_element_bytes(manifest)
+        self._element_bytes, self._has_scales = cache_element_bytes(manifest), manifest.has_scales_per_token
         self._file_bytes = _weights_bytes(manifest, manifest.graph)
 
     def prefill(self, tokens: int, batch_size: int) -> Cost | None:
@@ -74,7 +74,8 @@ class Costs:
         return self._file_bytes * min(1.0, flops_per_token / 2 / account(config).parameters)
 
     def _cache(self, config: StackConfig, length: int) -> int:
-        return config.cache_geometry.size_in_bytes(self._element_bytes, 1, length, config.cache_windows)
+        geometry = config.cache_geometry.with_scales_per_token() if self._has_scales else config.cache_geometry
+        return geometry.size_in_bytes(self._element_bytes, 1, length, config.cache_windows)
 
 
 def _attention(config: DecoderConfig | EncoderConfig | PictureTower, lengths: Sequence[int]) -> float:

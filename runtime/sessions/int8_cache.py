@@ -1,0 +1,134 @@
+"""Caches of int8 over graphs that were exported with caches of floats: kernels round keys and values as they come.
+
+    past_key_values.0.key    float32 [B, K, T, D]    becomes    int8 [B, K, T, D + 4]
+    CachedAttention                                  becomes    Int8PerTokenAttention
+
+Each key and value has its own scale, its largest magnitude over 127, a float32 in the four bytes behind its integers. So
+a scale belongs to what it scales, and needs no text to be measured with. Only edgeformer-kernels have such attention;
+the bundle stays as it is, and other clients read it with its own cache.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+from edgeformer.config import DecoderConfig
+from edgeformer.contract import protobuf as onnx
+from edgeformer.contract.ops import DOMAIN, PER_TOKEN_ATTENTION
+from edgeformer.contract.protobuf import read_fields, replaced_fields, written_field
+from edgeformer.contract.tensors import CacheGeometry
+from edgeformer.errors import BundleError, RequestError
+from edgeformer.manifest.manifest import Manifest
+from edgeformer.runtime.request_values import shown
+from edgeformer.runtime.sessions.graph_functions import WITH_GRAPHS
+from edgeformer.runtime.sessions.kernels import PACKAGE, KernelChoice
+from edgeformer.runtime.sessions.optional_inputs import LARGEST_GRAPH
+
+INT8 = 3
+"""The number of the element type in onnx.proto."""
+
+ADVICE = "Leave cache_precision out."
+
+
+def with_int8_cache(folder: Path, manifest: Manifest, precision: str, kernels: KernelChoice) -> Manifest:
+    """Return the manifest of a bundle whose keys and values the kernels keep in int8, which is what `precision` says.
+
+    Raises RequestError for another precision, and where they cannot: no kernels, no decoder, or a cache that has its
+    own scales.
+    """
+    scales = manifest.cache_scales
+    if precision != "int8":
+        raise RequestError(f"cache_precision is {shown(precision)}; it must be int8, or None for the bundle's own cache.")
+    if manifest.form != "decoder":
+        raise RequestError(f"cache_precision is for decoders, and {folder} holds a model for {manifest.task}. {ADVICE}")
+    if scales is not None:
+        raise RequestError(f"{folder} was exported with {scales.name}, which has its own scales. {ADVICE}")
+    if kernels.library is None:
+        raise RequestError(
+            f"only edgeformer's own kernels keep a cache in int8 that was exported with floats: {kernels.reason}. "
+            f"Install them with pip install {PACKAGE} and run on the CPU, or leave cache_precision out."
+        )
+    if not set(PER_TOKEN_ATTENTION.values()) <= set(kernels.library.ops):
+        raise RequestError(
+            f"{PACKAGE} {kernels.library.version} keeps no cache in int8. Install the version that belongs to this "
+            "edgeformer with: pip install 'edgeformer[kernels]'"
+        )
+    return replace(
+        manifest, plan=replace(manifest.plan, cache_precision="int8"), cache=manifest.cache.with_scales_per_token()
+    )
+
+
+def mtp_geometry(manifest: Manifest) -> CacheGeometry:
+    """Return what the layer of a bundle that drafts tokens keeps."""
+    mtp = cast(DecoderConfig, manifest.model).mtp
+    assert mtp is not None, "a manifest with a graph of drafts has its layer"
+    return mtp.cache_geometry.with_scales_per_token() if manifest.has_scales_per_token else mtp.cache_geometry
+
+
+def cache_geometries(manifest: Manifest) -> list[CacheGeometry]:
+    """Return what the graphs of a bundle keep between runs."""
+    return [manifest.cache, *([mtp_geometry(manifest)] if "mtp" in manifest.graphs else [])]
+
+
+def graph_with_int8_cache(graph: Path, caches: Iterable[CacheGeometry]) -> bytes | None:
+    """Return the content of a graph over such a cache; None for a graph without keys and values of these.
+
+    caches: of the graphs of the bundle, as they are to be. Raises RequestError for a graph whose attention the kernels
+    do not compute.
+    """
+    if graph.suffix != ".onnx" or graph.stat().st_size > LARGEST_GRAPH:
+        raise RequestError(f"{graph} has no cache that can be kept in int8: it is no ONNX file without weights. {ADVICE}")
+    model = memoryview(graph.read_bytes())
+    try:
+        of_model = next(content for field, content in read_fields(model) if field == onnx.MODEL_GRAPH)
+        given = {_text(content, onnx.VALUE_NAME) for field, content in read_fields(of_model) if field == onnx.GRAPH_INPUT}
+        kept = [[each for each in geometry.tensors() if each.per_token] for geometry in caches]
+        tensors = next((each for each in kept if given >= {tensor.past for tensor in each}), [])
+        if not tensors:
+            return None
+        widths = {name: each.state.dims[-1] for each in tensors for name in (each.past, each.present)}
+        content = replaced_fields(of_model, lambda field, part: _replaced(field, part, widths, graph))
+        return replaced_fields(model, lambda field, part: content if field == onnx.MODEL_GRAPH else None)
+    except (IndexError, ValueError, StopIteration) as problem:
+        raise BundleError(f"{graph} is not an ONNX graph, or is damaged. Copy or export it again.") from problem
+
+
+def _replaced(field: int, content: memoryview, widths: dict[str, int | None], graph: Path) -> bytes | None:
+    """Return what takes the place of a field of a graph; None for one that stays."""
+    if field in (onnx.GRAPH_INPUT, onnx.GRAPH_OUTPUT):
+        name = _text(content, onnx.VALUE_NAME)
+        return None if name not in widths else _int8_value(name, content, widths[name])
+    if field != onnx.GRAPH_NODE:
+        return None
+    op = _text(content, onnx.NODE_OP_TYPE)
+    reads = {bytes(each).decode() for number, each in read_fields(content) if number == onnx.NODE_INPUT} & widths.keys()
+    if op.encode() in WITH_GRAPHS:
+        reads |= {name for name in widths if name.encode() in bytes(content)}
+    if not reads:
+        return None
+    if _text(content, onnx.NODE_DOMAIN) != DOMAIN or op not in PER_TOKEN_ATTENTION:
+        raise RequestError(
+            f"{graph} cannot have a cache of int8: kernels do not compute {op}, which reads {min(reads)}. {ADVICE}"
+        )
+    name = PER_TOKEN_ATTENTION[op].encode()
+    return replaced_fields(content, lambda number, _: name if number == onnx.NODE_OP_TYPE else None)
+
+
+def _int8_value(name: str, content: memoryview, width: int | None) -> bytes:
+    """Return an input or output of int8 whose last dimension is `width`."""
+    assert width is not None
+    kind = _within(_within(content, onnx.VALUE_TYPE), onnx.TYPE_TENSOR)
+    dims = [part for field, part in read_fields(_within(kind, onnx.TENSOR_SHAPE)) if field == onnx.SHAPE_DIM]
+    written = [*(bytes(dim) for dim in dims[:-1]), written_field(onnx.DIM_VALUE, width)]
+    shape = b"".join(written_field(onnx.SHAPE_DIM, dim) for dim in written)
+    tensor = written_field(onnx.TENSOR_ELEMENT, INT8) + written_field(onnx.TENSOR_SHAPE, shape)
+    return written_field(onnx.VALUE_NAME, name) + written_field(onnx.VALUE_TYPE, written_field(onnx.TYPE_TENSOR, tensor))
+
+
+def _within(content: memoryview, wanted: int) -> memoryview:
+    return next(part for field, part in read_fields(content) if field == wanted)
+
+
+def _text(content: memoryview, wanted: int) -> str:
+    return next((bytes(part).decode() for field, part in read_fields(content) if field == wanted), "")
