@@ -40,6 +40,7 @@ class BatchOptions:
         threads: of one worker; None for what the size of the bundle suggests.
         seed: of the job; each row's own follows from it and the row's number.
         prefix: put before the names of the new columns.
+        cache_precision: as `edgeformer.runtime.load` takes it.
         generation: options of `CausalLM.generate` or `Seq2SeqLM.generate`, with source_language and target_language for
             translations and language for recordings.
 
@@ -58,6 +59,7 @@ class BatchOptions:
     seed: int = 0
     prefix: str = ""
     provider: ProviderName = "cpu"
+    cache_precision: Literal["int8"] | None = None
     generation: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -67,7 +69,8 @@ class BatchOptions:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
                 raise RequestError(f"{name} is {value!r}; it must be a whole number from {least} to {most:,}.")
-        for name, known in (("verb", (None, *VERBS)), ("format", get_args(Format)), ("provider", tuple(PROVIDERS))):
+        choices = {"verb": (None, *VERBS), "format": get_args(Format), "provider": tuple(PROVIDERS)}
+        for name, known in (choices | {"cache_precision": (None, "int8")}).items():
             if getattr(self, name) not in known:
                 raise RequestError(
                     f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(map(str, known))}."

@@ -45,7 +45,8 @@ class ShardWriter:
         self._fields = output_fields(self.job.verb, options.prefix)
         self._prompt = prompt_of(options.template, self.job.column)
         self._bundle = bundle_on_node(Path(assignment.bundle), self.job.bundle, assignment.parts, _get)
-        self._runner = Runner(load(self._bundle, options.provider, self.job.threads), self.job.verb, options)
+        model = load(self._bundle, options.provider, self.job.threads, cache_precision=options.cache_precision)
+        self._runner = Runner(model, self.job.verb, options)
 
     def write(self, piece: Piece) -> Commit:
         """Write the shard of a piece and commit it, unless it is committed already; return the commit."""

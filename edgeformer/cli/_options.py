@@ -78,6 +78,12 @@ def warn(text: str) -> None:
 json_option = option("--json", "as_json", is_flag=True, topic=OUTPUT, help="Print one JSON document instead of text.")
 
 
+cache_option = option(
+    "--cache-precision", type=click.Choice(["int8"]), topic=EXECUTION,
+    help="Keep keys and values in int8, each with its own scale. Needs edgeformer-kernels. [default: the bundle's]",
+)  # fmt: skip
+
+
 def execution_options(function: _Function) -> _Function:
     """Declare --provider and --threads, for commands that run a bundle."""
     threads = option(

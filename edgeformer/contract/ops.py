@@ -216,8 +216,10 @@ PER_TOKEN_ATTENTION = {
     WINDOWED[FP16_CACHED_ATTENTION].name: "Int8PerTokenWindowedAttention",
     SHARED_CACHE_ATTENTION.name: "Int8PerTokenSharedAttention",
 }
-"""Functions with a cache of floats, and the kernels that compute the same over one of int8 with a scale for each key and
-value. No graph of a file calls these (`edgeformer.runtime.sessions.int8_cache`)."""
+"""Functions with a cache of floats, and kernels of the same over int8 with a scale for each key and value.
+
+No graph of a file calls these (`edgeformer.runtime.sessions.int8_cache`).
+"""
 SELF_ATTENTION, CAUSAL_SELF_ATTENTION = (
     _function(name, ATTENTION, without=(*_UNQUANTIZED, "past_key", "past_value"), outputs=("output",))
     for name in ("SelfAttention", "CausalSelfAttention")

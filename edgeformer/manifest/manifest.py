@@ -175,7 +175,7 @@ class Manifest:
 
     @property
     def has_scales_per_token(self) -> bool:
-        """Whether keys and values are int8 with a scale behind each: so the runtime keeps them where `load` was asked."""
+        """Whether keys and values are int8 with a scale behind each, as the runtime keeps them where it is asked to."""
         return self.plan.cache_precision == "int8" and self.cache_scales is None
 
     @property

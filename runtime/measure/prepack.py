@@ -17,7 +17,7 @@ from edgeformer.manifest.providers import CPU
 from edgeformer.runtime import request_values
 from edgeformer.runtime.measure.benchmarking.result import Memory
 from edgeformer.runtime.measure.benchmarking.startup import measure_loading, measure_memory
-from edgeformer.runtime.measure.benchmarking.workloads import Request
+from edgeformer.runtime.measure.benchmarking.workloads import Request, Source
 from edgeformer.runtime.media.sound.audio import SAMPLE_RATE
 from edgeformer.runtime.sessions.kernels import KernelChoice, choose_kernels
 from edgeformer.runtime.sessions.optional_inputs import OPTIONAL, with_optional_inputs
@@ -218,8 +218,9 @@ def _lay_out(graph: Path, kernels: KernelChoice) -> None:
 def _startup(folder: Path, threads: int | None) -> Startup:
     threads = choose_threads(threads)
     new_tokens = 0 if MODELS[Manifest.read(folder).task].form == "encoder" else 1
-    memory = measure_memory(folder, "cpu", threads, Request(tokens=1, batch_size=1, new_tokens=new_tokens))
-    return Startup(load_seconds=measure_loading(folder, "cpu", threads).load, memory=memory)
+    source = Source(str(folder), "cpu", threads)
+    memory = measure_memory(source, Request(tokens=1, batch_size=1, new_tokens=new_tokens))
+    return Startup(load_seconds=measure_loading(source).load, memory=memory)
 
 
 def _answers(model: Model) -> list[NDArray[Any]]:

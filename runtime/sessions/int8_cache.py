@@ -3,9 +3,9 @@
     past_key_values.0.key    float32 [B, K, T, D]    becomes    int8 [B, K, T, D + 4]
     CachedAttention                                  becomes    Int8PerTokenAttention
 
-Each key and value has its own scale, its largest magnitude over 127, a float32 in the four bytes behind its integers. So
-a scale belongs to what it scales, and needs no text to be measured with. Only edgeformer-kernels have such attention;
-the bundle stays as it is, and other clients read it with its own cache.
+Each key and value has its own scale, its largest magnitude over 127, a float32 in the four bytes behind its integers.
+So no text is needed to measure scales with. Only edgeformer-kernels have such attention; the bundle stays as it is, and
+other clients read it with its own cache.
 """
 
 from collections.abc import Iterable
@@ -39,7 +39,7 @@ def with_int8_cache(folder: Path, manifest: Manifest, precision: str, kernels: K
     """
     scales = manifest.cache_scales
     if precision != "int8":
-        raise RequestError(f"cache_precision is {shown(precision)}; it must be int8, or None for the bundle's own cache.")
+        raise RequestError(f"cache_precision is {shown(precision)}; it must be int8, or None for the bundle's cache.")
     if manifest.form != "decoder":
         raise RequestError(f"cache_precision is for decoders, and {folder} holds a model for {manifest.task}. {ADVICE}")
     if scales is not None:
@@ -78,18 +78,19 @@ def graph_with_int8_cache(graph: Path, caches: Iterable[CacheGeometry]) -> bytes
     do not compute.
     """
     if graph.suffix != ".onnx" or graph.stat().st_size > LARGEST_GRAPH:
-        raise RequestError(f"{graph} has no cache that can be kept in int8: it is no ONNX file without weights. {ADVICE}")
+        raise RequestError(f"the cache of {graph} cannot be int8: it is no ONNX file of nodes alone. {ADVICE}")
     model = memoryview(graph.read_bytes())
     try:
-        of_model = next(content for field, content in read_fields(model) if field == onnx.MODEL_GRAPH)
-        given = {_text(content, onnx.VALUE_NAME) for field, content in read_fields(of_model) if field == onnx.GRAPH_INPUT}
+        of_model = _within(model, onnx.MODEL_GRAPH)
+        inputs = [content for field, content in read_fields(of_model) if field == onnx.GRAPH_INPUT]
+        given = {_text(each, onnx.VALUE_NAME) for each in inputs}
         kept = [[each for each in geometry.tensors() if each.per_token] for geometry in caches]
         tensors = next((each for each in kept if given >= {tensor.past for tensor in each}), [])
         if not tensors:
             return None
         widths = {name: each.state.dims[-1] for each in tensors for name in (each.past, each.present)}
-        content = replaced_fields(of_model, lambda field, part: _replaced(field, part, widths, graph))
-        return replaced_fields(model, lambda field, part: content if field == onnx.MODEL_GRAPH else None)
+        rewritten = replaced_fields(of_model, lambda field, part: _replaced(field, part, widths, graph))
+        return replaced_fields(model, lambda field, _: rewritten if field == onnx.MODEL_GRAPH else None)
     except (IndexError, ValueError, StopIteration) as problem:
         raise BundleError(f"{graph} is not an ONNX graph, or is damaged. Copy or export it again.") from problem
 
@@ -111,19 +112,20 @@ def _replaced(field: int, content: memoryview, widths: dict[str, int | None], gr
         raise RequestError(
             f"{graph} cannot have a cache of int8: kernels do not compute {op}, which reads {min(reads)}. {ADVICE}"
         )
-    name = PER_TOKEN_ATTENTION[op].encode()
-    return replaced_fields(content, lambda number, _: name if number == onnx.NODE_OP_TYPE else None)
+    kernel = PER_TOKEN_ATTENTION[op].encode()
+    return replaced_fields(content, lambda number, _: kernel if number == onnx.NODE_OP_TYPE else None)
 
 
 def _int8_value(name: str, content: memoryview, width: int | None) -> bytes:
     """Return an input or output of int8 whose last dimension is `width`."""
     assert width is not None
-    kind = _within(_within(content, onnx.VALUE_TYPE), onnx.TYPE_TENSOR)
-    dims = [part for field, part in read_fields(_within(kind, onnx.TENSOR_SHAPE)) if field == onnx.SHAPE_DIM]
+    given = _within(_within(_within(content, onnx.VALUE_TYPE), onnx.TYPE_TENSOR), onnx.TENSOR_SHAPE)
+    dims = [part for field, part in read_fields(given) if field == onnx.SHAPE_DIM]
     written = [*(bytes(dim) for dim in dims[:-1]), written_field(onnx.DIM_VALUE, width)]
     shape = b"".join(written_field(onnx.SHAPE_DIM, dim) for dim in written)
     tensor = written_field(onnx.TENSOR_ELEMENT, INT8) + written_field(onnx.TENSOR_SHAPE, shape)
-    return written_field(onnx.VALUE_NAME, name) + written_field(onnx.VALUE_TYPE, written_field(onnx.TYPE_TENSOR, tensor))
+    kind = written_field(onnx.TYPE_TENSOR, tensor)
+    return written_field(onnx.VALUE_NAME, name) + written_field(onnx.VALUE_TYPE, kind)
 
 
 def _within(content: memoryview, wanted: int) -> memoryview:

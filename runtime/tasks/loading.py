@@ -81,7 +81,7 @@ def load(
             bundle was exported with, each with its own scale; None for the cache of the bundle.
 
     Raises BundleError for a damaged folder (sizes are checked; `edgeformer verify` checks contents) and RequestError
-    for a provider that is not available, for a draft model that does not fit, and for a cache in int8 that no kernel has.
+    for a provider that is not available, for a draft model that does not fit, and for a cache that no kernel keeps.
     """
     manifest, folder = _open(path, None), request_values.path("path", path)
     kind = KINDS[manifest.task].model

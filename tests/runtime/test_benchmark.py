@@ -31,7 +31,7 @@ from edgeformer.runtime.measure.benchmarking.machine import Machine, matmul_grap
 from edgeformer.runtime.measure.benchmarking.profile import _kernels, measure_profile
 from edgeformer.runtime.measure.benchmarking.result import Cost, Phase, Roofs, Spread
 from edgeformer.runtime.measure.benchmarking.startup import measure_loading
-from edgeformer.runtime.measure.benchmarking.workloads import Request, plan, run
+from edgeformer.runtime.measure.benchmarking.workloads import Request, Source, plan, run
 from edgeformer.runtime.sessions.session import profiled, session_options
 from edgeformer.runtime.steps import new_decoder as new_decoders
 from edgeformer.runtime.steps.runner import StepRunner
@@ -218,7 +218,7 @@ def counts(kernels):
 
 
 def test_a_profile_has_every_kernel_that_runs(tiny_llama_bundle, tmp_path):
-    found = measure_profile(tiny_llama_bundle, 1, Request(tokens=300, batch_size=2, new_tokens=3))
+    found = measure_profile(Source(str(tiny_llama_bundle), "cpu", 1), Request(tokens=300, batch_size=2, new_tokens=3))
     nodes = counted(tmp_path, tiny_llama_bundle / "onnx" / "model.onnx")
     assert counts(found.decode) == nodes, "one step for both rows"
     assert counts(found.prefill) == {op: 4 * count for op, count in nodes.items()}, "two chunks of each row"
@@ -230,13 +230,13 @@ def test_a_profile_has_every_kernel_that_runs(tiny_llama_bundle, tmp_path):
 
 
 def test_of_a_pair_reading_is_the_encoder_and_a_step_the_decoder(translator, tmp_path):
-    found = measure_profile(translator, 1, Request(tokens=8, batch_size=1, new_tokens=3))
+    found = measure_profile(Source(str(translator), "cpu", 1), Request(tokens=8, batch_size=1, new_tokens=3))
     for kernels, graph in zip(found, ("encoder_model.onnx", "decoder_model.onnx"), strict=True):
         assert counts(kernels) == counted(tmp_path, translator / "onnx" / graph)
 
 
 def test_an_encoder_has_no_step(encoder, tmp_path):
-    found = measure_profile(encoder, 1, Request(tokens=8, batch_size=2, new_tokens=0))
+    found = measure_profile(Source(str(encoder), "cpu", 1), Request(tokens=8, batch_size=2, new_tokens=0))
     assert found.decode is None
     assert counts(found.prefill) == counted(tmp_path, encoder / "onnx" / "model.onnx")
 
@@ -260,7 +260,7 @@ def test_times_are_medians_of_the_nodes_and_summed_by_op():
 def test_a_profile_that_onnxruntime_cut_off_is_refused(tiny_llama_bundle, monkeypatch):
     monkeypatch.setattr(profile_module, "MOST_EVENTS", 100)
     with pytest.raises(RequestError, match="more events than onnxruntime keeps; ask for fewer or shorter"):
-        measure_profile(tiny_llama_bundle, 1, Request(tokens=8, batch_size=1, new_tokens=2))
+        measure_profile(Source(str(tiny_llama_bundle), "cpu", 1), Request(tokens=8, batch_size=1, new_tokens=2))
 
 
 def test_a_profile_is_of_the_cpu_alone(tiny_llama_bundle, monkeypatch):
@@ -355,7 +355,7 @@ def test_a_process_that_fails_is_an_error(tmp_path):
     with pytest.raises(
         BundleError, match="^a fresh process could not run .*there is no folder .*ask for a smaller batch"
     ):
-        measure_loading(tmp_path / "none", "cpu", 1)
+        measure_loading(Source(str(tmp_path / "none"), "cpu", 1))
 
 
 def test_the_benchmark_imports_neither_torch_nor_onnx(tiny_llama_bundle):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgeformer.cli._options import OUTPUT, Command, execution_options, json_option, option
+from edgeformer.cli._options import OUTPUT, Command, cache_option, execution_options, json_option, option
 from edgeformer.cli._output import note, print_json, print_table, progress_bar
 from edgeformer.errors import RequestError, require
 from edgeformer.manifest.manifest import MODELS
@@ -41,6 +41,7 @@ SHOWN = 0.01
 )  # fmt: skip
 @option("--rounds", type=int, metavar="N", help="Repetitions of every measurement. [default: 5]")
 @execution_options
+@cache_option
 @option("--profile", is_flag=True, topic=OUTPUT, help="Show the time by op, too.")
 @option("--plot", type=click.Path(path_type=Path), topic=OUTPUT, help="Draw a roofline into this PNG file.")
 @json_option

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgeformer.cli._options import COUNT, EXECUTION, OUTPUT, Command, execution_options, json_option, option
+from edgeformer.cli._options import (
+    COUNT,
+    EXECUTION,
+    OUTPUT,
+    Command,
+    cache_option,
+    execution_options,
+    json_option,
+    option,
+)
 from edgeformer.cli._output import note, print_json, print_table, progress_bar
 from edgeformer.errors import RequestError
 
@@ -54,6 +63,7 @@ class Scored:
 )  # fmt: skip
 @option("--batch-size", **COUNT, topic=EXECUTION, help="Answers generated per call. [default: 32]")
 @execution_options
+@cache_option
 @option("--show-wrong", **COUNT, topic=OUTPUT, help="Show N wrong answers of each skill.")
 @json_option
 def eval_command(
@@ -64,6 +74,7 @@ def eval_command(
     show_wrong: int | None,
     provider: Any,
     threads: int | None,
+    cache_precision: Any,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -94,7 +105,7 @@ def eval_command(
             def show(part: float, done: int = number, name: str = path.name) -> None:
                 progress(name, (done + part) / len(bundles))
 
-            model = load(path, provider, threads)
+            model = load(path, provider, threads, cache_precision=cache_precision)
             if model.manifest.provenance.random_weights is not None:
                 note(f"note: the weights of {path} are random, not trained.")
             evaluation = None if questions is None else evaluate(model, questions, progress=show, **options)

@@ -11,7 +11,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from edgeformer.cli._generation import declared, explicit_options, length_options, sampling_options
-from edgeformer.cli._options import COMMON, COUNT, ENCODER_DECODERS, EXECUTION, OUTPUT, Command, json_option, option
+from edgeformer.cli._options import (
+    COMMON,
+    COUNT,
+    ENCODER_DECODERS,
+    EXECUTION,
+    OUTPUT,
+    Command,
+    cache_option,
+    json_option,
+    option,
+)
 from edgeformer.cli._output import note, print_json, print_table
 from edgeformer.errors import require
 from edgeformer.manifest.providers import PROVIDERS
@@ -33,6 +43,7 @@ JOB_OPTIONS = (
     "seed",
     "prefix",
     "provider",
+    "cache_precision",
 )
 """Options of the job; the others that say what is generated are of the model."""
 
@@ -71,6 +82,7 @@ OF_ONE_REQUEST = ("num_assistant_tokens", "prompt_lookup_num_tokens", "max_match
     "--threads", **COUNT, topic=EXECUTION, help="CPU threads of a worker. [default: 1, 4 or 8, by the bundle's size]"
 )
 @option("--provider", type=click.Choice(list(PROVIDERS)), topic=EXECUTION, help="Execution provider. [default: cpu]")
+@cache_option
 @option("--max-rows", **COUNT, topic=EXECUTION, help="Rows that a worker generates together. [default: 64]")
 @option("--shard-rows", **COUNT, topic=OUTPUT, help="Rows of a shard. [default: 1024]")
 @option("--format", type=click.Choice(["parquet", "jsonl"]), topic=OUTPUT, help="Of the shards. [default: parquet]")

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from edgeformer.cli._generation import SPECULATION, explicit_options, length_options, sampling_options, thinking_options
-from edgeformer.cli._options import COMMON, Command, execution_options, option
+from edgeformer.cli._options import COMMON, Command, cache_option, execution_options, option
 from edgeformer.cli._output import note
 from edgeformer.cli.run._conversation import Conversation
 from edgeformer.errors import RequestError
@@ -30,6 +30,7 @@ from edgeformer.errors import RequestError
     help="A smaller model with the same tokenizer, which drafts tokens; mtp for a layer of the bundle itself.",
 )  # fmt: skip
 @execution_options
+@cache_option
 def chat_command(
     bundle: Path,
     system: str | None,
@@ -37,6 +38,7 @@ def chat_command(
     provider: Any,
     threads: int | None,
     draft: str | None,
+    cache_precision: Any,
     **options: object,
 ) -> None:
     """Chat with the model in BUNDLE on the terminal.
@@ -48,7 +50,7 @@ def chat_command(
     """
     from edgeformer.runtime import CausalLM, load
 
-    model = load(bundle, provider, threads, draft=draft)
+    model = load(bundle, provider, threads, draft=draft, cache_precision=cache_precision)
     if not isinstance(model, CausalLM):
         raise RequestError(f"{bundle} holds a model for the task {model.manifest.task}, which does not chat.")
     if model.manifest.provenance.random_weights is not None:

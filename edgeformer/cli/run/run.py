@@ -15,7 +15,15 @@ from edgeformer.cli._generation import (
     sampling_options,
     thinking_options,
 )
-from edgeformer.cli._options import COMMON, ENCODER_DECODERS, Command, execution_options, json_option, option
+from edgeformer.cli._options import (
+    COMMON,
+    ENCODER_DECODERS,
+    Command,
+    cache_option,
+    execution_options,
+    json_option,
+    option,
+)
 from edgeformer.cli._output import note, print_json, print_table
 from edgeformer.cli.run._conversation import Conversation, opening, show
 from edgeformer.errors import RequestError
@@ -119,6 +127,7 @@ CHAT_OPTIONS = ("enable_thinking", "reasoning_effort", "chat_template_kwargs")
     help="A label that the picture may have (dual encoders of texts and pictures). Repeatable.",
 )  # fmt: skip
 @execution_options
+@cache_option
 @json_option
 def run_command(
     bundle: Path,
@@ -127,6 +136,7 @@ def run_command(
     system: str | None,
     provider: Any,
     threads: int | None,
+    cache_precision: Any,
     as_json: bool,
     draft: str | None,
     question: str | None,
@@ -145,7 +155,7 @@ def run_command(
     from edgeformer.runtime import CausalLM, DualEncoder, Encoder, Seq2SeqLM, VisionEncoder, load
 
     options = explicit_options(given)
-    model = load(bundle, provider, threads, draft=draft)
+    model = load(bundle, provider, threads, draft=draft, cache_precision=cache_precision)
     if model.manifest.provenance.random_weights is not None:
         note("note: this model's weights are random, not trained. Its text is noise.")
     named = {"question": question, "aggregation": aggregation, "images": images or None, "labels": labels or None}

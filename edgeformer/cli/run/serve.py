@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from edgeformer.cli._generation import SPECULATION
-from edgeformer.cli._options import COMMON, COUNT, Command, execution_options, option
+from edgeformer.cli._options import COMMON, COUNT, Command, cache_option, execution_options, option
 
 ACCESS = "Access"
 LIMITS = "Limits"
@@ -85,6 +85,7 @@ ENGINE_OPTIONS = ("max_rows", "max_queue", "memory", "prefix_cache")
     help="Time that running requests get after SIGTERM. [default: 30]",
 )  # fmt: skip
 @execution_options
+@cache_option
 def serve_command(
     bundles: tuple[Path, ...],
     provider: Any,

@@ -74,12 +74,13 @@ def open_models(
 ) -> ServedModels:
     """Return the models of a server: bundles that stay loaded, and those of a folder."""
     given = provider, threads, engine_options
+    settings: dict[str, Any] = {"tool_format": options.tool_format, "cache_precision": options.cache_precision}
     if models_dir is None:
-        return load_models(bundles, *given, draft, options.tool_format)
-    always = load_models(bundles, *given, draft, options.tool_format) if bundles else ()
+        return load_models(bundles, *given, draft, **settings)
+    always = load_models(bundles, *given, draft, **settings) if bundles else ()
 
     def load(folder: Path) -> list[ServedModel]:
-        return load_model(folder, *given, tool_format=options.tool_format)
+        return load_model(folder, *given, **settings)
 
     return ModelFolder(always, Path(models_dir), load, options.models_memory, options.idle_seconds)
 

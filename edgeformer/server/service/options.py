@@ -4,6 +4,7 @@ import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from edgeformer.errors import RequestError
 from edgeformer.server.remote_pictures.hosts import read_hosts
@@ -54,6 +55,7 @@ class ServerOptions:
             used longest ago are put to sleep. None for no limit.
         idle_seconds: time after which a model of a folder that nobody uses is put to sleep.
         tool_format: name of the format of tool calls of all models; None for what their chat templates ask for.
+        cache_precision: of all models, as `edgeformer.runtime.load` takes it.
     """
 
     host: str = "127.0.0.1"
@@ -84,6 +86,7 @@ class ServerOptions:
     models_memory: int | None = None
     idle_seconds: float = 300.0
     tool_format: str | None = None
+    cache_precision: Literal["int8"] | None = None
 
     def __post_init__(self) -> None:
         at_least_one = (

@@ -217,6 +217,7 @@ def load_models(
     engine_options: Mapping[str, Any] | None = None,
     draft: str | Path | None = None,
     tool_format: str | None = None,
+    cache_precision: Any = None,
 ) -> ServedModels:
     """Open bundles and start an engine for each; a model has the name of its folder.
 
@@ -224,8 +225,8 @@ def load_models(
 
     engine_options: keywords of `Engine`. draft: bundle of a smaller model with the same tokenizer, which drafts tokens
     of requests that run alone; for a single bundle. tool_format: the name of the format of tool calls of all models;
-    None for what their chat templates ask for. Raises RequestError for two folders of one name, for a draft model
-    of several bundles, and what `load` raises.
+    None for what their chat templates ask for. cache_precision: as `load` takes it. Raises RequestError for two folders
+    of one name, for a draft model of several bundles, and what `load` raises.
     """
     folders = [Path(bundle) for bundle in bundles]
     names = [folder.resolve().name for folder in folders]
@@ -238,7 +239,8 @@ def load_models(
         raise RequestError(
             "a draft model drafts for one bundle, and several are to be served. Serve that one by itself."
         )
-    served = [load_model(folder, provider, threads, engine_options, draft, tool_format) for folder in folders]
+    given = provider, threads, engine_options, draft, tool_format, cache_precision
+    served = [load_model(folder, *given) for folder in folders]
     return ServedModels([*(each[0] for each in served), *(adapted for each in served for adapted in each[1:])])
 
 
@@ -249,6 +251,7 @@ def load_model(
     engine_options: Mapping[str, Any] | None = None,
     draft: str | Path | None = None,
     tool_format: str | None = None,
+    cache_precision: Any = None,
 ) -> list[ServedModel]:
     """Open a bundle and start its engine; return its model, and one for each of its adapters, as `load_models`."""
     if str(draft) == "mtp":
@@ -256,7 +259,8 @@ def load_model(
             "an engine does not draft by multi-token prediction; edgeformer run and edgeformer chat do. Leave draft "
             "out, or name the bundle of a smaller model."
         )
-    model, options = load(folder, provider, threads, draft=draft), dict(engine_options or {})
+    model = load(folder, provider, threads, draft=draft, cache_precision=cache_precision)
+    options = dict(engine_options or {})
     served = ServedModel(
         folder.resolve().name,
         model,

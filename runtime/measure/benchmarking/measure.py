@@ -8,21 +8,21 @@ from dataclasses import replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Literal
 
 from edgeformer.config import ModelConfig
 from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.providers import Provider, ProviderChoice, ProviderName
+from edgeformer.manifest.providers import Provider, ProviderChoice
 from edgeformer.runtime import request_values
 from edgeformer.runtime.measure.benchmarking.costs import Costs
 from edgeformer.runtime.measure.benchmarking.machine import Machine
 from edgeformer.runtime.measure.benchmarking.profile import Profile, measure_profile
 from edgeformer.runtime.measure.benchmarking.result import BenchmarkResult, Memory, Phase, Roofs, Spread, Workload
 from edgeformer.runtime.measure.benchmarking.startup import Loading, measure_loading, measure_memory
-from edgeformer.runtime.measure.benchmarking.workloads import Request, Timing, plan, run
+from edgeformer.runtime.measure.benchmarking.workloads import Request, Source, Timing, plan, run
 from edgeformer.runtime.sessions.session import choose_provider, choose_threads
 from edgeformer.runtime.steps.decode_graph import returns_last_logits
-from edgeformer.runtime.tasks.loading import load
 from edgeformer.runtime.tasks.model import Model
 
 ROUNDS = 5
@@ -50,6 +50,7 @@ def benchmark(
     rounds: int = ROUNDS,
     threads: int | None = None,
     provider: ProviderChoice = "auto",
+    cache_precision: Literal["int8"] | None = None,
     profile: bool = False,
     progress: Progress = lambda what, fraction: None,
 ) -> BenchmarkResult:
@@ -62,6 +63,7 @@ def benchmark(
         rounds: each measures everything once, after a warm-up round.
         threads: None for all usable cores.
         provider: as for `load`; peak rates are measured of the CPU only.
+        cache_precision: as for `load`.
         profile: also measure the time per op, on the CPU only.
         progress: called at every step.
 
@@ -81,15 +83,16 @@ def benchmark(
     steps = _Steps(progress, 1 + rounds + len(profiled) + (rounds + 1) * (len(requests) + len(ROOFS)))
 
     # First, while this process does not hold the model: memory may not suffice for two.
-    memory, loadings = _measure_startup(folder, chosen.name, threads, requests, rounds, steps)
+    source = Source(str(folder), chosen.name, threads, cache_precision)
+    memory, loadings = _measure_startup(source, requests, rounds, steps)
     profiles: dict[str, Profile] = {}
     for request in profiled:
         steps.begin(f"profile, {_name(request)}")
-        profiles[_name(request)] = measure_profile(folder, threads, request)
+        profiles[_name(request)] = measure_profile(source, request)
 
-    model = load(folder, chosen.name, threads)
+    model = source.load()
     timings, roofs = _measure_requests(model, requests, threads, rounds, steps)
-    costs = Costs(manifest, returns_last_logits(model.session))
+    costs = Costs(model.manifest, returns_last_logits(model.session))
     return BenchmarkResult(
         name=manifest.name,
         task=manifest.task,
@@ -124,16 +127,16 @@ class _Steps:
 
 
 def _measure_startup(
-    folder: Path, provider: ProviderName, threads: int, requests: Sequence[Request], rounds: int, steps: _Steps
+    source: Source, requests: Sequence[Request], rounds: int, steps: _Steps
 ) -> tuple[Memory | None, list[Loading]]:
     """Measure the memory of the largest request, and loading once per round, in fresh processes."""
     largest = max(requests, key=lambda request: (request.tokens * request.batch_size, request.batch_size))
     steps.begin("memory")
-    memory = measure_memory(folder, provider, threads, largest)
+    memory = measure_memory(source, largest)
     loadings = []
     for _ in range(rounds):
         steps.begin("loading")
-        loadings.append(measure_loading(folder, provider, threads))
+        loadings.append(measure_loading(source))
     return memory, loadings
 
 

@@ -17,9 +17,8 @@ from typing import NamedTuple
 from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime.measure.benchmarking.result import Kernels
-from edgeformer.runtime.measure.benchmarking.workloads import Request, run
+from edgeformer.runtime.measure.benchmarking.workloads import Request, Source, run
 from edgeformer.runtime.sessions.session import profiled
-from edgeformer.runtime.tasks.loading import load
 
 REQUESTS = 3
 """Requests that count, after one that warms up."""
@@ -47,34 +46,34 @@ class Profile(NamedTuple):
     decode: tuple[Kernels, ...] | None = None
 
 
-def measure_profile(bundle: Path, threads: int, request: Request) -> Profile:
+def measure_profile(source: Source, request: Request) -> Profile:
     """Load a bundle on the CPU, run a request a few times, and return the time per op.
 
     Raises RequestError for more events than onnxruntime's profiler keeps.
     """
     if not request.new_tokens:
         # The batch of an encoder is repeated for a while; every run but the first counts.
-        (runs,) = _runs(bundle, threads, request)
+        (runs,) = _runs(source, request)
         return Profile(_kernels(runs[1:], len(runs) - 1))
-    prefills = [_requests(runs) for runs in _runs(bundle, threads, replace(request, new_tokens=1))]
+    prefills = [_requests(runs) for runs in _runs(source, replace(request, new_tokens=1))]
     steps = 1 + min(request.new_tokens - 1, STEPS)
-    whole = [_requests(runs) for runs in _runs(bundle, threads, replace(request, new_tokens=steps))]
+    whole = [_requests(runs) for runs in _runs(source, replace(request, new_tokens=steps))]
     steps_only = [
         each
         for alone, requests in zip(prefills, whole, strict=True)
         for before, runs in zip(alone, requests, strict=True)
         for each in runs[len(before) :]
     ]
-    if Manifest.read(bundle).encoder_graph is not None:
+    if Manifest.read(Path(source.bundle)).encoder_graph is not None:
         del prefills[0]  # the decoder, which is opened first and runs once to choose the first token
     prefill = [each for requests in prefills for runs in requests for each in runs]
     return Profile(_kernels(prefill, REQUESTS), _kernels(steps_only, REQUESTS * (steps - 1)))
 
 
-def _runs(bundle: Path, threads: int, request: Request) -> list[list[Run]]:
+def _runs(source: Source, request: Request) -> list[list[Run]]:
     """Return all runs of each session, in order."""
     with tempfile.TemporaryDirectory(prefix="edgeformer.profile.") as folder, profiled(Path(folder)) as sessions:
-        model = load(bundle, "cpu", threads)
+        model = source.load()
         for _ in range(1 + REQUESTS):
             run(model, request)
         return [_read(number, Path(session.end_profiling())) for number, session in enumerate(sessions)]

@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from edgeformer.errors import BundleError
-from edgeformer.manifest.providers import ProviderChoice
 from edgeformer.runtime.measure.benchmarking.result import Memory
-from edgeformer.runtime.measure.benchmarking.workloads import Request, run
+from edgeformer.runtime.measure.benchmarking.workloads import Request, Source, run
 from edgeformer.runtime.sessions.session import onnxruntime
-from edgeformer.runtime.tasks.loading import load
 
 STATUS = Path("/proc/self/status")
 """Where Linux reports the memory of this process."""
@@ -41,33 +39,28 @@ class Loading:
     load: float
 
 
-def measure_loading(bundle: Path, provider: ProviderChoice, threads: int) -> Loading:
+def measure_loading(source: Source) -> Loading:
     """Import the runtime and load the bundle in a fresh process. Raises BundleError if that fails."""
-    answer = _ask(bundle, provider, threads, None)
+    answer = _ask(source, None)
     return Loading(imports=answer["imports"], load=answer["load"])
 
 
-def measure_memory(bundle: Path, provider: ProviderChoice, threads: int, request: Request) -> Memory | None:
+def measure_memory(source: Source, request: Request) -> Memory | None:
     """Load the bundle in a fresh process, run a request, and return the memory; None where the system does not tell."""
-    memory = _ask(bundle, provider, threads, request)["memory"]
+    memory = _ask(source, request)["memory"]
     return None if memory is None else Memory(**memory)
 
 
-def _ask(bundle: Path, provider: ProviderChoice, threads: int, request: Request | None) -> dict[str, Any]:
-    task = {
-        "bundle": str(bundle),
-        "provider": provider,
-        "threads": threads,
-        "request": None if request is None else asdict(request),
-    }
+def _ask(source: Source, request: Request | None) -> dict[str, Any]:
+    task = {"source": source, "request": None if request is None else asdict(request)}
     # -P: a folder `edgeformer` in the working directory must not be imported.
     line = [sys.executable, "-P", "-c", PROGRAM, json.dumps(task)]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise BundleError(
-            f"a fresh process could not run {bundle}: it exited with {done.returncode} ({last}). If memory does not "
-            "suffice, ask for a smaller batch or a shorter prompt."
+            f"a fresh process could not run {source.bundle}: it exited with {done.returncode} ({last}). If memory does "
+            "not suffice, ask for a smaller batch or a shorter prompt."
         )
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
@@ -80,7 +73,7 @@ def child(start: float) -> None:
     imported = time.perf_counter()
 
     def open_model() -> Any:
-        return load(task["bundle"], task["provider"], task["threads"])
+        return Source(*task["source"]).load()
 
     if task["request"] is None:
         open_model()

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import singledispatch
 from statistics import median
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from edgeformer.config import ModelConfig
 from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import MODELS, Manifest
+from edgeformer.manifest.providers import ProviderChoice
 from edgeformer.runtime import request_values
 from edgeformer.runtime.generation.generate import start_rows
 from edgeformer.runtime.generation.row import Row
@@ -22,6 +23,7 @@ from edgeformer.runtime.steps.decode_graph import Logits
 from edgeformer.runtime.steps.runner import StepRunner
 from edgeformer.runtime.tasks.causal_lm import CausalLM
 from edgeformer.runtime.tasks.encoders.encoder import Encoder
+from edgeformer.runtime.tasks.loading import load
 from edgeformer.runtime.tasks.model import Model
 from edgeformer.runtime.tasks.seq2seq import Seq2SeqLM
 from edgeformer.runtime.tasks.speech.prompt import window_seconds
@@ -36,6 +38,19 @@ NEW_TOKENS = 64
 
 TEXTS_SECONDS = 0.1
 """Seconds that an encoder repeats its batch, because one run of a short text is too short to time."""
+
+
+class Source(NamedTuple):
+    """A bundle and how it is loaded: the arguments of `load`."""
+
+    bundle: str
+    provider: ProviderChoice = "auto"
+    threads: int | None = None
+    cache_precision: Literal["int8"] | None = None
+
+    def load(self) -> Model:
+        """Return the model."""
+        return load(self.bundle, self.provider, self.threads, cache_precision=self.cache_precision)
 
 
 @dataclass(frozen=True, kw_only=True)
