@@ -286,7 +286,11 @@ class CacheGeometry:
         self, element_bytes: int, batch_size: int, capacity: int, windows: Sequence[int | None] = ()
     ) -> int:
         """Return the bytes of all states; element_bytes: of an element that need not be float32. Others: `elements`."""
-        single = sum(math.prod(tensor.shape(batch_size, 0)) for tensor in self.tensors() if tensor.single)
+        single = sum(
+            math.prod(tensor.shape(batch_size, 0))
+            for tensor in self.tensors()
+            if tensor.single or (element_bytes == 1 and not tensor.per_token)  # integers are of keys and values alone
+        )
         return self.elements(batch_size, capacity, windows) * element_bytes + single * (4 - element_bytes)
 
     def to_json(self) -> list[dict[str, Any]]:

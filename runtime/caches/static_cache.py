@@ -248,8 +248,8 @@ class StaticCache:
 
 
 def dtype_of(tensor: StateTensor, dtype: type[np.generic]) -> type[np.generic]:
-    """Return the data type of a tensor of a cache whose keys and values have `dtype`."""
-    return np.float32 if tensor.single else dtype
+    """Return the data type of a tensor of a cache whose keys and values have `dtype`; integers are of these alone."""
+    return np.float32 if tensor.single or (dtype is np.int8 and not tensor.per_token) else dtype
 
 
 def move_rows(buffer: Buffer, parents: NDArray[np.int64], slots: int | None = None) -> int:

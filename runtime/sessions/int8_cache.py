@@ -28,6 +28,9 @@ from edgeformer.runtime.sessions.optional_inputs import LARGEST_GRAPH
 INT8 = 3
 """The number of the element type in onnx.proto."""
 
+SHAPE = "Shape"
+"""The op that reads of a cache how many tokens it has."""
+
 ADVICE = "Leave cache_precision out."
 
 
@@ -106,7 +109,7 @@ def _replaced(field: int, content: memoryview, widths: dict[str, int | None], gr
     reads = {bytes(each).decode() for number, each in read_fields(content) if number == onnx.NODE_INPUT} & widths.keys()
     if op.encode() in WITH_GRAPHS:
         reads |= {name for name in widths if name.encode() in bytes(content)}
-    if not reads:
+    if not reads or op == SHAPE:
         return None
     if _text(content, onnx.NODE_DOMAIN) != DOMAIN or op not in PER_TOKEN_ATTENTION:
         raise RequestError(
