@@ -102,8 +102,7 @@ class Attention {
       const Cache& cache = *each;
       if (cache.past == cache.present) continue;
       parallel_.run(in_.rows * shape_.kv_heads, Task([&](std::size_t head) {
-                      const std::size_t kept = past(head / shape_.kv_heads) * width();
-                      const std::size_t all = cache.present_capacity * width();
+                      const std::size_t kept = past(head / shape_.kv_heads) * width(), all = cache.present_capacity * width();
                       T* to = present(cache, head);
                       const T* from = static_cast<const T*>(cache.past) + head * cache.past_capacity * width();
                       if (kept > 0) std::copy_n(from, kept, to);

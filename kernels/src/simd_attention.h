@@ -15,6 +15,7 @@
 #include "simd_math.h"
 #include "simd_matrices.h"
 #include "simd_quads.h"
+#include "simd_words.h"
 #include "tile_products.h"
 
 namespace edgeformer {
@@ -23,6 +24,11 @@ inline constexpr float kNoScore = -std::numeric_limits<float>::infinity();
 
 // The largest score to subtract, which must be a number: rows that see nothing have none.
 inline float shift_of(float largest) { return largest == kNoScore ? 0.0f : largest; }
+
+template <class V>
+constexpr int whole_vectors(int count) {
+  return (count + V::kLanes - 1) / V::kLanes * V::kLanes;
+}
 
 // Scores become e^(score - shift); returns their sum. They are in whole vectors.
 template <class V>
@@ -166,40 +172,93 @@ inline float scale_behind(const std::int8_t* integers, int head_dim) {
 template <class V, int kHeads>
 void multiply_scales(const std::int8_t* integers, int head_dim, int count, float* numbers) {
   const std::size_t width = stored_width(Stored::kInt8PerToken, head_dim);
+  // All are stored before the first vector of them is loaded, which would wait for its numbers to reach the cache.
+  alignas(kCacheLine) float scales[kKeysAtOnce];
+  for (int key = 0; key < count; ++key) scales[key] = scale_behind(integers + key * width, head_dim);
+  std::fill(scales + count, scales + whole_vectors<V>(count), 0.0f);
   for (int first = 0; first < count; first += V::kLanes) {
-    alignas(kCacheLine) float scales[V::kLanes];
-    for (int key = 0; key < V::kLanes; ++key) {
-      scales[key] = scale_behind(integers + std::min(first + key, count - 1) * width, head_dim);
-    }
     for (int head = 0; head < kHeads; ++head) {
       float* of_head = numbers + head * kKeysAtOnce + first;
-      V::store(of_head, V::multiply(V::load(of_head), V::load(scales)));
+      V::store(of_head, V::multiply(V::load(of_head), V::load(scales + first)));
     }
+  }
+}
+
+// Scores of kHeads heads become weights, which fill whole vectors.
+template <class V, int kHeads>
+void weigh_heads(const AttentionRows& rows, int row, int begin, int end, float* scores, const AttentionSums& to) {
+  const int count = end - begin;
+  for (int head = 0; head < kHeads; ++head) {
+    float* of_head = scores + head * kKeysAtOnce;
+    finish_scores<V>(rows, row + head, begin, end, of_head);
+    std::fill(of_head + count, of_head + whole_vectors<V>(count), kNoScore);
+    to.largest[row + head] = largest_of<V>(of_head, count);
+    to.weights[row + head] = exponentials<V>(of_head, count, shift_of(to.largest[row + head]));
+  }
+}
+
+// The most numbers of a head that become words at once.
+inline constexpr int kMostWords = 512;
+
+// attend_heads over integers of a cache with a scale for each token, where head_dim is a multiple of two vectors.
+template <class V, int kHeads>
+void attend_heads_by_words(const AttentionRows& rows, int row, int begin, int end, const AttentionSums& to) {
+  alignas(kCacheLine) float scores[kHeads * kKeysAtOnce];
+  alignas(kCacheLine) std::int16_t queries[kHeads * kMostWords], weights[kHeads * kKeysAtOnce];
+  float steps[kHeads];
+  const int count = end - begin, head_dim = rows.head_dim;
+  const std::size_t width = stored_width(Stored::kInt8PerToken, head_dim), of_row = static_cast<std::size_t>(row) * head_dim;
+  const auto *keys = static_cast<const std::int8_t*>(rows.keys) + begin * width,
+             *values = static_cast<const std::int8_t*>(rows.values) + begin * width;
+  for (int head = 0; head < kHeads; ++head) {
+    const std::size_t at = static_cast<std::size_t>(head) * head_dim;
+    steps[head] = round_to_words<V>(rows.queries + of_row + at, head_dim, largest_word(head_dim), queries + at);
+  }
+  for (int key = 0; key < count; key += V::kLanes) {
+    const std::size_t from = key * width;
+    typename V::Ints sums[kHeads];
+    multiply_keys_by_words<V, kHeads>(queries, keys + from, values + from, head_dim, count - key, sums);
+    for (int head = 0; head < kHeads; ++head) {
+      V::store(scores + head * kKeysAtOnce + key, V::multiply(V::to_floats(sums[head]), V::splat(steps[head])));
+    }
+  }
+  multiply_scales<V, kHeads>(keys, head_dim, count, scores);
+  weigh_heads<V, kHeads>(rows, row, begin, end, scores, to);
+  multiply_scales<V, kHeads>(values, head_dim, count, scores);
+  for (int head = 0; head < kHeads; ++head) {
+    const int at = head * kKeysAtOnce;
+    steps[head] = round_to_words<V>(scores + at, whole_vectors<V>(count), largest_word(kKeysAtOnce), weights + at);
+  }
+  const auto* ahead = rows.keys_ahead != nullptr ? static_cast<const std::int8_t*>(rows.keys_ahead) : keys;
+  float* outputs = to.outputs + of_row;
+  int column = 0;
+  for (; column + kValueVectors * V::kLanes <= head_dim; column += kValueVectors * V::kLanes) {
+    weigh_values_by_words<V, kHeads, kValueVectors>(weights, steps, values + column, ahead + column, count, head_dim, outputs + column);
+  }
+  if (column < head_dim) {
+    weigh_values_by_words<V, kHeads, 2>(weights, steps, values + column, ahead + column, count, head_dim, outputs + column);
   }
 }
 
 // attend_one for the heads from `row` on.
 template <class V, Stored kStored, int kHeads>
 void attend_heads(const AttentionRows& rows, int row, int begin, int end, const AttentionSums& to) {
-  alignas(kCacheLine) float scores[kHeads * kKeysAtOnce];
-  const int count = end - begin, head_dim = rows.head_dim;
   using T = StoredNumber<kStored>;
+  constexpr bool kHasScales = kStored == Stored::kInt8PerToken;
+  const int count = end - begin, head_dim = rows.head_dim;
+  if constexpr (kHasScales && HasWords<V>) {
+    static_assert(kValueVectors == 4);
+    if (head_dim % (2 * V::kLanes) == 0 && head_dim <= kMostWords) return attend_heads_by_words<V, kHeads>(rows, row, begin, end, to);
+  }
+  alignas(kCacheLine) float scores[kHeads * kKeysAtOnce];
   const std::size_t width = stored_width(kStored, head_dim), first = begin * width, of_row = static_cast<std::size_t>(row) * head_dim;
   const T *keys = static_cast<const T*>(rows.keys) + first, *values = static_cast<const T*>(rows.values) + first;
-  int key = 0;
-  for (; key < count; key += V::kLanes) {
+  for (int key = 0; key < count; key += V::kLanes) {
     const std::size_t from = key * width;
     multiply_keys<V, kStored, kHeads>(rows.queries + of_row, keys + from, values + from, head_dim, count - key, scores + key);
   }
-  constexpr bool kHasScales = kStored == Stored::kInt8PerToken;
   if constexpr (kHasScales) multiply_scales<V, kHeads>(keys, head_dim, count, scores);
-  for (int head = 0; head < kHeads; ++head) {
-    float* of_head = scores + head * kKeysAtOnce;
-    finish_scores<V>(rows, row + head, begin, end, of_head);
-    std::fill(of_head + count, of_head + key, kNoScore);
-    to.largest[row + head] = largest_of<V>(of_head, count);
-    to.weights[row + head] = exponentials<V>(of_head, count, shift_of(to.largest[row + head]));
-  }
+  weigh_heads<V, kHeads>(rows, row, begin, end, scores, to);
   if constexpr (kHasScales) multiply_scales<V, kHeads>(values, head_dim, count, scores);
   const T* ahead = rows.keys_ahead != nullptr ? static_cast<const T*>(rows.keys_ahead) : keys;
   int column = 0;
@@ -393,11 +452,6 @@ void transpose_keys(const float* keys, int count, int head_dim, float* columns) 
       for (int j = 0; j < V::kLanes; ++j) V::store(columns + (i + j) * kKeysAtOnce + first, square[j]);
     }
   }
-}
-
-template <class V>
-constexpr int whole_vectors(int count) {
-  return (count + V::kLanes - 1) / V::kLanes * V::kLanes;
 }
 
 // Pairs of rows' numbers: [rows][size / 2], of size numbers each.

@@ -24,4 +24,10 @@ inline bool has_pairs(const Level& level) {
 // Whether it rounds their queries and keys to bytes.
 inline bool multiplies_bytes(const Level& level) { return std::string_view(level.name) == "avx512-bf16"; }
 
+// Whether steps multiply integers of a cache by words: they round queries and weights to these.
+inline bool multiplies_words(const Level& level) {
+  const std::string_view name = level.name;
+  return name == "amx" || name == "avx512-bf16" || name == "avx512-vnni";
+}
+
 }  // namespace edgeformer

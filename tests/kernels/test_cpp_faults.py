@@ -337,6 +337,43 @@ FAULTS = {
     "texts that round although they are to keep float32": Fault(
         "attention", "self_attention.cc", "shape_.rounds(in_.new_tokens, valid)", "valid > 256", only=PAIRS
     ),
+    "integers with the scale of the first key": Fault(
+        "attention",
+        "simd_attention.h",
+        "scale_behind(integers + key * width, head_dim)",
+        "scale_behind(integers, head_dim)",
+    ),
+    "integers of a prompt with the scale of the key before": Fault(
+        "attention",
+        "simd_attention.h",
+        "V::splat(scale_behind(from, head_dim))",
+        "V::splat(scale_behind(at == to ? from : from - head_dim - 4, head_dim))",
+    ),
+    "values with the scales of keys": Fault(
+        "attention",
+        "simd_attention.h",
+        "multiply_scales<V, kHeads>(values, head_dim, count, scores);",
+        "multiply_scales<V, kHeads>(keys, head_dim, count, scores);",
+    ),
+    "integers that are copied without their scales": Fault(
+        "attention", "attention.cc", "shape_.kv_heads) * width(), all", "shape_.kv_heads) * shape_.head_dim, all"
+    ),
+    "words of other columns": Fault(
+        "attention", "simd_words.h", "V::unzip(sums[head][i], sums[head][i + 1]);", "", only=REGISTERS
+    ),
+    "words of a value that is paired with itself": Fault(
+        "attention", "simd_words.h", "key + 1 < keys ? values + width : values", "values", only=REGISTERS
+    ),
+    "words of the first half of a query": Fault(
+        "attention",
+        "simd_words.h",
+        "V::load_words(queries + head * head_dim + i)",
+        "V::load_words(queries + head * head_dim)",
+        only=REGISTERS,
+    ),
+    "sums of words with the step of another head": Fault(
+        "attention", "simd_words.h", "V::splat(steps[head])", "V::splat(steps[0])", only=REGISTERS
+    ),
     "later blocks of a part with the bias of its first": Fault(
         "attention", "self_attention.cc", "first * in_.bias_token_stride", "(first % at_once) * in_.bias_token_stride"
     ),

@@ -114,6 +114,38 @@ struct Avx512 {
     return add_quarters(low, high);
   }
 
+  static Ints dot2(Ints sums, Ints a, Ints b) { return _mm512_dpwssd_epi32(sums, a, b); }
+  static Ints widen_to_words(const std::int8_t* from) {
+    return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+  }
+  static Ints load_words(const std::int16_t* from) { return _mm512_loadu_si512(from); }
+  static void store_words(std::int16_t* to, Ints a) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtsepi32_epi16(a));
+  }
+  static Ints broadcast_pair(const std::int16_t* from) {
+    std::int32_t pair;
+    std::memcpy(&pair, from, 4);
+    return _mm512_set1_epi32(pair);
+  }
+  static Ints zip_low(Ints a, Ints b) { return _mm512_unpacklo_epi16(a, b); }
+  static Ints zip_high(Ints a, Ints b) { return _mm512_unpackhi_epi16(a, b); }
+  // Words were zipped within quarters of vectors.
+  static void unzip(Ints& low, Ints& high) {
+    alignas(64) static constexpr std::int32_t kFirst[16] = {0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23};
+    alignas(64) static constexpr std::int32_t kSecond[16] = {8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31};
+    const Ints first = _mm512_permutex2var_epi32(low, _mm512_load_si512(kFirst), high);
+    high = _mm512_permutex2var_epi32(low, _mm512_load_si512(kSecond), high);
+    low = first;
+  }
+  static Ints sums_of_four(Ints a, Ints b, Ints c, Ints d) {
+    const Ints first = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+    const Ints second = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+    return _mm512_add_epi32(_mm512_unpacklo_epi64(first, second), _mm512_unpackhi_epi64(first, second));
+  }
+  static Ints join_sums(const Ints (&fours)[4]) {
+    return add_quarters(add_quarters(fours[0], fours[1]), add_quarters(fours[2], fours[3]));
+  }
+
   static Floats to_floats(Ints a) { return _mm512_cvtepi32_ps(a); }
   static Ints round(Floats a) { return _mm512_cvtps_epi32(a); }
   // Values from -128 to 127, as bytes.
@@ -125,6 +157,9 @@ struct Avx512 {
   // Quarters 0 + 1 and 2 + 3 of a, then those of b.
   static Floats add_quarters(Floats a, Floats b) {
     return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+  }
+  static Ints add_quarters(Ints a, Ints b) {
+    return _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
   }
 };
 
