@@ -356,7 +356,10 @@ FAULTS = {
         "multiply_scales<V, kHeads>(keys, head_dim, count, scores);",
     ),
     "integers that are copied without their scales": Fault(
-        "attention", "attention.cc", "shape_.kv_heads) * width(), all", "shape_.kv_heads) * shape_.head_dim, all"
+        "windowed_attention",
+        "attention.cc",
+        "shape_.kv_heads) * width(), all",
+        "shape_.kv_heads) * shape_.head_dim, all",
     ),
     "words of other columns": Fault(
         "attention", "simd_words.h", "V::unzip(sums[head][i], sums[head][i + 1]);", "", only=REGISTERS
