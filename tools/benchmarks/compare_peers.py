@@ -234,7 +234,7 @@ def main(
     work = (work or checkpoint.with_name(f"{checkpoint.name}-peers")).resolve()
     precisions, threads = precisions or PRECISIONS, threads or usable_cores()
     chosen, left_out = choose([name for name in PEERS if not only or name in only], interpreters(given))
-    os.environ[CACHE_PRECISION] = cache_precision  # for the worker that exports
+    os.environ[CACHE_PRECISION] = cache_precision  # for the worker
     if OURS in chosen and cache_precision != DEFAULT_CACHE:
         ours = chosen[OURS]["precisions"]
         chosen[OURS]["precisions"] = {

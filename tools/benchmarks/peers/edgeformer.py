@@ -18,7 +18,7 @@ BUNDLE = "bundle"
 
 
 def convert(checkpoint: Path, folder: Path, precision: Any) -> None:
-    """Export with the block sizes that a calibrated export has, and beside quantized weights with the cache asked for.
+    """Export with the block sizes that a calibrated export has, and a float16 cache beside quantized weights.
 
     llama.cpp's cache is of float16 by default, too, and OpenVINO GenAI's of 8 bits.
 
@@ -38,14 +38,16 @@ def convert(checkpoint: Path, folder: Path, precision: Any) -> None:
         folder / BUNDLE,
         precision=precision,
         quantization=quantization,
-        cache_precision=os.environ.get(CACHE_PRECISION, DEFAULT_CACHE),
+        cache_precision=DEFAULT_CACHE,
         verify=None,
     )
 
 
 def load(checkpoint: Path, folder: Path, precision: str, threads: int) -> Generate:
     """Open the bundle. The cache is allocated before the clock starts, as for every runtime that allows it."""
-    model = load_bundle(folder / BUNDLE, provider="cpu", threads=threads)
+    asked: Any = os.environ.get(CACHE_PRECISION, DEFAULT_CACHE)
+    cache = None if asked == DEFAULT_CACHE or precision == "fp32" else asked
+    model = load_bundle(folder / BUNDLE, provider="cpu", threads=threads, cache_precision=cache)
 
     def run(prompt: list[int], new: int) -> Generation:
         row = Row(prompt, new, frozenset(), Sampling(), None)
