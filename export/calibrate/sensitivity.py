@@ -16,12 +16,10 @@ the model for each group; errors take one run for all.
 """
 
 import hashlib
-import json
-import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,8 +29,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from edgeformer import __version__
 from edgeformer.errors import ExportError
 from edgeformer.export.calibrate.forward_hooks import Inputs, inputs_of, run_observed, valid_tokens
+from edgeformer.export.calibrate.groups import FORMATS, Group, SensitivityFile
 from edgeformer.export.calibrate.text import CalibrationTokens
 from edgeformer.export.calibrate.weights import Layer, quantized_layers
 from edgeformer.export.lower import GraphJob
@@ -42,16 +42,8 @@ from edgeformer.export.quantize.quantized_tensor import check_finite
 from edgeformer.export.quantize.rounding import round_blocks
 from edgeformer.export.reference.quantized_activations import fake_quantize_activations
 from edgeformer.export.reference.reference import Reference
-from edgeformer.manifest.quantization import Bits, WeightFormat
+from edgeformer.manifest.quantization import WeightFormat
 
-INTEGERS: tuple[tuple[Bits, bool], ...] = ((3, True), (4, True), (4, False), (5, True), (6, True), (8, True))
-"""Bits, and whether there are no zero points, which gain nothing in 8 bits."""
-FORMATS = tuple(
-    WeightFormat(bits=bits, block=block, symmetric=symmetric, rounding="gptq", scales="fp16")
-    for bits, symmetric in INTEGERS
-    for block in (128, 64, 32)
-)
-"""Formats that a matrix may have, where their blocks divide its inputs."""
 CRUDE = WeightFormat(bits=4, block=128, rounding="gptq").without_calibration()
 """The rounding whose divergence is measured: coarse, so that float32 does not hide it."""
 SAMPLES, LENGTH = 2, 256
@@ -61,90 +53,26 @@ ROWS = 512
 has more rows than all other matrices. Errors and the crude error are of the same rows."""
 
 
-@dataclass
-class Group:
-    """Matrices that have one format, and what is known of them.
-
-    sizes: outputs and inputs of each. errors: by format, the squared error of the products; crude: that of CRUDE.
-    divergence: in nats; None before it is measured.
-    """
-
-    names: list[str] = field(default_factory=list)
-    sizes: list[tuple[int, int]] = field(default_factory=list)
-    errors: dict[WeightFormat, float] = field(default_factory=dict)
-    crude: float = 0.0
-    divergence: float | None = None
-
-    def loss(self, form: WeightFormat) -> float:
-        """Return the expected divergence, in nats, when the group has a format."""
-        assert self.divergence is not None
-        return self.divergence * self.errors[form] / self.crude if self.crude else 0.0
-
-    def fitted(self, name: str, form: WeightFormat) -> WeightFormat:
-        """Return a format with blocks that divide the inputs of one of the matrices."""
-        fitted = form.fitted(self.sizes[self.names.index(name)][1])
-        assert fitted is not None, "others are no candidates"
-        return fitted
-
-    def bytes_of(self, form: WeightFormat, stored: Callable[[int], int]) -> int:
-        """Return the bytes that the group takes in a format. stored: returns those that a tensor takes in a file."""
-        total = 0
-        for name, (outputs, inputs) in zip(self.names, self.sizes, strict=True):
-            total += sum(map(stored, self.fitted(name, form).part_bytes(outputs, inputs)))
-        return total
-
-
 def measure_groups(job: GraphJob, text: CalibrationTokens, kept: Path | None, progress: Progress) -> list[Group]:
     """Return the groups of all matrices that the plan quantizes and the text reaches, with their figures.
 
-    kept: a file that has the divergences which an earlier export measured, and gets those that are measured now; None
-    for none. Raises ExportError for a file of another model or text, and for hidden states that are not finite.
+    kept: a file that has what an earlier export measured, and gets what is measured now; None for none. Raises
+    ExportError for a file of another model or text, and for hidden states that are not finite.
     """
     run = _Measurement(job, text)
     progress("measuring what each format loses", 0)
-    groups = run.errors()
-    store = _Kept(kept, run.fingerprint() if kept is not None else "")
-    exact = run.log_probabilities()
-    for number, group in enumerate(groups):
-        progress(f"measuring what {group.names[0]} loses", number / len(groups))
-        key = " ".join(group.names)
-        group.divergence = store.divergences.get(key)
-        if group.divergence is None:
-            group.divergence = run.divergence(group, exact)
-            store.add(key, group.divergence)
-    return groups
-
-
-class _Kept:
-    """Divergences by the names of a group, in a file that is written after each of them."""
-
-    def __init__(self, file: Path | None, fingerprint: str):
-        self._file, self._of = file, fingerprint
-        self.divergences: dict[str, float] = {}
-        if file is None or not file.exists():
-            return
-        try:
-            found = json.loads(file.read_text(encoding="utf-8"))
-            measured_on, divergences = found["of"], {str(key): float(value) for key, value in found["nats"].items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            raise ExportError(
-                f"{file} has no sensitivities that an export measured. Name another file, or delete it."
-            ) from None
-        if measured_on != fingerprint:
-            raise ExportError(
-                f"the sensitivities in {file} are those of another model, another calibration text or another version "
-                "of edgeformer. Name another file, or delete it."
-            )
-        self.divergences = divergences
-
-    def add(self, key: str, divergence: float) -> None:
-        """Keep a divergence."""
-        self.divergences[key] = divergence
-        if self._file is not None:
-            partial_file = self._file.with_name(f"{self._file.name}.partial")
-            content = {"of": self._of, "nats": self.divergences}
-            partial_file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-            os.replace(partial_file, self._file)
+    fingerprints = ("", "") if kept is None else (run.fingerprint(), run.errors_fingerprint())
+    store = SensitivityFile(kept, *fingerprints)
+    if not store.groups:
+        store.add_groups(run.errors())
+    exact: list[Tensor] | None = None
+    for number, group in enumerate(store.groups):
+        progress(f"measuring what {group.names[0]} loses", number / len(store.groups))
+        if group.key not in store.divergences:
+            exact = exact or run.log_probabilities()
+            store.add_divergence(group.key, run.divergence(group, exact))
+        group.divergence = store.divergences[group.key]
+    return store.groups
 
 
 class _Measurement:
@@ -173,6 +101,13 @@ class _Measurement:
             digest.update(name.encode())
             digest.update(value.contiguous().flatten().view(torch.uint8).numpy().data)
         return digest.hexdigest()
+
+    def errors_fingerprint(self) -> str:
+        """Return a hash of what errors depend on besides: the whole text, the layers, the formats and the version."""
+        texts = [text.tolist() for text in self._text.texts]
+        layers = [layer.name for layer in self._layers]
+        content = (__version__, FORMATS, ROWS, self._text.source.sha256, texts, layers)
+        return hashlib.sha256(repr(content).encode()).hexdigest()
 
     def errors(self) -> list[Group]:
         """Return the groups with the errors of their products over all texts."""

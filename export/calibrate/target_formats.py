@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from edgeformer.errors import ExportError
-from edgeformer.export.calibrate.sensitivity import FORMATS, Group, measure_groups
+from edgeformer.export.calibrate.groups import FORMATS, Group
+from edgeformer.export.calibrate.sensitivity import measure_groups
 from edgeformer.export.calibrate.text import CalibrationTokens
 from edgeformer.export.graph.tensors import stored_bytes
 from edgeformer.export.lower import GraphJob

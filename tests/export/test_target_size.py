@@ -12,7 +12,8 @@ from test_calibration import LLAMA, TEXTS, correlated, gram, matrix, opened
 from edgeformer.errors import ExportError
 from edgeformer.export import export_model
 from edgeformer.export.calibrate import sensitivity
-from edgeformer.export.calibrate.sensitivity import FORMATS, INTEGERS, measure_groups
+from edgeformer.export.calibrate.groups import FORMATS, INTEGERS
+from edgeformer.export.calibrate.sensitivity import measure_groups
 from edgeformer.export.calibrate.target_formats import with_target_formats
 from edgeformer.export.calibrate.text import read_calibration
 from edgeformer.export.lower import GraphJob
@@ -230,6 +231,34 @@ def test_an_export_goes_on_where_another_was_stopped(measured, tmp_path, monkeyp
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
 
 
+def test_another_size_of_a_model_measures_nothing(measured, tmp_path, monkeypatch):
+    job, file = job_of(), tmp_path / "sensitivities.json"
+    measure_groups(job, text_of(job), file, no_progress)
+    for name in ("errors", "divergence", "log_probabilities"):
+        monkeypatch.setattr(sensitivity._Measurement, name, None)  # a call would fail
+    assert measure_groups(job, text_of(job), file, no_progress) == measured
+
+
+@pytest.mark.parametrize("change", ["text", "layers", "no errors"])
+def test_errors_of_something_else_are_measured_again(measured, change, tmp_path, monkeypatch):
+    """Those of other texts between the samples, of fewer matrices, and of a file that has divergences alone."""
+    job, file = job_of(), tmp_path / "sensitivities.json"
+    measure_groups(job, text_of(job), file, no_progress)
+    texts = [TEXTS[0], TEXTS[-1]] if change == "text" else TEXTS
+    if change == "layers":
+        rest = make_quantization("int4", QuantizationOverrides(rounding="gptq", keep=("blocks.0.*",)))
+        job = job_of(quantization=rest)
+    if change == "no errors":
+        content = json.loads(file.read_text())
+        file.write_text(json.dumps({key: content[key] for key in ("of", "nats")}))
+    monkeypatch.setattr(sensitivity._Measurement, "divergence", None)  # a call would fail
+    found = measure_groups(job, text_of(job, texts), file, no_progress)
+    assert found == measure_groups(job, text_of(job, texts), file, no_progress), "what was written"
+    same = [group for group in measured if group.names in [each.names for each in found]]
+    assert [group.divergence for group in found] == [group.divergence for group in same]
+    assert (found == measured) == (change == "no errors") and len(found) == (5 if change == "layers" else 9)
+
+
 def test_measurements_of_something_else_are_refused(tmp_path):
     job, file = job_of(), tmp_path / "sensitivities.json"
     measure_groups(job, text_of(job), file, no_progress)
@@ -237,9 +266,12 @@ def test_measurements_of_something_else_are_refused(tmp_path):
     for changed, texts in ((other, TEXTS), (job, TEXTS[1:])):
         with pytest.raises(ExportError, match="are those of another model, another calibration text or another"):
             measure_groups(changed, text_of(changed, texts), file, no_progress)
-    file.write_text("[]")
-    with pytest.raises(ExportError, match="has no sensitivities that an export measured"):
-        measure_groups(job, text_of(job), file, no_progress)
+    content = json.loads(file.read_text())
+    del content["groups"][0]["errors"][-1]
+    for text in ("[]", json.dumps(content)):
+        file.write_text(text)
+        with pytest.raises(ExportError, match="has no sensitivities that an export measured"):
+            measure_groups(job, text_of(job), file, no_progress)
 
 
 # Options
