@@ -35,6 +35,7 @@ class Subject:
         reference: whose weights they are, for people.
         adapters: what each adapter adds to the weights; what is not there, the bundle's own files say.
         provider: what runs the graph, by a name that `load` takes; None for the one that it is for.
+        cache_precision: of the cache over which kernels run the graph once more, as `load` takes it; None for no more.
     """
 
     folder: Path
@@ -44,6 +45,7 @@ class Subject:
     reference: str
     adapters: Mapping[str, Mapping[str, Update]] = field(default_factory=dict)
     provider: str | None = None
+    cache_precision: str | None = None
 
 
 def open_subject(

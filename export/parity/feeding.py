@@ -58,13 +58,16 @@ class Graph:
         """Numbers that the unused slots of a static cache may hold, the worst first; none for a dynamic cache."""
         if self.manifest.plan.cache_form == "dynamic":
             return ()
-        if self.manifest.cache_scales is not None and self.manifest.cache_scales.precision == "int8":
+        scales = self.manifest.cache_scales
+        if self.manifest.has_scales_per_token or (scales is not None and scales.precision == "int8"):
             return (127.0, 0.0)
         return (LARGE, 0.0, -LARGE) if needs_numbers(self.manifest) else (float("nan"), 0.0)
 
     def read(self, decoder: StepRunner, length: int) -> list[Cache]:
         """Return what each layer keeps of the first `length` tokens, dequantized if the cache is quantized."""
         caches = decoder.cache.read(length)
+        if self.manifest.has_scales_per_token:
+            return [tuple(map(_dequantized_per_token, cache)) for cache in caches]
         if self.manifest.cache_scales is None:
             return caches
         pairs = zip(caches, self.scales, strict=True)
@@ -74,6 +77,10 @@ class Graph:
         """Return keys and values as the cache of a layer stores them; a quantized one must represent them exactly."""
         if self.manifest.plan.half_cache:
             return tuple(part.astype(np.float16) for part in cache)
+        if self.manifest.has_scales_per_token:
+            tensors = [tensor for tensor in self.manifest.cache.tensors() if tensor.layer == layer]
+            pairs = zip(tensors, cache, strict=True)
+            return tuple(_quantized_per_token(part) if tensor.per_token else part for tensor, part in pairs)
         if self.manifest.cache_scales is None:
             return cache
         numbers = [part / scales for part, scales in zip(cache, self.scales[layer], strict=True)]
@@ -119,6 +126,24 @@ class Graph:
         if isinstance(decoder.cache, StaticCache):
             decoder.cache.fill(self.fillings[0] if filling is None else filling)
         return decoder
+
+
+SCALE_BYTES = 4
+"""Bytes of the scale behind the integers of a key or value."""
+
+
+def _dequantized_per_token(rows: NDArray[Any]) -> NDArray[Any]:
+    """Return the floats [..., D] that keys or values of int8 [..., D + 4] stand for; states that are floats, as is."""
+    if rows.dtype != np.int8:
+        return rows
+    return rows[..., :-SCALE_BYTES] * np.ascontiguousarray(rows[..., -SCALE_BYTES:]).view(np.float32)
+
+
+def _quantized_per_token(floats: NDArray[Any]) -> NDArray[np.int8]:
+    """Return int8 [..., D + 4] that stand for floats [..., D]."""
+    scales = (np.abs(floats).max(-1, keepdims=True) / np.float32(127)).astype(np.float32)
+    integers = np.rint(np.divide(floats, scales, out=np.zeros_like(floats), where=scales > 0)).astype(np.int8)
+    return np.concatenate([integers, scales.view(np.int8)], axis=-1)
 
 
 def prefill(graph: Graph, tokens: Tokens, filling: float | None = None) -> tuple[Logits, StepRunner]:

@@ -1,13 +1,20 @@
 """The result of a verification: plain data that is printed, saved as JSON, and shown by a certificate."""
 
 import math
+import platform
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
+from edgeformer import __version__
 from edgeformer.documents import schema
 from edgeformer.export.importers.opened_model import Comparison
-from edgeformer.manifest.providers import PROVIDERS
+from edgeformer.manifest.providers import PROVIDERS, Provider
+from edgeformer.runtime.sessions.providers import sessions_of
+from edgeformer.runtime.sessions.session import onnxruntime, usable_cores
 
 REPORT_VERSION = 2
 
@@ -231,3 +238,18 @@ def closest_to_limit(checks: Iterable[Check]) -> Check:
         return math.inf if math.isnan(share) else share
 
     return max(checks, key=beyond)
+
+
+def environment_of(provider: Provider) -> dict[str, str]:
+    """Return what a verification runs with: versions, provider, machine."""
+    return {
+        "edgeformer": __version__,
+        "onnxruntime": onnxruntime().__version__,
+        "provider": provider.name,
+        **sessions_of(provider).environment(onnxruntime()),
+        "TF32": "off",
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()}, {sys.platform}",
+        "threads": str(usable_cores()),
+    }

@@ -1,7 +1,5 @@
 """One verification of a subject: its stages, their checks, and the report that they make."""
 
-import platform
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +9,6 @@ from typing import Any
 
 import torch
 
-from edgeformer import __version__
 from edgeformer.errors import BundleError
 from edgeformer.export.bundle.stored_weights import StoredWeights
 from edgeformer.export.importers.opened_bundle import Subject
@@ -19,7 +16,7 @@ from edgeformer.export.parity.block_products import BlockProducts
 from edgeformer.export.parity.feeding import Graph
 from edgeformer.export.parity.float_products import open_unrounded
 from edgeformer.export.parity.placement import judge_placement
-from edgeformer.export.parity.report import KERNELS, REPORT_VERSION, Check, Report
+from edgeformer.export.parity.report import KERNELS, REPORT_VERSION, Check, Report, environment_of
 from edgeformer.export.parity.trials.graph_forms import FORM_TRIALS, FormSetup
 from edgeformer.export.parity.trials.half_cache import judge_half_cache, open_float_products, with_wide_cache
 from edgeformer.export.parity.trials.kinds import TRIALS
@@ -31,18 +28,16 @@ from edgeformer.export.parity.trials.smoothing import judge_smoothing, smoothed_
 from edgeformer.export.progress import Progress
 from edgeformer.export.reference.reference import CastWeights
 from edgeformer.manifest.graph_forms import FORMS
+from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.parts import sha256
-from edgeformer.manifest.providers import Provider
 from edgeformer.options.export import VerifyMode
+from edgeformer.runtime.sessions.int8_cache import open_over, with_int8_cache
 from edgeformer.runtime.sessions.kernel_report import KernelReport, report_files
-from edgeformer.runtime.sessions.kernels import BODIES, KernelChoice, choose_kernels
-from edgeformer.runtime.sessions.providers import sessions_of
+from edgeformer.runtime.sessions.kernels import KernelChoice, choose_kernels
 from edgeformer.runtime.sessions.session import (
     choose_provider,
-    onnxruntime,
     onnxruntime_errors,
     open_session,
-    usable_cores,
 )
 
 PLACEMENT = "placement"
@@ -101,7 +96,10 @@ class Verification:
             progress=progress,
             summation_orders=summation_orders,
         )
-        self._kernel_choice = choose_kernels(self._setup.provider)
+        self._kernel_choice, asked = choose_kernels(self._setup.provider), subject.cache_precision
+        self._caches = {"": manifest}  # that kernels run over
+        if asked is not None:
+            self._caches[f"{asked} cache, "] = with_int8_cache(folder, manifest, asked, self._kernel_choice)
         tried = [name for name in manifest.graphs if FORMS[name].steps or FORMS[name].beside]
         self._graphs = [folder / manifest.graphs[name].file for name in tried]
 
@@ -180,9 +178,9 @@ class Verification:
             self._keep("weights", judge_weights(self._weights, self._quantized))
         return self._run_trial("int8 activations, ", lambda: self._as_used, self._open_used)
 
-    def _open_used(self, kernels: KernelChoice = BODIES) -> list[Any]:
+    def _open_used(self) -> list[Any]:
         """Open the graphs as clients do."""
-        return [open_session(path, self._setup.provider, kernels=kernels) for path in self._graphs]
+        return [open_session(path, self._setup.provider) for path in self._graphs]
 
     @cached_property
     def _as_used(self) -> Setup:
@@ -214,9 +212,10 @@ class Verification:
         for done, level in enumerate(levels):
             self._setup.progress(f"running kernels, {level}", 0.96 + 0.03 * done / len(levels))
             kernels = replace(self._kernel_choice, level=level)
-            checks: list[Check] = []
-            if not self._keeps(f"{KERNELS}{level}, "):
-                self._stage(partial(self._run_with, kernels, checks), checks, f"{KERNELS}{level}, ")
+            for cache, manifest in self._caches.items():
+                stage, checks = f"{KERNELS}{level}, {cache}", list[Check]()
+                if not self._keeps(stage):
+                    self._stage(partial(self._run_with, kernels, manifest, checks), checks, stage)
         return replace(
             report,
             checks=tuple(self.checks),
@@ -224,9 +223,13 @@ class Verification:
             environment=report.environment | {"kernels": f"{found.describe()}; run at {', '.join(levels)}"},
         )
 
-    def _run_with(self, kernels: KernelChoice, checks: list[Check]) -> None:
-        """Run all graphs with kernels, and fill `checks`. Raises BundleError where a kernel refuses a graph."""
-        trial = _trial(self._as_used, self._open_used(kernels))
+    def _run_with(self, kernels: KernelChoice, manifest: Manifest, checks: list[Check]) -> None:
+        """Run all graphs with kernels over the cache of a manifest. Raises BundleError where a kernel refuses one."""
+        setup = self._as_used
+        if manifest is not setup.manifest:
+            setup = replace(setup, manifest=manifest)
+            setup = replace(setup, references=setup.make_references())
+        trial = _trial(setup, [open_over(path, manifest, setup.provider, kernels=kernels) for path in self._graphs])
         trial.run()
         checks += trial.judge.checks
 
@@ -310,7 +313,7 @@ class Verification:
             mode=mode,
             reference=f"float64 PyTorch, {self.subject.reference}",
             precision=manifest.plan.precision,
-            environment=_environment(self._setup.provider),
+            environment=environment_of(self._setup.provider),
             hashes=manifest.graph_hashes() or {manifest.graph: sha256(self.subject.folder / manifest.graph)},
             seconds=self._seconds(),
             checks=tuple(self.checks),
@@ -334,17 +337,3 @@ def _extend(checks: list[Check], judge: Callable[[], list[Check]]) -> None:
 def _trial(setup: Setup, sessions: Sequence[Any]) -> Trial:
     """Return the trial of a kind of model over open graphs."""
     return TRIALS[setup.model_spec.task](setup, sessions)
-
-
-def _environment(provider: Provider) -> dict[str, str]:
-    return {
-        "edgeformer": __version__,
-        "onnxruntime": onnxruntime().__version__,
-        "provider": provider.name,
-        **sessions_of(provider).environment(onnxruntime()),
-        "TF32": "off",
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "machine": f"{platform.machine()}, {sys.platform}",
-        "threads": str(usable_cores()),
-    }

@@ -43,16 +43,19 @@ def verify(
     merge_adapter: str | Path | None = None,
     mode: VerifyMode = "full",
     provider: str | None = None,
+    cache_precision: str | None = None,
     progress: Progress = no_progress,
 ) -> Report:
     """Verify a graph against PyTorch; `open_subject` says what may be given and which errors it raises.
 
     merge_adapter: folder of the LoRA adapter that was merged into the model `against`, where one was. provider: what
-    runs the graphs, by a name that `load` takes; None for the one that the bundle is for. A graph that computes
-    something else gives a report that has not passed. Raises RequestError for a provider that does not run here.
+    runs the graphs, by a name that `load` takes; None for the one that the bundle is for. cache_precision: `int8` to
+    run them also over the cache that `load` has by it. A graph that computes something else gives a report that has not
+    passed. Raises RequestError for a provider that does not run here, and for a cache that no kernel keeps.
     """
     _check_mode(mode)
-    subject = replace(open_subject(bundle, against, progress, adapter=merge_adapter), provider=provider)
+    subject = open_subject(bundle, against, progress, adapter=merge_adapter)
+    subject = replace(subject, provider=provider, cache_precision=cache_precision)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnprovenProviderWarning)  # this is the proof that the warning asks for
         return _verify(subject, mode, progress)

@@ -32,12 +32,14 @@ class CacheEntrance(TorchDispatchMode, ABC):
     """While active, pass keys and values to `store` before attention reads them.
 
     It intercepts the attention op, so it works for any module. Its calls count the layers: a forward must call
-    attention once for each cache, in their order, which `check_layers` checks.
+    attention once for each cache, in their order, which `check_layers` checks. kv_heads: of the keys and values that
+    `store` is given.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.layers = 0
+        self.kv_heads = 0
         self._rotations: dict[int, Rotation] = {}
 
     def __enter__(self) -> "CacheEntrance":
@@ -74,7 +76,8 @@ class CacheEntrance(TorchDispatchMode, ABC):
             return function(**given)
         _prepare(given, self._rotations)
         # Rotations are known by their number of heads: keys have num_kv_heads. They are rotated apart from queries.
-        rotation = self._rotations.get(given["num_kv_heads"])
+        self.kv_heads = given["num_kv_heads"]
+        rotation = self._rotations.get(self.kv_heads)
         key, value = self.store(self.layers, given["key"], given["value"], rotation)
         self.layers += 1
         self._rotations.clear()
@@ -127,6 +130,23 @@ class HalfCaches(CacheEntrance):
         return round_to_half(key), round_to_half(value)
 
 
+class PerTokenCaches(CacheEntrance):
+    """Rounds each key and value of a head by its own largest magnitude, as a cache with scales per token does."""
+
+    def store(self, layer: int, key: Tensor, value: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor]:
+        """Return rounded keys and values."""
+        rounded_key, rounded_value = (
+            round_per_token(x.unflatten(-1, (self.kv_heads, -1))).flatten(-2) for x in (key, value)
+        )
+        return rounded_key, rounded_value
+
+
+def round_per_token(x: Tensor) -> Tensor:
+    """Return vectors [..., D] rounded to integers of a scale each, the largest of which is 127."""
+    scales = x.abs().amax(-1, keepdim=True) / LARGEST["int8"]
+    return torch.where(scales > 0, (x / scales).round() * scales, 0)
+
+
 def round_to_half(x: Tensor) -> Tensor:
     """Return x rounded to float16, in its own type."""
     return x.to(torch.float16).to(x.dtype)
@@ -165,4 +185,6 @@ def cache_entrance(manifest: Manifest) -> CacheEntrance | None:
     """Return what rounds the caches of a bundle; None for one whose caches are as its arithmetic."""
     if manifest.plan.half_cache:
         return HalfCaches()
+    if manifest.has_scales_per_token:
+        return PerTokenCaches()
     return None if manifest.cache_scales is None else RoundedCaches(manifest.cache_scales)

@@ -272,6 +272,7 @@ class Attention {
   // next: the head whose parts follow those of this one, or null.
   void attend_part(const Head& head, int part, const Head* next, float* sums) const {
     AttentionRows rows = head.rows;
+    rows.may_round = shape_.may_round;
     const int begin = rows.first_key(0) + part * kKeysAtOnce, end = std::min(begin + kKeysAtOnce, rows.end_of_keys(0));
     if (end < rows.end_of_keys(0)) {
       rows.keys_ahead = keys_from(rows, end);

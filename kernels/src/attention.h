@@ -27,7 +27,7 @@ struct AttentionShape {
   bool evicts = false;       // the cache keeps what a window needs: see stored_tokens
   float scale = 1;           // of queries
   float softcap = 0;
-  bool may_round = true;     // products of long prompts may be of bfloat16, where the level has them
+  bool may_round = true;     // products may be of fewer bits, where the level has them: see AttentionRows
 
   int heads_per_group() const { return query_heads / kv_heads; }
 

@@ -33,7 +33,7 @@ struct AttentionRows {
   const float* bias;  // of the first head and token, or null
   std::size_t bias_head_stride, bias_token_stride;
   Stored stored = Stored::kFloat;
-  bool may_round = false;  // products may be of bfloat16, where the level has them
+  bool may_round = false;  // products may be of bfloat16, or of one token of words, where the level has them
   const void* keys_ahead = nullptr;  // those that attend_one is asked for next, or null
 
   // Keys that a token sees.

@@ -248,7 +248,8 @@ void attend_heads(const AttentionRows& rows, int row, int begin, int end, const 
   const int count = end - begin, head_dim = rows.head_dim;
   if constexpr (kHasScales && HasWords<V>) {
     static_assert(kValueVectors == 4);
-    if (head_dim % (2 * V::kLanes) == 0 && head_dim <= kMostWords) return attend_heads_by_words<V, kHeads>(rows, row, begin, end, to);
+    const bool fits = head_dim % (2 * V::kLanes) == 0 && head_dim <= kMostWords;
+    if (rows.may_round && fits) return attend_heads_by_words<V, kHeads>(rows, row, begin, end, to);
   }
   alignas(kCacheLine) float scores[kHeads * kKeysAtOnce];
   const std::size_t width = stored_width(kStored, head_dim), first = begin * width, of_row = static_cast<std::size_t>(row) * head_dim;

@@ -11,7 +11,7 @@ other clients read it with its own cache.
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from edgeformer.config import DecoderConfig
 from edgeformer.contract import protobuf as onnx
@@ -20,10 +20,13 @@ from edgeformer.contract.protobuf import read_fields, replaced_fields, written_f
 from edgeformer.contract.tensors import CacheGeometry
 from edgeformer.errors import BundleError, RequestError
 from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.providers import Provider
 from edgeformer.runtime.request_values import shown
 from edgeformer.runtime.sessions.graph_functions import WITH_GRAPHS
 from edgeformer.runtime.sessions.kernels import PACKAGE, KernelChoice
 from edgeformer.runtime.sessions.optional_inputs import LARGEST_GRAPH
+from edgeformer.runtime.sessions.providers.provider_options import ProviderOptions
+from edgeformer.runtime.sessions.session import Rewritten, open_session
 
 INT8 = 3
 """The number of the element type in onnx.proto."""
@@ -72,6 +75,24 @@ def mtp_geometry(manifest: Manifest) -> CacheGeometry:
 def cache_geometries(manifest: Manifest) -> list[CacheGeometry]:
     """Return what the graphs of a bundle keep between runs."""
     return [manifest.cache, *([mtp_geometry(manifest)] if "mtp" in manifest.graphs else [])]
+
+
+def open_over(
+    graph: Path,
+    manifest: Manifest,
+    provider: Provider,
+    threads: int | None = None,
+    *,
+    kernels: KernelChoice,
+    options: ProviderOptions | None = None,
+) -> Any:
+    """Open a session of a graph as `open_session` does, over the cache that the manifest says.
+
+    Raises RequestError where that is one of int8 with scales per token, and the kernels do not compute its attention.
+    """
+    content = graph_with_int8_cache(graph, cache_geometries(manifest)) if manifest.has_scales_per_token else None
+    rewritten = None if content is None else Rewritten(content, {})
+    return open_session(graph, provider, threads, kernels=kernels, options=options, rewritten=rewritten)
 
 
 def graph_with_int8_cache(graph: Path, caches: Iterable[CacheGeometry]) -> bytes | None:

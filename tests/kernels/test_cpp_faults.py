@@ -209,7 +209,7 @@ FAULTS = {
         "attention", "simd_attention.h", "V::splat(-kLog2OfE * shift)", "V::splat(0.0f)"
     ),
     "the last key twice": Fault(
-        "attention", "simd_attention.h", "std::fill(of_head + count, of_head + key, kNoScore);", ""
+        "attention", "simd_attention.h", "std::fill(of_head + count, of_head + whole_vectors<V>(count), kNoScore);", ""
     ),
     "sums that are not made to fit": Fault(
         "attention", "simd_attention.h", "factor = std::exp(before - largest);", "factor = 1;"
@@ -256,7 +256,7 @@ FAULTS = {
     "keys without their scales": Fault(
         "attention",
         "attention.cc",
-        "if constexpr (kIsInt8) multiply(to, scales_of(in_.keys_cache, head / group()));",
+        "if constexpr (kHasChannelScales) multiply(to, scales_of(in_.keys_cache, head / group()));",
         "",
     ),
     "values with the scales of the first head": Fault(
@@ -265,8 +265,8 @@ FAULTS = {
     "halves that are rounded before they are rotated": Fault(
         "attention",
         "attention.cc",
-        "level_.round_to_half(rotated, shape_.head_dim, key);",
-        "level_.round_to_half(in_.keys + from, shape_.head_dim, key);",
+        "round(rotated, in_.keys_cache, head, key);",
+        "round(in_.keys + from, in_.keys_cache, head, key);",
     ),
     "halves that are read as bfloat16": Fault(
         "attention",
@@ -360,6 +360,9 @@ FAULTS = {
         "attention.cc",
         "shape_.kv_heads) * width(), all",
         "shape_.kv_heads) * shape_.head_dim, all",
+    ),
+    "words of graphs that are to keep float32": Fault(
+        "attention", "simd_attention.h", "rows.may_round && fits", "fits", only=REGISTERS
     ),
     "words of other columns": Fault(
         "attention", "simd_words.h", "V::unzip(sums[head][i], sums[head][i + 1]);", "", only=REGISTERS

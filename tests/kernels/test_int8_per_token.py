@@ -11,13 +11,14 @@ from click.testing import CliRunner
 from edgeformer.cli.main import cli
 from edgeformer.contract.ops import PER_TOKEN_ATTENTION
 from edgeformer.errors import RequestError
-from edgeformer.export import export_model
+from edgeformer.export import export_model, verify
 from edgeformer.export.parity.verify import open_subject
 from edgeformer.export.reference.quantized_caches import CacheEntrance
 from edgeformer.export.reference.reference import Reference
 from edgeformer.runtime import Engine, load
 from edgeformer.runtime.measure.benchmarking.costs import Costs
 from edgeformer.runtime.measure.benchmarking.workloads import Source
+from edgeformer.runtime.sessions import int8_cache
 from edgeformer.runtime.sessions.int8_cache import graph_with_int8_cache
 
 SMALL = {
@@ -153,6 +154,29 @@ def test_commands_pass_it_on(tiny_llama_bundle):
     assert floats - integers == 68 * (4 * kept.elements_per_token - kept.with_scales_per_token().elements_per_token)
 
 
+def keys_for_values(graph, caches):
+    """Layer 1 reads keys where its values should be, and values where its keys should be."""
+    names = {
+        f"past_key_values.1.{one}": f"past_key_values.1.{other}" for one, other in (("key", "value"), ("value", "key"))
+    }
+    model = onnx.load_from_string(graph_with_int8_cache(graph, caches))
+    for node in model.graph.node:
+        if node.op_type in PER_TOKEN_ATTENTION.values():
+            node.input[:] = [names.get(each, each) for each in node.input]
+    return model.SerializeToString()
+
+
+def test_verification_runs_it_and_finds_faults(llama_folder, tmp_path, monkeypatch):
+    folder = export_model(llama_folder, tmp_path / "b", precision="int4", verify=None).path
+    plain, rounded = (verify(folder, mode="quick", cache_precision=each) for each in (None, "int8"))
+    assert plain.passed and rounded.passed
+    added = {check.name for check in rounded.checks} - {check.name for check in plain.checks}
+    assert added and all(name.startswith("kernels ") and ", int8 cache, " in name for name in added)
+    monkeypatch.setattr(int8_cache, "graph_with_int8_cache", keys_for_values)
+    failures = {check.name for check in verify(folder, mode="quick", cache_precision="int8").failures()}
+    assert failures and failures <= added
+
+
 REFUSED = {
     "another precision": ({}, {"cache_precision": "int4"}, "cache_precision is 'int4' .str.; it must be int8, or None"),
     "no kernels": ({}, {"kernels": False}, "only edgeformer's own kernels .* kernels were not asked for"),
@@ -171,8 +195,9 @@ def test_where_it_cannot_be_the_reason_is_said(llama_folder, tmp_path, case):
 
 
 def test_other_tasks_have_no_such_cache(tiny_embed_bundle):
-    with pytest.raises(RequestError, match="cache_precision is for decoders, and .* for encoder"):
-        load(tiny_embed_bundle, cache_precision="int8")
+    for call in (load, verify):
+        with pytest.raises(RequestError, match="cache_precision is for decoders, and .* for encoder"):
+            call(tiny_embed_bundle, cache_precision="int8")
 
 
 def test_the_graph_differs_in_the_cache_alone(family):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeformer.cli._options import OUTPUT, VERIFICATION, Command, json_option, option
+from edgeformer.cli._options import OUTPUT, VERIFICATION, Command, cache_option, json_option, option
 from edgeformer.cli._output import note, print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     "--plugin", type=click.Path(path_type=Path), metavar="LIBRARY",
     help="Register this library, which has PROVIDER, with onnxruntime.",
 )  # fmt: skip
+@cache_option
 @option("--quick", is_flag=True, help="Run the checks that an export runs, instead of all.")
 @option("--locate", is_flag=True, topic=VERIFICATION, help="Find the first node that computes something else.")
 @option(
@@ -43,6 +44,7 @@ def verify_command(
     merge_adapter: Path | None,
     provider: str | None,
     plugin: Path | None,
+    cache_precision: str | None,
     quick: bool,
     locate: bool,
     certificate: Path | None,
@@ -72,6 +74,7 @@ def verify_command(
             merge_adapter=merge_adapter,
             mode="quick" if quick else "full",
             provider=provider,
+            cache_precision=cache_precision,
             progress=progress,
         )
         where = _locate(bundle, against, merge_adapter) if locate else None

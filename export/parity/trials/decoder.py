@@ -17,7 +17,7 @@ from edgeformer.export.parity.report import Rounding
 from edgeformer.export.parity.samples import random_tokens, text_samples
 from edgeformer.export.parity.trials.protocol import Array, Outputs, Row, TextTrial
 from edgeformer.export.parity.trials.references import Original
-from edgeformer.export.reference.quantized_caches import fake_quantize_cache, round_to_half
+from edgeformer.export.reference.quantized_caches import fake_quantize_cache, round_per_token, round_to_half
 
 FAR_CACHE_BYTES = 400_000_000
 """Size limit of a synthetic past, in bytes of float32; where the context holds more, the past is as long as fits."""
@@ -169,8 +169,10 @@ class DecoderTrial(TextTrial):
         """
         manifest = self.setup.manifest
         sizes = [[float(np.sqrt(np.square(part).mean())) for part in cache] for cache in main.expected.caches]
-        layers = manifest.cache.by_layer(manifest.cache.tensors())
+        geometry = self.setup.model_spec.cache  # manifests of caches with scales per token have their bytes
+        layers = geometry.by_layer(geometry.tensors())
         dtype = TORCH_PRECISIONS[manifest.plan.arithmetic]
+        rounds = manifest.plan.half_cache, manifest.has_scales_per_token
 
         def past(layer: int) -> tuple[Tensor, ...]:
             generator = torch.Generator().manual_seed(layer)
@@ -186,6 +188,11 @@ class DecoderTrial(TextTrial):
                 ]
             if manifest.plan.half_cache:
                 tensors = list(map(round_to_half, tensors))
+            if manifest.has_scales_per_token:
+                tensors = [
+                    round_per_token(part) if tensor.per_token else part
+                    for tensor, part in zip(kept, tensors, strict=True)
+                ]
             return tuple(made if tensor.single else made.to(dtype) for tensor, made in zip(kept, tensors, strict=True))
 
         def arrays(layer: int) -> tuple[Array, ...]:
@@ -195,7 +202,7 @@ class DecoderTrial(TextTrial):
         ids = torch.from_numpy(tokens)[None]
         outputs = self.references.compute(
             lambda reference: Outputs({"logits": to_numpy(reference.run(ids, past, length, request_length)[0][0])}),
-            *([tokens, np.array([length, chunk, manifest.plan.half_cache])] if chunk else []),
+            *([tokens, np.array([length, chunk, *rounds])] if chunk else []),
         )
         row = Row(tokens, *outputs)
         what = f"{count} tokens at positions {length} to {length + count - 1}, behind a synthetic past"

@@ -21,11 +21,11 @@ from edgeformer.errors import BundleError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.providers import Provider
 from edgeformer.runtime.sessions.graph_functions import function_calls
-from edgeformer.runtime.sessions.int8_cache import cache_geometries, graph_with_int8_cache
+from edgeformer.runtime.sessions.int8_cache import open_over
 from edgeformer.runtime.sessions.kernels import CONTRACT, KernelChoice
 from edgeformer.runtime.sessions.prepacked.prepacked_record import is_remembered
 from edgeformer.runtime.sessions.providers.provider_options import ProviderOptions
-from edgeformer.runtime.sessions.session import Rewritten, onnxruntime, open_session
+from edgeformer.runtime.sessions.session import onnxruntime
 
 FOLDER = "prepacked"
 """Folder of a bundle that has the prepacked graphs of all machines."""
@@ -46,12 +46,8 @@ def open_graph(
     graph. options: of the provider. Raises BundleError if it cannot be loaded.
     """
     file = graph_file(folder, manifest, graph, kernels) if provider.prepacked else folder / graph
-    rewritten = None
-    if manifest.has_scales_per_token:
-        content = graph_with_int8_cache(file, cache_geometries(manifest))
-        rewritten = None if content is None else Rewritten(content, {})
     try:
-        return open_session(file, provider, threads, kernels=kernels, options=options, rewritten=rewritten)
+        return open_over(file, manifest, provider, threads, kernels=kernels, options=options)
     except BundleError as error:
         if file == folder / graph:
             raise
