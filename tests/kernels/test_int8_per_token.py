@@ -19,7 +19,8 @@ from edgeformer.runtime import Engine, load
 from edgeformer.runtime.measure.benchmarking.costs import Costs
 from edgeformer.runtime.measure.benchmarking.workloads import Source
 from edgeformer.runtime.sessions import int8_cache
-from edgeformer.runtime.sessions.int8_cache import graph_with_int8_cache
+from edgeformer.runtime.sessions.int8_cache import graph_with_int8_cache, with_int8_cache
+from edgeformer.runtime.sessions.kernels import KernelChoice, Library
 
 SMALL = {
     "vocab_size": 131, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -137,6 +138,20 @@ def test_drafts_change_no_token(tiny_llama_mtp_bundle):
     assert [each.speculation is not None for each in written] == [True, True, False]
 
 
+def test_models_that_see_and_hear_have_it_too(smolvlm_bundle, voxtral_bundle):
+    """The graph that reads embeddings fills the cache, and the one that reads tokens goes on over it."""
+    picture = np.random.default_rng(0).integers(0, 255, (24, 32, 3)).astype(np.uint8)
+    sound = np.random.default_rng(0).standard_normal(16000).astype(np.float32)
+    for bundle, prompt, media in (
+        (smolvlm_bundle, "<image> What is this?", {"images": [picture]}),
+        (voxtral_bundle, "[AUDIO] What was said?", {"sounds": [sound]}),
+    ):
+        options = {"max_new_tokens": 6, "logprobs": True, "ignore_eos": True} | media
+        plain, rounded = (load(bundle, cache_precision=each).generate(prompt, **options) for each in (None, "int8"))
+        first = [each.logprobs[0].logprob for each in (plain, rounded)]
+        assert 0 < abs(first[0] - first[1]) < 0.1, bundle
+
+
 def test_a_bundle_that_was_optimized_has_it_too(tiny_llama_bundle, tmp_path):
     folder = shutil.copytree(tiny_llama_bundle, tmp_path / "b")
     before = load(folder, cache_precision="int8").forward(TOKENS)
@@ -182,6 +197,7 @@ REFUSED = {
     "no kernels": ({}, {"kernels": False}, "only edgeformer's own kernels .* kernels were not asked for"),
     "scales of its own": ({"cache_precision": "int8"}, {}, "was exported with an int8 cache, which has its own scales"),
     "ops that kernels lack": ({"ops": "standard"}, {}, "kernels do not compute .* which reads past_key_values.0.key"),
+    "a file for phones": ({"deployment": "mobile"}, {}, "cannot be int8: it is no ONNX file of nodes alone"),
     "half precision": ({"precision": "fp16"}, {}, "kernels do not compute .* which reads past_key_values.0.key"),
 }  # fmt: skip
 
@@ -192,6 +208,12 @@ def test_where_it_cannot_be_the_reason_is_said(llama_folder, tmp_path, case):
     folder = export_model(llama_folder, tmp_path / "b", verify=None, **options).path
     with pytest.raises(RequestError, match=message):
         load(folder, "cpu", **({"cache_precision": "int8"} | given))
+
+
+def test_kernels_that_lack_it_are_named(tiny_llama_bundle):
+    older = KernelChoice(Library("/nowhere", "0.0.9", ("CachedAttention",), ("plain",), "plain"))
+    with pytest.raises(RequestError, match="edgeformer-kernels 0.0.9 keeps no cache in int8. Install the version that"):
+        with_int8_cache(tiny_llama_bundle, load(tiny_llama_bundle).manifest, "int8", older)
 
 
 def test_other_tasks_have_no_such_cache(tiny_embed_bundle):
