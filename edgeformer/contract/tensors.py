@@ -79,6 +79,9 @@ ENCODER_OUTPUTS = (
 CROSS_ATTENTIONS = "cross_attentions"
 """The output of an alignment graph."""
 
+SCALE_BYTES = 4
+"""Bytes of the scale behind a key or value in int8, a float32."""
+
 CacheForm = Literal["any", "dynamic", "static"]
 """How a decoder graph takes its past and returns the present.
 
@@ -266,11 +269,11 @@ class CacheGeometry:
         return sum(math.prod(tensor.shape(batch_size, kept[tensor.layer])) for tensor in self.tensors())
 
     def with_scales_per_token(self) -> "CacheGeometry":
-        """Return the geometry of keys and values in int8, behind each of which is its scale, of four bytes."""
+        """Return the geometry of keys and values in int8, behind each of which is its scale."""
         return CacheGeometry(
             layers=tuple(
                 tuple(
-                    replace(state, head_dim=state.head_dim + 4) if isinstance(state, KeyValueState) else state
+                    replace(state, head_dim=state.head_dim + SCALE_BYTES) if isinstance(state, KeyValueState) else state
                     for state in states
                 )
                 for states in self.layers

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeformer.contract.tensors import SCALE_BYTES
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.providers import Provider
 from edgeformer.runtime.caches.encoder_outputs import EncoderOutputs
@@ -126,10 +127,6 @@ class Graph:
         if isinstance(decoder.cache, StaticCache):
             decoder.cache.fill(self.fillings[0] if filling is None else filling)
         return decoder
-
-
-SCALE_BYTES = 4
-"""Bytes of the scale behind the integers of a key or value."""
 
 
 def _dequantized_per_token(rows: NDArray[Any]) -> NDArray[Any]:

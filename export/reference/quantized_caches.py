@@ -144,7 +144,7 @@ class PerTokenCaches(CacheEntrance):
 def round_per_token(x: Tensor) -> Tensor:
     """Return vectors [..., D] rounded to integers of a scale each, the largest of which is 127."""
     scales = x.abs().amax(-1, keepdim=True) / LARGEST["int8"]
-    return torch.where(scales > 0, (x / scales).round() * scales, 0)
+    return torch.where(scales == 0, 0, (x / scales).round() * scales)
 
 
 def round_to_half(x: Tensor) -> Tensor:
