@@ -13,7 +13,7 @@ from edgeformer.export import export_model, verify
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime import load
 from edgeformer.runtime.measure import prepack
-from edgeformer.runtime.sessions import kernels
+from edgeformer.runtime.sessions import int8_cache, kernels
 from edgeformer.runtime.sessions.kernels import BODIES, Library, choose_kernels
 from edgeformer.runtime.sessions.prepacked import prepacked_graphs, prepacked_record
 from edgeformer.runtime.sessions.prepacked.stored_panels import store_panels
@@ -30,13 +30,13 @@ def bundle(int4_bundle, tmp_path):
 @pytest.fixture
 def opened(monkeypatch):
     """Names of the graphs that sessions were opened of, from now on."""
-    names, real = [], prepacked_graphs.open_session
+    names, real = [], int8_cache.open_session
 
     def open_and_note(path, *rest, **options):
         names.append(path)
         return real(path, *rest, **options)
 
-    monkeypatch.setattr(prepacked_graphs, "open_session", open_and_note)
+    monkeypatch.setattr(int8_cache, "open_session", open_and_note)
     return names
 
 

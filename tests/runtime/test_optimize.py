@@ -16,6 +16,7 @@ from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.quantization import QuantizationOverrides
 from edgeformer.runtime import load
 from edgeformer.runtime.measure import prepack
+from edgeformer.runtime.sessions import int8_cache
 from edgeformer.runtime.sessions import session as sessions
 from edgeformer.runtime.sessions.kernels import BODIES
 from edgeformer.runtime.sessions.prepacked import prepacked_graphs, prepacked_record
@@ -46,7 +47,7 @@ def opened(monkeypatch):
         names.append(path)
         return real(path, *rest, **options)
 
-    monkeypatch.setattr(prepacked_graphs, "open_session", open_and_note)
+    monkeypatch.setattr(int8_cache, "open_session", open_and_note)
     return names
 
 
