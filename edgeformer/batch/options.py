@@ -69,8 +69,11 @@ class BatchOptions:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
                 raise RequestError(f"{name} is {value!r}; it must be a whole number from {least} to {most:,}.")
-        choices = {"verb": (None, *VERBS), "format": get_args(Format), "provider": tuple(PROVIDERS)}
-        for name, known in (choices | {"cache_precision": (None, "int8")}).items():
+        choices = {
+            "verb": (None, *VERBS), "format": get_args(Format), "provider": tuple(PROVIDERS),
+            "cache_precision": (None, "int8"),
+        }  # fmt: skip
+        for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise RequestError(
                     f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(map(str, known))}."

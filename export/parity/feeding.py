@@ -133,7 +133,8 @@ def _dequantized_per_token(rows: NDArray[Any]) -> NDArray[Any]:
     """Return the floats [..., D] that keys or values of int8 [..., D + 4] stand for; states that are floats, as is."""
     if rows.dtype != np.int8:
         return rows
-    return rows[..., :-SCALE_BYTES] * np.ascontiguousarray(rows[..., -SCALE_BYTES:]).view(np.float32)
+    with np.errstate(over="ignore"):  # slots without a token have what they were filled with
+        return rows[..., :-SCALE_BYTES] * np.ascontiguousarray(rows[..., -SCALE_BYTES:]).view(np.float32)
 
 
 def _quantized_per_token(floats: NDArray[Any]) -> NDArray[np.int8]:

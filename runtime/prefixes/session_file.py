@@ -62,7 +62,7 @@ def write_session(path: Path, manifest: Manifest, kept: Kept, messages: Sequence
         "version": VERSION,
         "bundle": bundle_hash(manifest),
         "precision": manifest.plan.precision,
-        **({CACHE: manifest.plan.cache_precision or ""} if manifest.has_scales_per_token else {}),
+        **({CACHE: "int8"} if manifest.has_scales_per_token else {}),
         "kind": kept.kind,
         "messages": json.dumps([dict(message) for message in messages]),
     }
