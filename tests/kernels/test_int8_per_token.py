@@ -8,6 +8,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from edgeformer.batch import BatchOptions
 from edgeformer.cli.main import cli
 from edgeformer.contract.ops import PER_TOKEN_ATTENTION
 from edgeformer.errors import RequestError
@@ -21,6 +22,8 @@ from edgeformer.runtime.measure.benchmarking.workloads import Source
 from edgeformer.runtime.sessions import int8_cache
 from edgeformer.runtime.sessions.int8_cache import graph_with_int8_cache, with_int8_cache
 from edgeformer.runtime.sessions.kernels import KernelChoice, Library
+from edgeformer.server import ServerOptions
+from edgeformer.server.http.run import open_models
 
 SMALL = {
     "vocab_size": 131, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -165,6 +168,11 @@ def test_a_bundle_that_was_optimized_has_it_too(tiny_llama_bundle, tmp_path):
 def test_commands_pass_it_on(tiny_llama_bundle):
     run = CliRunner().invoke(cli, ["run", str(tiny_llama_bundle), "Once upon", "--cache-precision", "int8", "--json"])
     assert run.exit_code == 0, run.output
+    models = open_models([tiny_llama_bundle], ServerOptions(cache_precision="int8"), "cpu")
+    assert [each.model.manifest.has_scales_per_token for each in models.bases] == [True]
+    models.close(drain=False)
+    with pytest.raises(RequestError, match="cache_precision is 'int4'; it must be one of None, int8"):
+        BatchOptions(cache_precision="int4")
     source = Source(str(tiny_llama_bundle), "cpu", 1, "int8")
     assert source.load().manifest.has_scales_per_token
     floats, integers = (Costs(each.manifest).decode(64, 1, 8).bytes for each in (load(source.bundle), source.load()))
