@@ -310,8 +310,7 @@ class Attention {
   }
 
   void attend_many_tokens() {
-    const std::size_t queries = in_.rows * in_.new_tokens * shape_.query_heads;
-    const int at_once = std::max(1, rows_at_once(queries, parallel_.threads()) / group());
+    const int at_once = tokens_at_once(in_.new_tokens, in_.rows * shape_.kv_heads, group(), parallel_.threads());
     const std::size_t blocks = (in_.new_tokens + at_once - 1) / at_once;
     parallel_.run(in_.rows * shape_.kv_heads * blocks, Task([&](std::size_t chunk) {
                     const std::size_t row = chunk / blocks / shape_.kv_heads;

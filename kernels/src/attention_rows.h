@@ -33,7 +33,7 @@ struct AttentionRows {
   const float* bias;  // of the first head and token, or null
   std::size_t bias_head_stride, bias_token_stride;
   Stored stored = Stored::kFloat;
-  bool may_round = false;  // products may be of bfloat16, or of one token of words, where the level has them
+  bool may_round = false;  // products may be of bfloat16 and bytes, or of one token of words, where the level has them
   const void* keys_ahead = nullptr;  // those that attend_one is asked for next, or null
 
   // Keys that a token sees.
@@ -64,14 +64,16 @@ using AttendOne = void (*)(const AttentionRows&, int begin, int end, const Atten
 inline constexpr int kTileRowsOfUnit = 16;
 constexpr int whole_tiles(int rows) { return (rows + kTileRowsOfUnit - 1) / kTileRowsOfUnit * kTileRowsOfUnit; }
 
+// Rows whose scores of a block of keys are in memory at once: whole tiles of every level.
+inline constexpr int kRowsOfScores = 96;
+
 // Sums over all keys that rows see. scratch: attention_scratch(rows, head_dim) floats on a cache line.
 using AttendMany = void (*)(const AttentionRows&, const AttentionSums&, float* scratch);
 
-// Scores of the rows, and keys as columns; keys and values as floats where they are not; pairs of values and queries, of
-// which the last ones are written in whole vectors.
+// Scores of rows; keys as columns; keys and values as floats where they are not; pairs of values; words of both; and queries as
+// pairs and words, of which the last ones are written in whole vectors.
 constexpr std::size_t attention_scratch(int rows, int head_dim) {
-  const std::size_t whole = whole_tiles(rows);
-  return kKeysAtOnce * (whole + 3 * head_dim + 1) + whole * head_dim;
+  return kKeysAtOnce * (kRowsOfScores + 3 * head_dim + 2) + 2 * head_dim + std::size_t(whole_tiles(rows)) * (head_dim + 4);
 }
 
 // to = x times 1 / scales, rounded to the nearest integer, ties to even, from -128 to 127; any integer of what is not a

@@ -12,10 +12,15 @@ namespace edgeformer {
 
 // Rows of queries that AttendMany takes at once, where a group has no more heads: enough that transposing keys costs
 // little beside the products, and few enough that scores stay in the second-level cache and that all threads have work.
-inline constexpr int kFewRowsAtOnce = 128, kRowsAtOnce = 288;
+inline constexpr int kFewRowsAtOnce = 128, kRowsAtOnce = 1024;
+inline constexpr std::size_t kRowBlocksPerThread = 6;
 
-inline int rows_at_once(std::size_t rows, std::size_t threads) {
-  return std::clamp(static_cast<int>(rows / (kChunksPerThread * threads)), kFewRowsAtOnce, kRowsAtOnce);
+// Tokens of `tokens` that a thread takes at once, of `heads` groups of `group` heads: blocks of nearly equal size.
+inline int tokens_at_once(int tokens, std::size_t heads, int group, std::size_t threads) {
+  const std::size_t rows = heads * tokens * group / (kRowBlocksPerThread * threads);
+  const int most = std::max(1, std::clamp(static_cast<int>(rows), kFewRowsAtOnce, kRowsAtOnce) / group);
+  const int blocks = (tokens + most - 1) / most;
+  return (tokens + blocks - 1) / blocks;
 }
 
 struct AttentionMemory {

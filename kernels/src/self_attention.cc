@@ -27,7 +27,7 @@ class SelfAttention {
 
   void run(Parallel& parallel) const {
     const std::size_t heads = in_.rows * shape_.kv_heads, threads = parallel.threads();
-    const int at_once = std::max(1, rows_at_once(heads * in_.new_tokens * group(), threads) / group());
+    const int at_once = tokens_at_once(in_.new_tokens, heads, group(), threads);
     const std::size_t blocks = (in_.new_tokens + at_once - 1) / at_once;
     const std::size_t parts = std::clamp<std::size_t>(2 * kChunksPerThread * threads / heads, 1, blocks);
     parallel.run(heads * parts, Task([&](std::size_t chunk) {

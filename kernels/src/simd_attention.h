@@ -14,6 +14,7 @@
 #include "simd_kernels.h"
 #include "simd_math.h"
 #include "simd_matrices.h"
+#include "simd_quad_values.h"
 #include "simd_quads.h"
 #include "simd_words.h"
 #include "tile_products.h"
@@ -347,11 +348,11 @@ void round_to_int8_per_token(const float* x, int count, std::int8_t* to) {
   std::memcpy(to + count, &scale, sizeof scale);
 }
 
-// How a prompt's attention multiplies matrices: numbers of a word, rows that are multiplied together, which are all where
-// that is 0, rows that are where they see different keys, and the product.
+// How a prompt's attention multiplies matrices: numbers of a word, rows that are multiplied together, rows that are where they
+// see different keys, of which number whole ones are written, and the product.
 template <class V>
 struct OfFloats {
-  static constexpr int kNumbers = 1, kRows = 0, kRowsApart = V::kTileRows;
+  static constexpr int kNumbers = 1, kRows = kRowsOfScores, kRowsApart = V::kTileRows, kRowsWritten = 1;
   template <bool kAdds>
   void multiply(const Tile& tile, int rows, int columns) {
     multiply_matrices<V, kAdds, false>(tile, rows, columns);
@@ -360,7 +361,7 @@ struct OfFloats {
 
 template <class V>
 struct OfPairs {
-  static constexpr int kNumbers = 2, kRows = 0, kRowsApart = V::kTileRows;
+  static constexpr int kNumbers = 2, kRows = kRowsOfScores, kRowsApart = V::kTileRows, kRowsWritten = 1;
   template <bool kAdds>
   void multiply(const Tile& tile, int rows, int columns) {
     multiply_matrices<V, kAdds, true>(tile, rows, columns);
@@ -373,7 +374,7 @@ class OfPairs<V> {
   using T = typename V::Tiles;
 
  public:
-  static constexpr int kNumbers = 2, kRows = 2 * kTileRowsOfUnit, kRowsApart = kRows;
+  static constexpr int kNumbers = 2, kRows = 2 * kTileRowsOfUnit, kRowsApart = kRows, kRowsWritten = kTileRowsOfUnit;
   static_assert(T::kRows == kTileRowsOfUnit);
 
   OfPairs() = default;
@@ -408,22 +409,25 @@ class OfPairs<V> {
   int words_ = 0;  // that the unit is configured for
 };
 
-// By pairs, and scores by bytes but those of the first block of keys: of one before it there is no mean, and its first keys
-// are often the ones that most tokens attend to.
+// By bytes, but those of the first block of keys: of one before it there is no mean, and its first keys are often the ones that
+// most tokens attend to. Values of a block that a row sees in part are multiplied as floats are, or by pairs where there are any.
 template <class V>
-struct OfQuads : OfPairs<V> {
+struct OfQuads : std::conditional_t<HasPairs<V>, OfPairs<V>, OfFloats<V>> {
   QuadQueries queries;
   QuadKeys keys;
+  QuadValues values;
+  QuadFactors factors;
 
-  // Behind pairs, in memory for head_dim floats of each row, and of each key of a block.
+  // In memory for head_dim / 4 + 4 floats of each row in whole vectors, and head_dim / 2 + 2 of each key and head_dim twice.
   void lay_out(float* of_rows, float* of_keys, int rows, int head_dim) {
-    float* words = of_rows + static_cast<std::size_t>(rows) * head_dim / 2;
-    float* behind = words + static_cast<std::size_t>(rows) * head_dim / 4;
-    queries = {reinterpret_cast<std::int8_t*>(words), behind, behind + rows};
-    words = of_keys + static_cast<std::size_t>(kKeysAtOnce) * head_dim / 2;
-    behind = words + static_cast<std::size_t>(kKeysAtOnce) * head_dim / 4;
-    keys = {reinterpret_cast<std::uint8_t*>(words), behind, reinterpret_cast<std::int32_t*>(behind + kKeysAtOnce),
+    const int whole = whole_vectors<V>(rows), words = kKeysAtOnce * head_dim / 4;
+    float* behind = of_rows + static_cast<std::size_t>(whole) * head_dim / 4;
+    queries = {reinterpret_cast<std::int8_t*>(of_rows), behind, behind + whole};
+    factors = {behind + 2 * whole, behind + 3 * whole};
+    behind = of_keys + 2 * words;
+    keys = {reinterpret_cast<std::uint8_t*>(of_keys), behind, reinterpret_cast<std::int32_t*>(behind + kKeysAtOnce),
             behind + 2 * kKeysAtOnce};
+    values = {reinterpret_cast<std::uint8_t*>(of_keys + words), behind + 2 * kKeysAtOnce + head_dim};
   }
 
   // Queries take the place of keys.
@@ -526,11 +530,28 @@ inline void hide_keys(const AttentionRows& rows, int token, int begin, int end, 
   std::fill(scores + (last - begin), scores + width, kNoScore);
 }
 
-// The first keys of a block: columns [head_dim][kKeysAtOnce] of keys, and values [seen][head_dim]; or pairs of both.
+// Rows from `first` to before `end`.
+struct RowSpan {
+  int first, end;
+};
+
+// Rows that see all keys from `begin` to before `end`, from a multiple of kMultiple to the next, or to the last row.
+template <int kMultiple>
+RowSpan rows_that_see(const AttentionRows& rows, int begin, int end) {
+  int first = 0, last = rows.rows / rows.heads;
+  while (first < last && rows.end_of_keys(first) < end) ++first;
+  while (first < last && rows.first_key(last - 1) > begin) --last;
+  first = (first * rows.heads + kMultiple - 1) / kMultiple * kMultiple;
+  last = last * rows.heads == rows.rows ? rows.rows : last * rows.heads / kMultiple * kMultiple;
+  return {std::min(first, last), last};
+}
+
+// The first keys of a block: columns [head_dim][kKeysAtOnce] of keys, and values [seen][head_dim]; or pairs of both; or words.
 struct KeysOfBlock {
   const float *columns, *values;
   int begin, seen;
-  bool by_all;  // whether all rows see all of them
+  bool by_all;             // whether all rows see all of them
+  bool by_words, weighed;  // whether keys are words, and whether values are
 };
 
 // Adds the values of a block to the sums of `count` rows from `row` on. queries: of all rows, as columns are. M: OfFloats,
@@ -540,18 +561,12 @@ void attend_block(const AttentionRows& rows, const KeysOfBlock& block, const flo
                   const AttentionSums& to, float* scores, M& matrices) {
   const int head_dim = rows.head_dim, end = block.begin + block.seen, width = whole_vectors<V>(block.seen);
   const std::size_t of_queries = head_dim / M::kNumbers, of_keys = kKeysAtOnce, of_outputs = head_dim;
-  const auto multiply = [&] {
+  if constexpr (has_quads<M>) {
+    if (block.by_words) multiply_quads<V>(matrices.queries, matrices.keys, head_dim, row, count, width, scores);
+  }
+  if (!block.by_words) {
     const Tile tile{queries + row * of_queries, block.columns, scores, of_queries, of_keys, of_keys, head_dim / M::kNumbers};
     matrices.template multiply<false>(tile, count, width);
-  };
-  if constexpr (has_quads<M>) {
-    if (block.begin > 0) {
-      multiply_quads<V>(matrices.queries, matrices.keys, head_dim, row, count, width, scores);
-    } else {
-      multiply();
-    }
-  } else {
-    multiply();
   }
   for (int each = 0; each < count; ++each) {
     float* of_row = scores + each * of_keys;
@@ -559,7 +574,10 @@ void attend_block(const AttentionRows& rows, const KeysOfBlock& block, const flo
     if (!block.by_all || width > block.seen) {
       hide_keys(rows, (row + each) / rows.heads, block.begin, end, width, of_row);
     }
-    weigh_scores<V, M::kNumbers == 2>(to, row + each, of_row, width, head_dim);
+    if (!block.weighed) weigh_scores<V, M::kNumbers == 2>(to, row + each, of_row, width, head_dim);
+  }
+  if constexpr (has_quads<M>) {
+    if (block.weighed) return attend_quads<V>(rows, matrices.values, matrices.factors, row, count, matrices.keys.nan, scores, to);
   }
   // Floats are read where they are, and behind the last value may be anything.
   const int depth = M::kNumbers == 2 ? width / 2 : block.seen;
@@ -570,58 +588,64 @@ void attend_block(const AttentionRows& rows, const KeysOfBlock& block, const flo
 template <class V, class M>
 void attend_blocks(const AttentionRows& rows, const AttentionSums& to, float* scratch) {
   constexpr bool kPairs = M::kNumbers == 2;
-  const int head_dim = rows.head_dim, last_token = (rows.rows - 1) / rows.heads;
-  const int end = rows.end_of_keys(last_token);
-  const std::size_t of_elements = static_cast<std::size_t>(head_dim) * kKeysAtOnce;
-  const std::size_t of_queries = head_dim / M::kNumbers;
+  const int head_dim = rows.head_dim, end = rows.end_of_keys((rows.rows - 1) / rows.heads);
+  const std::size_t of_elements = static_cast<std::size_t>(head_dim) * kKeysAtOnce, of_queries = head_dim / M::kNumbers;
   float *columns = scratch, *widened = columns + of_elements, *scores = widened + of_elements;
-  float *paired_values = scores + static_cast<std::size_t>(whole_tiles(rows.rows)) * kKeysAtOnce;
+  float *paired_values = scores + std::size_t(kRowsOfScores) * kKeysAtOnce, *words = paired_values + of_elements / 2;
+  float* of_rows = words + of_elements / 2 + 2 * (kKeysAtOnce + head_dim);
   M matrices;
   const float* queries = rows.queries;
   if constexpr (kPairs) {
-    float* paired = paired_values + of_elements;
     for (int row = 0; row < rows.rows; ++row) {
-      pair_numbers<V>(rows.queries + static_cast<std::size_t>(row) * head_dim, head_dim, paired + row * of_queries);
+      pair_numbers<V>(rows.queries + static_cast<std::size_t>(row) * head_dim, head_dim, of_rows + row * of_queries);
     }
-    queries = paired;
+    queries = of_rows;
+    of_rows += whole_tiles(rows.rows) * of_queries;
   }
   const int first = rows.first_key(0) / kKeysAtOnce * kKeysAtOnce;
   if constexpr (has_quads<M>) {
-    matrices.lay_out(paired_values + of_elements, columns, rows.rows, head_dim);
+    matrices.lay_out(of_rows, words, rows.rows, head_dim);
     quad_queries<V>(rows.queries, rows.rows, head_dim, matrices.queries);
     if (first > 0) mean_of_keys<V>(floats_of<V>(rows, rows.keys, first - kKeysAtOnce, first, widened), head_dim, matrices.keys.mean);
   }
   for (int begin = first; begin < end; begin += kKeysAtOnce) {
     const int keys = std::min(kKeysAtOnce, end - begin);
-    const float* floats = floats_of<V>(rows, rows.keys, begin, begin + keys, widened);
-    const float* values;
-    if constexpr (kPairs) {
-      if constexpr (has_quads<M>) {
-        if (begin > 0) {
-          quad_keys<V>(floats, keys, head_dim, matrices.keys);
-          matrices.multiply_mean(rows);
-        } else {
-          pair_keys<V>(floats, keys, head_dim, columns);
-        }
-        if (keys == kKeysAtOnce) mean_of_keys<V>(floats, head_dim, matrices.keys.mean);
-      } else {
-        pair_keys<V>(floats, keys, head_dim, columns);
+    const bool by_words = has_quads<M> && begin > 0, weighed = by_words && keys == kKeysAtOnce;
+    const RowSpan see_all = rows_that_see<M::kRowsWritten>(rows, begin, begin + keys);
+    const float* of_keys = floats_of<V>(rows, rows.keys, begin, begin + keys, widened);
+    if constexpr (has_quads<M>) {
+      if (by_words) {
+        quad_keys<V>(of_keys, keys, head_dim, matrices.keys);
+        matrices.multiply_mean(rows);
       }
-      pair_values<V>(floats_of<V>(rows, rows.values, begin, begin + keys, widened), keys, head_dim, paired_values);
+      if (keys == kKeysAtOnce) mean_of_keys<V>(of_keys, head_dim, matrices.keys.mean);
+    }
+    if constexpr (kPairs) {
+      if (!by_words) pair_keys<V>(of_keys, keys, head_dim, columns);
+    } else if (!by_words) {
+      transpose_keys<V>(of_keys, keys, head_dim, columns);
+    }
+    const float* values = floats_of<V>(rows, rows.values, begin, begin + keys, widened);
+    if constexpr (has_quads<M>) {
+      if (weighed) quad_values<V>(values, head_dim, matrices.values);
+    }
+    if constexpr (kPairs) {
+      if (!weighed || see_all.end - see_all.first < rows.rows) pair_values<V>(values, keys, head_dim, paired_values);
       values = paired_values;
-    } else {
-      transpose_keys<V>(floats, keys, head_dim, columns);
-      values = floats_of<V>(rows, rows.values, begin, begin + keys, widened);
     }
-    const bool all_seen = rows.end_of_keys(0) >= begin + keys && rows.first_key(last_token) <= begin;
+    const auto attend = [&](RowSpan span, int at_once, bool by_all) {
+      for (int row = span.first; row < span.end; row += at_once) {
+        const int count = std::min(at_once, span.end - row);
+        const int seen = std::min(rows.end_of_keys((row + count - 1) / rows.heads) - begin, keys);
+        if (seen <= 0 || rows.first_key(row / rows.heads) >= begin + keys) continue;
+        const KeysOfBlock block{columns, values, begin, seen, by_all, by_words, weighed && by_all};
+        attend_block<V, M>(rows, block, queries, row, count, to, scores, matrices);
+      }
+    };
     // Where tokens see different keys, a tile of rows is multiplied with those of its last token alone.
-    const int at_once = !all_seen ? M::kRowsApart : M::kRows > 0 ? M::kRows : rows.rows;
-    for (int row = 0; row < rows.rows; row += at_once) {
-      const int count = std::min(at_once, rows.rows - row);
-      const int seen = std::min(rows.end_of_keys((row + count - 1) / rows.heads) - begin, keys);
-      if (seen <= 0) continue;
-      attend_block<V, M>(rows, {columns, values, begin, seen, all_seen}, queries, row, count, to, scores, matrices);
-    }
+    attend({0, see_all.first}, M::kRowsApart, false);
+    attend(see_all, M::kRows, true);
+    attend({see_all.end, rows.rows}, M::kRowsApart, false);
   }
 }
 
@@ -630,14 +654,10 @@ void attend_many(const AttentionRows& rows, const AttentionSums& to, float* scra
   std::fill(to.outputs, to.outputs + static_cast<std::size_t>(rows.rows) * rows.head_dim, 0.0f);
   std::fill(to.weights, to.weights + rows.rows, 0.0f);
   std::fill(to.largest, to.largest + rows.rows, kNoScore);
-  if constexpr (HasPairs<V>) {
-    if (rows.may_round) {
-      // Bytes were not tried in the unit of matrix tiles.
-      using Rounded = std::conditional_t<HasTiles<V>, OfPairs<V>, OfQuads<V>>;
-      return attend_blocks<V, Rounded>(rows, to, scratch);
-    }
-  }
-  attend_blocks<V, OfFloats<V>>(rows, to, scratch);
+  // Bytes were not tried in the unit of matrix tiles.
+  using Exact = OfFloats<V>;
+  using Rounded = std::conditional_t<HasTiles<V>, OfPairs<V>, std::conditional_t<HasQuads<V>, OfQuads<V>, Exact>>;
+  rows.may_round ? attend_blocks<V, Rounded>(rows, to, scratch) : attend_blocks<V, Exact>(rows, to, scratch);
 }
 
 template <class V>

@@ -36,6 +36,7 @@ struct QuadKeys {
   float* scales;
   std::int32_t* starts;
   float* mean;
+  float nan = 0;  // NaN where a scale is
 };
 
 // What rounds numbers up to `largest` to integers: 0 for numbers that are all 0. A largest that is not finite gives a scale
@@ -79,7 +80,7 @@ void quad_queries(const float* queries, int rows, int head_dim, const QuadQuerie
   }
 }
 
-// The mean of the keys of a whole block.
+// The mean of the keys of a whole block, or 0 where it is not finite: rows that do not see these keys would get it, too.
 template <class V>
 void mean_of_keys(const float* keys, int head_dim, float* mean) {
   for (int i = 0; i < head_dim; i += V::kLanes) {
@@ -87,11 +88,13 @@ void mean_of_keys(const float* keys, int head_dim, float* mean) {
     for (int key = 0; key < kKeysAtOnce; ++key) sum = V::add(sum, V::load(keys + static_cast<std::size_t>(key) * head_dim + i));
     V::store(mean + i, V::multiply(sum, V::splat(1.0f / kKeysAtOnce)));
   }
+  for (int i = 0; i < head_dim; ++i) mean[i] = std::isfinite(mean[i]) ? mean[i] : 0.0f;
 }
 
 // Keys of a block. Columns behind the last are copies of it.
 template <class V>
-void quad_keys(const float* keys, int count, int head_dim, const QuadKeys& to) {
+void quad_keys(const float* keys, int count, int head_dim, QuadKeys& to) {
+  to.nan = 0;
   static constexpr std::int8_t kOnes[] = {1, 1, 1, 1};
   constexpr int kNumbers = 4 * V::kLanes;  // of a key in a square of words
   for (int first = 0; first < count; first += V::kLanes) {
@@ -102,6 +105,7 @@ void quad_keys(const float* keys, int count, int head_dim, const QuadKeys& to) {
       const QuadScale scale(largest_magnitude<V>(of_key[key], to.mean, head_dim));
       inverses[key] = scale.inverse;
       to.scales[first + key] = scale.scale;
+      to.nan += 0.0f * scale.scale;
     }
     typename V::Ints starts = V::splat(0);
     for (int i = 0; i < head_dim; i += kNumbers) {
@@ -124,6 +128,22 @@ void quad_keys(const float* keys, int count, int head_dim, const QuadKeys& to) {
   }
 }
 
+// sums += rows of words, which lie `stride` bytes apart, times kVectors vectors of columns of `count` words: one of a block of
+// keys, or a channel of its values. to_next: bytes from a word of a column to the next.
+template <class V, int kRows, int kVectors>
+[[gnu::always_inline]] inline void add_quads(const std::int8_t* words, std::size_t stride, const std::uint8_t* columns, std::size_t to_next,
+                                             int count, typename V::Ints (&sums)[kRows][kVectors]) {
+  for (int word = 0; word < count; ++word, words += 4, columns += to_next) {
+    typename V::Bytes of_columns[kVectors];
+    for (int i = 0; i < kVectors; ++i) of_columns[i] = V::load_bytes(columns + i * V::kBytes);
+#pragma clang loop unroll(full)
+    for (int row = 0; row < kRows; ++row) {
+      const typename V::Bytes four = V::broadcast4(words + row * stride);
+      for (int i = 0; i < kVectors; ++i) sums[row][i] = V::dot4(sums[row][i], four, of_columns[i]);
+    }
+  }
+}
+
 // scores[kRows][kKeysAtOnce] of kVectors vectors of keys from column `first` on.
 template <class V, int kRows, int kVectors>
 void multiply_quad_tile(const QuadQueries& queries, const QuadKeys& keys, int head_dim, int row, int first, float* scores) {
@@ -133,17 +153,8 @@ void multiply_quad_tile(const QuadQueries& queries, const QuadKeys& keys, int he
 #pragma clang loop unroll(full)
     for (int each = 0; each < kRows; ++each) sums[each][i] = start;
   }
-  const std::int8_t* words = queries.words + static_cast<std::size_t>(row) * head_dim;
-  const std::uint8_t* columns = keys.words + std::size_t(4) * first;
-  for (int i = 0; i < head_dim; i += 4, columns += 4 * kKeysAtOnce) {
-    typename V::Bytes of_keys[kVectors];
-    for (int j = 0; j < kVectors; ++j) of_keys[j] = V::load_bytes(columns + j * V::kBytes);
-#pragma clang loop unroll(full)
-    for (int each = 0; each < kRows; ++each) {
-      const typename V::Bytes four = V::broadcast4(words + static_cast<std::size_t>(each) * head_dim + i);
-      for (int j = 0; j < kVectors; ++j) sums[each][j] = V::dot4(sums[each][j], four, of_keys[j]);
-    }
-  }
+  add_quads<V, kRows, kVectors>(queries.words + static_cast<std::size_t>(row) * head_dim, head_dim, keys.words + std::size_t(4) * first,
+                                4 * kKeysAtOnce, head_dim / 4, sums);
   typename V::Floats scales[kVectors];
   for (int i = 0; i < kVectors; ++i) scales[i] = V::load(keys.scales + first + i * V::kLanes);
 #pragma clang loop unroll(full)

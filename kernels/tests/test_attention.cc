@@ -167,9 +167,13 @@ void check_all(const Level& level, Stored stored) {
 }
 
 // How far a level rounds long prompts. Where all of it is bfloat16, queries, keys, values and weights err by 2^-9 at most, and
-// so do sums, and scores of wide heads are large; where scores are of bytes, queries and keys err by 1/254 of their largest
-// numbers, which are 3 here.
-double rounding_of(const Level& level) { return multiplies_bytes(level) ? 2e-2 : has_pairs(level) ? 1.5e-2 : kTolerance; }
+// so do sums, and scores of wide heads are large; of bytes, queries, keys and values err by 1/254 of their largest numbers,
+// which are 3 here, and weights by 1/255 of the largest of a block. A bias gives few keys most of the weight: what all others
+// have together is then as large as their errors.
+double rounding_of(const Level& level, bool bias = false) {
+  if (multiplies_bytes(level)) return bias ? 0.2 : 2e-2;
+  return rounds_prompts(level) ? 1.5e-2 : kTolerance;
+}
 
 // Long prompts, of which products are of bfloat16 and bytes where the level has them. Elsewhere they are as exact as short
 // ones. Integers of a cache are bfloat16 as they are.
@@ -182,12 +186,15 @@ void check_long_prompts(const Level& level) {
       of.tokens = 33;
       check(level, "drafts behind many keys are exact", of);
       of.tokens = 70;
-      const bool rounds = has_pairs(level_for(d, level));
+      const bool rounds = rounds_prompts(level_for(d, level));
       of.tolerance = rounding_of(level_for(d, level));
       check(level, "a long prompt", of);
       of.shape.window = 100;
+      check(level, "a window of a long prompt", of);
       of.bias = of.sinks = true;
+      of.tolerance = rounding_of(level_for(d, level), true);
       check(level, "a window, sinks and a bias of a long prompt", of);
+      of.tolerance = rounding_of(level_for(d, level));
       of = {.shape = heads(query_heads, 2, d), .rows = 2, .tokens = 300, .valid = {300, 9}, .prompt = true, .stored = stored, .tolerance = of.tolerance};
       check(level, "long and short prompts", of);
       if (!rounds) continue;
@@ -205,7 +212,7 @@ void check_long_prompts(const Level& level) {
 // The same of long texts and pictures: all that are longer than 256 tokens round, in each head that the level's vectors fit.
 void check_all_of_long_itself(const Level& level) {
   for (auto [d, query_heads] : {std::pair{8, 2}, {64, 2}, {72, 2}, {80, 4}}) {
-    const bool rounds = has_pairs(level_for(d, level));
+    const bool rounds = rounds_prompts(level_for(d, level));
     Case of{.shape = heads(query_heads, 2, d), .tokens = 256, .valid = {256}};
     of.shape.causal = false;
     check_itself(level, "no more keys than short ones have are exact", of);
@@ -216,8 +223,11 @@ void check_all_of_long_itself(const Level& level) {
     of.tolerance = rounding_of(level_for(d, level));
     CHECK(check_itself(level, "long and short texts", of) > 10 * kTolerance == rounds, "%s, heads of %d", level.name, d);
     of.shape.rotary_dim = d;
-    of.bias = of.sinks = true;
-    check_itself(level, "a rotation, sinks and a bias of long texts", of);
+    of.sinks = true;
+    check_itself(level, "a rotation and sinks of long texts", of);
+    of.bias = true;
+    of.tolerance = rounding_of(level_for(d, level), true);
+    check_itself(level, "a bias of long texts", of);
     of.shape.causal = true;
     of.shape.window = 100;
     check_itself(level, "causal windows of long texts", of);
@@ -306,6 +316,83 @@ void check_not_a_number(const Level& level) {
   }
 }
 
+// The same where prompts round, of which a block of keys has one number that is none. A token does not see it before, or behind
+// its window.
+void check_not_a_number_of_long_prompts(const Level& level) {
+  constexpr int kTokens = 470, kBad = 140, kWindow = 200, kDim = 64;  // some tokens see the whole block of the key
+  for (float worst : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    for (int of_what : {0, 1, 2, 3}) {
+      if (std::isinf(worst) && of_what != 1) continue;
+      Case of{.shape = heads(2, 1, kDim), .tokens = kTokens, .valid = {kTokens}, .prompt = true, .bias = of_what == 3};
+      of.shape.window = kWindow;
+      Memory good(of), bad(of);
+      std::vector<float>* const all[] = {&bad.queries, &bad.keys, &bad.values, &bad.bias};
+      for (int i = 0; of_what == 3 && i < 2 * kTokens; ++i) bad.bias[i * kTokens + kBad] = worst;
+      if (of_what < 3) (*all[of_what])[std::size_t(kBad) * (of_what == 0 ? 2 * kDim : kDim)] = worst;
+      Serial serial;
+      const Level& fits = level_for(kDim, level);
+      attend(of.shape, good.inputs, fits, serial);
+      attend(of.shape, bad.inputs, fits, serial);
+      for (int token = 0; token < kTokens; ++token) {
+        const bool sees = of_what == 0 ? token == kBad : token >= kBad && token < kBad + kWindow;
+        const float *found = bad.output.data() + token * 2 * kDim, *wanted = good.output.data() + token * 2 * kDim;
+        // A value that is none reaches tokens near those that see it, which are multiplied with it and a weight of 0.
+        if (of_what == 2 && !sees && std::abs(token - kBad - kWindow / 2) < kWindow / 2 + kKeysAtOnce) continue;
+        if (std::isinf(worst) && sees) continue;  // e^-inf is a number
+        CHECK(std::isfinite(found[0]) == !sees, "%s: token %d of %d gets %g", level.name, token, of_what, found[0]);
+        const double apart = std::fabs(found[1] - wanted[1]);
+        CHECK(sees || apart < (rounds_prompts(fits) ? 2e-2 : kTolerance), "%s: token %d of %d", level.name, token, of_what);
+      }
+    }
+  }
+}
+
+// Numbers are the same whatever comes behind them: a scale that later tokens shared would change them.
+void check_that_later_tokens_change_nothing(const Level& level) {
+  for (int window : {0, 150}) {
+    for (Stored stored : kAllStored) {
+      Case of{.shape = heads(6, 2, 64), .tokens = 290, .valid = {290}, .prompt = true, .stored = stored, .capacity = 400};
+      of.shape.window = window;
+      const Level& fits = level_for(64, level);
+      Serial serial;
+      Memory shorter(of);
+      attend(of.shape, shorter.inputs, fits, serial);
+      of.tokens = of.valid[0] = 400;
+      Memory longer(of);
+      attend(of.shape, longer.inputs, fits, serial);
+      for (std::size_t i = 0; i < shorter.output.size(); ++i) {
+        CHECK(shorter.output[i] == longer.output[i], "%s: number %zu changes", level.name, i);
+      }
+    }
+  }
+}
+
+// Many small weights beside a large one: each is a quarter of a step of a byte, and together they are an eighth of all.
+void check_that_small_weights_count(const Level& level) {
+  constexpr int kDim = 64, kPast = 2 * kKeysAtOnce, kTokens = 128;
+  Case of{.shape = heads(1, 1, kDim), .tokens = kTokens, .valid = {kPast + kTokens}};
+  of.shape.scale = 1;
+  Memory memory(of);
+  for (auto* each : {&memory.queries, &memory.keys, &memory.values, &memory.present_keys, &memory.present_values}) {
+    std::fill(each->begin(), each->end(), 0.0f);
+  }
+  for (int token = 0; token < kTokens; ++token) {
+    memory.queries[token * kDim] = 1;
+    memory.keys[token * kDim] = -30;
+  }
+  const float small = 0.25f / 255;
+  for (int key = 0; key < kPast; ++key) {
+    memory.present_keys[key * kDim] = key < kKeysAtOnce ? -30.0f : key == kKeysAtOnce ? 0.0f : std::log(small);
+    memory.present_values[key * kDim] = key > kKeysAtOnce;
+  }
+  Serial serial;
+  attend(of.shape, memory.inputs, level_for(kDim, level), serial);
+  double found = 0;
+  for (int token = 0; token < kTokens; ++token) found += memory.output[token * kDim] / kTokens;
+  const double all = small * (kKeysAtOnce - 1), expected = all / (1 + all);
+  CHECK(std::fabs(found / expected - 1) < 0.02, "%s: small weights are %g of %g", level.name, found, expected);
+}
+
 void check_rough_powers() {
   const auto power_of = [](float x) { return rough_power_of_two<PlainTiles>(PlainTiles::splat(x))[0]; };
   for (float x = -140; x <= 127; x += 0.01f) {
@@ -346,6 +433,11 @@ int main() {
     check_all_of_itself(*level);
     check_all_of_long_itself(*level);
     check_not_a_number(*level);
+    if (rounds_prompts(*level)) {
+      check_not_a_number_of_long_prompts(*level);
+      check_that_later_tokens_change_nothing(*level);
+      check_that_small_weights_count(*level);
+    }
     std::printf("%s is right\n", level->name);
   }
 }

@@ -15,14 +15,17 @@ inline std::vector<const Level*> tested_levels() {
   return all;
 }
 
-// Whether a level rounds the products of long prompts to bfloat16.
-inline bool has_pairs(const Level& level) {
+// Whether a level rounds what long prompts multiply to bytes.
+inline bool multiplies_bytes(const Level& level) {
   const std::string_view name = level.name;
-  return name == "amx" || name == "avx512-bf16" || name == kPlainTilesLevel.name;
+  return name == "avx512-bf16" || name == "avx512-vnni";
 }
 
-// Whether it rounds their queries and keys to bytes.
-inline bool multiplies_bytes(const Level& level) { return std::string_view(level.name) == "avx512-bf16"; }
+// Whether it rounds that at all, to bytes or bfloat16.
+inline bool rounds_prompts(const Level& level) {
+  const std::string_view name = level.name;
+  return multiplies_bytes(level) || name == "amx" || name == kPlainTilesLevel.name;
+}
 
 // Whether steps multiply integers of a cache by words: they round queries and weights to these.
 inline bool multiplies_words(const Level& level) {

@@ -308,34 +308,73 @@ FAULTS = {
         "simd_quads.h",
         "V::multiply_add(V::to_floats(sums[each][i]), of_both, mean)",
         "V::multiply(V::to_floats(sums[each][i]), of_both)",
-        only=PAIRS,
+        only=REGISTERS,
     ),
     "queries of bytes that keep their 128": Fault(
-        "attention", "simd_quads.h", "V::multiply(starts, V::splat(-128))", "V::splat(0)", only=PAIRS
+        "attention", "simd_quads.h", "V::multiply(starts, V::splat(-128))", "V::splat(0)", only=REGISTERS
     ),
     "bytes with the scale of another key": Fault(
-        "attention", "simd_quads.h", "to.scales[first + key] =", "to.scales[first] =", only=PAIRS
+        "attention", "simd_quads.h", "to.scales[first + key] =", "to.scales[first] =", only=REGISTERS
     ),
     "bytes of the first block of a window without a mean": Fault(
-        "attention", "simd_attention.h", "if (first > 0) mean_of_keys", "if (first < 0) mean_of_keys", only=PAIRS
+        "attention", "simd_attention.h", "if (first > 0) mean_of_keys", "if (first < 0) mean_of_keys", only=REGISTERS
     ),
     "bytes that later tokens change, by a mean of their own block": Fault(
         "attention",
         "simd_attention.h",
-        "quad_keys<V>(floats, keys, head_dim, matrices.keys);",
-        "mean_of_keys<V>(floats + (keys - kKeysAtOnce) * head_dim, head_dim, matrices.keys.mean);"
-        "quad_keys<V>(floats, keys, head_dim, matrices.keys);",
-        only=PAIRS,
+        "quad_keys<V>(of_keys, keys, head_dim, matrices.keys);",
+        "mean_of_keys<V>(of_keys + (keys - kKeysAtOnce) * head_dim, head_dim, matrices.keys.mean);"
+        "quad_keys<V>(of_keys, keys, head_dim, matrices.keys);",
+        only=REGISTERS,
+    ),
+    "a mean that is not finite": Fault(
+        "attention", "simd_quads.h", "std::isfinite(mean[i]) ? mean[i] : 0.0f", "mean[i]", only=REGISTERS
+    ),
+    "weights of bytes with the factor of another row": Fault(
+        "attention",
+        "simd_quad_values.h",
+        "V::splat(factors.now[row + each])",
+        "V::splat(factors.now[row])",
+        only=REGISTERS,
+    ),
+    "weights of bytes before which sums keep their largest score": Fault(
+        "attention", "simd_quad_values.h", "V::multiply(V::load(output), before)", "V::load(output)", only=REGISTERS
+    ),
+    "weights of bytes that are rounded down": Fault(
+        "attention", "simd_quad_values.h", "(i >> bit & 1) << (7 - bit)", "0", only=REGISTERS
+    ),
+    "weights of bytes that depend on the block of rows": Fault(
+        "attention", "simd_quad_values.h", "all.position * all.heads + row", "row", only=REGISTERS
+    ),
+    "weights of bytes of other keys": Fault(
+        "attention", "simd/avx512.h", "kOrder[16] = {0, 4, 8, 12,", "kOrder[16] = {4, 0, 8, 12,", only=REGISTERS
+    ),
+    "weights of bytes without a sign that a score is none": Fault(
+        "attention", "simd_quad_values.h", "all.bias != nullptr) + nan", "all.bias != nullptr)", only=REGISTERS
+    ),
+    "weights of bytes without a sign that a bias is none": Fault(
+        "attention", "simd_quad_values.h", "std::isnan(of_all) ? of_all", "false ? of_all", only=REGISTERS
+    ),
+    "values of bytes with the scale of another channel": Fault(
+        "attention", "simd_quad_values.h", "to.scales[i + channel] = scale", "to.scales[i] = scale", only=REGISTERS
+    ),
+    "values of bytes of the key before": Fault(
+        "attention", "simd_quad_values.h", "rounded(key + 1)", "rounded(key)", only=REGISTERS
+    ),
+    "values of bytes that later tokens change": Fault(
+        "attention", "simd_attention.h", "weighed && by_all", "weighed", only=REGISTERS
     ),
     "steps that round as prompts do": Fault(
-        "attention", "attention.h", "new_tokens >= 64 && ", "", "attention.cc", only=PAIRS
+        "attention", "attention.h", "new_tokens >= 64 && ", "", "attention.cc", only=REGISTERS
     ),
-    "prompts that never round": Fault("attention", "attention.h", "keys > 256", "keys < 0", "attention.cc", only=PAIRS),
+    "prompts that never round": Fault(
+        "attention", "attention.h", "keys > 256", "keys < 0", "attention.cc", only=REGISTERS
+    ),
     "texts and pictures that never round": Fault(
-        "attention", "self_attention.cc", "shape_.rounds(in_.new_tokens, valid)", "false", only=PAIRS
+        "attention", "self_attention.cc", "shape_.rounds(in_.new_tokens, valid)", "false", only=REGISTERS
     ),
     "texts that round although they are to keep float32": Fault(
-        "attention", "self_attention.cc", "shape_.rounds(in_.new_tokens, valid)", "valid > 256", only=PAIRS
+        "attention", "self_attention.cc", "shape_.rounds(in_.new_tokens, valid)", "valid > 256", only=REGISTERS
     ),
     "integers with the scale of the first key": Fault(
         "attention",

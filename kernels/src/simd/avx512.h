@@ -153,7 +153,39 @@ struct Avx512 {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtsepi32_epi8(a));
   }
 
+  static Bytes words_of(Ints first, Ints second, Ints third, Ints fourth) {
+    const auto low = [](Ints a) { return _mm512_and_si512(a, _mm512_set1_epi32(255)); };
+    const Ints front = _mm512_or_si512(low(first), _mm512_slli_epi32(low(second), 8));
+    return _mm512_or_si512(front, _mm512_or_si512(_mm512_slli_epi32(low(third), 16), _mm512_slli_epi32(fourth, 24)));
+  }
+
+  static constexpr int kWeights = 64;
+  // Packing left words, and then bytes, in quarters of vectors.
+  static void store_weights(const float* scores, float largest, const std::uint16_t* thresholds, std::uint8_t* to) {
+    alignas(64) static constexpr std::int32_t kOrder[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
+    const Ints first = words_of_weights(scores, largest, thresholds), second = words_of_weights(scores + 32, largest, thresholds + 32);
+    _mm512_storeu_si512(to, _mm512_permutexvar_epi32(_mm512_load_si512(kOrder), _mm512_packus_epi16(first, second)));
+  }
+
  private:
+  // 255 e^(score - largest) of 32 scores, as words. Logarithms are in units of 1 / 2,048. 255 · 128 · 2^x of their fraction x is
+  // a polynomial in fixed point, which errs by 1.2e-4 of it, and is shifted by their whole part.
+  static Ints words_of_weights(const float* scores, float largest, const std::uint16_t* thresholds) {
+    constexpr float kUnits = 2048 * 1.44269504f;
+    const auto logarithms = [&](const float* of) {
+      return _mm512_cvtps_epi32(_mm512_fmadd_ps(_mm512_loadu_ps(of), _mm512_set1_ps(kUnits), _mm512_set1_ps(-kUnits * largest)));
+    };
+    const Ints packed = _mm512_packs_epi32(logarithms(scores), logarithms(scores + kLanes));
+    const Ints logarithm = _mm512_min_epi16(packed, _mm512_set1_epi16(-1));
+    const Ints x = _mm512_srli_epi16(_mm512_slli_epi16(logarithm, 5), 1);  // of 15 bits
+    Ints power = _mm512_set1_epi16(2555);  // minimax coefficients whose sum is 1, times 255 · 128
+    for (short coefficient : {7387, 22698}) power = _mm512_add_epi16(_mm512_mulhrs_epi16(power, x), _mm512_set1_epi16(coefficient));
+    power = _mm512_add_epi16(_mm512_mulhrs_epi16(power, x), _mm512_set1_epi16(255 * 128));
+    const Ints shift = _mm512_srli_epi16(_mm512_xor_si512(logarithm, _mm512_set1_epi16(-1)), 11);
+    const Ints weight = _mm512_srlv_epi16(power, shift);  // times 256
+    return _mm512_srli_epi16(_mm512_adds_epu16(weight, _mm512_loadu_si512(thresholds)), 8);
+  }
+
   // Quarters 0 + 1 and 2 + 3 of a, then those of b.
   static Floats add_quarters(Floats a, Floats b) {
     return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
