@@ -35,6 +35,9 @@ from edgeformer.transformers_backend.float64 import computing_in_float64
 NEW = 30
 TEXT = [11, 57, 3, 99, 20, 76, 76, 41, 8, 120, 64, 19]
 
+FAST = {"qwen3_5_text", "mimo", "deepseek_v3", "glm4_moe", "glm4_moe_lite", "ernie4_5_moe"}
+"""Families whose layers differ from each other."""
+
 
 @pytest.fixture(scope="module")
 def folders(make_model):
@@ -62,7 +65,7 @@ def bundles(folders, tmp_path_factory):
     return of
 
 
-@pytest.mark.parametrize("family", slow_unless({"qwen3_5_text", "mimo"}, MODELS))
+@pytest.mark.parametrize("family", slow_unless(FAST, MODELS))
 def test_the_layer_computes_what_the_paper_says(folders, family):
     source = open_source(folders(family), mtp=True)
     reference, ids = Reference(model_spec_of(source.config), source.weights()), torch.tensor([TEXT])
@@ -87,7 +90,7 @@ def test_the_layer_computes_what_the_paper_says(folders, family):
     assert not torch.allclose(swapped[0], logits_after, rtol=0, atol=1e-3), "the order of both halves shows"
 
 
-@pytest.mark.parametrize("family", slow_unless({"qwen3_5_text", "mimo"}, MODELS))
+@pytest.mark.parametrize("family", slow_unless(FAST, MODELS))
 def test_the_runtime_drafts_what_the_paper_says(folders, bundles, family, monkeypatch):
     """Drafts all over a text, each behind others that were taken back, and the tokens are those without drafts."""
     monkeypatch.setattr(DraftLength, "choose", lambda self, pending=0: 4)
