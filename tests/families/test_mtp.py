@@ -353,9 +353,16 @@ def test_verification_refuses_another_runtime(bundles, family, fault, monkeypatc
     assert failed and all(name.startswith("mtp, ") for name in failed), failed
 
 
-@pytest.mark.parametrize("family", ["mimo", "deepseek_v3", "glm4_moe", "glm4_moe_lite", "ernie4_5_moe"])
-def test_verification_passes_what_is_right(bundles, family):
-    report = verify_graph(*verified(bundles(family)))
+RIGHT = {
+    **{family: (family, {}) for family in ("mimo", "deepseek_v3", "glm4_moe", "glm4_moe_lite", "ernie4_5_moe")},
+    **{form: FORMS[form] for form in ("dynamic", "latent, portable", "latent, int4", "states of the block, int4")},
+}
+
+
+@pytest.mark.parametrize("form", RIGHT)
+def test_verification_passes_what_is_right(bundles, form):
+    family, options = RIGHT[form]
+    report = verify_graph(*verified(bundles(family, **options)))
     assert not report.failures() and any(check.name.startswith("mtp, ") for check in report.checks)
 
 
@@ -447,12 +454,17 @@ def test_copies_of_embedding_and_head_must_be_equal(folders, tmp_path):
         changed = tensors[copy].clone()
         changed[7, 3] += 0.5
         save_file({**tensors, copy: changed}, tmp_path / "model.safetensors")
-        message = f"hold {re.escape(name)} and {re.escape(copy)}, which differ, and .* share the model's. Leave mtp out.$"
+        message = (
+            f"hold {re.escape(name)} and {re.escape(copy)}, which differ, and .* share the model's. Leave mtp out.$"
+        )
         with pytest.raises(WeightsError, match=message):
             export_model(tmp_path, tmp_path / "none", mtp=True, verify=None)
         without = {name: tensor for name, tensor in tensors.items() if name != copy}
         save_file(without, tmp_path / "model.safetensors")
-        assert open_source(tmp_path, mtp=True).weights().keys() == open_source(folders("glm4_moe"), mtp=True).weights().keys()
+        assert (
+            open_source(tmp_path, mtp=True).weights().keys()
+            == open_source(folders("glm4_moe"), mtp=True).weights().keys()
+        )
 
 
 def test_a_layer_behind_the_last_is_passed_over_without_the_option():
