@@ -146,10 +146,9 @@ def test_drafts_change_no_token(tiny_llama_mtp_bundle):
     assert [each.speculation is not None for each in written] == [True, True, False]
 
 
-@pytest.mark.parametrize("family", ["deepseek_v3", "ernie4_5_moe"])
-def test_layers_that_draft_have_it_too(make_model, tmp_path, family, monkeypatch):
+def test_layers_that_draft_have_it_too(make_model, tmp_path, monkeypatch):
     """Latent attention caches keys and values of different widths; drafts are those over floats where texts agree."""
-    path = export_model(make_folder(make_model, family), tmp_path / "b", mtp=True, verify=None).path
+    path = export_model(make_folder(make_model, "deepseek_v3"), tmp_path / "b", mtp=True, verify=None).path
     monkeypatch.setattr(DraftLength, "choose", lambda self, pending=0: 2)
     drafts, draft = {}, MultiTokenPrediction.draft
 
@@ -161,13 +160,13 @@ def test_layers_that_draft_have_it_too(make_model, tmp_path, family, monkeypatch
     monkeypatch.setattr(MultiTokenPrediction, "draft", recorded)
     for key in (None, "int8"):
         drafts[key] = {}
-        model, plain = load(path, draft="mtp", cache_precision=key), load(path, cache_precision=key)
-        for start in range(20):
+        model, plain = (load(path, threads=1, draft=each, cache_precision=key) for each in ("mtp", None))
+        for start in range(8):
             wanted = {"prompt": TOKENS[start : start + 12], "max_new_tokens": 6, "ignore_eos": True}
             assert model.generate(**wanted).token_ids == plain.generate(**wanted).token_ids
     both = drafts[None].keys() & drafts["int8"].keys()
     same = [drafts[None][text] == drafts["int8"][text] for text in both]
-    assert len(same) > 8 and np.mean(same) > 0.8
+    assert len(same) >= 8 and np.mean(same) > 0.8
     assert verify(path, mode="quick", cache_precision="int8").passed
 
 
