@@ -37,7 +37,8 @@ Sources: `MTPLayer` and `RMSNormPipe` of ernie/modeling_moe_pp.py in github.com/
 vllm/model_executor/models/ernie_mtp.py and SGLang's ernie4_eagle.py. The embedding stands first. States are read before
 the final norm, which is applied to what the layer returns, too, for the head alone; its block is made like that of
 layer 0. Engines run it otherwise: vLLM and SGLang read states behind the final norm, and apply none to the result;
-Baidu's FastDeploy (ernie4_5_mtp.py) reads them there, too, and applies it.
+Baidu's FastDeploy (ernie4_5_mtp.py) reads them there, too, and applies it. A projection that is stored transposed, as
+ERNIE-4.5-300B-A47B-PT first had it (pull request 7657 of sgl-project/sglang), is refused by its shape.
 """
 
 
