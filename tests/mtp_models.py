@@ -1,9 +1,11 @@
 """Checkpoints with a layer of multi-token prediction, and what it drafts by the formula of the paper, in float64.
 
-transformers runs no such layer, so the oracle is written here: h' = W [RMSNorm(·); RMSNorm(·)] of the state of a token
-and the embedding of the next one, a block of transformers' own class over all h', a norm, and the model's head
-(arXiv 2412.19437, section 2.2, formulas 21 to 23). The names of tensors and the order of the two are those of
-vllm/model_executor/models/qwen3_5_mtp.py and mimo_mtp.py.
+The oracle is written here: h' = W [RMSNorm(·); RMSNorm(·)] of the state of a token and the embedding of the next one,
+a block of transformers' own class over all h', a norm, and the model's head (arXiv 2412.19437, section 2.2, formulas 21
+to 23). The names of tensors and the order of the two are those of vllm/model_executor/models/qwen3_5_mtp.py,
+mimo_mtp.py, deepseek_mtp.py, glm4_moe_mtp.py and ernie_mtp.py; that ERNIE's states are not normalized is from
+ernie/modeling_moe_pp.py of PaddlePaddle/ERNIE. transformers itself has the layer of DeepSeek-V3 and GLM-4.5
+(`MtpLayer`), which is a second oracle.
 """
 
 import json
@@ -26,6 +28,18 @@ LINEAR = {
 EXPERTS = {
     "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32,
 }  # fmt: skip
+LATENT = {
+    "num_key_value_heads": 4, "q_lora_rank": 24, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16,
+    "v_head_dim": 12, "head_dim": 8,
+}  # fmt: skip
+ROUTED = {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_shared_experts": 1}
+BEHIND = "model.layers.4."
+BEHIND_PARTS = tuple(BEHIND + name for name in ("eh_proj", "enorm", "hnorm", "shared_head.norm"))
+COPIES = {
+    f"{BEHIND}embed_tokens.weight": "model.embed_tokens.weight",
+    f"{BEHIND}shared_head.head.weight": "lm_head.weight",
+}
+"""Tensors beside the layer of DeepSeek-V3 and GLM-4.5, by the ones that they are copies of."""
 # By family: transformers' class to make it of, further sizes, fields of config.json, the beginning of the names of the
 # block's tensors, those of W and the norms of embedding, state and result, and the offset of weights of norms.
 MODELS = {
@@ -46,12 +60,36 @@ MODELS = {
         tuple(f"model.mtp_layers.0.{name}" for name in
               ("input_proj", "token_layernorm", "hidden_layernorm", "final_layernorm")), 0.0,
     ),
+    "deepseek_v3": (
+        "deepseek_v3",
+        LATENT | ROUTED | {"first_k_dense_replace": 1, "n_group": 2, "topk_group": 1},
+        {"num_nextn_predict_layers": 1}, BEHIND, BEHIND_PARTS, 0.0,
+    ),
+    "glm4_moe": (
+        "glm4_moe", ROUTED | {"first_k_dense_replace": 1, "use_qk_norm": True, "attention_bias": True},
+        {"num_nextn_predict_layers": 1}, BEHIND, BEHIND_PARTS, 0.0,
+    ),
+    "glm4_moe_lite": (
+        "glm4_moe_lite", LATENT | ROUTED, {"num_nextn_predict_layers": 1}, BEHIND, BEHIND_PARTS, 0.0,
+    ),
+    "ernie4_5_moe": (
+        "ernie4_5_moe",
+        {"moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 32, "moe_num_shared_experts": 1,
+         "moe_layer_start_index": 1, "tie_word_embeddings": False},
+        {"num_nextn_predict_layers": 1}, "model.mtp_block.0.",
+        ("model.mtp_linear_proj.0", "model.mtp_emb_norm.0", "model.mtp_hidden_norm.0", "model.norm"), 0.0,
+    ),
 }  # fmt: skip
 
 
-def attention_layer(folder):
-    """The number of the last layer of a model with attention."""
+def like_layer(folder):
+    """The number of the layer of a model whose block the layer's is like: the last one with attention, ERNIE's first.
+
+    ERNIE's has the number 0 where it is made, so it is dense.
+    """
     config = json.loads((folder / "config.json").read_text())
+    if config["model_type"] == "ernie4_5_moe":
+        return 0
     types = config.get("layer_types") or ["full_attention"] * config["num_hidden_layers"]
     return max(index for index, kind in enumerate(types) if kind == "full_attention")
 
@@ -60,7 +98,7 @@ def add_layer(folder, family, seed=7):
     """Add random tensors of the layer to a checkpoint, and its fields to config.json."""
     _, _, fields, block, (projection, *norms), offset = MODELS[family]
     path, generator = folder / "model.safetensors", torch.Generator().manual_seed(seed)
-    tensors, source = load_file(path), f"model.layers.{attention_layer(folder)}."
+    tensors, source = load_file(path), f"model.layers.{like_layer(folder)}."
     dtype = next(iter(tensors.values())).dtype
 
     def noise(shape):
@@ -74,7 +112,10 @@ def add_layer(folder, family, seed=7):
             added[block + name.removeprefix(source)] = drawn.to(dtype)
     size = tensors["model.norm.weight"].shape[0]
     added[f"{projection}.weight"] = (noise((size, 2 * size)) / (2 * size) ** 0.5).to(dtype)
-    added |= {f"{norm}.weight": (1 - offset + 0.3 * noise((size,))).to(dtype) for norm in norms}
+    scales = {f"{norm}.weight": (1 - offset + 0.3 * noise((size,))).to(dtype) for norm in norms}
+    added |= {name: scale for name, scale in scales.items() if name not in tensors}
+    if block == BEHIND:
+        added |= {copy: tensors[name].clone() for copy, name in COPIES.items()}
     save_file({**tensors, **added}, path, metadata={"format": "pt"})
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | fields))
@@ -105,14 +146,18 @@ class Formula:
         made_of, _, _, block, (projection, *norms), offset = MODELS[family]
         config = json.loads((folder / "config.json").read_text()) | {"model_type": made_of}
         stored = load_file(folder / "model.safetensors")
-        source = f"model.layers.{attention_layer(folder)}."
-        trunk = {name: tensor for name, tensor in stored.items() if not name.startswith(("mtp.", "model.mtp_"))}
+        source = f"model.layers.{like_layer(folder)}."
+        others = ("mtp.", "model.mtp_", BEHIND)
+        trunk = {name: tensor for name, tensor in stored.items() if not name.startswith(others)}
         layer = {name.replace(block, source, 1): stored[name] for name in stored if name.startswith(block)}
         layer = {name: tensor for name, tensor in layer.items() if name in trunk}
         self.model = load_model(config, trunk)
         # The block stands in the place of one of the model's, for transformers knows the names of its tensors there.
-        self.block = load_model(config, trunk | layer).model.layers[attention_layer(folder)]
+        self.block = load_model(config, trunk | layer).model.layers[like_layer(folder)]
         self.hidden_first, self.eps = family == "mimo", self.model.config.rms_norm_eps
+        self.normalized = family != "ernie4_5_moe"
+        if not self.normalized:
+            self.model.model.norm = torch.nn.Identity()
         self.weight = stored[f"{projection}.weight"].double()
         self.scales = [stored[f"{norm}.weight"].double() + offset for norm in norms]
 
@@ -121,7 +166,7 @@ class Formula:
 
     @torch.no_grad()
     def states(self, tokens):
-        """The states of the model behind its final norm, [n, E]."""
+        """The states of the model behind its final norm, or of ERNIE before it, [n, E]."""
         return self.model.model(torch.tensor([tokens])).last_hidden_state[0]
 
     @torch.no_grad()
@@ -135,8 +180,9 @@ class Formula:
         mask = torch.full((len(tokens), len(tokens)), -torch.inf, dtype=torch.float64).triu(1)[None, None]
         angles = self.model.model.rotary_emb(x, positions)
         found = self.block(x, position_embeddings=angles, attention_mask=mask, position_ids=positions)
-        found = self.norm((found[0] if isinstance(found, tuple) else found)[0], 2)
-        return found, self.model.lm_head(found)
+        found = (found[0] if isinstance(found, tuple) else found)[0]
+        normed = self.norm(found, 2)
+        return normed if self.normalized else found, self.model.lm_head(normed)
 
     def draft(self, text, count):
         """The tokens that are drafted behind a text, and the logits that chose each [count, V]."""

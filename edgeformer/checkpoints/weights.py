@@ -160,6 +160,9 @@ class CheckpointWeights(LazyWeights):
         for name in self._shapes if tied else alone:
             others = [other for other in family.other_names(name, self._stored) if other not in self._expected]
             copies.setdefault(name, []).extend(other for other in others if family.ignores(other))
+        for tensor, name in family.copies.items():
+            if tensor in self._stored:
+                copies.setdefault(first_names.get(name, name), []).append(tensor)
         return copies
 
     def _unread(self, family: Family) -> list[str]:
@@ -256,6 +259,11 @@ class CheckpointWeights(LazyWeights):
         tensor = self._read(name)
         for copy in self._copies.get(name, []):
             if not torch.equal(tensor, self._open(copy)[:].to(tensor.dtype)):
+                if copy in self._family.copies:
+                    raise WeightsError(
+                        f"the safetensors in {self._folder} hold {self._places[name].tensor} and {copy}, which differ, "
+                        "and edgeformer's layers of multi-token prediction share the model's. Leave mtp out."
+                    )
                 apart = 'If it was trained with two, say so there ("tie_word_embeddings": false); otherwise remove'
                 raise WeightsError(
                     f"the safetensors in {self._folder} hold {self._places[name].tensor} and {copy}, which differ, and "

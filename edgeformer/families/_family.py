@@ -152,6 +152,7 @@ class Family:
         reads_is_causal: whether is_causal = false in config.json lets the tokens of a decoder see those behind them,
             too, as embedders have it.
         mtp: where its checkpoints store a layer that drafts tokens; None for families without such layers.
+        copies: tensors of that layer that must be copies of a parameter of the model, by their names.
     """
 
     summary: str
@@ -170,6 +171,7 @@ class Family:
     sees: bool = False
     reads_is_causal: bool = False
     mtp: "MTPTables | None" = None
+    copies: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_decoder(self) -> bool:

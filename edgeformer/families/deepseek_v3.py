@@ -15,6 +15,7 @@ from edgeformer.families._experts import (
 )
 from edgeformer.families._family import Family, Fields
 from edgeformer.families._latent import LATENT_TENSORS, read_latent
+from edgeformer.families._mtp import BEHIND_LAST, behind
 from edgeformer.families.llama import read_llama
 
 
@@ -38,6 +39,7 @@ FAMILY = Family(
         "routed_scaling_factor": 2.5, "rope_interleave": True,
     },
     # The layer behind the last one predicts the token after the next; transformers leaves it out by this name, too.
-    ignored_tensors=(r"model\.layers\.61\..*",),
+    ignored_tensors=(behind(61),),
+    mtp=BEHIND_LAST,
     computed_tensors={r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq": "rotary_frequencies"},
 )  # fmt: skip

@@ -10,6 +10,7 @@ from edgeformer.config import DecoderConfig, FeedForwardConfig, RouterConfig
 from edgeformer.families import ernie4_5
 from edgeformer.families._experts import expert_tensors, read_experts, shared_tensors, with_experts
 from edgeformer.families._family import Family, Fields
+from edgeformer.families._mtp import MTPTables
 from edgeformer.families.llama import TENSORS
 
 MODULE = "model.layers.*.mlp"
@@ -17,6 +18,28 @@ BIAS = "e_score_correction_bias"
 
 # Fields of checkpoints that transformers ignores, with the only value that it computes.
 FIXED = {"moe_gate": "topk", "moe_use_aux_free": True, "use_rmsnorm": True}
+
+MTP = MTPTables(
+    count="num_nextn_predict_layers",
+    block="model.mtp_block.0.",
+    parts={
+        "token_norm": "model.mtp_emb_norm.0",
+        "state_norm": "model.mtp_hidden_norm.0",
+        "projection": "model.mtp_linear_proj.0",
+        "norm": "model.norm",
+    },
+    normalized=False,
+    like_first=True,
+)
+"""Where it has the layer that drafts tokens, as Baidu trained it.
+
+Sources: `MTPLayer` and `RMSNormPipe` of ernie/modeling_moe_pp.py in github.com/PaddlePaddle/ERNIE, of names also
+vllm/model_executor/models/ernie_mtp.py and SGLang's ernie4_eagle.py. The embedding stands first. States are read before
+the final norm, which is applied to what the layer returns, too, for the head alone; its block is made like that of
+layer 0. Engines run it otherwise: vLLM and SGLang read states behind the final norm, and apply none to the result;
+Baidu's FastDeploy (ernie4_5_mtp.py) reads them there, too, and applies it. A projection that is stored transposed, as
+ERNIE-4.5-300B-A47B-PT first had it (pull request 7657 of sgl-project/sglang), is refused by its shape.
+"""
 
 
 def sparse_layers(fields: Fields, layers: int) -> list[bool]:
@@ -63,4 +86,5 @@ FAMILY = Family(
         "moe_layer_end_index": -1, "moe_layer_interval": 1, "moe_norm_min": 1e-12,
     },
     ignored_tensors=(r".*mtp.*",),  # layers that predict further tokens; transformers leaves them out, too
+    mtp=MTP,
 )  # fmt: skip

@@ -14,6 +14,7 @@ from edgeformer.families._experts import (
     with_experts,
 )
 from edgeformer.families._family import Family, Fields
+from edgeformer.families._mtp import BEHIND_LAST, behind
 from edgeformer.families.llama import QK_NORM_TENSORS, TENSORS, read_llama, read_norm
 
 
@@ -37,5 +38,6 @@ FAMILY = Family(
         "norm_topk_prob": True, "routed_scaling_factor": 1.0,
     },
     # Layers behind the last one of either size predict further tokens.
-    ignored_tensors=(r"model\.layers\.(46|92)\..*",),
+    ignored_tensors=(behind(46, 92),),
+    mtp=BEHIND_LAST,
 )  # fmt: skip

@@ -16,6 +16,7 @@ from edgeformer.families._experts import (
 from edgeformer.families._family import Family, Fields
 from edgeformer.families._latent import LATENT_TENSORS, read_latent
 from edgeformer.families._layers import of_each_layer
+from edgeformer.families._mtp import BEHIND_LAST, behind
 from edgeformer.families.llama import read_llama
 
 KINDS = {"dense": False, "sparse": True}
@@ -49,5 +50,6 @@ FAMILY = Family(
         "n_shared_experts": 1, "num_experts_per_tok": 4, "n_group": 1, "topk_group": 1, "norm_topk_prob": True,
         "routed_scaling_factor": 1.8, "rope_interleave": True,
     },
-    ignored_tensors=(r"model\.layers\.47\..*",),
+    ignored_tensors=(behind(47),),
+    mtp=BEHIND_LAST,
 )  # fmt: skip

@@ -69,11 +69,15 @@ class Decoder(Stack):
         caches: Sequence[LayerCache],
         request_length: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, list[LayerCache]]:
-        """Return logits [B, S, V], the states that the head reads [B, S, E], and per block what it keeps."""
+        """Return logits [B, S, V], the states that drafts are made from [B, S, E], and per block what it keeps.
+
+        These states are what the head reads, or what the final norm reads where `MTPConfig.normalized` is false.
+        """
         x, run = self._begin_request(input_ids, attention_mask, None, request_length)
         x, presents = self._through_blocks(x, run, caches)
         states = self.final_states(x)
-        return self.logits_of(states), states, presents
+        normalized = self.config.mtp is None or self.config.mtp.normalized
+        return self.logits_of(states), states if normalized else x, presents
 
     def predict(
         self, input_ids: Tensor, attention_mask: Tensor, states: Tensor, caches: Sequence[LayerCache]
@@ -90,7 +94,7 @@ class Decoder(Stack):
         run = Run(attention_mask, positions, key_positions, self.shared_biases(positions, key_positions, x.dtype))
         context = self._attention_context(config.block.attention, run)
         predicted, present = self.mtp(x, states.to(x.dtype), caches[0], context)
-        return self.logits_of(predicted), predicted, [present]
+        return self.logits_of(self.mtp.head_states(predicted)), predicted, [present]
 
     def _begin_request(
         self, input_ids: Tensor, attention_mask: Tensor, source_mask: Tensor | None, request_length: Tensor | None

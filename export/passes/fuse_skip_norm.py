@@ -4,12 +4,14 @@
     x, skip → Add → LayerNormalization     becomes     SkipLayerNorm(x, skip) → normed, sum
 
 Requires that the norm has a weight and that the two summands have the same shape, which excludes a bias. Other readers
-of the sum read the op's second output.
+of the sum read the op's second output. A final norm of the tokens from `logits_start` on, whose sum is a graph output
+of all tokens, stays as it is.
 """
 
 import onnx_ir as ir
 
 from edgeformer.contract.ops import CANONICAL_RMS_NORM, DOMAIN, LAYER_NORM
+from edgeformer.contract.tensors import LOGITS_START
 from edgeformer.export.graph.builder import NodeBuilder
 from edgeformer.export.graph.editing import producer, remove_if_unused, same_type
 from edgeformer.export.graph.pass_report import PassReport
@@ -28,6 +30,8 @@ def fuse_skip_norm(model: ir.Model) -> PassReport:
     for norm in [node for node in model.graph if (node.domain, node.op_type) in FUSED]:
         add = producer(norm.inputs[0], "Add")
         if add is None:
+            if _reads_last_tokens(norm):
+                report.miss(norm, "it reads the last tokens of a sum that the graph returns")
             continue
         parameters = norm.inputs[1:]
         # The weight of a LayerNorm without one is a 1 that is expanded to the shape of the sum, which the fusion
@@ -58,3 +62,11 @@ def fuse_skip_norm(model: ir.Model) -> PassReport:
     # The nodes of a computed weight (an offset added to it) may stand behind the sum, whose place the norm now has.
     model.graph.sort()
     return report
+
+
+def _reads_last_tokens(norm: ir.Node) -> bool:
+    """Whether a norm reads a residual sum from `logits_start` on (`optional_logits`)."""
+    cut = producer(norm.inputs[0], "Slice")
+    if cut is None or cut.inputs[1] is None or cut.inputs[1].name != LOGITS_START:
+        return False
+    return producer(cut.inputs[0], "Add") is not None

@@ -4,20 +4,24 @@ The oracle is `mtp_models.Formula`, around transformers' own modules.
 """
 
 import json
+import re
+from dataclasses import replace
 
 import numpy as np
 import onnx
 import pytest
 import torch
-from mtp_models import MODELS, SIZES, Formula, make_folder
+from mtp_models import BEHIND, COPIES, MODELS, SIZES, Formula, make_folder
 from safetensors.torch import load_file, save_file
 from slow_rows import slow_unless
+from transformers.modeling_layers import MtpLayer
 
 from edgeformer.checkpoints.source import open_source
 from edgeformer.errors import BundleError, ConfigError, ExportError, RequestError, WeightsError
 from edgeformer.export import export_model
 from edgeformer.export.parity.verify import open_subject, verify_graph
 from edgeformer.export.reference.reference import Reference
+from edgeformer.families import load_family
 from edgeformer.layers.mtp import MultiTokenPrediction as Layer
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.providers import CUDA
@@ -34,6 +38,9 @@ from edgeformer.transformers_backend.float64 import computing_in_float64
 
 NEW = 30
 TEXT = [11, 57, 3, 99, 20, 76, 76, 41, 8, 120, 64, 19]
+
+FAST = {"qwen3_5_text", "mimo", "deepseek_v3", "glm4_moe", "glm4_moe_lite", "ernie4_5_moe"}
+"""Families whose layers differ from each other."""
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +69,7 @@ def bundles(folders, tmp_path_factory):
     return of
 
 
-@pytest.mark.parametrize("family", slow_unless({"qwen3_5_text", "mimo"}, MODELS))
+@pytest.mark.parametrize("family", slow_unless(FAST, MODELS))
 def test_the_layer_computes_what_the_paper_says(folders, family):
     source = open_source(folders(family), mtp=True)
     reference, ids = Reference(model_spec_of(source.config), source.weights()), torch.tensor([TEXT])
@@ -73,10 +80,19 @@ def test_the_layer_computes_what_the_paper_says(folders, family):
         _, states, _ = module.forward_with_states(ids, torch.ones_like(ids), reference.empty_caches(1))
         read = ids[:, 1:], torch.ones_like(ids[:, 1:]), states[:, :-1], empty
         logits, predicted, _ = module.predict(*read)
-        module.mtp.config = type(module.mtp.config)(
-            **{**vars(module.mtp.config), "hidden_first": not module.mtp.config.hidden_first}
-        )
-        swapped, _, _ = module.predict(*read)
+        config, wrong = module.mtp.config, {}
+        module.mtp.config = replace(config, hidden_first=not config.hidden_first)
+        wrong["halves are swapped"] = module.predict(*read)[1]
+        module.mtp.config = replace(config, normalized=not config.normalized)
+        wrong["the state behind the block"] = module.predict(*read)[1]
+        module.mtp.config = config
+        for norm in ("token_norm", "state_norm"):
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(getattr(module.mtp, norm), "forward", lambda x: x)
+                wrong[f"no {norm}"] = module.predict(*read)[1]
+        if not config.normalized:
+            read = *read[:2], module.final_norm(states[:, :-1]), empty
+            wrong["the state behind the final norm"] = module.predict(*read)[1]
     with computing_in_float64():
         formula = Formula(folders(family), family)
         expected = formula.states(TEXT)
@@ -84,10 +100,31 @@ def test_the_layer_computes_what_the_paper_says(folders, family):
     assert torch.allclose(states[0], expected, rtol=0, atol=1e-11)
     assert torch.allclose(predicted[0], states_after, rtol=0, atol=1e-11)
     assert torch.allclose(logits[0], logits_after, rtol=0, atol=1e-11)
-    assert not torch.allclose(swapped[0], logits_after, rtol=0, atol=1e-3), "the order of both halves shows"
+    for what, states_of_another in wrong.items():
+        assert not torch.allclose(states_of_another[0], states_after, rtol=0, atol=1e-3), what
 
 
-@pytest.mark.parametrize("family", slow_unless({"qwen3_5_text", "mimo"}, MODELS))
+@pytest.mark.parametrize("family", ["deepseek_v3", "glm4_moe"])
+def test_the_oracle_is_the_layer_of_transformers(folders, family):
+    """transformers has the layer of these types, whose block is read as `Formula` reads it."""
+    formula, stored = Formula(folders(family), family), load_file(folders(family) / "model.safetensors")
+    config = formula.model.config
+    layer = MtpLayer(config.get_mtp_config(), type(formula.block), type(formula.model.model.norm), 0).double()
+    names = {"enorm": "enorm", "hnorm": "hnorm", "eh_proj": "eh_proj", "post_norm": "shared_head.norm"}
+    parts = {f"{ours}.weight": stored[f"{BEHIND}{theirs}.weight"] for ours, theirs in names.items()}
+    layer.load_state_dict(parts | {f"mtp_block.{name}": each for name, each in formula.block.state_dict().items()})
+    with computing_in_float64(), torch.no_grad():
+        states, positions = formula.states(TEXT)[:-1], torch.arange(1, len(TEXT))[None]
+        embedded = formula.model.model.embed_tokens(torch.tensor([TEXT[1:]]))
+        mask = torch.full((len(states), len(states)), -torch.inf, dtype=torch.float64).triu(1)[None, None]
+        found = layer(
+            embedded, states[None], formula.model.model.rotary_emb(embedded, positions), mask, positions, None
+        )
+        expected, _ = formula.run(TEXT[1:], states)
+    assert torch.allclose(found[0], expected, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("family", slow_unless(FAST, MODELS))
 def test_the_runtime_drafts_what_the_paper_says(folders, bundles, family, monkeypatch):
     """Drafts all over a text, each behind others that were taken back, and the tokens are those without drafts."""
     monkeypatch.setattr(DraftLength, "choose", lambda self, pending=0: 4)
@@ -132,6 +169,11 @@ FORMS = {
     "int4": ("mimo", {"precision": "int4"}),
     "dynamic": ("mimo", {"ops": "portable", "cache": "dynamic"}),
     "standard": ("mimo", {"ops": "standard", "cache": "static"}),
+    "latent": ("deepseek_v3", {}),
+    "latent, portable": ("deepseek_v3", {"ops": "portable", "cache": "dynamic"}),
+    "latent, int4": ("deepseek_v3", {"precision": "int4"}),
+    "states of the block": ("ernie4_5_moe", {"ops": "standard", "cache": "static"}),
+    "states of the block, int4": ("ernie4_5_moe", {"precision": "int4"}),
 }
 
 
@@ -152,7 +194,7 @@ def test_tokens_are_those_without_drafts(bundles, form, monkeypatch):
     run_rows(decoder, [row], drafts=RowDrafts(row, lambda: drafter, DraftLength(3)))
     assert row.tokens == plain.token_ids and row.speculation.accepted >= 15
     assert row.speculation.drafted > row.speculation.accepted
-    atol = 0.2 if form == "int4" else 1e-4  # kernels may round activations of several tokens otherwise
+    atol = 0.2 if "int4" in form else 1e-4  # kernels may round activations of several tokens otherwise
     found, expected = ([each.logprob for each in logprobs] for logprobs in (row.logprobs, plain.logprobs))
     np.testing.assert_allclose(found, expected, atol=atol)
 
@@ -173,9 +215,10 @@ def test_weights_are_stored_once(bundles):
     assert [path.name for path in (folder / "onnx").glob("*_data")] == ["model.onnx_data"]
 
 
-def test_without_the_option_a_bundle_is_what_it_was(folders, tmp_path):
+@pytest.mark.parametrize("family", ["qwen3_5_text", "ernie4_5_moe"])
+def test_without_the_option_a_bundle_is_what_it_was(folders, family, tmp_path):
     """The graph, its weights and its manifest do not know of the layer that the checkpoint has."""
-    path = export_model(folders("qwen3_5_text"), tmp_path / "plain", verify=None).path
+    path = export_model(folders(family), tmp_path / "plain", verify=None).path
     manifest, graph = Manifest.read(path), onnx.load(path / "onnx" / "model.onnx", load_external_data=False).graph
     assert list(manifest.graphs) == ["model"] and manifest.model.mtp is None
     assert "hidden_states" not in {each.name for each in graph.output}
@@ -206,37 +249,47 @@ def test_a_chat_goes_on_without_the_states_of_what_was_kept(bundles, monkeypatch
         assert row.speculation.drafted > NEW and not row.speculation.accepted > row.speculation.drafted
 
 
-def swapped(self, x, states, past, context):
-    """The state of a MiMo stands behind the embedding."""
-    x = torch.cat((self.token_norm(x), self.state_norm(states)), -1)
-    x, present = self.block(self.projection(x), past, context)
-    return self.norm(x), present
+FORWARD = Layer.forward
 
 
-def without_norm(self, x, states, past, context):
+def swapped(self, *read):
+    """The state of a MiMo stands behind the embedding, that of the others before it."""
+    self.config = replace(self.config, hidden_first=not self.config.hidden_first)
+    try:
+        return FORWARD(self, *read)
+    finally:
+        self.config = replace(self.config, hidden_first=not self.config.hidden_first)
+
+
+def without_norm(self, *read):
     """The state is read as it is."""
-    x, present = self.block(self.projection(torch.cat((states, self.token_norm(x)), -1)), past, context)
-    return self.norm(x), present
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(self.state_norm, "forward", lambda states: states)
+        return FORWARD(self, *read)
 
 
-def without_final_norm(self, x, states, past, context):
-    """The state behind the block is not normalized."""
-    x = torch.cat((self.state_norm(states), self.token_norm(x)), -1)
-    return self.block(self.projection(x), past, context)
+def other_states(self, *read):
+    """The state behind the block is not normalized, or that of ERNIE is."""
+    self.config = replace(self.config, normalized=not self.config.normalized)
+    try:
+        return FORWARD(self, *read)
+    finally:
+        self.config = replace(self.config, normalized=not self.config.normalized)
 
 
 LAYER_FAULTS = {
     "the halves are swapped": swapped,
     "a norm is left out": without_norm,
-    "the last norm is left out": without_final_norm,
+    "the last norm is elsewhere": other_states,
 }
 
 
-@pytest.mark.parametrize("fault", ["the halves are swapped", "a norm is left out", "the last norm is left out"])
-def test_verification_refuses_another_layer(bundles, fault, monkeypatch):
+@pytest.mark.parametrize("family", slow_unless({"mimo", "ernie4_5_moe"}, ["mimo", "deepseek_v3", "ernie4_5_moe"]))
+@pytest.mark.parametrize("fault", ["the halves are swapped", "a norm is left out", "the last norm is elsewhere"])
+def test_verification_refuses_another_layer(bundles, family, fault, monkeypatch):
     """The graph is that of another layer than the one of the references."""
     monkeypatch.setattr(Layer, "forward", LAYER_FAULTS[fault])
-    report = verify_graph(*verified(bundles("mimo")))
+    report = verify_graph(*verified(bundles(family)))
     failed = [check.name for check in report.failures()]
     assert failed and all(name.startswith("mtp, ") and "drafts" in name for name in failed)
 
@@ -290,15 +343,27 @@ RUNTIME_FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", ["states are late", "rejected tokens are kept", "no state is fed back", None])
-def test_verification_refuses_another_runtime(bundles, fault, monkeypatch):
-    """Its tokens would be the same, since the model chooses them; without a fault everything passes."""
-    if fault is not None:
-        RUNTIME_FAULTS[fault](monkeypatch)
-    report = verify_graph(*verified(bundles("mimo")))
+@pytest.mark.parametrize("fault", ["states are late", "rejected tokens are kept", "no state is fed back"])
+@pytest.mark.parametrize("family", slow_unless({"mimo"}, ["mimo", "deepseek_v3", "ernie4_5_moe"]))
+def test_verification_refuses_another_runtime(bundles, family, fault, monkeypatch):
+    """Its tokens would be the same, since the model chooses them."""
+    RUNTIME_FAULTS[fault](monkeypatch)
+    report = verify_graph(*verified(bundles(family)))
     failed = [check.name for check in report.failures()]
-    assert bool(failed) == (fault is not None)
-    assert all(name.startswith("mtp, ") for name in failed), failed
+    assert failed and all(name.startswith("mtp, ") for name in failed), failed
+
+
+RIGHT = {
+    **{family: (family, {}) for family in ("mimo", "deepseek_v3", "glm4_moe", "glm4_moe_lite", "ernie4_5_moe")},
+    **{form: FORMS[form] for form in ("dynamic", "latent, portable", "latent, int4", "states of the block, int4")},
+}
+
+
+@pytest.mark.parametrize("form", slow_unless({"mimo", "deepseek_v3", "ernie4_5_moe", "dynamic"}, RIGHT))
+def test_verification_passes_what_is_right(bundles, form):
+    family, options = RIGHT[form]
+    report = verify_graph(*verified(bundles(family, **options)))
+    assert not report.failures() and any(check.name.startswith("mtp, ") for check in report.checks)
 
 
 REFUSED = {
@@ -378,6 +443,45 @@ def test_a_manifest_says_of_both_or_of_none(bundles, tmp_path):
     (tmp_path / "edgeformer.json").write_text(json.dumps(data))
     with pytest.raises(BundleError, match="graph of drafts"):
         Manifest.read(tmp_path)
+
+
+def test_copies_of_embedding_and_head_must_be_equal(folders, tmp_path):
+    """DeepSeek's and GLM's checkpoints store both beside the layer; equal ones are read past, as in all tests above."""
+    tensors = load_file(folders("glm4_moe") / "model.safetensors")
+    assert all(torch.equal(tensors[copy], tensors[name]) for copy, name in COPIES.items())
+    (tmp_path / "config.json").write_bytes((folders("glm4_moe") / "config.json").read_bytes())
+    for copy, name in COPIES.items():
+        changed = tensors[copy].clone()
+        changed[7, 3] += 0.5
+        save_file({**tensors, copy: changed}, tmp_path / "model.safetensors")
+        message = (
+            f"hold {re.escape(name)} and {re.escape(copy)}, which differ, and .* share the model's. Leave mtp out.$"
+        )
+        with pytest.raises(WeightsError, match=message):
+            export_model(tmp_path, tmp_path / "none", mtp=True, verify=None)
+        without = {name: tensor for name, tensor in tensors.items() if name != copy}
+        save_file(without, tmp_path / "model.safetensors")
+        assert (
+            open_source(tmp_path, mtp=True).weights().keys()
+            == open_source(folders("glm4_moe"), mtp=True).weights().keys()
+        )
+
+
+def test_without_the_option_the_layer_is_passed_over():
+    for family, layers in (("deepseek_v3", [61]), ("glm4_moe", [46, 92]), ("glm4_moe_lite", [47])):
+        for layer in layers:
+            assert load_family(family).ignores(f"model.layers.{layer}.mlp.experts.0.up_proj.weight")
+            assert load_family(family).ignores(f"model.layers.{layer}.eh_proj.weight")
+            for other in (f"{layer - 1}", f"{layer}1", f"1{layer}"):
+                assert not load_family(family).ignores(f"model.layers.{other}.eh_proj.weight")
+
+
+def test_two_layers_or_none_of_deepseek_are_refused(folders, tmp_path):
+    config = json.loads((folders("deepseek_v3") / "config.json").read_text())
+    for count, message in ((0, "no such layer"), (2, "2 of them, and edgeformer runs one")):
+        (tmp_path / "config.json").write_text(json.dumps(config | {"num_nextn_predict_layers": count}))
+        with pytest.raises(ConfigError, match=f"has num_nextn_predict_layers = {count}: {message}. Leave mtp out.$"):
+            export_model(tmp_path, tmp_path / "none", mtp=True, verify=None)
 
 
 def test_the_layer_inside_a_model_that_reads_pictures_is_found(folders, tmp_path):

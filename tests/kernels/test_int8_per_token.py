@@ -7,6 +7,7 @@ import onnx
 import pytest
 import torch
 from click.testing import CliRunner
+from mtp_models import make_folder
 
 from edgeformer.batch import BatchOptions
 from edgeformer.cli.main import cli
@@ -17,6 +18,7 @@ from edgeformer.export.parity.verify import open_subject
 from edgeformer.export.reference.quantized_caches import CacheEntrance
 from edgeformer.export.reference.reference import Reference
 from edgeformer.runtime import Engine, load
+from edgeformer.runtime.generation.speculation import DraftLength, MultiTokenPrediction
 from edgeformer.runtime.measure.benchmarking.costs import Costs
 from edgeformer.runtime.measure.benchmarking.workloads import Source
 from edgeformer.runtime.sessions import int8_cache
@@ -142,6 +144,30 @@ def test_drafts_change_no_token(tiny_llama_mtp_bundle):
         written.append(model.generate("Once upon a time", max_new_tokens=40))
     assert written[0].token_ids == written[1].token_ids == written[2].token_ids
     assert [each.speculation is not None for each in written] == [True, True, False]
+
+
+def test_layers_that_draft_have_it_too(make_model, tmp_path, monkeypatch):
+    """Latent attention caches keys and values of different widths; drafts are those over floats where texts agree."""
+    path = export_model(make_folder(make_model, "deepseek_v3"), tmp_path / "b", mtp=True, verify=None).path
+    monkeypatch.setattr(DraftLength, "choose", lambda self, pending=0: 2)
+    drafts, draft = {}, MultiTokenPrediction.draft
+
+    def recorded(self, count):
+        found = draft(self, count)
+        drafts[key][tuple(self._text)] = found
+        return found
+
+    monkeypatch.setattr(MultiTokenPrediction, "draft", recorded)
+    for key in (None, "int8"):
+        drafts[key] = {}
+        model, plain = (load(path, threads=1, draft=each, cache_precision=key) for each in ("mtp", None))
+        for start in range(8):
+            wanted = {"prompt": TOKENS[start : start + 12], "max_new_tokens": 6, "ignore_eos": True}
+            assert model.generate(**wanted).token_ids == plain.generate(**wanted).token_ids
+    both = drafts[None].keys() & drafts["int8"].keys()
+    same = [drafts[None][text] == drafts["int8"][text] for text in both]
+    assert len(same) >= 8 and np.mean(same) > 0.8
+    assert verify(path, mode="quick", cache_precision="int8").passed
 
 
 def test_models_that_see_and_hear_have_it_too(smolvlm_bundle, voxtral_bundle):

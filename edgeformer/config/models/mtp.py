@@ -18,17 +18,20 @@ class MTPConfig:
 
     A further token is drafted with g_i in the place of h_{i+1}. Source: DeepSeek-V3 (arXiv 2412.19437, section 2.2);
     the states that it reads and the norms around them are those of vllm/model_executor/models/qwen3_5_mtp.py and
-    mimo_mtp.py.
+    mimo_mtp.py. `edgeformer.families._mtp` names the sources of the other families.
 
     Attributes:
         block: the block, which attends to the earlier x.
         norm: of the three norms.
+        normalized: the states h and g are behind a norm. Where they are not, h_i is what the final norm reads, and
+            g_i = block(x_0 … x_i), which is normalized for the head alone.
         hidden_first: the state stands before the embedding in what W multiplies.
     """
 
     block: BlockConfig
     norm: NormConfig
     hidden_first: bool = False
+    normalized: bool = True
 
     def __post_init__(self) -> None:
         attention = self.block.attention

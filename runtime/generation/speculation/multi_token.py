@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from edgeformer.contract.tensors import HIDDEN_STATES, PREDICTED_STATES
 from edgeformer.runtime.steps.decode_graph import Logits, TokenStates
-from edgeformer.runtime.steps.runner import StepRunner
+from edgeformer.runtime.steps.runner import Snapshot, StepRunner
 
 SHORT = 16
 """Tokens that are run in one piece over a binding that is kept; more are run like a prompt."""
@@ -50,6 +50,7 @@ class MultiTokenPrediction:
         self._predicted = np.empty_like(self._states)
         self._vocab_size = vocab_size
         self._text: list[int] = []
+        self._before_drafts: Snapshot | None = None
         decoder.graph.token_states = (
             TokenStates(HIDDEN_STATES, self._states, is_input=True),
             TokenStates(PREDICTED_STATES, self._predicted),
@@ -83,11 +84,19 @@ class MultiTokenPrediction:
     def _follow(self, text: Sequence[int]) -> Logits | None:
         """Take back what was drafted, and read what is new in the text; return the logits [V] behind it, if any."""
         decoder, tokens = self.decoder, text[self._begun + 1 :]
-        decoder.cut(0, self.known)
+        if self._before_drafts is None:
+            decoder.cut(0, self.known)
+        else:
+            decoder.restore(self._before_drafts)
         missing = tokens[self.known :]
         self.known = max(len(tokens), self.known)
-        if not missing:
-            return None
-        if len(missing) == 1:
-            return decoder.decode_one_token(missing)[0]
-        return decoder.decode_last(0, missing) if len(missing) <= SHORT else decoder.prefill(0, missing)
+        logits = self._read(missing) if missing else None
+        if not decoder.can_cut(decoder.cache.capacity):  # a dynamic cache, or a window that loses tokens
+            self._before_drafts = decoder.snapshot()
+        return logits
+
+    def _read(self, tokens: Sequence[int]) -> Logits:
+        """Append tokens to what the layer keeps; return the logits [V] behind the last one."""
+        if len(tokens) == 1:
+            return self.decoder.decode_one_token(tokens)[0]
+        return self.decoder.decode_last(0, tokens) if len(tokens) <= SHORT else self.decoder.prefill(0, tokens)
