@@ -142,10 +142,14 @@ class StepMemory(ABC):
         binding = self._row_binding(session, row, name, values, logits[None])
         for other, array in others:
             bind_input(binding, other, array)
-        self.graph.bind_states(binding, length, values.shape[1])
+        states, before = self.graph.bound_states(binding, 1, values.shape[1]), [length - values.shape[1]]
+        if states is not None:
+            states.load(row, before)
         with self._cache.over(binding, np.ones(values.shape[:2], np.bool_), np.array([length]), row) as mask:
             bind_input(binding, self.graph.mask_name, mask)
             session.run_with_iobinding(binding)
+        if states is not None:
+            states.store(row, before)
 
     def _row_binding(self, session: Any, row: int, name: str, values: NDArray[Any], logits: Logits) -> Any:
         """Return a binding of a row; that of a cache which stays in place is kept."""
@@ -254,9 +258,10 @@ class HostSteps(StepMemory):
         if step.states is None:
             step.run(step.binding)
         else:
-            step.states.load(longest)
+            before = rows.tolist()
+            step.states.load(first, before)
             step.run(step.binding)
-            step.states.store(longest)
+            step.states.store(first, before)
         np.add(step.next, ONE if active is None else active, step.next)
         return step.logits
 
@@ -275,7 +280,7 @@ class HostSteps(StepMemory):
             ids, logits = self._run_tokens[:, :count], self._run_logits[:, : 1 if last_only else count]
             binding = self.graph.new_binding(session, ids, logits, row)
             self._cache.bind(binding, row)
-            states = self.graph.bound_states(binding, count)
+            states = self.graph.bound_states(binding, 1, count)
             run = self._runs[session, row, count, last_only] = _Step(session, binding, ids, logits[0], states)
         columns = self._columns(length)
         if run.columns != columns:
@@ -283,10 +288,10 @@ class HostSteps(StepMemory):
         np.less(self._slots[:columns], length, out=run.slots, casting="unsafe")
         run.tokens[0] = tokens
         if run.states is not None:
-            run.states.load(length)
+            run.states.load(row, [length - count])
         run.run(run.binding)
         if run.states is not None:
-            run.states.store(length)
+            run.states.store(row, [length - count])
         return run.logits
 
     def forget_bindings(self) -> None:
@@ -308,7 +313,7 @@ class HostSteps(StepMemory):
             session, ids, logits = self.graph.session_of_rows(rows), self._tokens[:count], self._logits[:count]
             binding = self.graph.new_binding(session, ids, logits, rows)
             self._cache.bind(binding, rows)
-            states = self.graph.bound_states(binding, 1)
+            states = self.graph.bound_states(binding, count, 1)
             step = self._steps[first, count, adapted] = _Step(session, binding, ids[:, 0], logits[:, 0], states)
         if step.columns != columns:
             step.bind_mask(self.graph.mask_name, self._mask[: count * columns], columns)
@@ -337,8 +342,13 @@ class GrowingSteps(StepMemory):
         self._tokens[rows, 0] = tokens
         new = np.zeros(self._tokens.shape, np.bool_)
         new[rows, 0] = True if active is None else active
-        self.graph.bind_states(self._binding, longest, 1)
+        states = self.graph.bound_states(self._binding, len(new), 1)
+        before = lengths.tolist()
+        if states is not None:
+            states.load(0, before)
         with self._cache.over(self._binding, new, lengths) as mask:
             bind_input(self._binding, self.graph.mask_name, mask)
             self._session.run_with_iobinding(self._binding)
+        if states is not None:
+            states.store(0, before)
         return self._logits[rows, 0]

@@ -184,7 +184,7 @@ class StepRunner:
             self.graph.request_lengths[of_rows(row)] = length
 
     def move(self, source: int, target: int) -> None:
-        """Replace a row, its source and its adapter by copies of another row's."""
+        """Replace a row, its source and its adapter by copies of another row's; its states are then kept there."""
         self.cut(target, 0)
         if self.graph.request_lengths is not None:
             self.graph.request_lengths[target] = self.graph.request_lengths[source]
@@ -193,6 +193,8 @@ class StepRunner:
             self.graph.adapters.set(target, self.graph.adapters.names[source])
         if self.graph.sources is not None:
             self.graph.sources.move(source, target)
+        for states in self.graph.token_states:
+            states.rows[target] = states.rows[source]
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Begin a row with the first tokens of another one; fewer than all of them, if the cache can be cut to them."""
@@ -209,6 +211,7 @@ class StepRunner:
         """Give the memory of a row back; it has no tokens then."""
         self.lengths[row] = self._written[row] = 0
         self.cache.release_row(row)
+        self.graph.keep_states(row, None)
 
     def written(self, row: int) -> int:
         """Return the most tokens that a row has had since `release`: its memory is that of so many."""
