@@ -32,6 +32,7 @@ class CausalService(Service):
     def __init__(self, model: CausalLM, max_rows: int, memory: int | None, prefix_cache_bytes: int | None):
         adapters = model.row_adapters(max_rows) if model.adapters and not model.provider.on_device else None
         graph = DecodeGraph(model.session, model.manifest, adapters=adapters)
+        graph.appends_to_rows = adapters is None and model.runs_on_kernels
         if model.drafts_by_mtp:
             graph.token_states = (TokenStates(HIDDEN_STATES, [None] * max_rows, model.hidden_size),)
         super().__init__(model, graph, max_rows, memory)

@@ -90,6 +90,7 @@ class DecodeGraph:
     - adapters: those of the rows; rows with one run over the adapter graph.
     - pictures: those of the rows' prompts; pieces of prompts with some run over the graph that reads embeddings.
     - has_team: whether kernels of our own, on their threads, compute all that is heavy.
+    - appends_to_rows: whether its attention takes several new tokens behind pasts of several rows, as our kernels do.
     - has_blocks: whether these have tokens that attend both ways (`picture_blocks`).
     - request_lengths: int64 [B], the most tokens that each row will have, where the graph reads them; else None.
     - token_states: those that runs read or write.
@@ -114,6 +115,7 @@ class DecodeGraph:
         self.logits_dtype = np.dtype(np.float16 if logits.type == "tensor(float16)" else np.float32)
         self.has_start = returns_last_logits(session)
         self.has_team = getattr(session, "has_team", False)  # of a plain session of onnxruntime it is not known
+        self.appends_to_rows = False  # who runs several rows says so
         self.cache = cache or manifest.cache
         self.token_states: tuple[TokenStates, ...] = ()
         self.pictures: PictureRows | None = None

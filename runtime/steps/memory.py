@@ -17,6 +17,7 @@ from edgeformer.contract.tensors import LOGITS_START
 from edgeformer.runtime.caches.cache import Cache
 from edgeformer.runtime.caches.dynamic_cache import DynamicCache
 from edgeformer.runtime.caches.static_cache import StaticCache
+from edgeformer.runtime.sessions.buffer import Rows
 from edgeformer.runtime.steps.decode_graph import (
     ALL,
     LAST,
@@ -78,7 +79,7 @@ class StepMemory(ABC):
         self.prefill_chunk = PREFILL_CHUNK
         self._cache = cache
         graph.begin_rows(cache.batch_size, cache.capacity)
-        self._prompts: dict[tuple[Any, int], Any] = {}  # bindings of runs of one row, by session and row
+        self._prompts: dict[tuple[Any, Rows], Any] = {}  # bindings of runs of several tokens, by session and rows
         self._prompt_logits = graph.new_logits(0)
 
     @property
@@ -139,7 +140,7 @@ class StepMemory(ABC):
     def _run_row(self, session: Any, row: int, inputs: Mapping[str, NDArray[Any]], length: int, logits: Logits) -> None:
         """Run one row by itself, so that its result does not depend on the other rows. inputs: tokens first."""
         (name, values), *others = inputs.items()
-        binding = self._row_binding(session, row, name, values, logits[None])
+        binding = self._rows_binding(session, row, name, values, logits[None])
         for other, array in others:
             bind_input(binding, other, array)
         states, before = self.graph.bound_states(binding, 1, values.shape[1]), [length - values.shape[1]]
@@ -151,16 +152,16 @@ class StepMemory(ABC):
         if states is not None:
             states.store(row, before)
 
-    def _row_binding(self, session: Any, row: int, name: str, values: NDArray[Any], logits: Logits) -> Any:
-        """Return a binding of a row; that of a cache which stays in place is kept."""
-        binding = self._prompts.get((session, row)) if self._cache.in_place else None
+    def _rows_binding(self, session: Any, rows: Rows, name: str, values: NDArray[Any], logits: Logits) -> Any:
+        """Return a binding of a row, or of adjacent ones; that of a cache which stays in place is kept."""
+        binding = self._prompts.get((session, rows)) if self._cache.in_place else None
         if binding is None:
-            binding = self.graph.new_binding(session, values, logits, row, name)
-            self._cache.bind(binding, row)
+            binding = self.graph.new_binding(session, values, logits, rows, name)
+            self._cache.bind(binding, rows)
             if self._cache.in_place:
                 if len(self._prompts) >= MOST_BINDINGS:
                     self._prompts.clear()
-                self._prompts[session, row] = binding
+                self._prompts[session, rows] = binding
         else:
             bind_input(binding, name, values)
             bind_output(binding, "logits", logits)
@@ -237,6 +238,7 @@ class HostSteps(StepMemory):
         self._run_mask = np.empty(cache.capacity, np.int64)
         self._run_logits = graph.new_logits(1, 0)
         self._runs: dict[tuple[Any, int, int, bool], _Step] = {}  # of several tokens of one row
+        self._rows_logits = graph.new_logits(0)
 
     def step(
         self, first: int, tokens: Tokens, lengths: NDArray[np.int64], longest: int,
@@ -293,6 +295,27 @@ class HostSteps(StepMemory):
         if run.states is not None:
             run.states.store(row, [length - count])
         return run.logits
+
+    def run_rows(self, first: int, tokens: NDArray[np.int64], lengths: NDArray[np.int64]) -> Logits:
+        """Append several tokens [n, S] to each of n rows from `first` on; return logits [n, S, V].
+
+        The next call overwrites them. lengths: of all rows, before. The graph `appends_to_rows`.
+        """
+        count, new = tokens.shape
+        rows, before = range(first, first + count), lengths[first : first + count]
+        if tokens.size > len(self._rows_logits):
+            self._rows_logits = self.graph.new_logits(tokens.size)
+        session, logits = self.graph.session_of_rows(rows), self._rows_logits[: tokens.size].reshape(count, new, -1)
+        binding = self._rows_binding(session, rows, "input_ids", tokens, logits)
+        columns = self._columns(int(before.max()) + new)
+        mask, self._last = self._mask[: count * columns].reshape(count, columns), None
+        np.less(self._slots[:columns], before[:, None] + new, out=mask, casting="unsafe")
+        bind_input(binding, self.graph.mask_name, mask)
+        states = self.graph.bound_states(binding, count, new)
+        session.run_with_iobinding(binding)
+        if states is not None:
+            states.store(first, before.tolist())
+        return logits
 
     def forget_bindings(self) -> None:
         """Bind anew from the next run on."""

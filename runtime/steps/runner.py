@@ -5,6 +5,7 @@
     row 2   │ tokens │
     row 3   │ │              ◄── prefill(3, prompt)         in chunks       ──►  logits after the last token [V]
     row 4   │ tokens … │     ◄── decode_tokens(4, [t, d₁, d₂])  one run     ──►  logits after each [3, V]
+    rows 5… │ tokens … │     ◄── decode_together(5, [n, S])      with our kernels  ──►  [n, S, V]
 
     StepRunner ─── DecodeGraph   sessions: of the graph, for prompts, with adapters; sources of an encoder-decoder
                ├── Cache         static or dynamic: what rows keep between runs
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from edgeformer.errors import RequestError
 from edgeformer.runtime.caches.cache import Cache, Content
 from edgeformer.runtime.steps.decode_graph import Logits, Tokens, of_rows
-from edgeformer.runtime.steps.memory import ONE, PREFILL_CHUNK, Candidates, Mask, StepMemory
+from edgeformer.runtime.steps.memory import ONE, PREFILL_CHUNK, Candidates, HostSteps, Mask, StepMemory
 
 
 @dataclass(frozen=True)
@@ -146,6 +147,18 @@ class StepRunner:
             lengths[0] = longest  # numpy takes 1 µs to add to a single number, and 0.3 µs to several
         else:
             lengths += ONE
+        return logits
+
+    def decode_together(self, first: int, tokens: NDArray[np.int64]) -> Logits:
+        """Append several tokens [n, S] to each of n rows from `first` on, in one run; return logits [n, S, V].
+
+        The next run of several rows overwrites them. It takes a graph that `appends_to_rows`.
+        """
+        assert isinstance(self.memory, HostSteps) and self.graph.appends_to_rows, "our kernels run on the CPU"
+        lengths = self.lengths[first : first + len(tokens)]
+        self._check_room(int(lengths.max()) + tokens.shape[1])
+        logits = self.memory.run_rows(first, tokens, self.lengths)
+        lengths += tokens.shape[1]
         return logits
 
     def can_cut(self, length: int) -> bool:

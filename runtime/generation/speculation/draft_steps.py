@@ -1,0 +1,111 @@
+"""Steps of rows that draft: a draft of each, one run that verifies them all, and what is taken back.
+
+    row 0   … t  d₁ d₂ d₃         logits after each token, of each row
+    row 1   … t  d₁ ·  ·          a shorter draft is padded
+    row 2   … t  ·  ·  ·          so is a row whose drafter knows nothing
+
+What was wrong and what was padding is taken back by the lengths of the rows. So rows that cannot be cut draft only
+alone, where a copy puts them back (`RowDrafts`), and so do all rows where onnxruntime attends: it takes several new
+tokens over a past for one row only.
+
+A step of several rows drafts where all of them ask for drafts: a run of several tokens rounds otherwise than a step,
+and by the clock, which no row gets that did not ask. A row alone has its own budget, and rows together have one by
+their number (`RunCosts`), as they take a step together.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from edgeformer.runtime.generation.speculation.draft_length import RunCosts
+from edgeformer.runtime.generation.speculation.row_drafts import RowDrafts
+from edgeformer.runtime.steps.runner import StepRunner
+
+MOST_ROWS = 4
+"""Rows that draft together: with more, a batch leaves little to gain."""
+
+MOST_TOKENS = 16
+"""Tokens of a run of several rows. One of 4 × 4 took 1.9 steps of four rows, and one of 2 × 8 two steps of two
+(docs/explanation/speculation.md)."""
+
+MEASURED_AGAIN = 32
+"""Runs with drafts behind which rows take a step without: rows come and go, and what a step of them takes changes."""
+
+
+class DraftSteps:
+    """Runs steps of adjacent rows that draft, from the first one's `place` in the decoder's cache on."""
+
+    def __init__(self, decoder: StepRunner):
+        self._decoder = decoder
+        self._costs = {rows: RunCosts(rows=rows) for rows in range(2, MOST_ROWS + 1)}
+        self._runs = 0  # with drafts, since the last step of several rows without
+        self._seconds = 0.0  # of the last run and its drafts
+        self._drafts: list[list[int]] = []
+
+    def takes(self, rows: Sequence[RowDrafts | None]) -> bool:
+        """Return whether these rows, of several that run, may draft together."""
+        if not self._decoder.graph.appends_to_rows or not 2 <= len(rows) <= MOST_ROWS:
+            return False
+        return all(row is not None and row.length.costs.measured for row in rows)
+
+    def run(self, place: int, rows: Sequence[RowDrafts], few: int | None) -> tuple[list[list[int]], Any]:
+        """Run the last token of each row and its draft; return the drafts and the logits, [1 + n, V] of each row.
+
+        few: how many candidates are enough, where there is no draft (`StepRunner.decode_rows`).
+        """
+        decoder, started = self._decoder, time.perf_counter()
+        alone = rows[0] if len(rows) == 1 else None
+        drafts = self._drafts = [alone.draft()] if alone else self._draft_together(place, rows)
+        if alone and (drafts[0] or alone.pending):
+            logits: Any = [alone.run(decoder, place, drafts[0])]
+        elif any(drafts):
+            tokens = np.zeros((len(rows), 1 + max(map(len, drafts))), np.int64)
+            for run, row, draft in zip(tokens, rows, drafts, strict=True):
+                run[: 1 + len(draft)] = [row.last_token, *draft]
+            logits = decoder.decode_together(place, tokens)
+        else:
+            logits = [[each] for each in decoder.decode_rows(place, [row.last_token for row in rows], few)]
+        self._seconds = time.perf_counter() - started
+        return drafts, logits
+
+    def settle(self, place: int, rows: Sequence[RowDrafts], accepted: Sequence[int]) -> None:
+        """Take back what was drafted and not chosen, and take account of the step. accepted: tokens of each row."""
+        decoder, drafted = self._decoder, [len(draft) for draft in self._drafts]
+        if len(rows) == 1:
+            [row] = rows
+            tokens = len(row.pending) + 1 + drafted[0]
+            if tokens > 1:
+                row.settle(decoder, place, drafted[0] - accepted[0])
+            row.record(self._seconds, tokens, drafted[0], accepted[0])
+            return
+        width, costs = max(drafted), self._costs[len(rows)]
+        self._runs = self._runs + 1 if width else 0
+        costs.record(self._seconds - sum(row.reading for row in rows), 1 + width)
+        costs.earn(sum(accepted))
+        for index, row in enumerate(rows):
+            if width > accepted[index]:
+                decoder.cut(place + index, int(decoder.lengths[place + index]) - (width - accepted[index]))
+            row.record_beside(drafted[index], accepted[index])
+
+    def _draft_together(self, place: int, rows: Sequence[RowDrafts]) -> list[list[int]]:
+        """Return drafts of several rows, none where they do not pay."""
+        count = len(rows)
+        none: list[list[int]] = [[] for _ in rows]
+        longest = int(self._decoder.lengths[place : place + count].max()) + 1
+        most = min(MOST_TOKENS // count - 1, self._decoder.cache.capacity - longest)
+        if self._runs >= MEASURED_AGAIN or most < 1 or not self._decoder.can_cut(longest + most):
+            return none
+        costs, rights = self._costs[count], [row.length.right for row in rows]
+        rooms = [min(row.length.most, row.room, most) for row in rows]
+        length = costs.best_length(list(zip(rights, rooms, strict=True)))
+        if not length:
+            return none
+        drafts = []
+        for row in rows:
+            # Others wait while a drafter reads a chunk of a text, so one of them does in a step.
+            reads = any(other.reading for other in rows)
+            drafts.append([] if reads else row.propose(length))
+        length = costs.best_length([(right, len(draft)) for right, draft in zip(rights, drafts, strict=True)])
+        return [draft[:length] for draft in drafts]
