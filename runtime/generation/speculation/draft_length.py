@@ -97,6 +97,11 @@ class RunCosts:
             slope = self._measure(seconds, tokens) if self.measured else self._slope
             self._earn(-(slope + AFTER) * (tokens - 1))
 
+    def forget_slope(self) -> None:
+        """Measure anew what a token of a run takes."""
+        self._slopes.clear()
+        self._slope = FIRST_SLOPE
+
     def earn(self, tokens: int) -> None:
         """Take account of drafted tokens that were chosen, in any row."""
         self._earn(tokens * (1 + EARNED) / self._rows)

@@ -31,7 +31,8 @@ MOST_TOKENS = 16
 (docs/explanation/speculation.md)."""
 
 MEASURED_AGAIN = 32
-"""Runs with drafts behind which rows take a step without: rows come and go, and what a step of them takes changes."""
+"""Steps of several rows with drafts, or without, behind which the other ones are measured again: rows come and go, so
+what either takes changes, and other programs may have held up a few."""
 
 
 class DraftSteps:
@@ -40,7 +41,7 @@ class DraftSteps:
     def __init__(self, decoder: StepRunner):
         self._decoder = decoder
         self._costs = {rows: RunCosts(rows=rows) for rows in range(2, MOST_ROWS + 1)}
-        self._runs = 0  # with drafts, since the last step of several rows without
+        self._with_drafts = self._without = 0  # steps of several rows, since the last one of the other kind
         self._seconds = 0.0  # of the last run and its drafts
         self._drafts: list[list[int]] = []
 
@@ -81,7 +82,9 @@ class DraftSteps:
             row.record(self._seconds, tokens, drafted[0], accepted[0])
             return
         width, costs = max(drafted), self._costs[len(rows)]
-        self._runs = self._runs + 1 if width else 0
+        self._with_drafts, self._without = (self._with_drafts + 1, 0) if width else (0, self._without + 1)
+        if self._without % MEASURED_AGAIN == MEASURED_AGAIN - 1:
+            costs.forget_slope()
         costs.record(self._seconds - sum(row.reading for row in rows), 1 + width)
         costs.earn(sum(accepted))
         for index, row in enumerate(rows):
@@ -95,7 +98,7 @@ class DraftSteps:
         none: list[list[int]] = [[] for _ in rows]
         longest = int(self._decoder.lengths[place : place + count].max()) + 1
         most = min(MOST_TOKENS // count - 1, self._decoder.cache.capacity - longest)
-        if self._runs >= MEASURED_AGAIN or most < 1 or not self._decoder.can_cut(longest + most):
+        if self._with_drafts >= MEASURED_AGAIN or most < 1 or not self._decoder.can_cut(longest + most):
             return none
         costs, rights = self._costs[count], [row.length.right for row in rows]
         rooms = [min(row.length.most, row.room, most) for row in rows]
