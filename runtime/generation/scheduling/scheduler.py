@@ -71,7 +71,8 @@ class Scheduler:
         self._active: Mask | None = None  # which of the running ones these are, where any has ended
         self._draft_steps = DraftSteps(beginnings.decoder)
         self._any_drafts = False  # whether a running request drafts
-        self._drafts_together = False  # whether all of several do in one step
+        self._together: list[RowDrafts] = []  # drafts of the running rows, where several may draft in one step
+        self._took = 0.0  # seconds of the last run of a step of rows
         self._few: int | None = None  # how many candidates the running rows need
         self._pending: ScheduledRequest | None = None  # the one that drafts had last, which may have pending tokens
         self._counts: Counter[str] = Counter()
@@ -178,12 +179,15 @@ class Scheduler:
         alone = len(running) == 1 and self._filling is None and not self.waiting.requests
         if alone and first.drafts is not None:
             self._pending = first
+            self._draft_steps.draft(first.place, [first.drafts])
             self._step_with_drafts(running, [first.drafts])
         elif self._pending is None or self._catch_up(self._pending):
-            if self._drafts_together:
-                self._step_with_drafts(running, [request.drafts for request in running if request.drafts is not None])
+            if self._together and self._draft_steps.draft(self._running[0].place, self._together):
+                self._step_with_drafts(self._running, self._together)
             else:
                 self._step_of_rows()
+                if self._together:
+                    self._draft_steps.record_step(self._took, self._together)
 
     def _step_with_drafts(self, requests: Sequence[ScheduledRequest], rows: Sequence[RowDrafts]) -> None:
         """Run the last token of each row and a draft, and choose tokens as long as they are those of the draft."""
@@ -240,6 +244,7 @@ class Scheduler:
             for request in running:
                 self._end(request, error)
             return
+        self._took = time.perf_counter() - started
         self._counts["steps"] += 1
         self._counts["generated_tokens"] += len(stepping)  # before their ends: whoever sees one finds them counted
         for place, request in stepping:
@@ -302,7 +307,8 @@ class Scheduler:
         some_ended = len(self._stepping) < len(running)
         self._active = np.array([not request.ended for request in running]) if some_ended else None
         self._any_drafts = any(request.drafts is not None for request in running)
-        self._drafts_together = not some_ended and self._draft_steps.takes([request.drafts for request in running])
+        drafts = [request.drafts for request in running if request.drafts is not None and not request.ended]
+        self._together = drafts if len(drafts) == len(running) and self._draft_steps.begin(drafts) else []
         if self._decoder.chooses_candidates:
             self._few = candidate_count([request.row for request in running])
 

@@ -65,14 +65,19 @@ class RunCosts:
         self._slopes: deque[float] = deque(maxlen=5)
         self._slope = FIRST_SLOPE if slope is None else slope  # the median of those that were measured
 
+    @property
+    def known(self) -> bool:
+        """Whether a step was run, which says what one takes."""
+        return bool(self._steps) or not self.measured
+
     def best_length(self, rows: Sequence[tuple[float, int]], pending: int = 0) -> int:
         """Return how many tokens to draft for the rows of a run.
 
         rows: the probability that a drafted token is right, and the tokens of a draft at most, of each. pending: tokens
         that the run has to repeat besides.
         """
-        if self.measured and not self._steps:
-            return 0  # the first step says what a step takes
+        if not self.known:
+            return 0
         slope, longest = self._slope, max(most for _, most in rows)
         affordable = longest if slope == 0 else min(longest, int(self._credit / slope) - pending)
         if affordable < 1:
@@ -93,7 +98,7 @@ class RunCosts:
         self._earn(EARNED)
         if tokens == 1:
             self._steps.append(seconds)
-        elif self._steps or not self.measured:
+        elif self.known:
             slope = self._measure(seconds, tokens) if self.measured else self._slope
             self._earn(-(slope + AFTER) * (tokens - 1))
 
@@ -149,6 +154,11 @@ class DraftLength:
         """Take account of a draft: tokens that were right, and whether the one behind them was wrong."""
         self.count(right + wrong, right)
         self.costs.earn(right)
+
+    def forget(self) -> None:
+        """Let what came true earlier count half."""
+        self._right /= 2
+        self._wrong /= 2
 
     def count(self, drafted: int, right: int) -> None:
         """Count the drafted tokens of a run and those that were right, as evidence for later drafts."""

@@ -34,41 +34,91 @@ MEASURED_AGAIN = 32
 """Steps of several rows with drafts, or without, behind which the other ones are measured again: rows come and go, so
 what either takes changes, and other programs may have held up a few."""
 
+MOST_WITHOUT = 512
+"""Steps without drafts at most until then. Each attempt in vain doubles them: drafters first read what they missed."""
+
+ASKED_AGAIN = 8
+"""Steps of several rows behind one whose drafts do not pay before they may: to see that takes time, too."""
+
 
 class DraftSteps:
-    """Runs steps of adjacent rows that draft, from the first one's `place` in the decoder's cache on."""
+    """Runs steps of adjacent rows that draft, from the first one's `place` in the decoder's cache on.
+
+    if steps.draft(place, rows):        always, for a row alone
+        drafts, logits = steps.run(place, rows, few)
+        …                               the rows choose tokens
+        steps.settle(place, rows, accepted)
+    """
 
     def __init__(self, decoder: StepRunner):
         self._decoder = decoder
         self._costs = {rows: RunCosts(rows=rows) for rows in range(2, MOST_ROWS + 1)}
         self._with_drafts = self._without = 0  # steps of several rows, since the last one of the other kind
-        self._seconds = 0.0  # of the last run and its drafts
+        self._attempt_after = MEASURED_AGAIN  # steps without
+        self._asked_in = 0  # steps
+        self._started = self._seconds = 0.0  # of the last draft and its run
         self._drafts: list[list[int]] = []
 
-    def takes(self, rows: Sequence[RowDrafts | None]) -> bool:
-        """Return whether these rows, of several that run, may draft together."""
+    def begin(self, rows: Sequence[RowDrafts]) -> bool:
+        """Return whether these rows may draft together, which are all that run from now on, and all several."""
+        self._asked_in = 0
         if not self._decoder.graph.appends_to_rows or not 2 <= len(rows) <= MOST_ROWS:
             return False
-        return all(row is not None and row.length.costs.measured for row in rows)
+        return all(row.length.costs.measured for row in rows)
+
+    def draft(self, place: int, rows: Sequence[RowDrafts]) -> bool:
+        """Draft for each row; return False for several without any draft that pays, whose step is one without."""
+        if self._asked_in:
+            self._asked_in -= 1
+            return False
+        self._started = time.perf_counter()
+        for row in rows:
+            row.reading = 0.0
+        if len(rows) == 1:
+            self._drafts = [rows[0].draft()]
+            return True
+        self._drafts = self._draft_together(place, rows)
+        return any(self._drafts)
+
+    def _draft_together(self, place: int, rows: Sequence[RowDrafts]) -> list[list[int]]:
+        """Return drafts of several rows; none where they do not pay."""
+        count, decoder = len(rows), self._decoder
+        if self._with_drafts == MEASURED_AGAIN:
+            self._attempt_after = MEASURED_AGAIN
+            return []
+        longest = max(decoder.lengths[place : place + count].tolist()) + 1
+        most = min(MOST_TOKENS // count - 1, decoder.cache.capacity - longest)
+        costs, rights = self._costs[count], [row.length.right for row in rows]
+        rooms = [min(row.length.most, row.room, most) for row in rows]
+        length = costs.best_length(list(zip(rights, rooms, strict=True)))
+        if not length or not decoder.can_cut(longest + length):
+            self._asked_in = ASKED_AGAIN if costs.known else 0
+            return []
+        drafts: list[list[int]] = []
+        for row in rows:
+            # Others wait while a drafter reads a chunk of a text, so one of them does in a step.
+            reads = any(other.reading for other in rows)
+            drafts.append([] if reads else row.propose(length))
+        if any(drafts):
+            length = costs.best_length([(right, len(draft)) for right, draft in zip(rights, drafts, strict=True)])
+        return [draft[:length] for draft in drafts]
 
     def run(self, place: int, rows: Sequence[RowDrafts], few: int | None) -> tuple[list[list[int]], Any]:
         """Run the last token of each row and its draft; return the drafts and the logits, [1 + n, V] of each row.
 
         few: how many candidates are enough, where there is no draft (`StepRunner.decode_rows`).
         """
-        decoder, started = self._decoder, time.perf_counter()
-        alone = rows[0] if len(rows) == 1 else None
-        drafts = self._drafts = [alone.draft()] if alone else self._draft_together(place, rows)
-        if alone and (drafts[0] or alone.pending):
-            logits: Any = [alone.run(decoder, place, drafts[0])]
-        elif any(drafts):
+        decoder, drafts = self._decoder, self._drafts
+        if len(rows) > 1:
             tokens = np.zeros((len(rows), 1 + max(map(len, drafts))), np.int64)
             for run, row, draft in zip(tokens, rows, drafts, strict=True):
                 run[: 1 + len(draft)] = [row.last_token, *draft]
-            logits = decoder.decode_together(place, tokens)
+            logits: Any = decoder.decode_together(place, tokens)
+        elif drafts[0] or rows[0].pending:
+            logits = [rows[0].run(decoder, place, drafts[0])]
         else:
-            logits = [[each] for each in decoder.decode_rows(place, [row.last_token for row in rows], few)]
-        self._seconds = time.perf_counter() - started
+            logits = [decoder.decode_rows(place, [rows[0].last_token], few)]
+        self._seconds = time.perf_counter() - self._started
         return drafts, logits
 
     def settle(self, place: int, rows: Sequence[RowDrafts], accepted: Sequence[int]) -> None:
@@ -82,33 +132,20 @@ class DraftSteps:
             row.record(self._seconds, tokens, drafted[0], accepted[0])
             return
         width, costs = max(drafted), self._costs[len(rows)]
-        self._with_drafts, self._without = (self._with_drafts + 1, 0) if width else (0, self._without + 1)
-        if self._without % MEASURED_AGAIN == MEASURED_AGAIN - 1:
-            costs.forget_slope()
         costs.record(self._seconds - sum(row.reading for row in rows), 1 + width)
         costs.earn(sum(accepted))
+        self._with_drafts, self._without = self._with_drafts + 1, 0
         for index, row in enumerate(rows):
-            if width > accepted[index]:
-                decoder.cut(place + index, int(decoder.lengths[place + index]) - (width - accepted[index]))
+            decoder.cut(place + index, int(decoder.lengths[place + index]) - (width - accepted[index]))
             row.record_beside(drafted[index], accepted[index])
 
-    def _draft_together(self, place: int, rows: Sequence[RowDrafts]) -> list[list[int]]:
-        """Return drafts of several rows, none where they do not pay."""
-        count = len(rows)
-        none: list[list[int]] = [[] for _ in rows]
-        longest = int(self._decoder.lengths[place : place + count].max()) + 1
-        most = min(MOST_TOKENS // count - 1, self._decoder.cache.capacity - longest)
-        if self._with_drafts >= MEASURED_AGAIN or most < 1 or not self._decoder.can_cut(longest + most):
-            return none
-        costs, rights = self._costs[count], [row.length.right for row in rows]
-        rooms = [min(row.length.most, row.room, most) for row in rows]
-        length = costs.best_length(list(zip(rights, rooms, strict=True)))
-        if not length:
-            return none
-        drafts = []
-        for row in rows:
-            # Others wait while a drafter reads a chunk of a text, so one of them does in a step.
-            reads = any(other.reading for other in rows)
-            drafts.append([] if reads else row.propose(length))
-        length = costs.best_length([(right, len(draft)) for right, draft in zip(rights, drafts, strict=True)])
-        return [draft[:length] for draft in drafts]
+    def record_step(self, seconds: float, rows: Sequence[RowDrafts]) -> None:
+        """Take account of a step of several rows without drafts. seconds: of its run."""
+        costs = self._costs[len(rows)]
+        costs.record(seconds, 1)
+        self._with_drafts, self._without = 0, self._without + 1
+        if self._without == self._attempt_after:
+            self._without, self._attempt_after = 0, min(2 * self._attempt_after, MOST_WITHOUT)
+            costs.forget_slope()
+            for row in rows:
+                row.length.forget()

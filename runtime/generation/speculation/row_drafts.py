@@ -53,7 +53,7 @@ class RowDrafts:
         self._chunk = chunk
         self._failed = False
         self._known = 0  # tokens of the prompt and the answer that the drafter has
-        self.reading = 0.0  # seconds of this step in which it was made, and read
+        self.reading = 0.0  # seconds of this step in which the drafter was made, and read; set to 0 before each
         self._before: Snapshot | None = None  # the row before the pending tokens, where it cannot be cut
         self._run: list[int] = []  # tokens of the last run
 
@@ -158,7 +158,6 @@ class RowDrafts:
 
     def count(self, drafted: int, accepted: int) -> None:
         """Count a step for the row's statistics."""
-        self.reading = 0.0
         self._statistics.count(drafted)
         for _ in range(accepted):
             self._statistics.accept()
