@@ -104,7 +104,7 @@ class Scheduler:
             if self._any_drafts:
                 self._step_of_drafts()
             else:
-                self._step_of_rows()
+                self._step_of_rows(time.perf_counter())
             if self._look_for_ended:
                 self._close_gaps()
         if self._filling is not None or self.waiting.requests:
@@ -175,23 +175,26 @@ class Scheduler:
 
     def _step_of_drafts(self) -> None:
         """Append several tokens to a row that drafts alone, or to each of a few; otherwise one to every running row."""
-        running, first = self._running, self._running[0]
+        started, running, first = time.perf_counter(), self._running, self._running[0]
         alone = len(running) == 1 and self._filling is None and not self.waiting.requests
         if alone and first.drafts is not None:
             self._pending = first
             self._draft_steps.draft(first.place, [first.drafts])
-            self._step_with_drafts(running, [first.drafts])
+            self._step_with_drafts(started, [first.drafts])
         elif self._pending is None or self._catch_up(self._pending):
             if self._together and self._draft_steps.draft(self._running[0].place, self._together):
-                self._step_with_drafts(self._running, self._together)
+                self._step_with_drafts(started, self._together)
             else:
-                self._step_of_rows()
+                self._step_of_rows(started)
                 if self._together:
                     self._draft_steps.record_step(self._took, self._together)
 
-    def _step_with_drafts(self, requests: Sequence[ScheduledRequest], rows: Sequence[RowDrafts]) -> None:
-        """Run the last token of each row and a draft, and choose tokens as long as they are those of the draft."""
-        started, place = time.perf_counter(), requests[0].place
+    def _step_with_drafts(self, started: float, rows: Sequence[RowDrafts]) -> None:
+        """Run the last token of each row and its draft, and choose tokens as long as they are those of the draft.
+
+        started: when drafting began. rows: the drafts of the running rows.
+        """
+        requests, place = self._running, self._running[0].place
         try:
             drafts, logits = self._draft_steps.run(place, rows, self._few)
         except Exception as error:  # of onnxruntime, which has no base class of its own
@@ -230,12 +233,12 @@ class Scheduler:
             self._close_gaps()
         return bool(self._running)
 
-    def _step_of_rows(self) -> None:
-        """Append one token to every running row.
+    def _step_of_rows(self, started: float) -> None:
+        """Append one token to every running row. started: when the step began.
 
         The weights of a step evict this code from the processor's caches, so every Python call here is a slow one.
         """
-        started = time.perf_counter()
+        began = time.perf_counter()
         running, stepping = self._running, self._stepping
         tokens = [request.row.tokens[-1] for request in running]
         try:
@@ -244,7 +247,7 @@ class Scheduler:
             for request in running:
                 self._end(request, error)
             return
-        self._took = time.perf_counter() - started
+        self._took = time.perf_counter() - began
         self._counts["steps"] += 1
         self._counts["generated_tokens"] += len(stepping)  # before their ends: whoever sees one finds them counted
         for place, request in stepping:

@@ -51,7 +51,7 @@ KEPT_IDLE = 0.98
 
 
 class RunCosts:
-    """What runs take, and what drafts may still lose; of one request, or of all runs of so many rows.
+    """Estimates of what runs take, and a budget for drafts: of one request, or of all runs of so many rows.
 
     slope: taken as it is, so that lengths follow from the tokens alone, and not from the clock; None to measure it.
     credit: steps that drafts may lose at the beginning.
