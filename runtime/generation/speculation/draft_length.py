@@ -34,6 +34,9 @@ largest debt, so that a run which another program held up does not end drafting.
 FIRST_SLOPE = 0.25
 """The slope before any run of several tokens: measured were 0.35 to 0.15 for runs of 2 to 11 (x86, int4)."""
 
+FIRST_STEPS = 4
+"""Steps of several rows without drafts, before any with."""
+
 MOST_SLOPE = 2.0
 """No run of several tokens takes longer than two steps a token; what seems to was held up by another program."""
 
@@ -67,8 +70,8 @@ class RunCosts:
 
     @property
     def known(self) -> bool:
-        """Whether a step was run, which says what one takes."""
-        return bool(self._steps) or not self.measured
+        """Whether enough steps were run to say what one takes: the first of several rows takes longer."""
+        return not self.measured or len(self._steps) >= (1 if self._rows == 1 else FIRST_STEPS)
 
     def best_length(self, rows: Sequence[tuple[float, int]], pending: int = 0) -> int:
         """Return how many tokens to draft for the rows of a run.

@@ -85,6 +85,7 @@ class DraftSteps:
         count, decoder = len(rows), self._decoder
         if self._with_drafts == MEASURED_AGAIN:
             self._attempt_after = MEASURED_AGAIN
+            self._asked_in = 1  # the first step behind runs of several tokens takes longer
             return []
         longest = max(decoder.lengths[place : place + count].tolist()) + 1
         most = min(MOST_TOKENS // count - 1, decoder.cache.capacity - longest)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgeformer.runtime.generation.speculation import DraftLength, draft_steps
-from edgeformer.runtime.generation.speculation.draft_length import EARNED, FIRST_CREDIT
+from edgeformer.runtime.generation.speculation.draft_length import EARNED, FIRST_CREDIT, FIRST_STEPS
 from edgeformer.runtime.generation.speculation.draft_steps import MEASURED_AGAIN, DraftSteps
 
 
@@ -113,12 +113,12 @@ def test_a_step_is_measured_again(monkeypatch):
     written = Rows(monkeypatch, [1.0, 1.0], 0.1)
     written.write(3000)
     plain = [step for step, draft in enumerate(written.drafts) if not draft]
-    assert max(np.diff(plain)) == MEASURED_AGAIN + 1
+    assert max(np.diff(plain)) == MEASURED_AGAIN + 1 and min(np.diff(plain)) == 1
 
 
 def test_one_drafter_reads_in_a_step(monkeypatch):
     written = Rows(monkeypatch, [0.9] * 3, 0.2, reads=50.0)
     written.write(300)
-    found = [[bool(count) for count in step] for step in written.drafts[:4]]
-    assert found == [[], [], [True, True, False], [True, True, True]], "a draft of the first alone does not pay"
+    found = [[bool(count) for count in step] for step in written.drafts[FIRST_STEPS : FIRST_STEPS + 3]]
+    assert found == [[], [True, True, False], [True, True, True]], "a draft of the first alone does not pay"
     assert written.steps._costs[3]._slope < 0.3, "what it reads is no cost of a draft"
