@@ -6,18 +6,19 @@ from typing import Any
 
 import numpy as np
 
+from edgeformer.contract.tensors import HIDDEN_STATES
 from edgeformer.errors import RequestError
 from edgeformer.manifest.providers import CPU
 from edgeformer.runtime.engine.service import Service, default_memory, row_bytes
 from edgeformer.runtime.generation.generation_config import GenerationConfig
-from edgeformer.runtime.generation.row import Row
 from edgeformer.runtime.generation.scheduling import ScheduledRequest
 from edgeformer.runtime.generation.scheduling.beginnings import restore_prefix
-from edgeformer.runtime.generation.speculation.row_drafts import RowDrafts, drafts_of
+from edgeformer.runtime.generation.speculation.row_drafts import drafts_of
 from edgeformer.runtime.prefixes.held_rows import HeldRow, HeldRows, common_length
 from edgeformer.runtime.prefixes.prefix_cache import SHORTEST, PrefixCache
+from edgeformer.runtime.sessions.int8_cache import mtp_geometry
 from edgeformer.runtime.steps.adapters import adapter_weights
-from edgeformer.runtime.steps.decode_graph import DecodeGraph, Logits
+from edgeformer.runtime.steps.decode_graph import DecodeGraph, Logits, TokenStates
 from edgeformer.runtime.steps.memory import PREFILL_CHUNK
 from edgeformer.runtime.tasks.causal_lm import MEDIA, CausalLM
 
@@ -31,6 +32,9 @@ class CausalService(Service):
     def __init__(self, model: CausalLM, max_rows: int, memory: int | None, prefix_cache_bytes: int | None):
         adapters = model.row_adapters(max_rows) if model.adapters and not model.provider.on_device else None
         graph = DecodeGraph(model.session, model.manifest, adapters=adapters)
+        graph.appends_to_rows = adapters is None and model.runs_on_kernels
+        if model.drafts_by_mtp:
+            graph.token_states = (TokenStates(HIDDEN_STATES, [None] * max_rows, model.hidden_size),)
         super().__init__(model, graph, max_rows, memory)
         self._adapters = adapters
         self._model = model
@@ -58,22 +62,30 @@ class CausalService(Service):
         tokens = len(row.prompt) + row.max_new_tokens
         needed = self.cache_bytes(tokens)
         self.check_fits(needed, tokens)
-        drafts, of_drafts = self._drafts(row, config, self.memory - needed)
-        return ScheduledRequest(row, needed=needed + of_drafts, adapter=adapter, drafts=drafts)
+        request = ScheduledRequest(row, needed=needed, adapter=adapter)
+        self._add_drafts(request, config)
+        return request
 
-    def _drafts(self, row: Row, config: GenerationConfig, free_bytes: int) -> tuple[RowDrafts | None, int]:
-        """Return the drafts of a request, as `generate` chooses them, and the bytes of the cache that they take.
+    def _add_drafts(self, request: ScheduledRequest, config: GenerationConfig) -> None:
+        """Let a request draft, as `generate` chooses its drafts, and need the bytes that they take, where these fit.
 
-        free_bytes: those that a draft model's cache may take. On a device it is beside the memory of the rows.
+        On a device the cache of a draft model is beside the memory of the rows.
         """
-        if not self._model.drafts_by_model(config):
-            return drafts_of(row, config), 0
-        assert self._model.draft is not None
-        draft, tokens = self._model.draft.manifest, len(row.prompt) + row.max_new_tokens
-        needed = 0 if self._on_device else row_bytes(draft, min(tokens, draft.context_length))
-        if needed > free_bytes:
-            return drafts_of(row, config), 0
-        return self._model.new_drafts(row, config, PREFILL_CHUNK), needed
+        model, row, tokens = self._model, request.row, request.most_tokens
+        states, needed = None, 0
+        if model.drafts_by_layer(config) and self.decoder.graph.token_states:
+            states = np.empty((tokens, model.hidden_size), np.float32)  # takes memory as it is written
+            # The layer keeps the states that it predicts, too.
+            needed = row_bytes(self.manifest, tokens, mtp_geometry(self.manifest)) + 2 * states.nbytes
+        elif model.drafts_by_model(config) and not self._on_device:
+            assert model.draft is not None
+            draft = model.draft.manifest
+            needed = row_bytes(draft, min(tokens, draft.context_length))
+        if needed > self.memory - request.needed:
+            request.drafts = drafts_of(row, config)
+            return
+        request.needed, request.states = request.needed + needed, states
+        request.drafts = model.new_drafts(row, config, PREFILL_CHUNK, states=states)
 
     @property
     def held_bytes(self) -> int:
@@ -101,12 +113,14 @@ class CausalService(Service):
         request.row.cached_tokens = request.prefilled
         if self._adapters is not None and self._adapters.set(request.place, request.adapter):
             self.decoder.memory.forget_bindings()
+        self.decoder.graph.keep_states(request.place, request.states)
         self._held.release(free_bytes - request.bytes, self._release_held)
         request.row.prefill_seconds += time.perf_counter() - started
 
     def leave(self, request: ScheduledRequest) -> None:
         """Hold the row of a request that has ended for one that goes on behind it, unless nothing is to be kept."""
         tokens = np.array(self.tokens_of(request), np.int64)
+        self.decoder.graph.keep_states(request.place, None)
         if request.error is not None or not self._prefixes.max_bytes or len(tokens) < SHORTEST:
             super().leave(request)
             return

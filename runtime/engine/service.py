@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from edgeformer.contract.tensors import CacheGeometry
 from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.providers import Provider
@@ -109,9 +110,11 @@ class Service(Beginnings, ABC):
         return self.cache_bytes(len(request.row.prompt) + request.row.max_new_tokens)
 
 
-def row_bytes(manifest: Manifest, tokens: int) -> int:
-    """Return the bytes of a row of this many tokens in the cache of a bundle."""
+def row_bytes(manifest: Manifest, tokens: int, cache: CacheGeometry | None = None) -> int:
+    """Return the bytes of a row of this many tokens in the cache of a bundle, or of another of its graphs."""
     itemsize = np.dtype(cache_dtype(manifest)).itemsize
+    if cache is not None:
+        return cache.size_in_bytes(itemsize, 1, tokens)
     return manifest.cache.size_in_bytes(itemsize, 1, tokens, manifest.windows or ())
 
 

@@ -95,6 +95,12 @@ class KernelChoice:
         """
         if self.library is None or self.team is not None or graph.suffix == ".ort":
             return bool(self.team)
+        return self.run_all(graph)
+
+    def run_all(self, graph: Path) -> bool:
+        """Return whether kernels do all of the heavy work of a graph. Raises BundleError for a damaged graph."""
+        if self.library is None or graph.suffix == ".ort":
+            return False
         calls = function_calls(graph)
         kernels, bodies = calls.split(self.library.ops)
         return calls.only_light and bool(kernels) and not bodies

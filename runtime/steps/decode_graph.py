@@ -38,45 +38,49 @@ def returns_last_logits(session: Any) -> bool:
 
 @dataclass(frozen=True)
 class TokenStates:
-    """States of the tokens of a single row, by their places in it, which runs read or write.
+    """States of the tokens of rows, by their places in them, which runs read or write.
 
-    name: of the graph's input or output [1, S, E]. array: float32 [C, E].
+    name: of the graph's input or output [R, S, size]. rows: float32 [C, size] for each row of the cache, None for one
+    whose states nobody keeps.
     """
 
     name: str
-    array: NDArray[np.float32]
+    rows: list[NDArray[np.float32] | None]
+    size: int
     is_input: bool = False
-
-    def bind(self, binding: Any, length: int, tokens: int) -> None:
-        """Bind the states of the last tokens of a row of `length`."""
-        bind = bind_input if self.is_input else bind_output
-        bind(binding, self.name, self.array[None, length - tokens : length])
 
 
 class BoundStates:
-    """Arrays for the states of a few tokens, which a binding keeps; runs copy them from and to their places in the row.
+    """Arrays for the states of a run [R, S, size], which a binding keeps; runs copy them from and to their rows.
 
     Binding other addresses takes 13 µs a run where weights have evicted that code, and copies take 1 µs (tiny-llama).
     """
 
-    def __init__(self, binding: Any, states: Sequence[TokenStates], tokens: int):
+    def __init__(self, binding: Any, states: Sequence[TokenStates], rows: int, tokens: int):
         self._tokens = tokens
-        self._inputs: list[tuple[NDArray[np.float32], NDArray[np.float32]]] = []
-        self._outputs: list[tuple[NDArray[np.float32], NDArray[np.float32]]] = []
+        self._inputs: list[tuple[TokenStates, NDArray[np.float32]]] = []
+        self._outputs: list[tuple[TokenStates, NDArray[np.float32]]] = []
         for each in states:
-            bound = TokenStates(each.name, np.empty((tokens, each.array.shape[1]), np.float32), each.is_input)
-            bound.bind(binding, tokens, tokens)
-            (self._inputs if each.is_input else self._outputs).append((each.array, bound.array))
+            bound = np.empty((rows, tokens, each.size), np.float32)
+            (bind_input if each.is_input else bind_output)(binding, each.name, bound)
+            (self._inputs if each.is_input else self._outputs).append((each, bound))
 
-    def load(self, length: int) -> None:
-        """Copy what the run reads of the last tokens of a row of `length`."""
-        for array, bound in self._inputs:
-            bound[:] = array[length - self._tokens : length]
+    def load(self, first: int, lengths: Tokens) -> None:
+        """Copy what the run reads. first: its first row. lengths: of its rows, before the run."""
+        for states, bound in self._inputs:
+            for row, begin in enumerate(lengths):
+                array = states.rows[first + row]
+                assert array is not None, "a run reads the states of rows that have them"
+                bound[row] = array[begin : begin + self._tokens]
 
-    def store(self, length: int) -> None:
-        """Copy what the run wrote of the last tokens of a row of `length`."""
-        for array, bound in self._outputs:
-            array[length - self._tokens : length] = bound
+    def store(self, first: int, lengths: Tokens) -> None:
+        """Copy what the run wrote, where its row keeps it; what padding wrote beyond the end of a row is left out."""
+        for states, bound in self._outputs:
+            for row, begin in enumerate(lengths):
+                array = states.rows[first + row]
+                if array is not None:
+                    kept = array[begin : begin + self._tokens]
+                    kept[:] = bound[row, : len(kept)]
 
 
 class DecodeGraph:
@@ -86,9 +90,10 @@ class DecodeGraph:
     - adapters: those of the rows; rows with one run over the adapter graph.
     - pictures: those of the rows' prompts; pieces of prompts with some run over the graph that reads embeddings.
     - has_team: whether kernels of our own, on their threads, compute all that is heavy.
+    - appends_to_rows: whether its attention takes several new tokens behind pasts of several rows, as our kernels do.
     - has_blocks: whether these have tokens that attend both ways (`picture_blocks`).
     - request_lengths: int64 [B], the most tokens that each row will have, where the graph reads them; else None.
-    - token_states: those of the only row, which runs read or write.
+    - token_states: those that runs read or write.
     - cache: what its layers keep; None for what the manifest says of the model's.
     """
 
@@ -110,6 +115,7 @@ class DecodeGraph:
         self.logits_dtype = np.dtype(np.float16 if logits.type == "tensor(float16)" else np.float32)
         self.has_start = returns_last_logits(session)
         self.has_team = getattr(session, "has_team", False)  # of a plain session of onnxruntime it is not known
+        self.appends_to_rows = False  # who runs several rows says so
         self.cache = cache or manifest.cache
         self.token_states: tuple[TokenStates, ...] = ()
         self.pictures: PictureRows | None = None
@@ -172,14 +178,14 @@ class DecodeGraph:
         """Return whether a session has the optional input by which runs return the logits of the last token alone."""
         return self.has_start if session is self.session else returns_last_logits(session)
 
-    def bound_states(self, binding: Any, tokens: int) -> BoundStates | None:
+    def bound_states(self, binding: Any, rows: int, tokens: int) -> BoundStates | None:
         """Return arrays for the states of so many tokens, which are bound from now on; None for a graph without."""
-        return BoundStates(binding, self.token_states, tokens) if self.token_states else None
+        return BoundStates(binding, self.token_states, rows, tokens) if self.token_states else None
 
-    def bind_states(self, binding: Any, length: int, tokens: int) -> None:
-        """Bind the states of the last tokens of the only row, of `length` with them."""
+    def keep_states(self, row: int, array: NDArray[np.float32] | None) -> None:
+        """Keep the states of a row's tokens in an array from now on; None for nowhere."""
         for states in self.token_states:
-            states.bind(binding, length, tokens)
+            states.rows[row] = array
 
     def new_logits(self, *tokens: int) -> Logits:
         """Return an array for the logits of so many tokens [..., V]."""

@@ -17,6 +17,7 @@ from edgeformer.contract.tensors import LOGITS_START
 from edgeformer.runtime.caches.cache import Cache
 from edgeformer.runtime.caches.dynamic_cache import DynamicCache
 from edgeformer.runtime.caches.static_cache import StaticCache
+from edgeformer.runtime.sessions.buffer import Rows
 from edgeformer.runtime.steps.decode_graph import (
     ALL,
     LAST,
@@ -78,7 +79,7 @@ class StepMemory(ABC):
         self.prefill_chunk = PREFILL_CHUNK
         self._cache = cache
         graph.begin_rows(cache.batch_size, cache.capacity)
-        self._prompts: dict[tuple[Any, int], Any] = {}  # bindings of runs of one row, by session and row
+        self._prompts: dict[tuple[Any, Rows], Any] = {}  # bindings of runs of several tokens, by session and rows
         self._prompt_logits = graph.new_logits(0)
 
     @property
@@ -139,24 +140,28 @@ class StepMemory(ABC):
     def _run_row(self, session: Any, row: int, inputs: Mapping[str, NDArray[Any]], length: int, logits: Logits) -> None:
         """Run one row by itself, so that its result does not depend on the other rows. inputs: tokens first."""
         (name, values), *others = inputs.items()
-        binding = self._row_binding(session, row, name, values, logits[None])
+        binding = self._rows_binding(session, row, name, values, logits[None])
         for other, array in others:
             bind_input(binding, other, array)
-        self.graph.bind_states(binding, length, values.shape[1])
+        states, before = self.graph.bound_states(binding, 1, values.shape[1]), [length - values.shape[1]]
+        if states is not None:
+            states.load(row, before)
         with self._cache.over(binding, np.ones(values.shape[:2], np.bool_), np.array([length]), row) as mask:
             bind_input(binding, self.graph.mask_name, mask)
             session.run_with_iobinding(binding)
+        if states is not None:
+            states.store(row, before)
 
-    def _row_binding(self, session: Any, row: int, name: str, values: NDArray[Any], logits: Logits) -> Any:
-        """Return a binding of a row; that of a cache which stays in place is kept."""
-        binding = self._prompts.get((session, row)) if self._cache.in_place else None
+    def _rows_binding(self, session: Any, rows: Rows, name: str, values: NDArray[Any], logits: Logits) -> Any:
+        """Return a binding of a row, or of adjacent ones; that of a cache which stays in place is kept."""
+        binding = self._prompts.get((session, rows)) if self._cache.in_place else None
         if binding is None:
-            binding = self.graph.new_binding(session, values, logits, row, name)
-            self._cache.bind(binding, row)
+            binding = self.graph.new_binding(session, values, logits, rows, name)
+            self._cache.bind(binding, rows)
             if self._cache.in_place:
                 if len(self._prompts) >= MOST_BINDINGS:
                     self._prompts.clear()
-                self._prompts[session, row] = binding
+                self._prompts[session, rows] = binding
         else:
             bind_input(binding, name, values)
             bind_output(binding, "logits", logits)
@@ -233,6 +238,7 @@ class HostSteps(StepMemory):
         self._run_mask = np.empty(cache.capacity, np.int64)
         self._run_logits = graph.new_logits(1, 0)
         self._runs: dict[tuple[Any, int, int, bool], _Step] = {}  # of several tokens of one row
+        self._rows_logits = graph.new_logits(0)
 
     def step(
         self, first: int, tokens: Tokens, lengths: NDArray[np.int64], longest: int,
@@ -254,9 +260,10 @@ class HostSteps(StepMemory):
         if step.states is None:
             step.run(step.binding)
         else:
-            step.states.load(longest)
+            before = rows.tolist()
+            step.states.load(first, before)
             step.run(step.binding)
-            step.states.store(longest)
+            step.states.store(first, before)
         np.add(step.next, ONE if active is None else active, step.next)
         return step.logits
 
@@ -275,7 +282,7 @@ class HostSteps(StepMemory):
             ids, logits = self._run_tokens[:, :count], self._run_logits[:, : 1 if last_only else count]
             binding = self.graph.new_binding(session, ids, logits, row)
             self._cache.bind(binding, row)
-            states = self.graph.bound_states(binding, count)
+            states = self.graph.bound_states(binding, 1, count)
             run = self._runs[session, row, count, last_only] = _Step(session, binding, ids, logits[0], states)
         columns = self._columns(length)
         if run.columns != columns:
@@ -283,11 +290,32 @@ class HostSteps(StepMemory):
         np.less(self._slots[:columns], length, out=run.slots, casting="unsafe")
         run.tokens[0] = tokens
         if run.states is not None:
-            run.states.load(length)
+            run.states.load(row, [length - count])
         run.run(run.binding)
         if run.states is not None:
-            run.states.store(length)
+            run.states.store(row, [length - count])
         return run.logits
+
+    def run_rows(self, first: int, tokens: NDArray[np.int64], lengths: NDArray[np.int64]) -> Logits:
+        """Append several tokens [n, S] to each of n rows from `first` on; return logits [n, S, V].
+
+        The next call overwrites them. lengths: of all rows, before. The graph `appends_to_rows`.
+        """
+        count, new = tokens.shape
+        rows, before = range(first, first + count), lengths[first : first + count]
+        if tokens.size > len(self._rows_logits):
+            self._rows_logits = self.graph.new_logits(tokens.size)
+        session, logits = self.graph.session_of_rows(rows), self._rows_logits[: tokens.size].reshape(count, new, -1)
+        binding = self._rows_binding(session, rows, "input_ids", tokens, logits)
+        columns = self._columns(int(before.max()) + new)
+        mask, self._last = self._mask[: count * columns].reshape(count, columns), None
+        np.less(self._slots[:columns], before[:, None] + new, out=mask, casting="unsafe")
+        bind_input(binding, self.graph.mask_name, mask)
+        states = self.graph.bound_states(binding, count, new)
+        session.run_with_iobinding(binding)
+        if states is not None:
+            states.store(first, before.tolist())
+        return logits
 
     def forget_bindings(self) -> None:
         """Bind anew from the next run on."""
@@ -308,7 +336,7 @@ class HostSteps(StepMemory):
             session, ids, logits = self.graph.session_of_rows(rows), self._tokens[:count], self._logits[:count]
             binding = self.graph.new_binding(session, ids, logits, rows)
             self._cache.bind(binding, rows)
-            states = self.graph.bound_states(binding, 1)
+            states = self.graph.bound_states(binding, count, 1)
             step = self._steps[first, count, adapted] = _Step(session, binding, ids[:, 0], logits[:, 0], states)
         if step.columns != columns:
             step.bind_mask(self.graph.mask_name, self._mask[: count * columns], columns)
@@ -337,8 +365,13 @@ class GrowingSteps(StepMemory):
         self._tokens[rows, 0] = tokens
         new = np.zeros(self._tokens.shape, np.bool_)
         new[rows, 0] = True if active is None else active
-        self.graph.bind_states(self._binding, longest, 1)
+        states = self.graph.bound_states(self._binding, len(new), 1)
+        before = lengths.tolist()
+        if states is not None:
+            states.load(0, before)
         with self._cache.over(self._binding, new, lengths) as mask:
             bind_input(self._binding, self.graph.mask_name, mask)
             self._session.run_with_iobinding(self._binding)
+        if states is not None:
+            states.store(0, before)
         return self._logits[rows, 0]

@@ -5,6 +5,7 @@
     row 2   │ tokens │
     row 3   │ │              ◄── prefill(3, prompt)         in chunks       ──►  logits after the last token [V]
     row 4   │ tokens … │     ◄── decode_tokens(4, [t, d₁, d₂])  one run     ──►  logits after each [3, V]
+    rows 5… │ tokens … │     ◄── decode_together(5, [n, S])      with our kernels  ──►  [n, S, V]
 
     StepRunner ─── DecodeGraph   sessions: of the graph, for prompts, with adapters; sources of an encoder-decoder
                ├── Cache         static or dynamic: what rows keep between runs
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from edgeformer.errors import RequestError
 from edgeformer.runtime.caches.cache import Cache, Content
 from edgeformer.runtime.steps.decode_graph import Logits, Tokens, of_rows
-from edgeformer.runtime.steps.memory import ONE, PREFILL_CHUNK, Candidates, Mask, StepMemory
+from edgeformer.runtime.steps.memory import ONE, PREFILL_CHUNK, Candidates, HostSteps, Mask, StepMemory
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,18 @@ class StepRunner:
             lengths += ONE
         return logits
 
+    def decode_together(self, first: int, tokens: NDArray[np.int64]) -> Logits:
+        """Append several tokens [n, S] to each of n rows from `first` on, in one run; return logits [n, S, V].
+
+        The next run of several rows overwrites them. It takes a graph that `appends_to_rows`.
+        """
+        assert isinstance(self.memory, HostSteps) and self.graph.appends_to_rows, "our kernels run on the CPU"
+        lengths = self.lengths[first : first + len(tokens)]
+        self._check_room(int(lengths.max()) + tokens.shape[1])
+        logits = self.memory.run_rows(first, tokens, self.lengths)
+        lengths += tokens.shape[1]
+        return logits
+
     def can_cut(self, length: int) -> bool:
         """Return whether `cut` may take tokens back from a row that has this many; `restore` always can."""
         return length <= self.cache.reversible_length
@@ -184,7 +197,7 @@ class StepRunner:
             self.graph.request_lengths[of_rows(row)] = length
 
     def move(self, source: int, target: int) -> None:
-        """Replace a row, its source and its adapter by copies of another row's."""
+        """Replace a row, its source and its adapter by copies of another row's; its states are then kept there."""
         self.cut(target, 0)
         if self.graph.request_lengths is not None:
             self.graph.request_lengths[target] = self.graph.request_lengths[source]
@@ -193,6 +206,8 @@ class StepRunner:
             self.graph.adapters.set(target, self.graph.adapters.names[source])
         if self.graph.sources is not None:
             self.graph.sources.move(source, target)
+        for states in self.graph.token_states:
+            states.rows[target] = states.rows[source]
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Begin a row with the first tokens of another one; fewer than all of them, if the cache can be cut to them."""
@@ -209,6 +224,7 @@ class StepRunner:
         """Give the memory of a row back; it has no tokens then."""
         self.lengths[row] = self._written[row] = 0
         self.cache.release_row(row)
+        self.graph.keep_states(row, None)
 
     def written(self, row: int) -> int:
         """Return the most tokens that a row has had since `release`: its memory is that of so many."""

@@ -459,18 +459,35 @@ class CausalLM(Model):
         """Return whether the draft model drafts for a request: there is one, and prompt lookup is not asked for."""
         return self.draft is not None and config.num_assistant_tokens > 0 and not config.prompt_lookup_num_tokens
 
+    def drafts_by_layer(self, config: GenerationConfig) -> bool:
+        """Return whether the model's own layer drafts for a request, which asks for no prompt lookup."""
+        return self.drafts_by_mtp and config.num_assistant_tokens > 0 and not config.prompt_lookup_num_tokens
+
+    @property
+    def hidden_size(self) -> int:
+        """Numbers of the state of a token."""
+        return cast(DecoderConfig, self.manifest.model).hidden_size
+
     def new_drafts(
-        self, row: Row, config: GenerationConfig, chunk: int | None = None, decoder: StepRunner | None = None
+        self,
+        row: Row,
+        config: GenerationConfig,
+        chunk: int | None = None,
+        decoder: StepRunner | None = None,
+        states: NDArray[np.float32] | None = None,
     ) -> RowDrafts | None:
         """Return the drafts of a row: where the config asks for it, by a model or a layer, or of what is forced.
 
-        chunk: tokens of the text that a draft model reads in one step at most; None for all that are new. decoder: that
-        of the row, without tokens yet, where its states may be kept for the model's own layer.
+        chunk: tokens of the text that a model or layer reads in one step at most; None for all that are new. decoder:
+        that of the row alone, without tokens yet, which keeps states for the model's own layer from now on. states:
+        where another one keeps those of the row, float32 [tokens, E].
         """
-        asked = config.num_assistant_tokens > 0 and not config.prompt_lookup_num_tokens
-        if decoder is not None and self.drafts_by_mtp and asked:
-            length = DraftLength(config.num_assistant_tokens, credit=TRAINED_CREDIT)
-            return RowDrafts(row, self._new_mtp(row, decoder), length)
+        if self.drafts_by_layer(config):
+            if decoder is not None:
+                states = keep_states(decoder, self.hidden_size)
+            if states is not None:
+                length = DraftLength(config.num_assistant_tokens, credit=TRAINED_CREDIT)
+                return RowDrafts(row, partial(self._new_mtp, row, states), length, chunk)
         if not self.drafts_by_model(config):
             return drafts_of(row, config)
         new_draft_model = partial(self.new_draft_model, len(row.prompt) + row.max_new_tokens)
@@ -481,17 +498,11 @@ class CausalLM(Model):
         """The session of the layer that drafts tokens, opened when it is first needed."""
         return self._open_graph(self.manifest.graphs["mtp"].file)
 
-    def _new_mtp(self, row: Row, decoder: StepRunner) -> Callable[[], MultiTokenPrediction]:
-        """Return what makes the drafter of a row by the model's layer; the decoder keeps its states from now on."""
-        geometry = mtp_geometry(self.manifest)
-        states = keep_states(decoder, cast(DecoderConfig, self.manifest.model).hidden_size)
-
-        def new_drafter() -> MultiTokenPrediction:
-            begun, capacity = row.cached_tokens, decoder.cache.capacity
-            drafter = new_decoder(self.mtp_session, self.manifest, 1, capacity, self.provider, cache=geometry)
-            return MultiTokenPrediction(drafter, states, begun, self.manifest.vocab_size)
-
-        return new_drafter
+    def _new_mtp(self, row: Row, states: NDArray[np.float32]) -> MultiTokenPrediction:
+        """Return the drafter of a row by the model's layer. states: of the row's tokens, as they are run."""
+        geometry, begun = mtp_geometry(self.manifest), row.cached_tokens
+        decoder = new_decoder(self.mtp_session, self.manifest, 1, len(states), self.provider, cache=geometry)
+        return MultiTokenPrediction(decoder, states, begun, self.manifest.vocab_size)
 
     def new_draft_model(self, tokens: int) -> DraftModel:
         """Return what drafts the tokens of a text of up to `tokens`; the model has a draft model."""

@@ -11,7 +11,7 @@ from edgeformer.runtime.request_values import flag, is_list, shown, text_or_ids
 from edgeformer.runtime.sessions.int8_cache import with_int8_cache
 from edgeformer.runtime.sessions.kernel_report import KernelReport, report_kernels
 from edgeformer.runtime.sessions.kernels import choose_kernels
-from edgeformer.runtime.sessions.prepacked.prepacked_graphs import open_graph
+from edgeformer.runtime.sessions.prepacked.prepacked_graphs import graph_file, open_graph
 from edgeformer.runtime.sessions.providers import sessions_of
 from edgeformer.runtime.sessions.providers.provider_options import checked
 from edgeformer.runtime.sessions.session import SessionSettings, check_tensors, choose_provider
@@ -69,6 +69,12 @@ class Model:
     def kernels(self) -> KernelReport:
         """The report of what runs the graphs' functions: kernels of edgeformer-kernels, or their bodies, and why."""
         return report_kernels(self.folder, self.manifest, self._kernel_choice)
+
+    @property
+    def runs_on_kernels(self) -> bool:
+        """Whether kernels of our own do all of the heavy work of the main graph."""
+        graph = self.manifest.step_graphs[-1]
+        return self._kernel_choice.run_all(graph_file(self.folder, self.manifest, graph, self._kernel_choice))
 
     def encode(
         self, text: Text, what: str = "prompt", vocab_size: int | None = None, context_length: int | None = None

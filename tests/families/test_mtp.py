@@ -26,7 +26,7 @@ from edgeformer.layers.mtp import MultiTokenPrediction as Layer
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.providers import CUDA
 from edgeformer.models.model_spec import model_spec_of
-from edgeformer.runtime import Engine, load
+from edgeformer.runtime import load
 from edgeformer.runtime.generation.generate import run_rows
 from edgeformer.runtime.generation.speculation import DraftLength, MultiTokenPrediction, keep_states
 from edgeformer.runtime.generation.speculation.row_drafts import RowDrafts
@@ -236,14 +236,14 @@ def test_a_chat_goes_on_without_the_states_of_what_was_kept(bundles, monkeypatch
         decoder = model.new_decoder(1, len(TEXT) + NEW)
         drafts = model.new_drafts(row, model.generation_config, decoder=decoder)
         row.cached_tokens = begun
-        decoder.graph.token_states[0].array[:begun] = np.nan  # nobody computed them
+        decoder.graph.token_states[0].rows[0][:begun] = np.nan  # nobody computed them
         decoder.prefill(0, TEXT[:begun]) if begun else None
-        decoder.graph.token_states[0].array[:begun] = np.nan
+        decoder.graph.token_states[0].rows[0][:begun] = np.nan
         first = decoder.prefill(0, TEXT[begun:])[None] if begun < len(TEXT) else None
         if first is None:
             decoder.cut(0, begun - 1)
             first = decoder.prefill(0, TEXT[-1:])[None]
-            decoder.graph.token_states[0].array[:begun] = np.nan
+            decoder.graph.token_states[0].rows[0][:begun] = np.nan
         run_rows(decoder, [row], first, drafts)
         assert row.tokens == model.generate(TEXT, max_new_tokens=NEW, ignore_eos=True, num_assistant_tokens=0).token_ids
         assert row.speculation.drafted > NEW and not row.speculation.accepted > row.speculation.drafted
@@ -303,9 +303,9 @@ def verified(path):
 def late_states(monkeypatch):
     """The layer reads the state of the token before."""
 
-    def late(self, length):
-        for array, bound in self._inputs:
-            bound[:] = np.roll(array, 1, 0)[length - len(bound) : length]
+    def late(self, first, lengths):
+        for states, bound in self._inputs:
+            bound[0] = np.roll(states.rows[0], 1, 0)[lengths[0] : lengths[0] + bound.shape[1]]
 
     monkeypatch.setattr(BoundStates, "load", late)
 
@@ -417,14 +417,12 @@ def test_a_checkpoint_that_lost_its_layer_is_refused(folders, tmp_path):
     assert "missing: mtp.layers.0.self_attn.q_norm.weight" in str(caught.value)
 
 
-def test_an_engine_and_a_server_do_not_draft_by_it(bundles):
-    model = load(bundles("mimo"), threads=1, draft="mtp")
-    with Engine(model) as engine:
-        found = engine.submit(TEXT, max_new_tokens=8, ignore_eos=True).finish()
-    assert found.speculation is None
-    assert found.token_ids == model.generate(TEXT, max_new_tokens=8, ignore_eos=True).token_ids
-    with pytest.raises(RequestError, match="^an engine does not draft by multi-token prediction; .* smaller model.$"):
-        load_models([bundles("mimo")], "cpu", 1, draft="mtp")
+def test_a_server_drafts_by_it(bundles):
+    served = load_models([bundles("mimo")], "cpu", 1, draft="mtp")
+    found = served.bases[0].engine.submit(TEXT, max_new_tokens=NEW, ignore_eos=True).finish()
+    served.close(drain=True)
+    assert found.speculation.drafted > 0
+    assert found.token_ids == load(bundles("mimo")).generate(TEXT, max_new_tokens=NEW, ignore_eos=True).token_ids
 
 
 def test_a_model_on_a_gpu_does_not_draft_by_it(bundles, monkeypatch):

@@ -239,7 +239,7 @@ def test_the_tests_name_every_public_call(have):
         "request", "translation_of", "run_encoder", "run_encoder_inputs", "encoder_inputs", "encode_sources",
         "start_prompt", "encode_text", "with_prompt", "embed_encoded", "is_list", "push", "end", "encode_truncated",
         "encode_source", "save_session", "transcription", "encode_windows", "row_adapters", "score_encoded",
-        "require_scores", "require_vectors", "new_draft_model", "drafts_by_model", "new_drafts",
+        "require_scores", "require_vectors", "new_draft_model", "drafts_by_layer", "drafts_by_model", "new_drafts",
         "template_variables", "use_templates", "encode_marks", "by_length", "part", "run_encoded",
         "media", "see", "see_prompts", "max_sim_and_tokens",
         "opens_thinking", "thinking_variables",

@@ -22,6 +22,15 @@ def test_both_texts_are_written_with_and_without_drafts(tiny_bundle, tmp_path):
     assert list(data["steps_of_runs"]) == [str(count) for count in bench_speculation.RUNS]
 
 
+def test_clients_of_an_engine_write_their_own_texts(tiny_bundle):
+    model = load(tiny_bundle, threads=1)
+    texts = [bench_speculation.tasks(131, 32, 24, place * 32)["edit"] for place in range(2)]
+    assert texts[0] != texts[1]
+    plain, lookup = (bench_speculation.write_together(model, texts, drafted) for drafted in (0, 6))
+    assert plain.tokens == lookup.tokens == 2 * 23
+    assert plain.speculation.drafted == 0
+
+
 def test_the_text_to_edit_repeats_its_prompt():
     found = bench_speculation.tasks(50_000, 64, 48)
     edit, free = found["edit"], found["free"]

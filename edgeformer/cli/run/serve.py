@@ -29,8 +29,8 @@ ENGINE_OPTIONS = ("max_rows", "max_queue", "memory", "prefix_cache")
 )  # fmt: skip
 @option("--log-prompts", is_flag=True, topic=COMMON, help="Write prompts and answers into the log.")
 @option(
-    "--draft", type=click.Path(path_type=Path), metavar="BUNDLE", topic=SPECULATION,
-    help="A smaller model with the same tokenizer, which drafts tokens for requests that run alone.",
+    "--draft", metavar="BUNDLE", topic=SPECULATION,
+    help="A smaller model with the same tokenizer, which drafts tokens; mtp for a layer of the bundle itself.",
 )  # fmt: skip
 @option(
     "--tool-format", metavar="NAME", topic=COMMON,
@@ -90,7 +90,7 @@ def serve_command(
     bundles: tuple[Path, ...],
     provider: Any,
     threads: int | None,
-    draft: Path | None,
+    draft: str | None,
     models_dir: Path | None,
     api_key_file: Path | None,
     **given: Any,

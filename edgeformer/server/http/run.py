@@ -39,7 +39,7 @@ def serve(
         provider: as of `load_models`, like the next three.
         threads: that one model computes with.
         engine_options: of each model's engine.
-        draft: bundle of a smaller model that drafts tokens.
+        draft: bundle of a smaller model that drafts tokens, or `mtp` for a layer of the bundle itself.
         models_dir: a folder of bundles that are loaded when a request names them, and put to sleep when nobody uses
             them.
 

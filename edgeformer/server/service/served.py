@@ -223,10 +223,10 @@ def load_models(
 
     On the CPU each adapter of a bundle is a model, too, over the same engine: `FOLDER:ADAPTER`.
 
-    engine_options: keywords of `Engine`. draft: bundle of a smaller model with the same tokenizer, which drafts tokens
-    of requests that run alone; for a single bundle. tool_format: the name of the format of tool calls of all models;
-    None for what their chat templates ask for. cache_precision: as `load` takes it. Raises RequestError for two folders
-    of one name, for a draft model of several bundles, and what `load` raises.
+    engine_options: keywords of `Engine`. draft: bundle of a smaller model with the same tokenizer, which drafts tokens,
+    or `mtp` for the model's own layer; for a single bundle. tool_format: the name of the format of tool calls of all
+    models; None for what their chat templates ask for. cache_precision: as `load` takes it. Raises RequestError for two
+    folders of one name, for a draft model of several bundles, and what `load` raises.
     """
     folders = [Path(bundle) for bundle in bundles]
     names = [folder.resolve().name for folder in folders]
@@ -254,11 +254,6 @@ def load_model(
     cache_precision: Any = None,
 ) -> list[ServedModel]:
     """Open a bundle and start its engine; return its model, and one for each of its adapters, as `load_models`."""
-    if str(draft) == "mtp":
-        raise RequestError(
-            "an engine does not draft by multi-token prediction; edgeformer run and edgeformer chat do. Leave draft "
-            "out, or name the bundle of a smaller model."
-        )
     model = load(folder, provider, threads, draft=draft, cache_precision=cache_precision)
     options = dict(engine_options or {})
     served = ServedModel(

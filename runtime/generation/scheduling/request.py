@@ -5,6 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edgeformer.runtime.generation.row import Row
 from edgeformer.runtime.generation.speculation.row_drafts import RowDrafts
 from edgeformer.runtime.steps.decode_graph import Logits
@@ -60,6 +63,7 @@ class ScheduledRequest:
     - first_logits: [V] after the prompt, where its row began with all of it.
     - adapter: the name of its LoRA adapter; what a row with one computes is of no use to requests with another or none.
     - drafts: of its next tokens; None where it asks for none.
+    - states: where those of its tokens are kept for the model's own layer, which drafts; None where it does not.
     - extra_bytes: bytes that its row takes beyond the needed ones.
     - ended, error: whether the request generates no more, and the error that ended it.
     """
@@ -76,6 +80,7 @@ class ScheduledRequest:
     first_logits: Logits | None = None
     adapter: str | None = None
     drafts: RowDrafts | None = None
+    states: NDArray[np.float32] | None = None
     extra_bytes: int = 0
     ended: bool = False
     error: BaseException | None = None

@@ -23,6 +23,7 @@ from edgeformer.runtime.generation.scheduling.beginnings import Beginnings
 from edgeformer.runtime.generation.scheduling.request import ScheduledRequest
 from edgeformer.runtime.generation.scheduling.statistics import EngineStatistics
 from edgeformer.runtime.generation.scheduling.waiting import EngineBusyError, WaitingRequests
+from edgeformer.runtime.generation.speculation.draft_steps import DraftSteps
 from edgeformer.runtime.generation.speculation.row_drafts import RowDrafts
 from edgeformer.runtime.steps.decode_graph import Logits
 from edgeformer.runtime.steps.memory import Candidates, Mask
@@ -68,7 +69,10 @@ class Scheduler:
         self._look_for_ended = False
         self._stepping: list[tuple[int, ScheduledRequest]] = []  # those of the running ones that have not ended
         self._active: Mask | None = None  # which of the running ones these are, where any has ended
+        self._draft_steps = DraftSteps(beginnings.decoder)
         self._any_drafts = False  # whether a running request drafts
+        self._together: list[RowDrafts] = []  # drafts of the running rows, where several may draft in one step
+        self._took = 0.0  # seconds of the last run of a step of rows
         self._few: int | None = None  # how many candidates the running rows need
         self._pending: ScheduledRequest | None = None  # the one that drafts had last, which may have pending tokens
         self._counts: Counter[str] = Counter()
@@ -100,7 +104,7 @@ class Scheduler:
             if self._any_drafts:
                 self._step_of_drafts()
             else:
-                self._step_of_rows()
+                self._step_of_rows(time.perf_counter())
             if self._look_for_ended:
                 self._close_gaps()
         if self._filling is not None or self.waiting.requests:
@@ -170,42 +174,52 @@ class Scheduler:
         return [*self._running, *([filling] if filling else [])]
 
     def _step_of_drafts(self) -> None:
-        """Append several tokens to a row that has the step to itself and drafts; otherwise one to every running row."""
-        first = self._running[0]
-        alone = len(self._running) == 1 and self._filling is None and not self.waiting.requests
+        """Append several tokens to a row that drafts alone, or to each of a few; otherwise one to every running row."""
+        started, running, first = time.perf_counter(), self._running, self._running[0]
+        alone = len(running) == 1 and self._filling is None and not self.waiting.requests
         if alone and first.drafts is not None:
             self._pending = first
-            self._step_with_drafts(first, first.drafts)
+            self._draft_steps.draft(first.place, [first.drafts])
+            self._step_with_drafts(started, [first.drafts])
         elif self._pending is None or self._catch_up(self._pending):
-            self._step_of_rows()
-
-    def _step_with_drafts(self, request: ScheduledRequest, drafts: RowDrafts) -> None:
-        """Run the last token of the only row and a draft, and choose tokens as long as they are those of the draft."""
-        decoder, place, row = self._decoder, request.place, request.row
-        started, pending, accepted = time.perf_counter(), len(drafts.pending), 0
-        draft = drafts.draft()
-        try:
-            if draft or pending:
-                logits: Any = drafts.run(decoder, place, draft)
+            if self._together and self._draft_steps.draft(self._running[0].place, self._together):
+                self._step_with_drafts(started, self._together)
             else:
-                logits = decoder.decode_rows(place, [row.tokens[-1]], self._few)
+                self._step_of_rows(started)
+                if self._together:
+                    self._draft_steps.record_step(self._took, self._together)
+
+    def _step_with_drafts(self, started: float, rows: Sequence[RowDrafts]) -> None:
+        """Run the last token of each row and its draft, and choose tokens as long as they are those of the draft.
+
+        started: when drafting began. rows: the drafts of the running rows.
+        """
+        requests, place = self._running, self._running[0].place
+        try:
+            drafts, logits = self._draft_steps.run(place, rows, self._few)
         except Exception as error:  # of onnxruntime, which has no base class of its own
-            self._end(request, error)
+            for request in requests:
+                self._end(request, error)
             return
-        took = time.perf_counter() - started
         self._counts["steps"] += 1
+        accepted = [self._accept(*each) for each in zip(requests, drafts, logits, strict=True)]
+        self._draft_steps.settle(place, rows, accepted)
+        self._counts["drafted_tokens"] += sum(map(len, drafts))
+        self._counts["accepted_tokens"] += sum(accepted)
+        elapsed = time.perf_counter() - started
+        for request in requests:
+            if request.ended:
+                self._keep_row(request)
+            request.row.decode_seconds += elapsed
+
+    def _accept(self, request: ScheduledRequest, draft: Sequence[int], logits: Sequence[Any]) -> int:
+        """Choose the next tokens of a row, up to the first that is not that of the draft; return how many are."""
+        accepted = 0
         self._advance(request, logits[0])
-        while accepted < len(draft) and not request.ended and row.tokens[-1] == draft[accepted]:
+        while accepted < len(draft) and not request.ended and request.row.tokens[-1] == draft[accepted]:
             accepted += 1
             self._advance(request, logits[accepted])
-        if draft or pending:
-            drafts.settle(decoder, place, len(draft) - accepted)
-        drafts.record(took, pending + 1 + len(draft), len(draft), accepted)
-        self._counts["drafted_tokens"] += len(draft)
-        self._counts["accepted_tokens"] += accepted
-        if request.ended:
-            self._keep_row(request)
-        row.decode_seconds += time.perf_counter() - started
+        return accepted
 
     def _catch_up(self, request: ScheduledRequest) -> bool:
         """Run the pending tokens of a row that is not alone any more; return whether there are rows to run."""
@@ -219,12 +233,12 @@ class Scheduler:
             self._close_gaps()
         return bool(self._running)
 
-    def _step_of_rows(self) -> None:
-        """Append one token to every running row.
+    def _step_of_rows(self, started: float) -> None:
+        """Append one token to every running row. started: when the step began.
 
         The weights of a step evict this code from the processor's caches, so every Python call here is a slow one.
         """
-        started = time.perf_counter()
+        began = time.perf_counter()
         running, stepping = self._running, self._stepping
         tokens = [request.row.tokens[-1] for request in running]
         try:
@@ -233,6 +247,7 @@ class Scheduler:
             for request in running:
                 self._end(request, error)
             return
+        self._took = time.perf_counter() - began
         self._counts["steps"] += 1
         self._counts["generated_tokens"] += len(stepping)  # before their ends: whoever sees one finds them counted
         for place, request in stepping:
@@ -295,6 +310,8 @@ class Scheduler:
         some_ended = len(self._stepping) < len(running)
         self._active = np.array([not request.ended for request in running]) if some_ended else None
         self._any_drafts = any(request.drafts is not None for request in running)
+        drafts = [request.drafts for request in running if request.drafts is not None and not request.ended]
+        self._together = drafts if len(drafts) == len(running) and self._draft_steps.begin(drafts) else []
         if self._decoder.chooses_candidates:
             self._few = candidate_count([request.row for request in running])
 

@@ -28,16 +28,16 @@ def keep_states(decoder: StepRunner, hidden_size: int) -> NDArray[np.float32]:
     A row of it is written when its token is run; those of tokens that were taken back mean nothing.
     """
     states = np.empty((decoder.cache.capacity, hidden_size), np.float32)
-    decoder.graph.token_states = (TokenStates(HIDDEN_STATES, states),)
+    decoder.graph.token_states = (TokenStates(HIDDEN_STATES, [states], hidden_size),)
     return states
 
 
 class MultiTokenPrediction:
     """The layer of a model that drafts tokens of one row.
 
-    decoder: of the layer's graph, empty, of one row. states: what `keep_states` returned of the model's decoder. begun:
-    tokens of the text whose states nobody has, since they were kept from earlier requests; the layer does without them.
-    vocab_size: tokens of the model.
+    decoder: of the layer's graph, empty, of one row. states: where runs of the model keep those of the row, as
+    `keep_states` returns it. begun: tokens of the text whose states nobody has, since they were kept from earlier
+    requests; the layer does without them. vocab_size: tokens of the model.
 
     known: tokens that the layer has read, and that were not drafted.
     """
@@ -52,8 +52,8 @@ class MultiTokenPrediction:
         self._text: list[int] = []
         self._before_drafts: Snapshot | None = None
         decoder.graph.token_states = (
-            TokenStates(HIDDEN_STATES, self._states, is_input=True),
-            TokenStates(PREDICTED_STATES, self._predicted),
+            TokenStates(HIDDEN_STATES, [self._states], self._states.shape[1], is_input=True),
+            TokenStates(PREDICTED_STATES, [self._predicted], self._states.shape[1]),
         )
 
     def extend(self, tokens: Sequence[int]) -> None:

@@ -10,8 +10,7 @@ A token is taken back by the length of the row. Where a layer has a state of fix
 tokens by now, the row is put back to where it was before the run, and the tokens that were right (t, d₁, d₂) are
 pending: they come again at the beginning of the next run, which is cheaper than a run of their own.
 
-A step of several rows appends one token to each, since attention kernels take several new tokens over a past for one
-row only.
+Where several rows run, `DraftSteps` asks each for a draft.
 """
 
 import time
@@ -46,28 +45,41 @@ class RowDrafts:
     ) -> None:
         row.speculation = SpeculationStatistics()
         self.pending: list[int] = []
+        self.length = length
         self._row = row
         self._statistics = row.speculation
         self._new_drafter = new_drafter
         self._drafter: Drafter | None = None
-        self._length = length
         self._chunk = chunk
         self._failed = False
         self._known = 0  # tokens of the prompt and the answer that the drafter has
-        self._reading = 0.0  # seconds of this step in which it was made, and read
+        self.reading = 0.0  # seconds of this step in which the drafter was made, and read; set to 0 before each
         self._before: Snapshot | None = None  # the row before the pending tokens, where it cannot be cut
         self._run: list[int] = []  # tokens of the last run
 
+    @property
+    def room(self) -> int:
+        """Tokens of a draft that the row has use for."""
+        # The last token of a request is never run, so a draft is no use beyond the one before it.
+        return 0 if self._failed else self._row.max_new_tokens - len(self._row.tokens) - 1
+
+    @property
+    def last_token(self) -> int:
+        """The row's last token, which the next run begins with."""
+        return self._row.tokens[-1]
+
     def draft(self) -> list[int]:
-        """Return tokens that may come behind the row's last one; none where they do not pay.
+        """Return tokens that may come behind the row's last one; none where they do not pay."""
+        return self.propose(self.length.choose(len(self.pending)))
+
+    def propose(self, count: int) -> list[int]:
+        """Return up to `count` tokens that may come behind the row's last one.
 
         A drafter that has missed much of the text, as the prompt, reads a chunk of it instead. Where drafting fails, as
         for want of memory, the row goes on without drafts.
         """
-        row = self._row
-        # The last token of a request is never run, so a draft is no use beyond the one before it.
-        count = min(self._length.choose(len(self.pending)), row.max_new_tokens - len(row.tokens) - 1)
-        if count < 1 or self._failed:
+        count = min(count, self.room)
+        if count < 1:
             return []
         try:
             drafter = self._drafter or self._begin()
@@ -81,7 +93,7 @@ class RowDrafts:
         """Make the drafter."""
         started = time.perf_counter()
         self._drafter = self._new_drafter()
-        self._reading = time.perf_counter() - started
+        self.reading = time.perf_counter() - started
         return self._drafter
 
     def _follow(self, drafter: Drafter) -> bool:
@@ -98,7 +110,7 @@ class RowDrafts:
             started = time.perf_counter()
             missing = missing[: self._chunk]
             drafter.extend(missing)
-            self._reading += time.perf_counter() - started
+            self.reading += time.perf_counter() - started
         self._known += len(missing)
         return self._known == begun + len(text)
 
@@ -107,7 +119,7 @@ class RowDrafts:
 
         place: the row in the decoder's cache. The logits [1 + n, V] are overwritten by the next run.
         """
-        tokens = self._run = [*self.pending, self._row.tokens[-1], *draft]
+        tokens = self._run = [*self.pending, self.last_token, *draft]
         if draft and self._before is None and not decoder.can_cut(int(decoder.lengths[place]) + len(tokens)):
             self._before = decoder.snapshot(place)
         return decoder.decode_tokens(place, tokens)[len(self.pending) :]
@@ -134,13 +146,21 @@ class RowDrafts:
         seconds: to draft, and to run the tokens.
         """
         # To make a drafter and to read a prompt are no costs of a draft, nor are they costs of a step.
-        self._length.record_run(seconds - self._reading, tokens, drafted)
-        self._reading = 0.0
+        self.length.record_run(seconds - self.reading, tokens, drafted)
+        if drafted:
+            self.length.record_drafts(accepted, accepted < drafted)
+        self.count(drafted, accepted)
+
+    def record_beside(self, drafted: int, accepted: int) -> None:
+        """Take account of a step of several rows, which counts its costs for all of them."""
+        self.length.count(drafted, accepted)
+        self.count(drafted, accepted)
+
+    def count(self, drafted: int, accepted: int) -> None:
+        """Count a step for the row's statistics."""
         self._statistics.count(drafted)
         for _ in range(accepted):
             self._statistics.accept()
-        if drafted:
-            self._length.record_drafts(accepted, accepted < drafted)
 
 
 def drafts_of(row: Row, config: GenerationConfig, text: Sequence[int] = ()) -> RowDrafts | None:

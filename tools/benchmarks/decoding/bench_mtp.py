@@ -21,7 +21,7 @@ import click
 from rich.table import Table
 
 from edgeformer.runtime import CausalLM, load_causal_lm
-from edgeformer.runtime.generation.speculation import SpeculationStatistics
+from edgeformer.runtime.generation.speculation import SpeculationStatistics, keep_states
 from edgeformer.runtime.sessions.session import usable_cores
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the folders of tools/ are packages
@@ -79,7 +79,7 @@ def time_drafts(model: CausalLM, prompt: str, rounds: int) -> dict[int, float]:
     """Return how many steps a draft of k tokens and the run of k + 1 tokens take together, by k: medians."""
     row = model.new_row(prompt, max_new_tokens=64)
     decoder = model.new_decoder(1, len(row.prompt) + 64)
-    drafter = model._new_mtp(row, decoder)()
+    drafter = model._new_mtp(row, keep_states(decoder, model.hidden_size))
     text = [*row.prompt, int(decoder.prefill(0, row.prompt).argmax())]
     drafter.extend(text[:-1])
     drafter.extend(text[-1:])

@@ -11,7 +11,8 @@ marks of this repository's documentation are the tokens.
 
 Both contenders share one session and run in alternation (interleave.py). Prints decode throughput in tokens/s, the
 speedup of prompt lookup over plain decoding within a round, the counts of drafts; and how long a run of n tokens takes,
-in steps.
+in steps. With --clients 2 --clients 4, so many clients of an engine write at once, each the text of another passage,
+and the throughput is the sum of theirs.
 """
 
 import re
@@ -29,7 +30,14 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from edgeformer.runtime import CausalLM, GenerationConfig, SpeculationStatistics, load_causal_lm
+from edgeformer.runtime import (
+    CausalLM,
+    Engine,
+    GenerationConfig,
+    LogitsProcessor,
+    SpeculationStatistics,
+    load_causal_lm,
+)
 from edgeformer.runtime.generation.generate import run_rows
 from edgeformer.runtime.generation.row import Row
 from edgeformer.runtime.generation.sampling.sampling import Sampling
@@ -79,12 +87,15 @@ class Run:
     speculation: SpeculationStatistics | None
 
 
-def tasks(vocab_size: int, prompt: int, new: int) -> dict[str, Task]:
-    """Return the tasks `edit` and `free`; ids are those of the words in the order in which they first come."""
+def tasks(vocab_size: int, prompt: int, new: int, start: int = 0) -> dict[str, Task]:
+    """Return the tasks `edit` and `free`; ids are those of the words in the order in which they first come.
+
+    start: words before the passage.
+    """
     pages = "\n".join(page.read_text(encoding="utf-8") for page in sorted(PAGES.glob("*.md")))
     words = re.findall(r"\w+|\s+|[^\w\s]", pages)
     numbers = {word: number for number, word in enumerate(dict.fromkeys(words))}
-    ids = [numbers[word] % vocab_size for word in words]
+    ids = [numbers[word] % vocab_size for word in words][start:]
     passage, edited = ids[:prompt], ids[prompt - new : prompt]
     edited[EDITED - 1 :: EDITED] = ids[prompt : prompt + len(edited[EDITED - 1 :: EDITED])]
     return {"edit": Task(passage, edited), "free": Task(passage, ids[prompt : prompt + new])}
@@ -97,6 +108,34 @@ def write(model: CausalLM, task: Task, drafted: int) -> Run:
     config = GenerationConfig(prompt_lookup_num_tokens=drafted)
     run_rows(decoder, [row], drafts=drafts_of(row, config))
     return Run(len(row.tokens) - 1, row.decode_seconds, row.speculation)
+
+
+def write_together(model: CausalLM, texts: Sequence[Task], drafted: int) -> Run:
+    """Let as many clients of an engine write at once; return all tokens, and seconds of the same throughput."""
+
+    def processor(task: Task) -> LogitsProcessor:
+        def force(ids: NDArray[np.int64], logits: NDArray[np.float32]) -> NDArray[np.float32]:
+            logits[task.text[len(ids) - len(task.prompt)]] = np.inf
+            return logits
+
+        return force
+
+    options = {"prompt_lookup_num_tokens": drafted, "ignore_eos": True}
+    with Engine(model, max_rows=len(texts), prefix_cache_bytes=0) as engine:
+        streams = [
+            engine.submit(each.prompt, max_new_tokens=len(each.text), logits_processors=[processor(each)], **options)
+            for each in texts
+        ]
+        found = [stream.finish() for stream in streams]
+    counts = SpeculationStatistics()
+    for each in found:
+        if each.speculation is not None:
+            counts.runs += each.speculation.runs
+            counts.drafted += each.speculation.drafted
+            counts.accepted += each.speculation.accepted
+    tokens = sum(len(each.token_ids) - 1 for each in found)
+    speed = sum((len(each.token_ids) - 1) / each.decode_seconds for each in found)
+    return Run(tokens, tokens / speed, counts)
 
 
 def time_runs(model: CausalLM, past: int, rounds: int) -> dict[int, float]:
@@ -154,6 +193,7 @@ def print_report(data: dict[str, Any], file: Path | None) -> None:
 @click.option("--prompt", type=click.IntRange(min=1), default=256, show_default=True, help="Tokens of the prompt.")
 @click.option("--new", type=click.IntRange(min=2), default=192, show_default=True, help="Tokens to write.")
 @click.option("--drafted", type=click.IntRange(min=1), default=10, show_default=True, help="Tokens of a draft at most.")
+@click.option("--clients", type=click.IntRange(1, 8), multiple=True, help="Clients of an engine too; repeatable.")
 @click.option("--kernels/--no-kernels", default=True, show_default=True, help="Whether to use edgeformer-kernels.")
 @measurement(rounds=5)
 def main(
@@ -161,6 +201,7 @@ def main(
     prompt: int,
     new: int,
     drafted: int,
+    clients: tuple[int, ...],
     kernels: bool,
     rounds: int,
     threads: int | None,
@@ -172,13 +213,19 @@ def main(
     threads = threads or usable_cores()
     model = load_causal_lm(bundle, "cpu", threads, kernels=kernels)
     contenders = {"plain": 0, "lookup": drafted}
-    wanted = tasks(model.manifest.vocab_size, prompt, new)
+    wanted = [tasks(model.manifest.vocab_size, prompt, new, place * prompt) for place in range(max(clients, default=1))]
     systems = {
-        f"{task} {name}": partial(write, model, wanted[task], count)
-        for task in wanted
+        f"{task} {name}": partial(write, model, wanted[0][task], count)
+        for task in wanted[0]
         for name, count in contenders.items()
     }
+    for task in wanted[0]:
+        for together in clients:
+            texts = [each[task] for each in wanted[:together]]
+            for name, count in contenders.items():
+                systems[f"{task}, {together} clients {name}"] = partial(write_together, model, texts, count)
     done = run_interleaved(systems, rounds, pause_seconds=0)
+    compared = dict.fromkeys(system.rpartition(" ")[0] for system in systems)
     data = {
         "bundle": model.manifest.name,
         "precision": model.manifest.plan.precision,
@@ -187,7 +234,7 @@ def main(
         "new_tokens": new,
         "rounds": rounds,
         "threads": threads,
-        "tasks": report({task: {name: done[f"{task} {name}"] for name in contenders} for task in wanted}),
+        "tasks": report({task: {name: done[f"{task} {name}"] for name in contenders} for task in compared}),
         "steps_of_runs": time_runs(model, prompt, rounds),
         "environment": environment(),
     }
