@@ -8,7 +8,9 @@ tokenizer makes of them, whichever model's geometry it is.
 """
 
 import json
+import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,9 @@ TEXTS = {
 WORDS = "smollm"
 """The way to cut texts that random_vision.py's tokenizers have: each digit by itself, the rest as GPT-2."""
 
+TOWER = "vision_tower.vision_model."
+"""The beginning of published names of Gemma's tower, where transformers 5 writes `vision_tower.`."""
+
 checkpoint, folder = Path(sys.argv[1]), Path(sys.argv[2])
 kind = sys.argv[3] if len(sys.argv) > 3 else "F16"
 architecture = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))["architectures"][0]
@@ -57,11 +62,18 @@ def set_vocab(model: Any) -> None:
     writer.add_token_merges([" ".join(merge) for merge in tokenizer["model"]["merges"]])
 
 
+def published(converter: Any) -> Any:
+    """Return a converter that is told the published names of tensors."""
+    read, rename = converter.filter_tensors, partial(re.sub, r"^vision_tower\.(?!vision_model\.)", TOWER)
+    converter.filter_tensors = staticmethod(lambda item: read((rename(item[0]), item[1])))
+    return converter
+
+
 folder.mkdir(parents=True, exist_ok=True)
 with torch.inference_mode():
     text = get_model_class(text_class)
     text.set_vocab = set_vocab
     text(checkpoint, gguf.LlamaFileType.MOSTLY_BF16, folder / "text.gguf").write()
-    tower = get_model_class(architecture, mmproj=True)
+    tower = published(get_model_class(architecture, mmproj=True))
     tower(checkpoint, getattr(gguf.LlamaFileType, f"MOSTLY_{kind}"), folder / "mmproj.gguf").write()
 (folder / "prompt.txt").write_text(prompt, encoding="utf-8")
