@@ -2,19 +2,27 @@
 
     python tools/checkpoints/random_vision.py smolvlm-500m /tmp/smolvlm-500m
 
-Sizes are those of the published config.json files of SmolVLM-500M-Instruct, LFM2-VL-450M and Qwen3-VL-2B-Instruct. The
-tokenizer has every byte and the model's special tokens, and tokens that mean nothing up to the vocabulary's size.
+Sizes are those of the published config.json files of SmolVLM-500M-Instruct, LFM2-VL-450M, Qwen3-VL-2B-Instruct and
+gemma-3-4b-it. The tokenizer has the model's special tokens, byte-level BPE of a few thousand merges that Python's help
+trains, so that a question has about as many tokens as words, and tokens that mean nothing up to the vocabulary's size.
 """
 
 import json
 import sys
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any
 
-import tokenizers
 import torch
 import transformers
-from tokenizers import decoders, models, pre_tokenizers
+from tokenizers import Tokenizer
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
+
+from presets.tokenizer import train_tokenizer
+
+READ_TOKENS, SHARD = 4096, "1GB"
+"""Tokens that texts become, and the size of files of weights, of which one is in memory beside the model."""
 
 HALVES = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 """Mean and deviation of the pixels of all of them."""
@@ -31,6 +39,10 @@ ASKED = (
     "<|im_start|>{% for message in messages %}{{ message['role'] | capitalize + ':' }}" + PARTS + "<end_of_utterance>\n"
     "{% endfor %}{% if add_generation_prompt %}Assistant:{% endif %}"
 )
+GEMMA_TURNS = (
+    "{{ bos_token }}{% for message in messages %}{{ '<start_of_turn>' + message['role'] + '\\n' }}" + PARTS
+    + "{{ '<end_of_turn>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}"
+)  # fmt: skip
 
 
 def squares(pattern: str, side: int) -> list[str]:
@@ -116,37 +128,70 @@ def qwen3_vl() -> tuple[Any, dict[str, Any], dict[str, Any], str]:
     return config, file, {"special": special, **names}, TURNS.replace("PICTURE", marks)
 
 
+def gemma3() -> tuple[Any, dict[str, Any], dict[str, Any], str]:
+    """Return the same of Gemma 3 4B."""
+    marks = {"boi_token": "<start_of_image>", "eoi_token": "<end_of_image>", "image_token": "<image_soft_token>"}
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>", *marks.values()]
+    local, full = {"rope_type": "default", "rope_theta": 1e4}, {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}
+    text = {
+        "model_type": "gemma3_text", "vocab_size": 262208, "hidden_size": 2560, "intermediate_size": 10240,
+        "num_hidden_layers": 34, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+        "query_pre_attn_scalar": 256, "sliding_window": 1024, "max_position_embeddings": 131072,
+        "rope_parameters": {"sliding_attention": local, "full_attention": full},
+    }  # fmt: skip
+    vision = {
+        "model_type": "siglip_vision_model", "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27,
+        "num_attention_heads": 16, "image_size": 896, "patch_size": 14, "vision_use_head": False,
+    }  # fmt: skip
+    tokens = {name.replace("token", "token_index"): special.index(mark) for name, mark in marks.items()}
+    config = transformers.Gemma3Config(
+        text_config=text, vision_config=vision, mm_tokens_per_image=256, eos_token_id=[1, 5], **tokens
+    )
+    file = {
+        "image_processor_type": "Gemma3ImageProcessor", "image_seq_length": 256, "resample": 2,
+        "size": {"height": 896, "width": 896},
+    }  # fmt: skip
+    names = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "extra_special_tokens": marks}
+    return config, file, {"special": special, **names}, GEMMA_TURNS.replace("PICTURE", "<start_of_image>")
+
+
 GEOMETRIES = {
     "smolvlm-500m": (smolvlm, transformers.SmolVLMForConditionalGeneration, "SmolVLMProcessor"),
     "lfm2-vl-450m": (lfm2_vl, transformers.Lfm2VlForConditionalGeneration, "Lfm2VlProcessor"),
     "qwen3-vl-2b": (qwen3_vl, transformers.Qwen3VLForConditionalGeneration, "Qwen3VLProcessor"),
+    "gemma3-4b": (gemma3, transformers.Gemma3ForConditionalGeneration, "Gemma3Processor"),
 }
 
 
-def write_tokenizer(folder: Path, size: int, special: list[str], **names: str) -> None:
-    """Write a tokenizer of special tokens, bytes, and tokens without a meaning."""
-    tokens = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    tokens += [f"<unused{place}>" for place in range(len(tokens), size)]
-    made = tokenizers.Tokenizer(models.BPE(vocab={token: place for place, token in enumerate(tokens)}, merges=[]))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    made.add_special_tokens([tokenizers.AddedToken(token, special=True, normalized=False) for token in special])
+def write_tokenizer(folder: Path, size: int, special: list[str], **names: Any) -> None:
+    """Write a tokenizer of special tokens, bytes, merges, and tokens without a meaning."""
+    trained = train_tokenizer((topics[name] for name in sorted(topics)), len(special) + READ_TOKENS, special)
+    content = json.loads(trained.to_str())
+    vocabulary = content["model"]["vocab"]
+    vocabulary |= {f"<unused{token}>": token for token in range(len(vocabulary), size)}
+    made = Tokenizer.from_str(json.dumps(content))
     transformers.PreTrainedTokenizerFast(tokenizer_object=made, **names).save_pretrained(folder)
 
 
-def write(name: str, folder: Path) -> None:
-    """Write a checkpoint in bfloat16."""
-    geometry, kind, processor = GEOMETRIES[name]
+def write_reader(name: str, folder: Path) -> Any:
+    """Write the tokenizer, the template and the processor, and return the model's config."""
+    geometry, _, processor = GEOMETRIES[name]
     config, file, tokens, template = geometry()
     folder.mkdir(parents=True, exist_ok=True)
     write_tokenizer(folder, config.text_config.vocab_size, **tokens)
-    torch.manual_seed(0)
-    kind._from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
     pixels = {"do_convert_rgb": True, "do_resize": True, "do_rescale": True, "rescale_factor": 1 / 255}
     pixels |= {"do_normalize": True, **HALVES, **file}
     (folder / "preprocessor_config.json").write_text(json.dumps(pixels, indent=1), encoding="utf-8")
     (folder / "processor_config.json").write_text(json.dumps({"processor_class": processor}), encoding="utf-8")
     (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+    return config
+
+
+def write(name: str, folder: Path) -> None:
+    """Write a checkpoint in bfloat16."""
+    config = write_reader(name, folder)
+    torch.manual_seed(0)
+    GEOMETRIES[name][1]._from_config(config, dtype=torch.bfloat16).save_pretrained(folder, max_shard_size=SHARD)
 
 
 if __name__ == "__main__":
