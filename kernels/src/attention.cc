@@ -329,7 +329,7 @@ class Attention {
     level_.attend_many(rows, sums, memory.work.at_least(attention_scratch(rows.rows, shape_.head_dim)));
     const std::size_t stride = static_cast<std::size_t>(shape_.query_heads) * shape_.head_dim;
     divide_by_weights(rows, sums, in_.sinks != nullptr ? in_.sinks + kv_head * group() : nullptr,
-                      scales_of(in_.values_cache, kv_head), output(row, token, kv_head * group()), stride);
+                      scales_of(in_.values_cache, kv_head), shape_.head_dim, output(row, token, kv_head * group()), stride);
   }
 
   const AttentionShape& shape_;
@@ -341,15 +341,24 @@ class Attention {
   T* apart_ = nullptr;  // keys, then values: [rows][kv_heads][capacity_apart()][width()]
 };
 
+template <class F>
+const Level& widest_level(const Level& best, F fits) {
+  if (fits(best)) return best;
+  const auto here = levels_here();
+  for (auto at = std::find(here.begin(), here.end(), &best); at != here.end(); ++at) {
+    if (fits(**at)) return **at;
+  }
+  return *here.back();
+}
+
 }  // namespace
 
 const Level& level_for(int head_dim, const Level& best) {
-  if (head_dim % best.lanes() == 0) return best;
-  const auto here = levels_here();
-  for (auto at = std::find(here.begin(), here.end(), &best); at != here.end(); ++at) {
-    if (head_dim % (*at)->lanes() == 0) return **at;
-  }
-  return *here.back();
+  return widest_level(best, [&](const Level& level) { return head_dim % level.lanes() == 0; });
+}
+
+const Level& level_for_copies(int head_dim, const Level& best) {
+  return widest_level(best, [&](const Level& level) { return 4 * whole_lanes(head_dim, level) <= 5 * head_dim; });
 }
 
 void attend(const AttentionShape& shape, const AttentionInputs& inputs, const Level& level, Parallel& parallel) {

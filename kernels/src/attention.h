@@ -78,8 +78,11 @@ const Level& level_for(int head_dim, const Level& best = best_level());
 // May be called by several threads at once. Results do not depend on the number of threads.
 void attend(const AttentionShape& shape, const AttentionInputs& inputs, const Level& level, Parallel& parallel);
 
+// The same for heads that are copied: zeros make them as wide as the level's vectors, where that is a quarter more at most.
+const Level& level_for_copies(int head_dim, const Level& best = best_level());
+
 // Attention of the tokens of each row to each other, without a cache: those of `inputs` and is_prompt are not read, and keys
-// and values are there. Where a row is shorter than new_tokens, what lies behind it becomes 0.
+// and values are there. Where a row is shorter than new_tokens, what lies behind it becomes 0. level: of level_for_copies.
 void attend_to_itself(const AttentionShape& shape, const AttentionInputs& inputs, const Level& level, Parallel& parallel);
 
 }  // namespace edgeformer

@@ -6,6 +6,7 @@
 
 #include "aligned.h"
 #include "attention_rows.h"
+#include "level.h"
 #include "parallel.h"
 
 namespace edgeformer {
@@ -38,15 +39,20 @@ inline AttentionSums sums_at(float* memory, int rows, int head_dim) {
   return {memory, largest, largest + rows};
 }
 
+// Numbers of a head that zeros make as wide as whole vectors of a level.
+inline int whole_lanes(int head_dim, const Level& level) {
+  return (head_dim + level.lanes() - 1) / level.lanes() * level.lanes();
+}
+
 // Divides sums of rows by their weights, a sink's included. sinks: of the rows' heads, or null. scales: of a value's
-// channels, or null. output: of the first token and head; those of a token are neighbours, and tokens lie `stride` floats
-// apart.
+// channels, or null. output: of the first token and head, with head_dim numbers; those of a token are neighbours, and tokens lie
+// `stride` floats apart.
 inline void divide_by_weights(const AttentionRows& rows, const AttentionSums& sums, const float* sinks, const float* scales,
-                              float* output, std::size_t stride) {
+                              int head_dim, float* output, std::size_t stride) {
   for (int row = 0; row < rows.rows; ++row) {
     const int head = row % rows.heads, token = row / rows.heads;
     const float* from = sums.outputs + static_cast<std::size_t>(row) * rows.head_dim;
-    float* to = output + token * stride + static_cast<std::size_t>(head) * rows.head_dim;
+    float* to = output + token * stride + static_cast<std::size_t>(head) * head_dim;
     float weight = sums.weights[row], factor = 1;
     if (sinks != nullptr) {
       const float largest = std::max(sums.largest[row], sinks[head]);
@@ -54,8 +60,8 @@ inline void divide_by_weights(const AttentionRows& rows, const AttentionSums& su
       weight = weight * factor + std::exp(sinks[head] - largest);
     }
     const float inverse = weight == 0 ? 0 : factor / weight;
-    for (int d = 0; d < rows.head_dim; ++d) to[d] = from[d] * inverse;
-    for (int d = 0; scales != nullptr && d < rows.head_dim; ++d) to[d] *= scales[d];
+    for (int d = 0; d < head_dim; ++d) to[d] = from[d] * inverse;
+    for (int d = 0; scales != nullptr && d < head_dim; ++d) to[d] *= scales[d];
   }
 }
 

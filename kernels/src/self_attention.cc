@@ -23,7 +23,7 @@ const float* prefetched(const float* from, std::size_t stride, std::size_t count
 class SelfAttention {
  public:
   SelfAttention(const AttentionShape& shape, const AttentionInputs& inputs, const Level& level)
-      : shape_(shape), in_(inputs), level_(level) {}
+      : shape_(shape), in_(inputs), level_(level), width_(whole_lanes(shape.head_dim, level)) {}
 
   void run(Parallel& parallel) const {
     const std::size_t heads = in_.rows * shape_.kv_heads, threads = parallel.threads();
@@ -44,7 +44,8 @@ class SelfAttention {
   std::size_t output_stride() const { return static_cast<std::size_t>(shape_.query_heads) * shape_.head_dim; }
 
   void attend_part(std::size_t row, int kv_head, int first, int end, int at_once) const {
-    const int valid = in_.last_positions[row] + 1, d = shape_.head_dim, last = std::clamp(valid, first, end);
+    const int valid = in_.last_positions[row] + 1, d = shape_.head_dim, width = static_cast<int>(width_);
+    const int last = std::clamp(valid, first, end);
     const std::size_t stride = output_stride(), of_group = static_cast<std::size_t>(kv_head) * group() * d;
     float* output = in_.output + of_group;
     for (int padding = last; padding < end; ++padding) std::fill_n(output + token(row, padding) * stride, group() * d, 0.0f);
@@ -58,15 +59,15 @@ class SelfAttention {
       if (bias != nullptr) {
         bias += row * in_.bias_row_stride + kv_head * group() * in_.bias_head_stride + first * in_.bias_token_stride;
       }
-      const AttentionRows rows{copy_queries(row, kv_head, first, count, memory), count * group(), group(), d, first,
+      const AttentionRows rows{copy_queries(row, kv_head, first, count, memory), count * group(), group(), width, first,
                                keys, values, seen, shape_.causal, shape_.window, shape_.softcap, bias,
                                in_.bias_head_stride, in_.bias_token_stride, Stored::kFloat,
                                shape_.rounds(in_.new_tokens, valid)};
       const int whole = whole_tiles(rows.rows);
-      const AttentionSums sums = sums_at(memory.sums.at_least(static_cast<std::size_t>(whole) * (d + 2)), whole, d);
-      level_.attend_many(rows, sums, memory.work.at_least(attention_scratch(rows.rows, d)));
+      const AttentionSums sums = sums_at(memory.sums.at_least(whole * (width_ + 2)), whole, width);
+      level_.attend_many(rows, sums, memory.work.at_least(attention_scratch(rows.rows, width)));
       const float* sinks = in_.sinks != nullptr ? in_.sinks + kv_head * group() : nullptr;
-      divide_by_weights(rows, sums, sinks, nullptr, output + token(row, first) * stride, stride);
+      divide_by_weights(rows, sums, sinks, nullptr, d, output + token(row, first) * stride, stride);
     }
   }
 
@@ -78,33 +79,39 @@ class SelfAttention {
 
   const float* copy_queries(std::size_t row, int kv_head, int first, int count, AttentionMemory& memory) const {
     const std::size_t d = shape_.head_dim;
-    float* const copies = memory.queries.at_least(count * group() * d);
+    float* const copies = memory.queries.at_least(count * group() * width_);
     for (int index = 0; index < count; ++index) {
       const float* from = prefetched(in_.queries + token(row, first + index) * in_.query_stride + kv_head * group() * d,
                                      in_.query_stride, group() * d);
       for (int head = 0; head < group(); ++head) {
-        level_.rotate(rotation_at(first + index), from + head * d, shape_.scale, copies + (index * group() + head) * d);
+        rotate(first + index, from + head * d, shape_.scale, copies + (index * group() + head) * width_);
       }
     }
     return copies;
   }
 
+  void rotate(int position, const float* from, float scale, float* to) const {
+    level_.rotate(rotation_at(position), from, scale, to);
+    std::fill(to + shape_.head_dim, to + width_, 0.0f);
+  }
+
   const float* copy_keys(std::size_t row, int kv_head, int count, AttentionMemory& memory) const {
     const std::size_t d = shape_.head_dim;
-    float* const copies = memory.keys.at_least(count * d);
+    float* const copies = memory.keys.at_least(count * width_);
     for (int index = 0; index < count; ++index) {
       const float* from = prefetched(in_.keys + token(row, index) * in_.kv_stride + kv_head * d, in_.kv_stride, d);
-      level_.rotate(rotation_at(index), from, 1.0f, copies + index * d);
+      rotate(index, from, 1.0f, copies + index * width_);
     }
     return copies;
   }
 
   const float* copy_values(std::size_t row, int kv_head, int count, AttentionMemory& memory) const {
     const std::size_t d = shape_.head_dim;
-    float* const copies = memory.values.at_least(count * d);
+    float* const copies = memory.values.at_least(count * width_);
     for (int index = 0; index < count; ++index) {
       const float* from = prefetched(in_.values + token(row, index) * in_.kv_stride + kv_head * d, in_.kv_stride, d);
-      std::copy_n(from, d, copies + index * d);
+      float* to = std::copy_n(from, d, copies + index * width_);
+      std::fill(to, copies + (index + 1) * width_, 0.0f);
     }
     return copies;
   }
@@ -112,6 +119,7 @@ class SelfAttention {
   const AttentionShape& shape_;
   const AttentionInputs& in_;
   const Level& level_;
+  const std::size_t width_;  // of copies of a head
 };
 
 }  // namespace

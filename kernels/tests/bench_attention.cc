@@ -117,7 +117,7 @@ void measure_itself(int heads, int head_dim, int tokens, bool may_round, Paralle
   in.cosines = in.sines = angles.data();
   in.last_positions = &last;
   in.output = output.data();
-  const double seconds = median_seconds(5, [&] { attend_to_itself(shape, in, level_for(head_dim), parallel); });
+  const double seconds = median_seconds(5, [&] { attend_to_itself(shape, in, level_for_copies(head_dim), parallel); });
   std::printf("%2d heads of %d, %s, %4d tokens to each other: %9.1f us, %5.1f 10^9 op/s\n", heads, head_dim,
               may_round ? "rounded" : "float32", tokens, seconds * 1e6, 4.0 * width * tokens * tokens / seconds * 1e-9);
 }
@@ -130,7 +130,9 @@ int main(int count, char** words) {
   std::printf("%s, %d threads\n", best_level().name, team.threads());
   for (int tokens : {512, 1024, 4096}) {
     for (bool may_round : {false, true}) {
-      if (only == 0 || only == tokens) measure_itself(16, 64, tokens, may_round, team);
+      for (int head_dim : {64, 72}) {
+        if (only == 0 || only == tokens) measure_itself(16, head_dim, tokens, may_round, team);
+      }
     }
   }
   for (auto [heads, kv_heads] : {std::pair{9, 3}, {32, 4}}) {

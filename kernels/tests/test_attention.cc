@@ -49,7 +49,7 @@ double check_itself(const Level& level, const char* name, Case of) {
   Memory after(of), with_team(of);
   Serial serial;
   static Team team(3);
-  const Level& fits = level_for(of.shape.head_dim, level);
+  const Level& fits = level_for_copies(of.shape.head_dim, level);
   for (Memory* each : {&after, &with_team}) {
     each->inputs.keys_cache = each->inputs.values_cache = {};
     attend_to_itself(of.shape, each->inputs, fits, each == &after ? static_cast<Parallel&>(serial) : team);
@@ -212,7 +212,7 @@ void check_long_prompts(const Level& level) {
 // The same of long texts and pictures: all that are longer than 256 tokens round, in each head that the level's vectors fit.
 void check_all_of_long_itself(const Level& level) {
   for (auto [d, query_heads] : {std::pair{8, 2}, {64, 2}, {72, 2}, {80, 4}}) {
-    const bool rounds = rounds_prompts(level_for(d, level));
+    const bool rounds = rounds_prompts(level_for_copies(d, level));
     Case of{.shape = heads(query_heads, 2, d), .tokens = 256, .valid = {256}};
     of.shape.causal = false;
     check_itself(level, "no more keys than short ones have are exact", of);
@@ -220,13 +220,13 @@ void check_all_of_long_itself(const Level& level) {
     of.rows = 3;
     of.valid = {270, 9, 0};
     of.packed = true;
-    of.tolerance = rounding_of(level_for(d, level));
+    of.tolerance = rounding_of(level_for_copies(d, level));
     CHECK(check_itself(level, "long and short texts", of) > 10 * kTolerance == rounds, "%s, heads of %d", level.name, d);
     of.shape.rotary_dim = d;
     of.sinks = true;
     check_itself(level, "a rotation and sinks of long texts", of);
     of.bias = true;
-    of.tolerance = rounding_of(level_for(d, level), true);
+    of.tolerance = rounding_of(level_for_copies(d, level), true);
     check_itself(level, "a bias of long texts", of);
     of.shape.causal = true;
     of.shape.window = 100;
@@ -237,7 +237,7 @@ void check_all_of_long_itself(const Level& level) {
   }
   Case of{.shape = heads(2, 1, 64), .tokens = 700, .valid = {697}};  // several blocks of queries share a copy of keys
   of.shape.causal = false;
-  of.tolerance = rounding_of(level_for(64, level));
+  of.tolerance = rounding_of(level_for_copies(64, level));
   check_itself(level, "a picture", of);
 }
 

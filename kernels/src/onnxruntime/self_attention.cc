@@ -34,7 +34,7 @@ void SelfAttentionOp<kCausal>::run(Call& call, Parallel& parallel) const {
   read_bias_and_sinks(call, SelfInput::kBias, shape_, tokens, total, in);
   in.output = call.output<float>(0, {rows, tokens, shape_.query_heads * head_dim});
   const AttentionShape shape = complete(shape_, call, head_dim, SelfInput::kCosines);
-  attend_to_itself(shape, in, level_for(shape.head_dim, level_), parallel);
+  attend_to_itself(shape, in, level_for_copies(shape.head_dim, level_), parallel);
 }
 
 template class SelfAttentionOp<false>;
