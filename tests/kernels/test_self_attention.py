@@ -16,7 +16,7 @@ from edgeformer.runtime.sessions.session import onnxruntime_errors
 
 BIDIRECTIONAL = [ir.AttrInt64("causal", 0)]
 ROUNDED = ("amx", "avx512-bf16", "avx512-vnni")
-"""Levels that multiply pairs of bfloat16."""
+"""Levels that multiply pairs of bfloat16, or bytes."""
 FIXED = {SELF_ATTENTION.name: BIDIRECTIONAL, CAUSAL_SELF_ATTENTION.name: []}
 
 
