@@ -373,6 +373,9 @@ FAULTS = {
     "texts and pictures that never round": Fault(
         "attention", "self_attention.cc", "shape_.rounds(in_.new_tokens, valid)", "false", only=REGISTERS
     ),
+    "heads that are widened by what was in memory": Fault(
+        "attention", "self_attention.cc", "std::fill(to + shape_.head_dim, to + width_, 0.0f);", "", only=REGISTERS
+    ),
     "texts that round although they are to keep float32": Fault(
         "attention", "self_attention.cc", "shape_.rounds(in_.new_tokens, valid)", "valid > 256", only=REGISTERS
     ),
