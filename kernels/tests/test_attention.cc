@@ -195,6 +195,9 @@ void check_long_prompts(const Level& level) {
       of.tolerance = rounding_of(level_for(d, level), true);
       check(level, "a window, sinks and a bias of a long prompt", of);
       of.tolerance = rounding_of(level_for(d, level));
+      of = {.shape = of.shape, .tokens = 64, .valid = {470}, .stored = stored, .tolerance = of.tolerance};
+      of.shape.window = 20;
+      check(level, "a window that the last block of keys begins with", of);
       of = {.shape = heads(query_heads, 2, d), .rows = 2, .tokens = 300, .valid = {300, 9}, .prompt = true, .stored = stored, .tolerance = of.tolerance};
       check(level, "long and short prompts", of);
       if (!rounds) continue;

@@ -222,7 +222,7 @@ FAULTS = {
         "attention", "attention.cc", "rotate(rotation, in_.keys", "rotate({rotation.head_dim}, in_.keys"
     ),
     "a block of queries at another place": Fault(
-        "attention", "self_attention.cc", "group(), d, first,", "group(), d, 0,"
+        "attention", "self_attention.cc", "group(), width, first,", "group(), width, 0,"
     ),
     "padding that is no zero": Fault(
         "attention", "self_attention.cc", "int padding = last;", "int padding = last + 1;"
