@@ -64,7 +64,8 @@ using AttendOne = void (*)(const AttentionRows&, int begin, int end, const Atten
 inline constexpr int kTileRowsOfUnit = 16;
 constexpr int whole_tiles(int rows) { return (rows + kTileRowsOfUnit - 1) / kTileRowsOfUnit * kTileRowsOfUnit; }
 
-// Rows whose scores of a block of keys are in memory at once: whole tiles of every level.
+// Rows whose scores of a block of keys are in memory at once: whole tiles of the levels. From 24 to 96 take the same time within
+// 1 % (AMD Zen 4).
 inline constexpr int kRowsOfScores = 96;
 
 // Sums over all keys that rows see. scratch: attention_scratch(rows, head_dim) floats on a cache line.

@@ -29,7 +29,10 @@ namespace edgeformer {
 // thresholds, to) stores 255 e^(score - largest) of kWeights scores, whose fraction is rounded up where it and the threshold,
 // in units of 1 / 256, are more than 1.
 template <class V>
-concept HasQuads = requires(typename V::Ints integers) { V::words_of(integers, integers, integers, integers); };
+concept HasQuads = requires(typename V::Ints integers, std::uint8_t* to) {
+  V::words_of(integers, integers, integers, integers);
+  V::store_weights(static_cast<const float*>(nullptr), 0.0f, static_cast<const std::uint16_t*>(nullptr), to);
+};
 
 // Values of a whole block: words of four values' integers of a channel, [kKeysAtOnce / 4][head_dim]; and the channels' scales.
 struct QuadValues {
@@ -110,7 +113,7 @@ void weigh_quads(const AttentionRows& all, int row, int rows, float nan, float* 
       const int each = 4 * four + of_four;
       sums[of_four] = V::splat(0);
       if (each >= rows) continue;
-      // Other keys are rounded up in the next row, of a token or head.
+      // Other keys are rounded up in the next row, of a token or head: an odd number gives 128 rows all shifts.
       const std::uint16_t* thresholds = kThresholds.data() + (all.position * all.heads + row + each) * 37 % kKeysAtOnce;
       auto* integers = reinterpret_cast<std::uint8_t*>(of_row(each));
       const float shift = here[each] == kNone ? 0.0f : here[each];

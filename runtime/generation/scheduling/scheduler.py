@@ -72,7 +72,6 @@ class Scheduler:
         self._draft_steps = DraftSteps(beginnings.decoder)
         self._any_drafts = False  # whether a running request drafts
         self._together: list[RowDrafts] = []  # drafts of the running rows, where several may draft in one step
-        self._took = 0.0  # seconds of the last run of a step of rows
         self._few: int | None = None  # how many candidates the running rows need
         self._pending: ScheduledRequest | None = None  # the one that drafts had last, which may have pending tokens
         self._counts: Counter[str] = Counter()
@@ -185,9 +184,9 @@ class Scheduler:
             if self._together and self._draft_steps.draft(self._running[0].place, self._together):
                 self._step_with_drafts(started, self._together)
             else:
-                self._step_of_rows(started)
-                if self._together:
-                    self._draft_steps.record_step(self._took, self._together)
+                took = self._step_of_rows(started)
+                if took and self._together:
+                    self._draft_steps.record_step(took, self._together)
 
     def _step_with_drafts(self, started: float, rows: Sequence[RowDrafts]) -> None:
         """Run the last token of each row and its draft, and choose tokens as long as they are those of the draft.
@@ -233,8 +232,10 @@ class Scheduler:
             self._close_gaps()
         return bool(self._running)
 
-    def _step_of_rows(self, started: float) -> None:
-        """Append one token to every running row. started: when the step began.
+    def _step_of_rows(self, started: float) -> float:
+        """Append one token to every running row; return the seconds of the run, or 0 where it failed.
+
+        started: when the step began.
 
         The weights of a step evict this code from the processor's caches, so every Python call here is a slow one.
         """
@@ -246,8 +247,8 @@ class Scheduler:
         except Exception as error:  # of onnxruntime, which has no base class of its own
             for request in running:
                 self._end(request, error)
-            return
-        self._took = time.perf_counter() - began
+            return 0.0
+        took = time.perf_counter() - began
         self._counts["steps"] += 1
         self._counts["generated_tokens"] += len(stepping)  # before their ends: whoever sees one finds them counted
         for place, request in stepping:
@@ -268,6 +269,7 @@ class Scheduler:
         elapsed = time.perf_counter() - started
         for _, request in stepping:
             request.row.decode_seconds += elapsed
+        return took
 
     def _advance(self, request: ScheduledRequest, logits: Logits | Candidates) -> None:
         """Choose the next token of one row, as a step of rows does for each."""

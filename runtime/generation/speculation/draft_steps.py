@@ -68,7 +68,7 @@ class DraftSteps:
 
     def draft(self, place: int, rows: Sequence[RowDrafts]) -> bool:
         """Draft for each row; return False for several without any draft that pays, whose step is one without."""
-        if self._asked_in:
+        if len(rows) > 1 and self._asked_in:
             self._asked_in -= 1
             return False
         self._started = time.perf_counter()
