@@ -100,7 +100,7 @@ class StoredWeights(LazyWeights):
         if stored.quantized is None:
             value = self._read(name, expert)
         else:
-            value = dequantized(self._parts(name, stored, expert), stored.quantized)
+            value = self._rows(name, stored, expert)
         return split_stored(value[None], _source(stored), self._shapes)[parameter][0]
 
     def read_rows(self, parameter: str, rows: slice | Tensor) -> Tensor:
@@ -112,7 +112,7 @@ class StoredWeights(LazyWeights):
             return self._read(name, rows)
         if name in self._kept:
             return self._kept[name][parameter][rows]
-        return dequantized(self._parts(name, stored, rows), stored.quantized)
+        return self._rows(name, stored, rows)
 
     def has_rows(self, parameter: str) -> bool:
         """Whether a parameter is a matrix whose rows can be read by themselves."""
@@ -177,14 +177,20 @@ class StoredWeights(LazyWeights):
         """
         if name in self._kept:
             return self._kept[name]
-        assert stored.quantized is not None
-        rows = dequantized(self._parts(name, stored), stored.quantized)
+        rows = self._rows(name, stored)
         found = split_stored(rows.t() if stored.columns else rows, _source(stored), self._shapes)
         if not self._keeps_all:
             self._kept.clear()
         if self._keeps_all or len(found) > 1:
             self._kept[name] = found
         return found
+
+    def _rows(self, name: str, stored: StoredWeight, part: int | slice | Tensor | None = None) -> Tensor:
+        """Return a dequantized matrix [N, K], an expert of a stack or rows, without the zeros of its last block."""
+        assert stored.quantized is not None
+        shape = self._shapes[stored.parameters[0]]
+        inputs = shape[-1] if stored.transposed == stored.columns else shape[-2]
+        return dequantized(self._parts(name, stored, part), stored.quantized)[:, :inputs]
 
     def _parts(self, name: str, stored: StoredWeight, part: int | slice | Tensor | None = None) -> dict[str, Tensor]:
         """Return the parts of a quantized matrix, of one expert or of rows, without the factor of `scaled` outputs.

@@ -69,7 +69,7 @@ def _other_bytes(job: GraphJob, groups: Sequence[Group]) -> int:
         if name in chosen:
             continue
         form = quantization.format_of(name, gathered=True) if len(shape) > 1 else None
-        fitted = form and form.fitted(shape[-1])
+        fitted = form and form.fitted_to_product(shape[-1])
         size = 4 * math.prod(shape) if fitted is None else fitted.bytes_of(math.prod(shape[:-1]), shape[-1])
         total += stored_bytes(size)
     tables = spec.constants()

@@ -115,7 +115,11 @@ def lower(model: ir.Model, lowering: LoweringOptions, expected: Mapping[str, int
     if lowering.quantization is not None:
         passes.append(
             quantize_weights(
-                model, lowering.quantization, lowering.calibrated, primitive_gathers=lowering.place.primitive_gathers
+                model,
+                lowering.quantization,
+                lowering.calibrated,
+                primitive_gathers=lowering.place.primitive_gathers,
+                whole_blocks=not lowering.rules.fills_blocks,
             )
         )
     rules = [rule(model, lowering) for rule in op_set.RULES]

@@ -5,8 +5,9 @@
     Gather(W, ids)            becomes   QuantizedGather(integers, ids, scales[, zero points])
 
 Requires that the config has one format for all parameters that are packed into a matrix, and that a block of at least
-16 divides its inputs. A matrix that one node reads in another way stays as it is for all nodes. A matrix whose format
-wants GPTQ, and that no calibration text has reached, is rounded by `mse`.
+16 divides its inputs, or nearly does where products alone read it: zeros fill the last block then. A matrix that one
+node reads in another way stays as it is for all nodes. A matrix whose format wants GPTQ, and that no calibration text
+has reached, is rounded by `mse`.
 """
 
 import onnx_ir as ir
@@ -28,11 +29,13 @@ def quantize_weights(
     calibrated: Calibrated | None = None,
     *,
     primitive_gathers: bool = False,
+    whole_blocks: bool = False,
 ) -> PassReport:
     """Quantize every matrix that the quantization config has a format for.
 
     calibrated: matrices that GPTQ has rounded. primitive_gathers: embedding gathers read the tensor that products read,
     in any format; otherwise they read rows of integers that are not cut into blocks, as GatherBlockQuantized does.
+    whole_blocks: no zeros fill a block of any matrix.
     """
     report = PassReport("quantize_weights")
     for weight in list(model.graph.initializers.values()):
@@ -54,9 +57,9 @@ def quantize_weights(
             report.miss(first, f"{weight.name} is also read by other nodes than products and embedding gathers")
             continue
         inputs = tensor.sizes[0 if columns else 1]
-        fitted = form.fitted(inputs)
+        fitted = form.fitted(inputs) if gathered or whole_blocks else form.fitted_to_product(inputs)
         if fitted is None:
-            report.miss(first, f"{weight.name} has {inputs} inputs, which no block of 16 or more divides")
+            report.miss(first, f"{weight.name} has {inputs} inputs, which no block of 16 or more fits")
             continue
         if fitted.reads_calibration and not (calibrated and calibrated.covers(tensor.source.parameters, fitted)):
             fitted = fitted.without_calibration()

@@ -21,7 +21,7 @@ from edgeformer.errors import ExportError
 from edgeformer.export.graph.tensors import TORCH_DTYPES, StreamedTensor, join, multiplied
 from edgeformer.export.quantize.calibrated_weights import Calibrated
 from edgeformer.export.quantize.packing import PACKINGS, pack, pack_groups, unpack, unpack_groups
-from edgeformer.export.quantize.rounding import QuantizedBlocks, concatenate, round_blocks
+from edgeformer.export.quantize.rounding import QuantizedBlocks, concatenate, in_blocks, round_blocks
 from edgeformer.manifest.parts import StoredWeight
 from edgeformer.manifest.quantization import WeightFormat
 
@@ -107,7 +107,7 @@ class QuantizedMatrix:
 
     def _round(self, weights: Tensor, parameters: Sequence[str]) -> QuantizedBlocks:
         check_finite(weights, parameters)
-        return round_blocks(weights.reshape(len(weights), -1, self.form.block or self.inputs), self.form)
+        return round_blocks(in_blocks(weights, self.form.block), self.form)
 
 
 class Quantized(Protocol):
@@ -137,7 +137,7 @@ class QuantizedPart(StreamedTensor):
 
 
 class QuantizedTensor(QuantizedPart):
-    """One part of a quantized matrix [N, K], in B blocks of L inputs.
+    """One part of a quantized matrix [N, K], in B blocks of L inputs; zeros fill the last one.
 
     integers     uint8 [N, B, L · bits / 8], or [N, K · bits / 8] of the same bytes if `flat`, bits as products read
                  them; or, packed, [N, B, stored, …] of a file (packing.py)
@@ -234,7 +234,7 @@ def _shape(matrix: QuantizedMatrix, part: Part, flat: bool) -> tuple[int, ...]:
     outputs, inputs, form = matrix.outputs, matrix.inputs, matrix.form
     if form.block is None:
         return (outputs,) if part == "scales" else (inputs, outputs)
-    blocks = inputs // form.block
+    blocks = form.blocks_of(inputs)
     if part == "integers":
         of_row, of_block = (each * form.product_bits // 8 for each in (inputs, form.block))
         return (outputs, of_row) if flat else (outputs, blocks, of_block)
@@ -296,7 +296,10 @@ def check_finite(rows: Tensor, parameters: Sequence[str]) -> None:
 
 
 def dequantized(parts: Mapping[str, Tensor], form: WeightFormat) -> Tensor:
-    """Return the matrix [N, K] float32 of stored parts, whose integers are as products read them."""
+    """Return the matrix [N, K] float32 of stored parts, whose integers are as products read them.
+
+    K are the inputs of whole blocks, with the zeros that fill the last one.
+    """
     if form.block is None:
         return parts["integers"].t().float() * parts["scales"].float()[:, None]
     outputs, blocks = parts["scales"].shape

@@ -2,9 +2,10 @@
 
     blocks [N, B, L] float32  →  integers [N, B, L] from 0 to 2^bits − 1, scales [N, B], zero points [N, B]
 
-so that scale · (integer − zero point) is near the weight. N are outputs, B blocks, L inputs per block. The zero point
-of a symmetric format is the middle of the range. A block of zeros has the scale 0 and integers equal to its zero point.
-Scales that are stored in float16 are rounded to it first, so that the integers are those of the stored scales.
+so that scale · (integer − zero point) is near the weight. N are outputs, B blocks, L inputs per block; zeros may fill
+the last one. The zero point of a symmetric format is the middle of the range. A block of zeros has the scale 0 and
+integers equal to its zero point. Scales that are stored in float16 are rounded to it first, so that the integers are
+those of the stored scales.
 """
 
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from edgeformer.manifest.quantization import WeightFormat
 
@@ -42,6 +44,13 @@ def fractions(form: WeightFormat) -> tuple[float, ...]:
     extra one on the other: it clips nothing, and holds what was rounded to such a range before, as in GGUF's Q8_0.
     """
     return (*SEARCHED, form.zero / (form.zero - 1)) if form.symmetric else SEARCHED
+
+
+def in_blocks(rows: Tensor, block: int | None) -> Tensor:
+    """Return [..., K] as [..., B, L] of blocks of L; zeros fill the last one. block: None for one block of all K."""
+    block = block or rows.shape[-1]
+    missing = -rows.shape[-1] % block
+    return (F.pad(rows, (0, missing)) if missing else rows).unflatten(-1, (-1, block))
 
 
 def round_blocks(blocks: Tensor, form: WeightFormat) -> QuantizedBlocks:

@@ -11,6 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from edgeformer.export.quantize.rounding import in_blocks
 from edgeformer.layers.experts import StackedFeedForward, StackedLinear
 from edgeformer.manifest.quantization import WeightFormat
 
@@ -38,8 +39,9 @@ def _round_input(block: int | None, layer: nn.Module, inputs: tuple[Tensor, ...]
 def fake_quantize_activations(x: Tensor, block: int | None) -> Tensor:
     """Return x [..., K] quantized to −127 … 127 and back, with one scale per block of its last axis.
 
-    block: its size; None for one scale per token.
+    block: its size, which the last one may lack some of; None for one scale per token.
     """
-    blocks = x.unflatten(-1, (-1, block or x.shape[-1]))
+    blocks = in_blocks(x, block)
     scales = blocks.abs().amax(-1, keepdim=True) / 127
-    return torch.where(scales == 0, 0, (blocks / scales).round() * scales).flatten(-2)
+    rounded = torch.where(scales == 0, 0, (blocks / scales).round() * scales).flatten(-2)
+    return rounded[..., : x.shape[-1]]

@@ -119,7 +119,7 @@ def test_a_matrix_that_stays_as_it_is_is_explained(make_llama, tmp_path):
         "--explain",
         "--json",
     )
-    reason = "blocks.0.feed_forward.down.weight has 40 inputs, which no block of 16 or more divides"
+    reason = "blocks.0.feed_forward.down.weight has 40 inputs, which no block of 16 or more fits"
     data = json.loads(result.stdout)
     assert data["passes"]["quantize_weights"] == {
         "changed": 6, "missed": [f"blocks.0.feed_forward.down/MatMul: {reason}"],

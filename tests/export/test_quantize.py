@@ -36,7 +36,7 @@ from edgeformer.export.quantize import quantized_tensor as weights
 from edgeformer.export.quantize import rounding
 from edgeformer.export.quantize.packing import pack, unpack
 from edgeformer.export.quantize.quantized_tensor import QuantizedMatrix, QuantizedTensor, by_matrix, dequantized
-from edgeformer.export.quantize.rounding import ranges_of_least_cost, round_blocks
+from edgeformer.export.quantize.rounding import in_blocks, ranges_of_least_cost, round_blocks
 from edgeformer.families import read_model_config
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.quantization import (
@@ -241,6 +241,16 @@ def test_the_check_of_block_errors_finds_one_block_of_many():
         rounded[row, 1] += 0.05
         assert _block_error(blocks.flatten(1), rounded.flatten(1), form) > BLOCK_ERROR_LIMIT
     assert _block_error(blocks.flatten(1), torch.full_like(blocks, torch.nan).flatten(1), form) == torch.inf
+
+
+def test_zeros_that_fill_a_block_hide_no_error():
+    form, weight = WeightFormat(bits=8, block=32), drawn("normal", (5, 1, 36), 0).flatten(1)
+    rounded = round_blocks(in_blocks(weight, 32), form).weights().flatten(1)
+    assert not rounded[:, 36:].any()
+    rounded = rounded[:, :36]
+    assert _block_error(weight, rounded, form) <= BLOCK_ERROR_LIMIT
+    steps = weight[:, 32:].abs().amax(1, keepdim=True) / form.zero
+    assert _block_error(weight, torch.cat([rounded[:, :32], weight[:, 32:] + 0.6 * steps], 1), form) > BLOCK_ERROR_LIMIT
 
 
 # Bytes.
@@ -479,6 +489,38 @@ def test_a_block_is_the_largest_that_divides_the_inputs(inputs, block, fitted):
     assert found == (None if fitted is None else WeightFormat(bits=4, block=fitted, symmetric=False, rounding="mse"))
 
 
+@pytest.mark.parametrize(
+    ("inputs", "block", "fitted"),
+    [
+        (576, 128, 64), (4304, 128, 128), (4304, 64, 64), (3420, 32, 32), (4320, 32, 32), (96, 128, 32), (40, 32, None),
+        (4304, None, None),
+    ],
+)  # fmt: skip
+def test_zeros_may_fill_the_last_block_of_a_product(inputs, block, fitted):
+    """Of SigLIP's 4,304 inputs blocks of 16 would divide, and of the 3,420 of Qwen2.5-VL's tower none."""
+    form = WeightFormat(bits=8, block=block, rounding="mse" if block else "nearest")
+    found = form.fitted_to_product(inputs)
+    assert found == (None if fitted is None and block else WeightFormat(bits=8, block=fitted, rounding=form.rounding))
+    calibrated = WeightFormat(bits=4, block=32, rounding="gptq")
+    assert calibrated.fitted_to_product(inputs) == calibrated.fitted(inputs)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_a_filled_block_is_stored_whole_on_cpus_alone(symmetric):
+    quantization = make_quantization("int4", QuantizationOverrides(block=64, symmetric=symmetric))
+    for provider, block, blocks in (("cpu", 64, 16), ("webgpu", 16, 63)):
+        model = config(intermediate_size=1008)
+        lowering = LoweringOptions(quantization=quantization, provider=provider)
+        graph, _ = build_graph(model_spec_of(model), RandomWeights(model, 0), lowering=lowering)
+        name = "blocks.0.feed_forward.down.weight"
+        sizes = [graph.graph.initializers[f"{name}.{part}"].shape.numpy() for part in ("integers", "scales")]
+        assert sizes == [(64, blocks, block // 2), (64, blocks)]
+        form = quantization.format_of(name)
+        stored = graph.graph.initializers.values()
+        content = [each.const_value.nbytes for each in stored if each.name.startswith(f"{name}.")]
+        assert sum(content) == replace(form, block=block).bytes_of(64, 1008)
+
+
 def config(**options) -> DecoderConfig:
     data = {
         "model_type": "llama", "vocab_size": 31, "hidden_size": 64, "intermediate_size": 96,
@@ -542,7 +584,7 @@ def test_every_product_and_gather_is_quantized_if_blocks_fit():
 
 def test_a_matrix_that_no_block_divides_is_left_and_said():
     graph, report = lowered(config(intermediate_size=40), make_quantization("int4"))
-    reason = "blocks.{}.feed_forward.down.weight has 40 inputs, which no block of 16 or more divides"
+    reason = "blocks.{}.feed_forward.down.weight has 40 inputs, which no block of 16 or more fits"
     assert report.missed == [f"blocks.{layer}.feed_forward.down/MatMul: {reason.format(layer)}" for layer in range(2)]
     assert ops(graph).count("MatMul") == 2
     assert "blocks.0.feed_forward.down.weight" in graph.graph.initializers

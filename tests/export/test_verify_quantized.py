@@ -38,6 +38,7 @@ HALVES = {
 MODELS = {
     "llama": ("llama", "AutoModelForCausalLM", GROUPED),
     "llama-tied": ("llama", "AutoModelForCausalLM", GROUPED | {"tie_word_embeddings": True}),
+    "llama-filled": ("llama", "AutoModelForCausalLM", GROUPED | {"intermediate_size": 996}),
     "gpt2": (
         "gpt2", "AutoModelForCausalLM",
         {"vocab_size": 97, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64, "bos_token_id": 1},
@@ -61,13 +62,15 @@ MODELS = {
     "marian": ("marian", "AutoModelForSeq2SeqLM", PAIR | HALVES),
 }  # fmt: skip
 """Heads of their own and tied ones, biases, caps and windows, heads that are wider than the model, encoders and pairs.
-16 heads of T5 make a table of distances that blocks would divide, and Marian computes its positions.
+Zeros fill the last of the blocks of 996 inputs. 16 heads of T5 make a table of distances that blocks would divide, and
+Marian computes its positions.
 """
 
 SYMMETRIC, ASYMMETRIC = True, False
 FORMATS = {
     "llama": [("int4", SYMMETRIC), ("int4", ASYMMETRIC), ("int8", SYMMETRIC), ("int8", ASYMMETRIC)],
     "llama-tied": [("int4", ASYMMETRIC), ("int8", SYMMETRIC)],
+    "llama-filled": [("int4", ASYMMETRIC), ("int8", SYMMETRIC)],
     "gpt2": [("int4", SYMMETRIC), ("int8", ASYMMETRIC)],
     "gemma2": [("int4", ASYMMETRIC), ("int8", SYMMETRIC)],
     "qwen3": [("int4", SYMMETRIC), ("int8", ASYMMETRIC)],
@@ -77,7 +80,7 @@ FORMATS = {
     "marian": [("int4", ASYMMETRIC)],
 }
 CASES = [(name, *form) for name, forms in FORMATS.items() for form in forms]
-FAST = [case for case in CASES if case[0] in ("llama", "gemma2", "bert", "t5")]
+FAST = [case for case in CASES if case[0] in ("llama", "llama-filled", "gemma2", "bert", "t5")]
 """All formats, windows, encoders and pairs; the other models are slow."""
 
 
@@ -242,6 +245,7 @@ def test_activations_are_rounded_block_by_block():
     assert torch.equal(found[:, :4], torch.tensor([[1.0, 0.0, 127.0, 0.0]]))  # half of a step is rounded to even
     np.testing.assert_allclose(found[:, 4:], [[0, 0, 0.01, 25 * 0.01 / 127]], rtol=1e-6)
     assert not fake_quantize_activations(torch.zeros(2, 8), 4).any()
+    assert torch.equal(fake_quantize_activations(x[:, :7], 4), found[:, :7])  # a block that zeros fill
 
 
 # Faults.

@@ -13,6 +13,7 @@ class CpuRules(ProviderRules):
 
     float32_alone = True
     scales_queries = True
+    fills_blocks = True
     fuses_products = True
 
     def cross_attention(self, node: ir.Node) -> str | None:

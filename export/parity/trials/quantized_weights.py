@@ -188,7 +188,11 @@ def _block_error(weight: Tensor, stored: Tensor, form: WeightFormat) -> float:
     if torch.equal(weight, stored):  # as copied blocks are
         return 0.0
     block = form.block or weight.shape[-1]
-    blocks, rounded = (each.unflatten(-1, (-1, block)) for each in (weight, stored))
+    whole = weight.shape[-1] // block * block
+    if 0 < whole < weight.shape[-1]:  # zeros fill the last block, and would make its error smaller than it is
+        pairs = zip(*(each.tensor_split([whole], -1) for each in (weight, stored)), strict=True)
+        return max(_block_error(exact, rounded, form) for exact, rounded in pairs)
+    blocks, rounded = (each.unflatten(-1, (-1, min(block, weight.shape[-1]))) for each in (weight, stored))
     low, high = blocks.amin(-1, keepdim=True).clamp(max=0), blocks.amax(-1, keepdim=True).clamp(min=0)
     steps = torch.maximum(high, -low) / form.zero if form.symmetric else (high - low) / (2 * form.zero - 1)
     allowed = torch.full_like(blocks, 0.5)
