@@ -16,7 +16,7 @@ from edgeformer.transformers_backend.patch_plan import PatchPlan
 from edgeformer.transformers_backend.patches.attention import AttentionPatch, Caches, current_patch
 from edgeformer.transformers_backend.patches.norms import PatchedRMSNorm
 from edgeformer.transformers_backend.patches.rotary import TABLES, Angles, RotaryForm, Tables
-from edgeformer.transformers_backend.transformers_shim import ATTENTION_NAME, PatchedCache
+from edgeformer.transformers_backend.transformers_shim import ATTENTION_NAME, PatchedCache, cache_argument
 
 
 class PatchedRotary(nn.Module):
@@ -119,12 +119,14 @@ class PatchedModel(nn.Module):
         In float64, code of transformers that rounds to float32 computes in float64 instead.
         """
         model = self.causal_lm
-        options: dict[str, Any] = {"use_cache": True, "return_dict": True}
+        name = cache_argument(model.forward)
+        assert name is not None, "planning refuses such a model"
+        options: dict[str, Any] = {"use_cache": True, "return_dict": True, name: PatchedCache(attention_patch)}
         if takes_positions(model):
             first = self.plan.first_position
             options["position_ids"] = attention_patch.positions + first if first else attention_patch.positions
         with attention_patch.applied(model), computing_in_float64() if self._in_float64 else nullcontext():
-            return model(input_ids=input_ids, past_key_values=PatchedCache(attention_patch), **options).logits
+            return model(input_ids=input_ids, **options).logits
 
 
 def takes_positions(model: nn.Module) -> bool:

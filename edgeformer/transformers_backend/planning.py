@@ -4,7 +4,6 @@
 module and finds out its tables; `norms` and `rotary` recognize single functions.
 """
 
-import inspect
 import re
 from collections.abc import Mapping
 from copy import deepcopy
@@ -37,7 +36,7 @@ from edgeformer.transformers_backend.patches.rotary import (
     find_rotation,
     rotary_form,
 )
-from edgeformer.transformers_backend.transformers_shim import ATTENTION_NAME
+from edgeformer.transformers_backend.transformers_shim import ATTENTION_NAME, CACHE_ARGUMENTS, cache_argument
 
 RUNS = ((0, 7), (7, 1))
 """Past and new tokens of the probing runs: a prompt, then a step."""
@@ -51,8 +50,8 @@ OP_OPTIONS = {"sliding_window", "softcap", "s_aux"}
 
 # Options that change nothing in the result: they say what was done before, or what to return.
 HARMLESS_OPTIONS = {
-    "attention_mask", "cache_position", "head_mask", "is_causal", "layer_head_mask", "logits_to_keep",
-    "num_items_in_batch", "output_attentions", "output_hidden_states", "output_router_logits", "past_key_values",
+    *CACHE_ARGUMENTS, "attention_mask", "cache_position", "head_mask", "is_causal", "layer_head_mask", "logits_to_keep",
+    "num_items_in_batch", "output_attentions", "output_hidden_states", "output_router_logits",
     "position_ids", "return_dict", "use_cache",
 }  # fmt: skip
 
@@ -95,11 +94,10 @@ def make_plan(config: Any, context_length: int) -> PatchPlan:
 def _check_module(model: Any, plan: PatchPlan) -> None:
     """Raise ExportError for a module whose forward or whose parts the backend cannot patch."""
     name = type(model).__name__
-    arguments = inspect.signature(model.forward).parameters
-    if "past_key_values" not in arguments:
+    if cache_argument(model.forward) is None:
         raise ExportError(
-            f"{name} keeps no cache of keys and values (its forward takes no past_key_values): it is recurrent, or has "
-            "no cache, and a bundle's runtime needs one."
+            f"{name} keeps no cache of keys and values (its forward takes none of {', '.join(CACHE_ARGUMENTS)}): it is "
+            "recurrent, or has no cache, and a bundle's runtime needs one."
         )
     if not takes_positions(model) and not plan.positions:
         raise ExportError(

@@ -1,8 +1,9 @@
 """All that edgeformer patches in transformers, or uses of it beyond its public interface.
 
-The file was checked with transformers 5.23: older versions are refused, and in newer ones `moved_internals` looks for
-every name and parameter that is used here. Patches last for the length of a `with` block. Attention is an entry in the
-registries of transformers, and functions named `apply_rotary*` are replaced in the modeling files of one model.
+The file was checked with transformers 5.23 and 5.24: older versions are refused, and in newer ones `moved_internals`
+looks for every name and parameter that is used here. Patches last for the length of a `with` block. Attention is an
+entry in the registries of transformers, and functions named `apply_rotary*` are replaced in the modeling files of one
+model.
 """
 
 import inspect
@@ -17,8 +18,12 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from edgeformer.errors import ExportError, MissingDependencyError, require
 
-CHECKED = (5, 23)
-"""The version of transformers, major and minor, that this file was checked with: also the oldest that is taken."""
+OLDEST, CHECKED = (5, 23), (5, 24)
+"""The versions of transformers, major and minor, that this file was checked with: the oldest that is taken, and the
+newest."""
+
+CACHE_ARGUMENTS = ("cache", "past_key_values")
+"""Names of the argument of a model's forward that takes the cache: since 5.24, and before."""
 
 ATTENTION_NAME = "edgeformer"
 """The name of our entry in the registries of attention and of masks: a model's `attn_implementation`."""
@@ -71,6 +76,12 @@ INTERNALS: dict[str, tuple[str, ...]] = {
 """Every name of transformers that is used beyond its public interface, and the parameters that are relied on."""
 
 
+def cache_argument(forward: Callable[..., Any]) -> str | None:
+    """Return the name of the argument of a model's forward that takes its cache; None where it keeps none."""
+    arguments = inspect.signature(forward).parameters
+    return next((name for name in CACHE_ARGUMENTS if name in arguments), None)
+
+
 def moved_internals() -> list[str]:
     """Return the entries of `INTERNALS` that the installed transformers lacks, or whose parameters have changed."""
     moved = []
@@ -82,16 +93,18 @@ def moved_internals() -> list[str]:
             continue
         if parameters and not set(parameters) <= inspect.signature(found).parameters.keys():
             moved.append(f"{path}({', '.join(parameters)})")
+    if cache_argument(resolve_name("transformers.models.llama.modeling_llama:LlamaForCausalLM.forward")) is None:
+        moved.append(f"LlamaForCausalLM.forward({' or '.join(CACHE_ARGUMENTS)})")
     return moved
 
 
 def check_version(version: str) -> None:
     """Raise MissingDependencyError for a version of transformers that this file cannot patch."""
-    checked = ".".join(map(str, CHECKED))
+    oldest, checked = (".".join(map(str, each)) for each in (OLDEST, CHECKED))
     numbers = tuple(int(part) for part in version.split(".")[:2])
-    if numbers < CHECKED:
+    if numbers < OLDEST:
         raise MissingDependencyError(
-            f"--backend transformers needs transformers {checked} or newer, and {version} is installed. Install one "
+            f"--backend transformers needs transformers {oldest} or newer, and {version} is installed. Install one "
             "with: pip install 'edgeformer[transformers]'"
         )
     moved = moved_internals() if numbers > CHECKED else []

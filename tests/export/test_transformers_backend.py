@@ -270,10 +270,10 @@ def test_internals_that_moved_are_named(monkeypatch):
     transformers_shim.check_version("99.0.0.dev0")
     monkeypatch.delattr(cache_utils.Cache, "get_query_offset")
     monkeypatch.setattr(masking_utils, "eager_mask", lambda batch_size, allowed: None)
+    monkeypatch.setattr(transformers_shim, "CACHE_ARGUMENTS", ("states", "past"))
     transformers_shim.check_version(transformers.__version__)
-    with pytest.raises(
-        MissingDependencyError, match=r"99\.0\.0 is installed.*Cache\.get_query_offset, .*eager_mask\(mask_function\)"
-    ):
+    moved = r"Cache\.get_query_offset, .*eager_mask\(mask_function\), .*LlamaForCausalLM\.forward\(states or past\)"
+    with pytest.raises(MissingDependencyError, match=rf"99\.0\.0 is installed.*{moved}"):
         transformers_shim.check_version("99.0.0")
 
 
@@ -406,7 +406,7 @@ def test_a_module_that_transformers_itself_cannot_run_is_refused(make_model, tmp
 
 
 REFUSALS = {
-    "mamba": "keeps no cache of keys and values",
+    "mamba": "keeps no cache of keys and values|takes no position_ids",
     "dbrx": "DbrxForCausalLM of transformers looks at values to decide what it computes next",
     "bloom": "takes no position_ids",
     "falcon": "takes none through transformers' attention interface. Only a family file",
