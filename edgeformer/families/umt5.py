@@ -14,9 +14,9 @@ from edgeformer.families._layers import vary_attention
 def read_config(fields: Fields, context_length: int | None) -> Seq2SeqConfig:
     """Read a UMT5 config.json."""
     fields.ignore("scalable_attention")  # no code of transformers reads it
-    # transformers 5 divides the logits of untied heads, too; version 4 and the training do not.
+    # transformers 5.0 to 5.23 divide the logits of untied heads, too; others and the training do not.
     tied = fields.take("tie_word_embeddings", True)
-    config = t5.read_t5(fields, context_length, tied=tied, scaled=tied)
+    config = t5.read_t5(fields, context_length, tied=tied, scaled=fields.take("scale_decoder_outputs", tied))
     encoder, decoder = config.encoder, config.decoder
     return replace(
         config,

@@ -111,9 +111,9 @@ def test_ids_of_sentencepiece_models_are_those_of_transformers(tmp_path, lines, 
 
 
 def test_pieces_that_sentencepiece_finds_otherwise_are_named(tmp_path, lines):
-    """transformers 5.23 leaves out the space before a text of Mistral's: its class has no reader of such files."""
+    """transformers leaves out the space before a text of Qwen2's: its class has no reader of such files."""
     train(tmp_path / "tokenizer.model", lines, **BYTES)
-    describe(tmp_path, "mistral", "LlamaTokenizer")
+    describe(tmp_path, "qwen2", "LlamaTokenizer")
     files, _ = same(tmp_path)
     [warning] = files.warnings
     assert warning.startswith("SentencePiece finds the pieces ['▁', ") and "if its page has a tokenizer.json" in warning

@@ -71,6 +71,8 @@ MODELS = {
     "blenderbot": "no position_ids, but an embedding that is given positions",
     "xlm-roberta": "positions that start behind the padding token",
     "gpt_oss": "sinks; experts with biases, clamped, transposed, the rows of gate and up in turn",
+    "exaone": "Llama's module, whose checkpoints have names of their own",
+    "sarvam_moe": "GLM's module, whose checkpoints have other names, and query, key and value in one tensor",
 }
 FAST = {"olmo3", "youtu", "blenderbot"}
 """Windows, latent attention and learned positions; experts are in test_transformers_experts.py, the others are slow."""
@@ -88,6 +90,8 @@ NORMS = {
     "blenderbot": 0,
     "xlm-roberta": 0,
     "gpt_oss": 2,
+    "exaone": 2,
+    "sarvam_moe": 4,
 }
 """RMSNorms in each layer; models that have any have another one at the end."""
 
@@ -413,6 +417,7 @@ REFUSALS = {
     "gpt_neox_japanese": "did not attend through transformers' attention interface",
     "diffllama": "attends to keys that it did not just give to the cache: a second time",
     "doge": "attends with a mask that it made or changed itself",
+    "dory": "gives keys and values to the cache twice",
 }
 
 

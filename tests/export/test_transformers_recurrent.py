@@ -40,6 +40,10 @@ MODELS = {
         DELTA,
         ((ConvState(channels=80, width=2), RecurrentState(num_heads=4, key_dim=8, value_dim=12)), (SMALLER,)),
     ),
+    "lara_mini": (
+        DELTA,
+        ((ConvState(channels=80, width=2), RecurrentState(num_heads=4, key_dim=8, value_dim=12)), (ATTENTION,)),
+    ),
     "nemotron_h": (
         MAMBA,
         (

@@ -4,7 +4,6 @@ DUAL[model_type] holds the options of each model.
 """
 
 from types import SimpleNamespace
-from unittest.mock import patch
 
 import numpy as np
 import tokenizers
@@ -12,6 +11,8 @@ import torch
 import transformers
 from tokenizers import normalizers, pre_tokenizers, processors
 from vision_rows import BUDGET, CLIP, CROPPED, MLP, NAFLEX, SHAPES, SIGLIP, SIGLIP2, SQUARE, inputs_of
+
+from edgeformer.transformers_backend.float64 import computing_in_float64
 
 WORDS = (
     "a", "photo", "of", "this", "is", "cat", "dog", "cats", "dogs", "two", "at", "the", "sea", "red", "blue", "text",
@@ -131,7 +132,7 @@ def make_dual(family, name, folder):
     ids = tokenizer(list(TEXTS), padding=padding, truncation=True, max_length=length, return_tensors="pt")["input_ids"]
     inputs = {"input_ids": ids} | inputs_of(processor, pictures)
     model = kind.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager")
-    with torch.no_grad(), patch.object(torch, "float32", torch.float64):  # SigLIP 2 interpolates positions in it
+    with torch.no_grad(), computing_in_float64():  # SigLIP 2 interpolates positions in float32
         found = model(**inputs)
     names = ("logits_per_image", "logits_per_text", "text_embeds", "image_embeds")
     expected = {each: found[each].numpy() for each in names}

@@ -9,7 +9,6 @@ import json
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import get_args, get_type_hints
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -29,6 +28,7 @@ from edgeformer.export.reference.reference import Reference
 from edgeformer.families import family_names, load_family
 from edgeformer.models.model_spec import model_spec_of
 from edgeformer.runtime import load
+from edgeformer.transformers_backend.float64 import computing_in_float64
 
 EAGER, LIMITS = 1e-6, {"fp32": 1e-5, "fp16": 5e-3}
 MODELS = [(family, name) for family, row in TOWERS.items() for name in row]
@@ -66,7 +66,7 @@ def make(family, name, folder):
     pictures = [np.random.default_rng(seed).integers(0, 256, (*SHAPES[seed], 3), np.uint8) for seed in range(3)]
     inputs = inputs_of(processor, pictures)
     model = kind.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager")
-    with torch.no_grad(), patch.object(torch, "float32", torch.float64):  # DINOv2 interpolates positions in it
+    with torch.no_grad(), computing_in_float64():  # DINOv2 interpolates positions in float32
         found = model(**inputs)
     expected = {each: found[each].numpy() for each in OUTPUTS if found.get(each) is not None}
     return SimpleNamespace(

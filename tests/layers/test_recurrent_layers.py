@@ -143,7 +143,7 @@ def their_run(layer, config, x, mask=None, chunks=None):
         cache, outputs = DynamicCache(config=config), []
         for part in x.split(chunks or [x.shape[1]], 1):
             given = None if mask is None else mask[:, : part.shape[1]]
-            outputs.append(layer(part, cache_params=cache, attention_mask=given))
+            outputs.append(layer(part, cache, attention_mask=given))
         conv, state = cache.get_conv_state(0, state_idx=0), cache.get_recurrent_state(0, state_idx=0)
     return torch.cat(outputs, 1), conv, state
 

@@ -138,10 +138,11 @@ def static_masks(model: Any, text: Tensor, mm_token_type_ids: Tensor) -> dict[st
     They are those that it makes by itself, but for the unified Gemma 4 (`families/picture_text/…/gemma4_unified.py`).
     """
     hidden = model.config.get_text_config().hidden_size
+    states, positions = torch.zeros(*text.shape, hidden, dtype=torch.float64), torch.arange(text.shape[1])[None]
+    # Without mask and cache, whose argument has another name since transformers 5.24.
     masks = model.create_masks_for_generate(
-        config=model.config, inputs_embeds=torch.zeros(*text.shape, hidden, dtype=torch.float64), attention_mask=None,
-        past_key_values=None, position_ids=torch.arange(text.shape[1])[None], mm_token_type_ids=mm_token_type_ids,
-    )  # fmt: skip
+        model.config, states, None, None, positions, mm_token_type_ids=mm_token_type_ids
+    )
     return {"attention_mask": masks}
 
 

@@ -116,20 +116,22 @@ def eager_loop(checkpoint: Path, threads: int) -> Contender:
     import torch
     import transformers
 
+    from edgeformer.transformers_backend.transformers_shim import cache_argument
+
     torch.set_num_threads(threads)
     transformers.logging.disable_progress_bar()
     model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
 
     def run(prompt: Sequence[int], new: int) -> Run:
         with torch.inference_mode():
-            cache = transformers.DynamicCache(config=model.config)
+            given = {cache_argument(model.forward): transformers.DynamicCache(config=model.config)}
             ids = torch.tensor([prompt])
             start = time.perf_counter()
-            logits = model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+            logits = model(ids, **given, use_cache=True, logits_to_keep=1).logits
             tokens = [int(logits[0, -1].argmax())]
             middle = time.perf_counter()
             for _ in range(new - 1):
-                logits = model(torch.tensor([tokens[-1:]]), past_key_values=cache, use_cache=True).logits
+                logits = model(torch.tensor([tokens[-1:]]), **given, use_cache=True).logits
                 tokens.append(int(logits[0, -1].argmax()))
             return Run(tokens, middle - start, time.perf_counter() - middle)
 

@@ -12,6 +12,7 @@ import torch
 import transformers
 
 from benchmarks.peers.generation import Generate, Generation, Logits, timed
+from edgeformer.transformers_backend.transformers_shim import cache_argument
 
 
 def load(checkpoint: Path, folder: Path, precision: str, threads: int) -> Generate:
@@ -21,12 +22,12 @@ def load(checkpoint: Path, folder: Path, precision: str, threads: int) -> Genera
 
     @torch.inference_mode()
     def run(prompt: list[int], new: int) -> Generation:
-        cache = transformers.DynamicCache(config=model.config)
+        given = {cache_argument(model.forward): transformers.DynamicCache(config=model.config)}
 
         def tokens() -> Iterator[int]:
             ids = prompt
             while True:
-                logits = model(torch.tensor([ids]), past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+                logits = model(torch.tensor([ids]), **given, use_cache=True, logits_to_keep=1).logits
                 ids = [int(logits[0, -1].argmax())]
                 yield ids[0]
 

@@ -105,6 +105,8 @@ def transformers_loop(checkpoint: Path, precision: Precision, device: Device, *,
         raise Unavailable(f"transformers has no {precision} weights of its own")
     try:
         import transformers
+
+        from edgeformer.transformers_backend.transformers_shim import cache_argument
     except ImportError as error:
         raise Unavailable(f"transformers is not installed: {error}") from error
     dtype = torch.float16 if device == "cuda" else torch.float32
@@ -124,10 +126,8 @@ def transformers_loop(checkpoint: Path, precision: Precision, device: Device, *,
             ids, place, forward = prompt, 0, model.forward
             while True:
                 places = torch.arange(place, place + len(ids), device=device)
-                given = torch.tensor([ids], device=device)
-                logits = forward(
-                    given, past_key_values=cache, position_ids=places[None], use_cache=True, logits_to_keep=1
-                ).logits
+                given = {cache_argument(model.forward): cache, "position_ids": places[None]}
+                logits = forward(torch.tensor([ids], device=device), **given, use_cache=True, logits_to_keep=1).logits
                 place += len(ids)
                 ids, forward = [int(logits[0, -1].argmax())], step
                 yield ids[0]
