@@ -78,6 +78,7 @@ assert TRACE not in sys.modules
 sys.meta_path.insert(0, TracesFromTheCache())
 
 KERNELS = "tests/kernels/"
+OTHER_BUILDS = ("/test_arm.py", "/test_sanitizers.py")
 DURATIONS = Path(__file__).with_name("durations.json")
 """Seconds that scopes took, those that took many: of the tests that run by default, and of the slow ones."""
 LONG = 3
@@ -89,7 +90,7 @@ def scope_of(nodeid: str) -> str:
     All tests of the kernels but those that build others wait for one build.
     """
     file, _, test = nodeid.partition("::")
-    if file.startswith(KERNELS) and not file.endswith("/test_sanitizers.py"):
+    if file.startswith(KERNELS) and not file.endswith(OTHER_BUILDS):
         return KERNELS
     family = test.partition("[")[2].partition("-")[0].strip("]")
     return f"{file}::{family}" if file.endswith("_parity.py") else file

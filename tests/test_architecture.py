@@ -4,6 +4,7 @@ Imports are read from the source, wherever in a file they stand, so that a lazy 
 """
 
 import ast
+import functools
 import sys
 import tomllib
 from pathlib import Path
@@ -52,7 +53,8 @@ ROOMS = (
 (options, plan, pipeline …) are checked as files: no circle may lead through them."""
 
 
-def imports(path: Path) -> set[str]:
+@functools.cache
+def imports(path: Path) -> frozenset[str]:
     """Names of all modules that a file imports, except those for type checkers alone."""
     tree = ast.parse(path.read_text())
     typing_only = {
@@ -70,7 +72,7 @@ def imports(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} imports relatively"
             names.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return names
+    return frozenset(names)
 
 
 def files(pattern: str) -> list[Path]:

@@ -1,6 +1,7 @@
 """The words of the project: docstrings are sentences, and a concept has one name, the one that the field uses."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from itertools import pairwise
@@ -35,14 +36,17 @@ EXCUSED = {
 }
 
 
-def docstrings(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield the name and the docstring of a module, and of every class, function and constant in it."""
+@functools.cache
+def docstrings(path: Path) -> list[tuple[str, str]]:
+    """Return the name and the docstring of a module, and of every class, function and constant in it."""
+    found: list[tuple[str, str]] = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        yield from constants(node)
+        found += constants(node)
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
             if text:
-                yield getattr(node, "name", "module"), text
+                found.append((getattr(node, "name", "module"), text))
+    return found
 
 
 def constants(node: ast.AST) -> Iterator[tuple[str, str]]:

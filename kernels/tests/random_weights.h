@@ -5,6 +5,7 @@
 #include <random>
 #include <vector>
 
+#include "random_floats.h"
 #include "weights.h"
 
 namespace edgeformer {
@@ -34,12 +35,6 @@ struct RandomWeights {
   }
 };
 
-inline std::vector<float> random_activations(std::size_t size, unsigned seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> x(size);
-  for (float& each : x) each = normal(random);
-  return x;
-}
+inline std::vector<float> random_activations(std::size_t size, unsigned seed) { return random_floats(size, seed); }
 
 }  // namespace edgeformer

@@ -420,11 +420,12 @@ void check_that_levels_are_known() {
 
 }  // namespace
 
-int main() {
+// The levels that run here, or those that the arguments name.
+int main(int argc, char** argv) {
   check_that_faults_are_seen();
   check_that_levels_are_known();
   check_rough_powers();
-  for (const Level* level : tested_levels()) {
+  for (const Level* level : tested_levels(argc, argv)) {
     if (!level->runs_here()) {
       std::printf("%s does not run here\n", level->name);
       continue;

@@ -1,10 +1,12 @@
 // Products of floats at every level that runs here against plain loops in float64: types, layouts, odd shapes, tails.
 #include "float_linear.h"
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 
 #include "check.h"
 #include "half.h"
@@ -43,9 +45,14 @@ struct RandomFloats {
   }
 };
 
-double error_of(const RandomFloats& weights, const std::vector<float>& x, std::size_t rows, const std::vector<float>& y) {
+// y and, for each number of it, the sum of the magnitudes of products that it was added up from.
+struct Product {
+  std::vector<double> y, bound;
+};
+
+Product oracle(const RandomFloats& weights, const std::vector<float>& x, std::size_t rows) {
   const FloatWeights& sizes = weights.view;
-  double worst = 0;
+  Product found;
   for (std::size_t row = 0; row < rows; ++row) {
     for (int output = 0; output < sizes.outputs; ++output) {
       double sum = 0, magnitude = 1e-300;
@@ -54,15 +61,42 @@ double error_of(const RandomFloats& weights, const std::vector<float>& x, std::s
         sum += product;
         magnitude += std::fabs(product);
       }
-      const double error = std::fabs(y[row * sizes.outputs + output] - sum) / magnitude;
-      if (!(error <= worst)) worst = error;  // NaN counts
+      found.y.push_back(sum);
+      found.bound.push_back(magnitude);
     }
+  }
+  return found;
+}
+
+double error_of(const Product& expected, const std::vector<float>& y) {
+  double worst = 0;
+  for (std::size_t at = 0; at < y.size(); ++at) {
+    const double error = std::fabs(y[at] - expected.y[at]) / expected.bound[at];
+    if (!(error <= worst)) worst = error;  // NaN counts
   }
   return worst;
 }
 
+// Weights, activations and what their product is. All levels have the same, so it is drawn and multiplied once.
+struct Case {
+  RandomFloats weights;
+  std::vector<float> x;
+  Product expected;
+
+  Case(int outputs, int inputs, bool by_output, Numbers type, std::size_t rows)
+      : weights(outputs, inputs, by_output, type, outputs * 31 + inputs),
+        x(random_activations(rows * inputs, static_cast<unsigned>(rows))),
+        expected(oracle(weights, x, rows)) {}
+
+  static const Case& of(int outputs, int inputs, bool by_output, Numbers type, std::size_t rows) {
+    static std::map<std::array<int, 5>, Case> all;
+    const std::array<int, 5> key{outputs, inputs, by_output, static_cast<int>(type), static_cast<int>(rows)};
+    return all.try_emplace(key, outputs, inputs, by_output, type, rows).first->second;
+  }
+};
+
 FloatPanels panels_of(const RandomFloats& weights, const Level& level) {
-  Team team(2);
+  static Team team(2);
   return FloatPanels(weights.view, level.columns, team);
 }
 
@@ -77,13 +111,12 @@ std::vector<float> multiply(const FloatLinear& linear, const std::vector<float>&
 }
 
 void check_shape(const Level& level, int outputs, int inputs, bool by_output, Numbers type, std::size_t rows) {
-  const RandomFloats weights(outputs, inputs, by_output, type, outputs * 31 + inputs);
-  const std::vector<float> x = random_activations(rows * inputs, static_cast<unsigned>(rows));
+  const auto& [weights, x, expected] = Case::of(outputs, inputs, by_output, type, rows);
   const FloatLinear linear = linear_of(weights, level);
   Serial serial;
-  Team team(3);
+  static Team team(3);
   const std::vector<float> y = multiply(linear, x, rows, serial);
-  const double error = error_of(weights, x, rows, y);
+  const double error = error_of(expected, y);
   CHECK(error < kTolerance, "%s N=%d K=%d by_output=%d type=%d rows=%zu: error %.2e", level.name, outputs, inputs,
         by_output, static_cast<int>(type), rows, error);
   CHECK(multiply(linear, x, rows, team) == y, "%s: three threads differ from one", level.name);
@@ -146,19 +179,18 @@ void check_that_faults_are_seen() {
     const std::vector<float> x = random_activations(300, 4);
     Serial serial;
     const std::vector<float> y = multiply(linear_of(weights), x, 1, serial);
-    CHECK(error_of(weights, x, 1, y) < kTolerance, "before");
+    CHECK(error_of(oracle(weights, x, 1), y) < kTolerance, "before");
     weights.values[7] *= 1.01f;
-    CHECK(error_of(weights, x, 1, y) > kTolerance, "a hundredth of one weight is not seen");
+    CHECK(error_of(oracle(weights, x, 1), y) > kTolerance, "a hundredth of one weight is not seen");
   }
 }
 
 }  // namespace
 
-// The levels that run here, or the one that the first argument names.
+// The levels that run here, or those that the arguments name.
 int main(int argc, char** argv) {
   check_that_faults_are_seen();
-  for (const Level* level : tested_levels()) {
-    if (argc > 1 && std::strcmp(argv[1], level->name)) continue;
+  for (const Level* level : tested_levels(argc, argv)) {
     if (!level->runs_here()) {
       std::printf("%s does not run here\n", level->name);
       continue;

@@ -139,8 +139,9 @@ void check_layer_norms(const Level& level) {
 
 }  // namespace
 
-int main() {
-  for (const Level* level : tested_levels()) {
+// The levels that run here, or those that the arguments name.
+int main(int argc, char** argv) {
+  for (const Level* level : tested_levels(argc, argv)) {
     if (!level->runs_here()) continue;
     check_activations(*level);
     check_products(*level);

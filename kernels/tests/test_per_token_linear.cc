@@ -1,9 +1,11 @@
 // Products with activations rounded per token, and feed-forwards of them, at every level against plain loops in float64.
 #include "per_token_linear.h"
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <vector>
 
 #include "activated.h"
@@ -63,9 +65,7 @@ Product oracle(const PerChannelWeights& weights, const std::vector<float>& x, st
   return product;
 }
 
-double error_of(const PerChannelWeights& weights, const std::vector<float>& x, std::size_t rows,
-                const std::vector<float>& y) {
-  const Product expected = oracle(weights, x, rows);
+double error_of(const Product& expected, const std::vector<float>& y) {
   double worst = 0;
   for (std::size_t i = 0; i < y.size(); ++i) {
     const double error = std::fabs(y[i] - expected.y[i]) / std::max(expected.bound[i], 1e-300);
@@ -73,6 +73,24 @@ double error_of(const PerChannelWeights& weights, const std::vector<float>& x, s
   }
   return worst;
 }
+
+// Weights, activations and what their product is. All levels have the same, so it is drawn and multiplied once.
+struct Case {
+  RandomPerChannel weights;
+  std::vector<float> x;
+  Product expected;
+
+  Case(int outputs, int inputs, bool bias, std::size_t rows)
+      : weights(outputs, inputs, bias, outputs * 31 + inputs),
+        x(random_activations(rows * inputs, static_cast<unsigned>(rows))),
+        expected(oracle(weights.view, x, rows)) {}
+
+  static const Case& of(int outputs, int inputs, bool bias, std::size_t rows) {
+    static std::map<std::array<int, 4>, Case> all;
+    const std::array<int, 4> key{outputs, inputs, bias, static_cast<int>(rows)};
+    return all.try_emplace(key, outputs, inputs, bias, rows).first->second;
+  }
+};
 
 PerTokenLinear packed(const PerChannelWeights& weights, const Level& level) {
   Serial serial;
@@ -87,12 +105,11 @@ std::vector<float> multiply(const Level& level, const PerChannelWeights& weights
 }
 
 void check_shape(const Level& level, int outputs, int inputs, bool bias, std::size_t rows) {
-  const RandomPerChannel weights(outputs, inputs, bias, outputs * 31 + inputs);
-  const std::vector<float> x = random_activations(rows * inputs, static_cast<unsigned>(rows));
+  const auto& [weights, x, expected] = Case::of(outputs, inputs, bias, rows);
   Serial serial;
-  Team team(3);
+  static Team team(3);
   const std::vector<float> y = multiply(level, weights.view, x, rows, serial);
-  const double error = error_of(weights.view, x, rows, y);
+  const double error = error_of(expected, y);
   CHECK(error < kTolerance, "%s N=%d K=%d bias=%d rows=%zu: error %.2e", level.name, outputs, inputs, bias, rows, error);
   CHECK(multiply(level, weights.view, x, rows, team) == y, "%s: three threads differ from one", level.name);
 }
@@ -115,7 +132,7 @@ void check_halves(const Level& level) {
     std::vector<float> x;
     for (int i = 0; i < kInputs; ++i) x.push_back((i - 127) * step / 2);
     x[0] = 127 * step;
-    const double error = error_of(weights.view, x, 1, multiply(level, weights.view, x, 1, serial));
+    const double error = error_of(oracle(weights.view, x, 1), multiply(level, weights.view, x, 1, serial));
     CHECK(error < kTolerance, "%s: halves of steps of %g: error %.2e", level.name, step, error);
   }
 }
@@ -150,7 +167,7 @@ void check_feed_forward(const Level& level, int hidden, bool gated, bool bias, s
   const std::vector<float> x = random_activations(rows * kInputs, 4);
   for (Activation activation : kActivations) {
     Serial serial;
-    Team team(3);
+    static Team team(3);
     std::vector<float> h = multiply(level, up.view, x, rows, serial);
     const std::vector<float> g = multiply(level, gate.view, x, rows, serial);
     for (std::size_t i = 0; i < h.size(); ++i) {
@@ -208,12 +225,12 @@ void check_that_faults_are_seen() {
   const std::vector<float> x = random_activations(300, 4);
   Serial serial;
   const std::vector<float> y = multiply(best_level(), weights.view, x, 1, serial);
-  CHECK(error_of(weights.view, x, 1, y) < kTolerance, "before");
+  CHECK(error_of(oracle(weights.view, x, 1), y) < kTolerance, "before");
   weights.integers[7] ^= 1;
-  CHECK(error_of(weights.view, x, 1, y) > kTolerance, "one step of one weight is not seen");
+  CHECK(error_of(oracle(weights.view, x, 1), y) > kTolerance, "one step of one weight is not seen");
   weights.integers[7] ^= 1;
   weights.bias[39] *= 1.00001f;
-  CHECK(error_of(weights.view, x, 1, y) > kTolerance, "another bias is not seen");
+  CHECK(error_of(oracle(weights.view, x, 1), y) > kTolerance, "another bias is not seen");
 }
 
 void check_refusals() {
@@ -228,10 +245,11 @@ void check_refusals() {
 
 }  // namespace
 
-int main() {
+// The levels that run here, or those that the arguments name.
+int main(int argc, char** argv) {
   check_refusals();
   check_that_faults_are_seen();
-  for (const Level* level : tested_levels()) {
+  for (const Level* level : tested_levels(argc, argv)) {
     if (!level->runs_here()) {
       std::printf("%s does not run here\n", level->name);
       continue;

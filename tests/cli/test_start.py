@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from slow_rows import slow_after
 
 START = """
 import os, signal, sys
@@ -123,7 +124,7 @@ for _ in range(3000):
     __import__("time").sleep(0.01)"""
 
 
-@pytest.mark.parametrize("delay", [1e-5, 1e-4, 3e-4])
+@pytest.mark.parametrize("delay", slow_after(1, [1e-4, 1e-5, 3e-4]))
 def test_a_signal_does_not_abort_the_import_of_pytorch(delay):
     """Its C++ ends the process with SIGABRT where Python raises within it."""
     assert run(PYTORCH.format(delay=delay)) == (128 + signal.SIGALRM, "imported\n", "")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from slow_rows import slow_unless
+from slow_rows import slow_after, slow_unless
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
@@ -135,7 +135,7 @@ def test_wrong_recurrent_layers_are_not(export, name):
     assert not verify_graph(bundle.path, bundle.manifest, SPEC, WEIGHTS, mode="quick").passed
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("precision", slow_after(1, ["fp32", "fp16"]))
 def test_logits_that_are_all_zero_fail_in_plain_words(export, precision):
     weights = Changed("head.weight", lambda weight: 0 * weight)
     bundle = export(weights=weights, precision=precision)

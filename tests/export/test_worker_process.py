@@ -5,9 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-import warnings
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +14,8 @@ import pytest
 import torch
 from click.testing import CliRunner
 from exported_twice import export_twice
+from slow_rows import slow_after
+from worker_functions import be_killed, fail, noisy, refuse, take_long
 
 from edgeformer.checkpoints.found_model import PRESETS
 from edgeformer.cli.main import cli
@@ -28,34 +28,6 @@ from edgeformer.export.worker_process import WorkerProcess, sharing_cores
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch):
     monkeypatch.setattr("edgeformer.runtime.sessions.session.usable_cores", lambda: 2)
-
-
-def noisy(value):
-    print("printed")
-    os.write(1, b"written\n")
-    warnings.warn("odd", stacklevel=1)
-    return value, os.getpid()
-
-
-def refuse():
-    raise ConfigError("no such thing")
-
-
-def fail():
-    raise KeyError("a fault")
-
-
-def be_killed(parent, value):
-    if os.getpid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return value
-
-
-def take_long(folder):
-    """Say that this process runs, and where its temporary files are."""
-    temporary = tempfile.mkdtemp()
-    (folder / "started.json").write_text(json.dumps([os.getpid(), temporary]))
-    time.sleep(60)
 
 
 def wait_for(path):
@@ -124,7 +96,8 @@ def test_a_process_is_gone_with_its_files_at_the_end(tmp_path):
 
 def test_a_process_ends_with_a_parent_that_was_killed(tmp_path):
     program = (
-        "import sys; from pathlib import Path; from test_worker_process import WorkerProcess, take_long\n"
+        "import sys; from pathlib import Path; from worker_functions import take_long\n"
+        "from edgeformer.export.worker_process import WorkerProcess\n"
         "with WorkerProcess('a test', take_long, Path(sys.argv[1])) as process: process.result()"
     )
     parent = subprocess.Popen(
@@ -273,7 +246,7 @@ def use_all_cores():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="2026-11: processes are listed by /proc")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), slow_after(1, [(signal.SIGINT, 130), (signal.SIGTERM, 143)]))
 def test_a_signal_ends_both_processes_of_the_command(number, code, llama_folder, tmp_path):
     scratch = tmp_path / "scratch"
     scratch.mkdir()

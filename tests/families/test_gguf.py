@@ -211,7 +211,7 @@ TRAINED_FOR_ROUNDING = {
 """Sizes of checkpoints like those of Gemma's quantization-aware training, and the type in which they are stored."""
 
 
-@pytest.mark.parametrize("name", TRAINED_FOR_ROUNDING)
+@pytest.mark.parametrize("name", slow_unless({"bfloat16", "wide"}, TRAINED_FOR_ROUNDING))
 def test_weights_that_were_trained_for_q4_0_become_its_integers(make_model, tmp_path, name):
     """The checkpoint is not rounded yet; weights of few digits have extremes of both signs, and halves of steps."""
     sizes, dtype = TRAINED_FOR_ROUNDING[name]

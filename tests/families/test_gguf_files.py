@@ -100,6 +100,7 @@ def test_an_export_talks(small, tmp_path):
     assert model.tokenizer.render_chat([{"role": "user", "content": "Hi"}]).startswith("<|im_start|>Hi")
 
 
+@pytest.mark.slow
 def test_a_file_is_compared_the_same_in_a_process_of_its_own(small, tmp_path):
     here, apart = export_twice(small, tmp_path, precision="int4")
     assert here == apart and apart[0].difference < 1e-6

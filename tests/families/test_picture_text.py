@@ -1109,18 +1109,23 @@ def test_places_without_pictures_are_refused(models, tmp_path, options):
         export_model(models(*EXPORTED_ALWAYS[0]).folder, tmp_path / "bundle", verify=None, **options)
 
 
+KINDS = (
+    {"precision": "int4"}, {"precision": "int8"}, {"precision": "fp16"}, {"ops": "standard"}, {"ops": "portable"},
+    {"deployment": "web"}, {"ops": "standard", "cache": "static"},
+)  # fmt: skip
+OF_EVERY_KIND = (
+    ("smolvlm", "whole"), ("internvl", "norms"), ("llava", "layers"), ("lfm2_vl", "tiles"),
+    ("gemma3", "patches left out"), PALIGEMMA, ("qwen2_vl", "squares"), ("qwen2_5_vl", "windows"),
+    ("qwen3_vl", "deepstack"), ("qwen3_5", "attention"), GEMMA4,
+)  # fmt: skip
+THREE_KINDS = [
+    (*model, KINDS[(index + step) % len(KINDS)]) for index, model in enumerate(OF_EVERY_KIND) for step in (0, 1, 3)
+]
+"""Three kinds of bundles of each model, of the seven. Each kind has four models or more, and any two kinds have one."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "options",
-    [{"precision": "int4"}, {"precision": "int8"}, {"precision": "fp16"}, {"ops": "standard"}, {"ops": "portable"},
-     {"deployment": "web"}, {"ops": "standard", "cache": "static"}],
-)  # fmt: skip
-@pytest.mark.parametrize(
-    ("family", "name"),
-    [("smolvlm", "whole"), ("internvl", "norms"), ("llava", "layers"), ("lfm2_vl", "tiles"),
-     ("gemma3", "patches left out"), PALIGEMMA, ("qwen2_vl", "squares"), ("qwen2_5_vl", "windows"),
-     ("qwen3_vl", "deepstack"), ("qwen3_5", "attention"), GEMMA4],
-)  # fmt: skip
+@pytest.mark.parametrize(("family", "name", "options"), THREE_KINDS)
 def test_every_kind_of_bundle_reads_pictures(models, tmp_path, family, name, options):
     try:
         export_model(models(family, name).folder, tmp_path / "bundle", **options)

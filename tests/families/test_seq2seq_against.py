@@ -2,6 +2,7 @@
 
 import pytest
 from seq2seq_rows import FAMILIES
+from slow_rows import slow_unless
 
 from edgeformer.errors import ConfigError
 from edgeformer.export import export_model
@@ -9,9 +10,11 @@ from edgeformer.export.importers.opened_bundle import open_subject
 
 SAVED = [family for family in FAMILIES if family != "transformer"]
 """Families whose models transformers saves."""
+FAST = {"bart", "t5", "t5gemma", "whisper"}
+"""One of each kind of positions and of sources; the others are slow."""
 
 
-@pytest.mark.parametrize("family", SAVED)
+@pytest.mark.parametrize("family", slow_unless(FAST, SAVED))
 def test_a_checkpoint_is_read_as_its_bundle_was(family, make_model, tmp_path):
     row = FAMILIES[family]
     folder = make_model(family, auto=row.auto, **row.sizes | next(iter(row.models.values())))

@@ -236,6 +236,7 @@ def test_a_processor_that_transformers_cannot_read_is_said(models, tmp_path):
     assert warning.startswith("transformers cannot read the image processor, so its pixel values were not compared")
 
 
+@pytest.mark.slow
 def test_warnings_of_pictures_are_the_same_from_another_process(models, tmp_path):
     kind = {"image_processor_type": "ViTFeatureExtractor"}
     folder = changed(models("vit", "labels"), tmp_path / "model", "preprocessor_config.json", **kind)

@@ -40,6 +40,13 @@ def opened(monkeypatch):
     return names
 
 
+@pytest.fixture(autouse=True)
+def one_measures_loading(monkeypatch, request):
+    """Other tests are not about the times before and after, for each of which two fresh processes load the bundle."""
+    if request.node.originalname != "test_it_stores_the_weights_of_kernels":
+        monkeypatch.setattr(prepack, "_startup", lambda folder, threads: prepack.Startup(load_seconds=1.0, memory=None))
+
+
 def logits(bundle, **options):
     return load(bundle, "cpu", **options).forward(TOKENS)
 
