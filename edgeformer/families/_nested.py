@@ -77,6 +77,10 @@ def text_config(
     is_flat = inner is None
     given = {name: value for name, value in (data if inner is None else inner).items() if not is_foreign(name, wrapper)}
     kind = wrapper.text if is_flat else str(given.get("model_type") or wrapper.text)
+    if wrapper.heads is not None and kind != wrapper.text:
+        raise ConfigError(
+            f"the text model of this {model_type} is of model_type {kind!r}; supported here: {wrapper.text}."
+        )
     text = {**_defaults_beside(kind, given), **wrapper.defaults, **given, "model_type": kind}
     if is_flat:
         text = {name: value for name, value in text.items() if name not in OF_THE_WHOLE} | {"model_type": kind}
@@ -85,10 +89,6 @@ def text_config(
     text |= {name: data[name] for name in TOKENS if data.get(name) is not None}
     text[TIED] = _is_tied(data, given, wrapper, stored)
     if wrapper.heads is not None:
-        if kind != wrapper.text:
-            raise ConfigError(
-                f"the text model of this {model_type} is of model_type {kind!r}; supported here: {wrapper.text}."
-            )
         text = _with_head(text, data, wrapper.heads)
     text = _with_plain_positions(text_config(text, stored) or text)
     return text | {"model_type": SAME_ON_TEXT.get(text["model_type"], text["model_type"])}

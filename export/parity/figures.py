@@ -60,10 +60,11 @@ def vector_errors(actual: Logits, expected: Logits) -> VectorErrors:
 class Errors:
     """Errors at each position; the vectors themselves are not kept.
 
-    least: a relative error; eager's counts as that much at least.
+    least: a relative error; eager's counts as that much at least. least_worst: eager's at the worst position, likewise.
     """
 
     least: float
+    least_worst: float = 0.0
     graph_rmse: list[float] = field(default_factory=list)
     eager_rmse: list[float] = field(default_factory=list)
     graph_largest: list[float] = field(default_factory=list)
@@ -102,12 +103,13 @@ class Errors:
         worst = worst or Worst()
         graph, eager = np.array(self.graph_rmse), np.array(self.eager_rmse)
         # Eager is exact at some positions by chance.
-        floor = self.least * np.sqrt(np.array(self.mean_square))
+        size = np.sqrt(np.array(self.mean_square))
+        floor, worst_floor = self.least * size, max(self.least, self.least_worst) * size.max()
         largest_logit = max(self.largest_logit)
         square = sum(self.mean_square)
         return {
             "median ratio": (float(np.median(graph / np.maximum(eager, floor))), None),
-            "worst ratio": (float(graph.max() / max(eager.max(), floor.max(), worst.rmse)), None),
+            "worst ratio": (float(graph.max() / max(eager.max(), worst_floor, worst.rmse)), None),
             "max error": (
                 max(self.graph_largest) / largest_logit,
                 max(*self.eager_largest, worst.error) / largest_logit,

@@ -17,7 +17,7 @@ from edgeformer.export.parity.figures import (
     relative_rmse,
 )
 from edgeformer.export.parity.report import Check, Curve, Greedy, StateError
-from edgeformer.export.parity.tolerances import LIMITS, RATIOS, UNIT_ROUNDOFF, one_by_one, summed_rmse
+from edgeformer.export.parity.tolerances import LIMITS, RATIOS, UNIT_ROUNDOFF, norm_error, one_by_one, summed_rmse
 from edgeformer.manifest.parts import Arithmetic
 
 Array = NDArray[Any]
@@ -87,14 +87,16 @@ class Judge:
         few: bool = False,
         worst: Worst | None = None,
         longest_sum: int = 0,
+        norm_size: int = 0,
     ) -> None:
         """Check the figures of one run over vectors that are not logits.
 
         few: whether a text has only one vector, so that the median is left to chance. worst: eager's largest errors of
         such vectors in all runs. longest_sum: products that are added up in one sum of the model (`SUM_ERRORS`).
+        norm_size: numbers that the last norm reads of each position (`norm_error`).
         """
         left_out = (*ONLY_LOGITS, "median ratio") if few else ONLY_LOGITS
-        errors = self._errors(run, pieces, longest_sum)
+        errors = self._errors(run, pieces, longest_sum, norm_size)
         if not errors.has_scale:
             self._fail_zeros(run, what)
             return
@@ -102,10 +104,11 @@ class Judge:
             if figure not in left_out:
                 self.check(f"{run}: {figure}", what, figure, value, eager, longest_sum)
 
-    def _errors(self, run: str, pieces: Iterable[Piece], longest_sum: int = 0) -> Errors:
+    def _errors(self, run: str, pieces: Iterable[Piece], longest_sum: int = 0, norm_size: int = 0) -> Errors:
         """Return the errors of pieces; eager's count as what the limits on their ratios are a multiple of."""
-        summed = summed_rmse(longest_sum) / LIMITS["worst ratio"].of(self.precision, None)
-        errors = Errors(max(UNIT_ROUNDOFF[self.precision], summed))
+        multiple = LIMITS["worst ratio"].of(self.precision, None)
+        least = max(UNIT_ROUNDOFF[self.precision], summed_rmse(longest_sum) / multiple)
+        errors = Errors(least, norm_error(norm_size) / multiple)
         for index, piece in enumerate(pieces):
             errors.add(piece.graph, piece.eager, piece.expected)
             if index == 0:

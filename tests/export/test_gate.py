@@ -238,6 +238,29 @@ def test_vectors_may_err_as_much_as_a_long_sum():
     assert failed(lambda piece: piece.graph * (1 + 1e-5), longest_sum=products) == figures
 
 
+def test_the_worst_position_may_err_as_a_norm_does():
+    """onnxruntime's SkipLayerNormalization adds the squares of a vector one after another."""
+    numbers = np.random.default_rng(0).standard_normal((400, 768), np.float32)
+    exact = numbers.astype(np.float64)
+    exact = (exact - exact.mean(-1, keepdims=True)) / np.sqrt(exact.var(-1, keepdims=True) + 1e-5)
+    mean, square = (np.add.accumulate(each, axis=-1)[:, -1:] / np.float32(768) for each in (numbers, numbers**2))
+    one_by_one = (numbers - mean) / np.sqrt(square - mean**2 + np.float32(1e-5))
+    assert one_by_one.dtype == np.float32
+    eager = torch.nn.functional.layer_norm(torch.from_numpy(numbers), (768,)).numpy()
+
+    def failed(graph, **options):
+        judge = Judge("fp32")
+        judge.vectors("text", "states", [Piece(graph, vector_errors(eager, exact), exact)], **options)
+        return {check.name.removeprefix("text: ") for check in judge.checks if not check.passed}
+
+    assert failed(one_by_one) >= {"worst ratio"}
+    assert "worst ratio" not in failed(one_by_one, norm_size=768)
+    assert "worst ratio" in failed(2.5 * one_by_one - 1.5 * exact, norm_size=768)
+    one_wrong = eager.copy()
+    one_wrong[7] *= 1 + 5e-6  # as an eps of 2e-5 instead of 1e-5 does
+    assert failed(one_wrong) >= {"worst ratio"} and failed(one_wrong, norm_size=768) >= {"worst ratio"}
+
+
 def test_a_graph_without_the_cache_of_a_layer_is_refused(llama_bundle):
     """A verification makes a failed check of this error."""
     session = SimpleNamespace(get_inputs=lambda: [SimpleNamespace(name="input_ids")], get_outputs=list)

@@ -287,17 +287,20 @@ REAL = {
     "openai--clip-vit-base-patch32": (151_277_313, "largest", 77, False),
     "google--siglip-base-patch16-224": (203_155_970, "last", 64, True),
     "google--siglip2-base-patch16-224": (375_187_970, "last", 64, True),
+    "google--siglip2-base-patch16-naflex": (375_234_050, "last", 64, True),
+    "google--siglip2-so400m-patch16-naflex": (1_135_670_962, "last", 64, True),
 }
 """Parameters as their hub pages state them, the pooled token, the length of texts, whether they are padded to it."""
 
 
 @pytest.mark.parametrize("name", REAL)
 def test_configs_of_well_known_checkpoints_are_read(name):
-    """They were typed from memory, as `test_real_configs.py` says."""
+    """They were typed from memory, as `test_real_configs.py` says; those of NaFlex are in `test_naflex.py`."""
     content = json.loads((Path(__file__).with_name("real_dual_configs") / f"{name}.json").read_text())
     _, config = read_model_config(content)
     assert (account(config).parameters, config.text.head.place, config.context_length, config.padded) == REAL[name]
-    tower = "CLIPVisionModelWithProjection" if "clip" in name else "SiglipVisionModel"
+    towers = {"clip": "CLIPVisionModelWithProjection", "siglip": "SiglipVisionModel", "siglip2": "Siglip2VisionModel"}
+    tower = towers[content["model_type"]]
     assert read_model_config(content | {"architectures": [tower]})[1] == config.vision
 
 

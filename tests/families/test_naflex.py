@@ -1,7 +1,10 @@
 """Towers of pictures of any size by themselves (SigLIP 2, NaFlex): planted faults, padding, and shapes at the edges."""
 
+import hashlib
 import json
 import re
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +23,7 @@ from edgeformer.export import export_model, verify
 from edgeformer.export.importers.checkpoint import open_checkpoint
 from edgeformer.export.importers.library_comparison import compare_modules
 from edgeformer.export.importers.pictures.picture_comparison import compare_pictures
+from edgeformer.manifest.accounting import account
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.models.pictures import naflex
 from edgeformer.models.pictures.naflex import NaflexVisionEncoder
@@ -239,6 +243,33 @@ def test_what_such_a_tower_does_not_have_is_refused(model, tmp_path, file, chang
         change = {"vision_config": vision | change["vision_config"]}
     with pytest.raises(ConfigError, match=said):
         open_source(changed(model, tmp_path / "changed", file, **change))
+
+
+PUBLISHED = Path(__file__).with_name("real_dual_configs")
+DIGESTS = {
+    "google--siglip2-base-patch16-naflex.json": "c0b8c2e7f0527b0bea1b1d9abe0381c0f294352df92439c54590b8420e539118",
+    "google--siglip2-naflex.preprocessor.json": "1125703e5446d5b6ff4d5893a33bac128cdd21dc12e3dad2469a648fb0ae3bf7",
+}
+"""SHA-256 of the files of google/siglip2-base-patch16-naflex at revision b53b807d. Its larger sibling has the same
+processor; the sibling's config.json is the base's with the published sizes of So400m."""
+
+
+@pytest.mark.parametrize("name", DIGESTS)
+def test_the_files_are_the_published_ones(name):
+    assert hashlib.sha256((PUBLISHED / name).read_bytes()).hexdigest() == DIGESTS[name]
+
+
+@pytest.mark.parametrize("size", ["base", "so400m"])
+def test_published_towers_are_those_of_transformers(tmp_path, size):
+    shutil.copy(PUBLISHED / f"google--siglip2-{size}-patch16-naflex.json", tmp_path / "config.json")
+    shutil.copy(PUBLISHED / "google--siglip2-naflex.preprocessor.json", tmp_path / PROCESSOR)
+    source = open_source(tmp_path)
+    assert source.pictures.described(None) == "up to 256 patches of 16 × 16 pixels"
+    assert compare_pictures(tmp_path, source.pictures) == ()
+    theirs = transformers.AutoConfig.from_pretrained(tmp_path)
+    with torch.device("meta"):
+        model = transformers.Siglip2Model(theirs)
+    assert account(source.config).parameters == sum(each.numel() for each in model.parameters())
 
 
 def test_a_processor_of_patches_is_for_such_a_tower(tmp_path):

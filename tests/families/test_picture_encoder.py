@@ -437,6 +437,16 @@ def test_other_text_models_are_refused(models, tmp_path):
         open_source(folder)
 
 
+def test_files_for_the_code_of_a_repository_are_refused(tmp_path):
+    """These are fields of ModernVBERT/modernvbert-embed, which transformers' own class does not read either."""
+    text = {"model_type": "vbert", "text_model_name": "jhu-clsp/ettin-encoder-150m", "vocab_size": 50368}
+    data = {"architectures": ["BiModernVBert"], "model_type": "modernvbert", "additional_vocab_size": 40}
+    data |= {"text_config": text, "vision_config": {"model_type": "vbert", "embed_dim": 768}, "scale_factor": 4}
+    (tmp_path / "config.json").write_text(json.dumps(data))
+    with pytest.raises(ConfigError, match="text model of this modernvbert is of model_type 'vbert'; supported here: "):
+        open_source(tmp_path)
+
+
 def test_vectors_of_all_tokens_of_a_page_are_refused(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "colmodernvbert", "vlm_config": {}}))
     with pytest.raises(ConfigError, match="a vector of every token of a page; 'modernvbert', which it holds"):

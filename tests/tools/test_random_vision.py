@@ -10,8 +10,9 @@ from edgeformer.export.importers.pictures.picture_comparison import compare_pict
 
 PARAMETERS = {
     "smolvlm-500m": 507_482_304, "lfm2-vl-450m": 450_822_656, "qwen3-vl-2b": 2_127_532_032, "gemma3-4b": 4_300_079_472,
+    "modernvbert": 291_356_648,
 }  # fmt: skip
-"""Parameters of the published checkpoints."""
+"""Parameters of the published checkpoints; of ModernVBERT, whose number no page states, transformers' own count."""
 QUESTION = "What is in the picture?"
 
 

@@ -2,9 +2,10 @@
 
     python tools/checkpoints/random_vision.py smolvlm-500m /tmp/smolvlm-500m
 
-Sizes are those of the published config.json files of SmolVLM-500M-Instruct, LFM2-VL-450M, Qwen3-VL-2B-Instruct and
-gemma-3-4b-it. The tokenizer has the model's special tokens, byte-level BPE of a few thousand merges that Python's help
-trains, so that a question has about as many tokens as words, and tokens that mean nothing up to the vocabulary's size.
+Sizes are those of the published config.json files of SmolVLM-500M-Instruct, LFM2-VL-450M, Qwen3-VL-2B-Instruct,
+gemma-3-4b-it and ModernVBERT, an encoder. The tokenizer has the model's special tokens, byte-level BPE of a few
+thousand merges that Python's help trains, so that a question has about as many tokens as words, and tokens that mean
+nothing up to the vocabulary's size.
 """
 
 import json
@@ -15,7 +16,8 @@ from typing import Any
 
 import torch
 import transformers
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders of tools/ are packages
 
@@ -155,34 +157,78 @@ def gemma3() -> tuple[Any, dict[str, Any], dict[str, Any], str]:
     return config, file, {"special": special, **names}, GEMMA_TURNS.replace("PICTURE", "<start_of_image>")
 
 
-GEOMETRIES = {
-    "smolvlm-500m": (smolvlm, transformers.SmolVLMForConditionalGeneration, "SmolVLMProcessor"),
-    "lfm2-vl-450m": (lfm2_vl, transformers.Lfm2VlForConditionalGeneration, "Lfm2VlProcessor"),
-    "qwen3-vl-2b": (qwen3_vl, transformers.Qwen3VLForConditionalGeneration, "Qwen3VLProcessor"),
-    "gemma3-4b": (gemma3, transformers.Gemma3ForConditionalGeneration, "Gemma3Processor"),
-}
+def modernvbert() -> tuple[Any, dict[str, Any], dict[str, Any], str]:
+    """Return the same of ModernVBERT, which has ModernBERT's 50,368 tokens and 40 for pictures.
+
+    The fields are those of the hub's modernvbert-embed, with the names that transformers' class has for them.
+    """
+    special = ["[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]", "<fake_token_around_image>", "<image>"]
+    special += ["<end_of_utterance>", "<global-img>", *squares("<row_{}_col_{}>", 6)]
+    text = {
+        "model_type": "modernbert", "vocab_size": 50408, "hidden_size": 768, "intermediate_size": 1152,
+        "num_hidden_layers": 22, "num_attention_heads": 12, "max_position_embeddings": 8192, "local_attention": 128,
+        "bos_token_id": 0, "cls_token_id": 0, "eos_token_id": 1, "sep_token_id": 1, "pad_token_id": 2,
+    }  # fmt: skip
+    vision = {
+        "model_type": "siglip_vision_model", "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12,
+        "num_attention_heads": 12, "image_size": 512, "patch_size": 16,
+    }  # fmt: skip
+    config = transformers.ModernVBertConfig(
+        text_config=text, vision_config=vision, pixel_shuffle_factor=4, image_token_id=special.index("<image>")
+    )
+    file = {
+        "image_processor_type": "Idefics3ImageProcessor", "do_image_splitting": True, "do_pad": True, "resample": 1,
+        "size": {"longest_edge": 2048}, "max_image_size": {"longest_edge": 512},
+    }  # fmt: skip
+    names = {
+        "cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]", "unk_token": "[UNK]",
+        "mask_token": AddedToken("[MASK]", lstrip=True, normalized=False, special=True), "model_max_length": 8192,
+        "model_input_names": ["input_ids", "attention_mask", "pixel_values", "pixel_attention_mask"],
+    }  # fmt: skip
+    template = ASKED.removeprefix("<|im_start|>").replace("PICTURE", "<image>")
+    return config, file, {"special": special, **names}, template
+
+
+GEOMETRIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "smolvlm-500m": (
+        smolvlm, transformers.SmolVLMForConditionalGeneration,
+        {"processor_class": "SmolVLMProcessor", "image_seq_len": 64},
+    ),
+    "lfm2-vl-450m": (lfm2_vl, transformers.Lfm2VlForConditionalGeneration, {"processor_class": "Lfm2VlProcessor"}),
+    "qwen3-vl-2b": (qwen3_vl, transformers.Qwen3VLForConditionalGeneration, {"processor_class": "Qwen3VLProcessor"}),
+    "gemma3-4b": (gemma3, transformers.Gemma3ForConditionalGeneration, {"processor_class": "Gemma3Processor"}),
+    "modernvbert": (
+        modernvbert, transformers.ModernVBertForMaskedLM,
+        {"processor_class": "Idefics3Processor", "image_seq_len": 64},
+    ),
+}  # fmt: skip
+"""The function of each geometry, transformers' class, and the content of processor_config.json."""
 
 
 def write_tokenizer(folder: Path, size: int, special: list[str], **names: Any) -> None:
-    """Write a tokenizer of special tokens, bytes, merges, and tokens without a meaning."""
+    """Write a tokenizer of special tokens, bytes, merges, and tokens without a meaning; an encoder's frames texts."""
     trained = train_tokenizer((topics[name] for name in sorted(topics)), len(special) + READ_TOKENS, special)
     content = json.loads(trained.to_str())
     vocabulary = content["model"]["vocab"]
     vocabulary |= {f"<unused{token}>": token for token in range(len(vocabulary), size)}
     made = Tokenizer.from_str(json.dumps(content))
+    if "cls_token" in names:
+        first, last = names["cls_token"], names["sep_token"]
+        ids = [(name, vocabulary[name]) for name in (first, last)]
+        made.post_processor = TemplateProcessing(single=f"{first} $A {last}", special_tokens=ids)
     transformers.PreTrainedTokenizerFast(tokenizer_object=made, **names).save_pretrained(folder)
 
 
 def write_reader(name: str, folder: Path) -> Any:
     """Write the tokenizer, the template and the processor, and return the model's config."""
-    geometry, _, processor = GEOMETRIES[name]
+    geometry, _, processor_file = GEOMETRIES[name]
     config, file, tokens, template = geometry()
     folder.mkdir(parents=True, exist_ok=True)
     write_tokenizer(folder, config.text_config.vocab_size, **tokens)
     pixels = {"do_convert_rgb": True, "do_resize": True, "do_rescale": True, "rescale_factor": 1 / 255}
     pixels |= {"do_normalize": True, **HALVES, **file}
     (folder / "preprocessor_config.json").write_text(json.dumps(pixels, indent=1), encoding="utf-8")
-    (folder / "processor_config.json").write_text(json.dumps({"processor_class": processor}), encoding="utf-8")
+    (folder / "processor_config.json").write_text(json.dumps(processor_file), encoding="utf-8")
     (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
     return config
 

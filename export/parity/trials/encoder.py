@@ -93,7 +93,8 @@ class EncoderTrial(Trial):
                 self.judge.eager_worst = worst
                 self.judge.logits(name, what, pieces)
             else:
-                self.judge.vectors(name, what, pieces, few=len(found[0][output]) == 1, worst=worst)
+                few, size = len(found[0][output]) == 1, self.config.hidden_size
+                self.judge.vectors(name, what, pieces, few=few, worst=worst, norm_size=size)
 
     def _rows(self, length: int, salts: list[int]) -> list[Row]:
         """Run both references on random texts of one length, one for each salt."""

@@ -164,7 +164,8 @@ class EncoderDecoderTrial(TextTrial):
         """Judge states, keys and values of the encoder graph: each source alone, and all of them padded."""
         alone, main = [self._encode([row.source]) for row in rows], rows[0]
         pieces = (row.piece(outputs.states[0], output="states") for outputs, row in zip(alone, rows, strict=True))
-        self.judge.vectors("encoder", "states of sources of several lengths, each alone", pieces)
+        what = "states of sources of several lengths, each alone"
+        self.judge.vectors("encoder", what, pieces, norm_size=self.config.encoder.hidden_size)
         caches = [(numbers_of(key[0]), numbers_of(value[0])) for key, value in alone[0].read()]
         self.judge.caches("encoder", self.source_geometry, caches, main.eager.source, main.expected.source)
         if len(rows) > 1:

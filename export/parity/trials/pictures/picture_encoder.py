@@ -57,7 +57,8 @@ class PictureEncoderTrial(PictureTextTrial):
             self.judge.eager_worst = worst
             self.judge.logits(name, what, pieces)
         else:
-            self.judge.vectors(name, what, pieces, few=len(found[0]) == 1, worst=worst)
+            few, size = len(found[0]) == 1, self._encoder.hidden_size
+            self.judge.vectors(name, what, pieces, few=few, worst=worst, norm_size=size)
 
     @property
     def _encoder(self) -> EncoderConfig:
