@@ -67,15 +67,14 @@ def tower_without_timm(monkeypatch):
 
 
 def whole_model(folder, auto="AutoModelForImageTextToText"):
-    return getattr(transformers, auto).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    whole = getattr(transformers, auto).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    # 2026-11-30: of a text alone, transformers 5.24.0's Llama 4 looks for states of pictures that it has not made.
+    return whole.language_model if whole.config.model_type == "llama4" else whole
 
 
 def logits_of_whole(folder, tokens, auto="AutoModelForImageTextToText"):
-    whole = whole_model(folder, auto)
-    # 2026-11-30: of a text alone, transformers 5.24.0's Llama 4 looks for states of pictures that it has not made.
-    module = whole.language_model if whole.config.model_type == "llama4" else whole
     with torch.no_grad():
-        return module(input_ids=torch.from_numpy(tokens)).logits.numpy()
+        return whole_model(folder, auto)(input_ids=torch.from_numpy(tokens)).logits.numpy()
 
 
 def logits_of_text(folder, tokens):
