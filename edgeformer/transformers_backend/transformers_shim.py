@@ -54,6 +54,7 @@ INTERNALS: dict[str, tuple[str, ...]] = {
         "module", "query", "key", "value", "attention_mask", "scaling", "dropout",
     ),
     "models.llama.modeling_llama:LlamaRotaryEmbedding.forward": ("position_ids",),
+    "models.llama.modeling_llama:LlamaForCausalLM.forward": ("input_ids", "|".join(CACHE_ARGUMENTS), "use_cache"),
     "integrations.moe:use_experts_implementation": (
         "is_concatenated", "is_transposed", "has_bias", "has_gate", "has_post_expert_norm",
     ),
@@ -73,7 +74,8 @@ INTERNALS: dict[str, tuple[str, ...]] = {
         "source_key", "weight_renamings", "weight_converters", "base_model_prefix", "meta_state_dict",
     ),
 }  # fmt: skip
-"""Every name of transformers that is used beyond its public interface, and the parameters that are relied on."""
+"""Every name of transformers that is used beyond its public interface, and the parameters that are relied on; of `a|b`
+either one."""
 
 
 def cache_argument(forward: Callable[..., Any]) -> str | None:
@@ -91,10 +93,9 @@ def moved_internals() -> list[str]:
         except (ImportError, AttributeError):
             moved.append(path)
             continue
-        if parameters and not set(parameters) <= inspect.signature(found).parameters.keys():
+        known = set(inspect.signature(found).parameters) if parameters else set()
+        if any(known.isdisjoint(name.split("|")) for name in parameters):
             moved.append(f"{path}({', '.join(parameters)})")
-    if cache_argument(resolve_name("transformers.models.llama.modeling_llama:LlamaForCausalLM.forward")) is None:
-        moved.append(f"LlamaForCausalLM.forward({' or '.join(CACHE_ARGUMENTS)})")
     return moved
 
 

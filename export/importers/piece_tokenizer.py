@@ -77,7 +77,7 @@ def residue_tokenizer(slow: Any) -> Tokenizer:
 
 def _pieces(model: Any, ids: Mapping[str, int], added: set[str], unknown: str) -> Unigram | BPE:
     """Return the model that finds pieces. added: tokens that are found before pieces are."""
-    from transformers.convert_slow_tokenizer import generate_merges
+    from transformers.tokenization_utils_base import generate_merges
 
     kind = model.trainer_spec.model_type
     scores = {each.piece: each.score for each in model.pieces if each.type in (PLAIN, USER_DEFINED)}

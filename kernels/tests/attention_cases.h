@@ -194,6 +194,14 @@ inline std::vector<double> rotated(const Case& of, const Memory& memory, const f
   return y;
 }
 
+// Where a present of a row has a key, or a value: by the present, the head and the number of the key.
+inline auto keys_of(const Case& of, const Memory& before, int row) {
+  const std::size_t heads = of.shape.kv_heads, capacity = before.inputs.keys_cache.present_capacity, width = of.shape.head_dim;
+  return [=](const std::vector<float>& present, int kv_head, int key) {
+    return present.data() + ((row * heads + kv_head) * capacity + key) * width;
+  };
+}
+
 // What attention is by the definition, and the sum of magnitudes that each number was added up from, which is 1 where a token
 // sees no keys: [rows][tokens][heads][head_dim]. That of padding is not a number.
 struct Expected {
@@ -208,9 +216,7 @@ inline Expected definition(const Case& of, const Memory& before, const Memory& a
   Expected expected{std::vector<double>(count, NAN), std::vector<double>(count, 1.0)};
   for (int row = 0; row < of.rows; ++row) {
     const int valid = of.valid[row], past = of.prompt ? 0 : valid - of.tokens;
-    const auto key_at = [&](const std::vector<float>& cache, int kv_head, int key) {
-      return cache.data() + ((std::size_t(row) * shape.kv_heads + kv_head) * before.inputs.keys_cache.present_capacity + key) * d;
-    };
+    const auto key_at = keys_of(of, before, row);
     for (int token = 0; token < of.tokens; ++token) {
       const std::size_t index = std::size_t(row) * of.tokens + token;
       const int position = past + token;
@@ -277,9 +283,7 @@ inline double error_of(const Case& of, const Memory& before, const Memory& after
   double worst = 0;
   for (int row = 0; row < of.rows; ++row) {
     const int valid = of.valid[row], past = of.prompt ? 0 : valid - of.tokens;
-    const auto key_at = [&](const std::vector<float>& cache, int kv_head, int key) {
-      return cache.data() + ((std::size_t(row) * shape.kv_heads + kv_head) * before.inputs.keys_cache.present_capacity + key) * d;
-    };
+    const auto key_at = keys_of(of, before, row);
     for (int token = 0; token < of.tokens; ++token) {
       const std::size_t index = std::size_t(row) * of.tokens + token;
       const int position = past + token;

@@ -497,7 +497,7 @@ def test_a_block_is_the_largest_that_divides_the_inputs(inputs, block, fitted):
     ],
 )  # fmt: skip
 def test_zeros_may_fill_the_last_block_of_a_product(inputs, block, fitted):
-    """Of SigLIP's 4,304 inputs blocks of 16 would divide, and of the 3,420 of Qwen2.5-VL's tower none."""
+    """Blocks of 16 divide SigLIP's 4,304 inputs, and no block divides the 3,420 of Qwen2.5-VL's tower."""
     form = WeightFormat(bits=8, block=block, rounding="mse" if block else "nearest")
     found = form.fitted_to_product(inputs)
     assert found == (None if fitted is None and block else WeightFormat(bits=8, block=fitted, rounding=form.rounding))

@@ -58,7 +58,7 @@ def drafts_one_by_one(module, text):
 
 
 def test_training_drafts_what_the_runtime_drafts(module, rows):
-    """Training computes all drafts at once, and runs over a cache compute equal states token by token."""
+    """Training computes all drafts at once; a run over a cache computes the same states, token by token."""
     with torch.no_grad():
         with differentiable_ops():
             found = layer.drafted(module, rows, layer.body(module, rows)[0], DEPTH)
