@@ -287,7 +287,8 @@ class QuantizationOverrides:
         flag="--head-precision",
     )  # fmt: skip
     block: int | None = option(
-        None, "Inputs that share a scale.", unset="32 for int4, 128 for int8; 128 with a calibration text",
+        None, "Inputs that share a scale, in matrices of the precision.",
+        unset="32 for int4, 128 for int8; 128 with a calibration text",
         choices=BLOCKS, cli=True, metavar="N",
     )  # fmt: skip
     symmetric: bool | None = option(
@@ -349,7 +350,9 @@ def make_quantization(
         (pattern, None) for pattern in (*overrides.keep, *SMALL_TABLES, *ROUTERS)
     ]
     if tower:
-        seeing = _weight_format(overrides.tower or "fp32", overrides, calibrated)
+        # A block is asked for with a precision: small ones, of int4 matrices, would make a tower of int8 slower alone.
+        of_tower = overrides if overrides.tower == precision else replace(overrides, block=None)
+        seeing = _weight_format(overrides.tower or "fp32", of_tower, calibrated)
         if seeing is not None:
             seeing = replace(seeing.without_calibration(), block=None if per_token else seeing.block)
         rules += [(pattern, seeing) for pattern in TOWERS]

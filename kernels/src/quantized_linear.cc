@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace edgeformer {
 namespace {
@@ -14,6 +15,9 @@ constexpr std::size_t kFewRows = 8, kManyRows = 64;
 
 // Panels of a gated row that are multiplied at once, so that what one half waits for is on the stack.
 constexpr int kPanelsAtOnce = 16;
+
+// Rows that one thread takes through a feed-forward at once: four tiles of six. 48 to 192 take up to 1.04 times as long.
+constexpr std::size_t kRowsOfAFeedForward = 24;
 
 // The largest block: sums of it, 255 * 127 * block, stay below 2^31.
 constexpr int kMostBytes = 65536;
@@ -137,6 +141,28 @@ void QuantizedLinear::multiply_rows(const Activations& activations, int begin, i
       level_.gate(*gate_, to, ups + each * columns, columns, to);
     }
   }
+}
+
+QuantizedFeedForward::QuantizedFeedForward(QuantizedLinear up, QuantizedLinear down)
+    : up_(std::move(up)), down_(std::move(down)) {}
+
+void QuantizedFeedForward::run(const float* x, std::size_t rows, float* y, Parallel& parallel) const {
+  const std::size_t chunks = rows / kRowsOfAFeedForward;
+  // Of fewer rows, threads share out panels, so that each weight is read once.
+  if (chunks < static_cast<std::size_t>(parallel.threads())) return run_rows(x, rows, y, parallel);
+  const std::size_t even = round_up(chunks, parallel.threads());
+  parallel.run(even, Task([&](std::size_t chunk) {
+                 const std::size_t first = chunk * rows / even, end = (chunk + 1) * rows / even;
+                 Serial serial;
+                 run_rows(x + first * inputs(), end - first, y + first * outputs(), serial);
+               }));
+}
+
+void QuantizedFeedForward::run_rows(const float* x, std::size_t rows, float* y, Parallel& parallel) const {
+  static thread_local GrowingArray<float> between;
+  float* hidden = between.at_least(rows * up_.outputs());
+  up_.run(x, rows, hidden, parallel);
+  down_.run(hidden, rows, y, parallel);
 }
 
 }  // namespace edgeformer

@@ -10,22 +10,25 @@
 
 namespace edgeformer {
 
-// x / (1 + e^-x)
+// x / (1 + e^-y)
 template <class V>
-typename V::Floats silu(typename V::Floats x) {
+typename V::Floats times_sigmoid(typename V::Floats x, typename V::Floats y) {
   // e^88 is a float; more would not be.
-  const typename V::Floats bounded = V::max(V::splat(-88.0f), x);
+  const typename V::Floats bounded = V::max(V::splat(-88.0f), y);
   const typename V::Floats power = exponential<V>(V::subtract(V::splat(0.0f), bounded));
   return V::divide(x, V::add(V::splat(1.0f), power));
 }
 
-// x / 2 · (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
+template <class V>
+typename V::Floats silu(typename V::Floats x) {
+  return times_sigmoid<V>(x, x);
+}
+
+// x / 2 · (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), where (1 + tanh(z)) / 2 is the sigmoid of 2 z.
 template <class V>
 typename V::Floats gelu_tanh(typename V::Floats x) {
   const typename V::Floats cubic = V::multiply_add(V::multiply(x, x), V::splat(0.044715f), V::splat(1.0f));
-  const typename V::Floats inner = V::multiply(V::multiply(x, cubic), V::splat(0.797884561f));
-  const typename V::Floats half = V::multiply(x, V::splat(0.5f));
-  return V::multiply_add(half, hyperbolic_tangent<V>(inner), half);
+  return times_sigmoid<V>(x, V::multiply(V::multiply(x, cubic), V::splat(1.59576912f)));
 }
 
 inline constexpr std::array kGelu{

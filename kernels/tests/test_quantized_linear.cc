@@ -117,6 +117,32 @@ void check_unusual_activations(const Level& level) {
   }
 }
 
+// A feed-forward is what its products are one after the other, bit for bit, however its rows are shared out.
+void check_feed_forward(const Level& level) {
+  const int inputs = 40, hidden = 70, outputs = 33;
+  const RandomWeights up(hidden, inputs, 8, 16, false, 11), down(outputs, hidden, 4, 32, true, 12);
+  const std::vector<float> bias = random_activations(hidden, 13);
+  Serial serial;
+  Team team(3);
+  const auto product = [&](const RandomWeights& weights, Activation activation) {
+    return QuantizedLinear(Panels(weights.view, level.columns, level.byte_bias, serial), level, bias.data(), activation);
+  };
+  const QuantizedLinear first = product(up, Activation::kGelu), second = product(down, Activation::kNone);
+  const QuantizedFeedForward both(product(up, Activation::kGelu), product(down, Activation::kNone));
+  CHECK(both.inputs() == inputs && both.outputs() == outputs, "%s: sizes of a feed-forward", level.name);
+  for (std::size_t rows : {0, 1, 47, 71, 72, 200}) {
+    const std::vector<float> x = random_activations(rows * inputs, 14);
+    std::vector<float> between(rows * hidden), expected(rows * outputs);
+    first.run(x.data(), rows, between.data(), serial);
+    second.run(between.data(), rows, expected.data(), serial);
+    for (Parallel* parallel : {static_cast<Parallel*>(&serial), static_cast<Parallel*>(&team)}) {
+      std::vector<float> y(rows * outputs, std::numeric_limits<float>::quiet_NaN());
+      both.run(x.data(), rows, y.data(), *parallel);
+      CHECK(y == expected, "%s: a feed-forward of %zu rows by %d threads", level.name, rows, parallel->threads());
+    }
+  }
+}
+
 // A test that could not fail would prove nothing: wrong products must be seen.
 void check_that_faults_are_seen() {
   RandomWeights weights(40, 300, 4, 64, true, 3);
@@ -157,6 +183,7 @@ int main(int argc, char** argv) {
     }
     check_shapes(*level);
     check_unusual_activations(*level);
+    check_feed_forward(*level);
     std::printf("%s is right\n", level->name);
   }
 }

@@ -136,7 +136,7 @@ class WaitingPicture(PromptPicture):
         self._made.append(self._tower.run(self._runs[0]))
         self._runs = self._runs[1:]
         if not self._runs:
-            states = np.concatenate(self._made)
+            states = self._made[0] if len(self._made) == 1 else np.concatenate(self._made)
             states = states if self._packed is None else self._packed(states)
             if len(states) != self.count:
                 raise ValueError(f"the tower has {len(states)} states of a picture of {self.count} placeholders")

@@ -14,7 +14,7 @@ import torch
 from onnx_ir.passes.common import InlinePass
 
 from edgeformer.checkpoints.weights import RandomWeights
-from edgeformer.config import DecoderConfig
+from edgeformer.config import DecoderConfig, NormConfig, QKNormConfig
 from edgeformer.contract.tensors import LOGITS_LENGTH, LOGITS_START
 from edgeformer.errors import ExportError
 from edgeformer.export.capture.trace import capture
@@ -282,6 +282,30 @@ def test_scaling_queries_leaves_other_graphs_of_a_capture_alone():
     now = streamed(graph.graph.initializers["blocks.0.attention.query.weight"])
     assert (weight.source.scaled, joined.source.scaled) == (None, None)
     assert torch.equal(now.read(), joined.read() * 0.25)
+
+
+@pytest.mark.parametrize("over", ["head", "projection"])
+@pytest.mark.parametrize("folded", [True, False])
+def test_norms_of_queries_take_over_the_scale(over, folded):
+    """Of heads of 32, whose scale is no power of two; where attention rotates by itself and where it does not."""
+    chosen = config(head_dim=32)
+    norm = QKNormConfig(norm=NormConfig(kind="rms_norm", eps=1e-6), over=over)
+    blocks = tuple(replace(block, attention=replace(block.attention, qk_norm=norm)) for block in chosen.blocks)
+    graph = captured(replace(chosen, blocks=blocks), dtype=torch.float32)
+    transpose_weights(graph)
+    fold_rotary(graph, accepts=lambda head_dim, rotary_dim: folded)
+    weight = graph.graph.initializers["blocks.0.attention.query_norm.weight"]
+    before = streamed(weight).read()
+    lower_attention(graph, LoweringOptions())
+    assert [each.attributes.get_float("scale") for each in attentions(graph)] == [1] * LAYERS
+    assert not any(each.inputs[0].producer().op_type == "Mul" for each in attentions(graph))
+    torch.testing.assert_close(streamed(weight).read(), before * 32**-0.5, rtol=1e-7, atol=0)
+    key = streamed(graph.graph.initializers["blocks.0.attention.key_norm.weight"])
+    assert key.source.scaled is None
+
+
+def attentions(graph):
+    return [node for node in graph.graph if node.op_type == "GroupQueryAttention"]
 
 
 def test_weights_that_somebody_else_reads_stay_as_they_are():

@@ -547,14 +547,23 @@ def test_biases_and_gelu_are_done_with_their_products():
     )
     found = Counter(ops(graph))
     assert {name: found[name] for name in found if "MatMul" in name} == {
-        "MatMulNBitsBias": 2 * 3,
-        "MatMulNBitsBiasGelu": 2,
+        "MatMulNBitsBias": 2 * 2,
+        "MatMulNBitsFeedForward": 2,
         "MatMulNBits": 1,
     }
     assert found["Gelu"] == 0 and found["Add"] == 0
     bodies = {function.name: [node.op_type for node in function] for function in graph.functions.values()}
     assert bodies["MatMulNBitsBias"] == ["MatMulNBits", "Add"]
     assert bodies["MatMulNBitsBiasGelu"] == ["MatMulNBits", "Add", "Gelu"]
+    assert bodies["MatMulNBitsFeedForward"] == bodies["MatMulNBitsBiasGelu"] + bodies["MatMulNBitsBias"]
+
+
+@pytest.mark.parametrize(("precision", "block", "of_tower"), [("int4", 64, 128), ("int4", None, 128), ("int8", 64, 64)])
+def test_a_block_is_of_matrices_of_the_precision(precision, block, of_tower):
+    """Small blocks of int4 would make a tower in int8 slower, and no better."""
+    found = make_quantization(precision, QuantizationOverrides(tower="int8", block=block), tower=True)
+    form = found.format_of("tower.blocks.0.feed_forward.up.weight")
+    assert (form.bits, form.block) == (8, of_tower)
 
 
 def test_every_product_and_gather_is_quantized_if_blocks_fit():
@@ -601,7 +610,7 @@ def test_products_with_a_sum_stay_and_it_is_said():
         f"classifier.{name}/Gemm: classifier.{name}.weight is in a product with a sum, a Gemm"
         for name in ("dense", "output")
     ]
-    assert [ops(graph).count(name) for name in ("Gemm", "MatMulNBitsBias", "MatMulNBitsBiasGelu")] == [2, 3, 1]
+    assert [ops(graph).count(name) for name in ("Gemm", "MatMulNBitsBias", "MatMulNBitsFeedForward")] == [2, 2, 1]
 
 
 def test_kept_parameters_and_a_head_in_float32_stay():

@@ -193,6 +193,15 @@ FAULTS = {
     "scales that leave the range of halves": Fault(
         "panels", "panels.cc", "std::ilogb(largest) - 14", "0 * std::ilogb(largest)"
     ),
+    "rows of a feed-forward in the place of others": Fault(
+        "quantized_linear", "quantized_linear.cc", "y + first * outputs(), serial", "y + first * inputs(), serial"
+    ),
+    "a row of a feed-forward left out": Fault(
+        "quantized_linear",
+        "quantized_linear.cc",
+        "run_rows(x + first * inputs(), end - first,",
+        "run_rows(x + first * inputs(), end - first - (first > 0),",
+    ),
     "a number that is not finite": Fault("quantized_linear", "simd_kernels.h", "scale = step + nan;", "scale = step;"),
     "a window of one key more": Fault("attention", "attention_rows.h", "token + 1 - window;", "token - window;"),
     "keys of the future": Fault("attention", "attention_rows.h", "position + token + 1;", "position + token + 2;"),

@@ -9,6 +9,7 @@ from onnx.numpy_helper import from_array
 from test_mat_mul_n_bits import random_weights, session_of
 
 from edgeformer.export.lower.ort.kernels.epilogues import BIAS, BIAS_GELU, GEGLU, SWIGLU, Epilogue, function_with
+from edgeformer.export.lower.ort.kernels.feed_forwards import feed_forward_function
 from edgeformer.export.lower.ort.kernels.kernel_nodes import LAYER_NORM, POST_LAYER_NORM, PRODUCT, RMS_NORM
 from edgeformer.runtime.sessions.session import onnxruntime_errors
 
@@ -39,15 +40,18 @@ def product_graph(parts, approximate=None, bias=None, **sizes):
     return model_of(node, function, ["A"], ["Y"], parts.items())
 
 
-def check_products(library, graph, inputs, outputs):
-    """A kernel agrees with its function for few rows and many, and would not with outputs in another order."""
+def check_products(library, graph, inputs, outputs, most=2e-3):
+    """A kernel agrees with its function for few rows and many, and would not with outputs in another order.
+
+    most: scales are halves, and sums of products differ by 5e-4 of their magnitudes.
+    """
     body, kernel = session_of(graph), session_of(graph, library)
     for rows in (1, 5, 150):
         x = np.random.default_rng(rows).standard_normal((rows, inputs)).astype(np.float32)
         expected, found = body.run(None, {"A": x})[0], kernel.run(None, {"A": x})[0]
         assert found.shape == (rows, outputs)
         error = np.sqrt(np.mean((found - expected) ** 2) / np.mean(expected**2))
-        assert error < 2e-3, "scales are halves, and sums of products differ by 5e-4 of their magnitudes"
+        assert error < most
         exchanged = np.roll(found, outputs // 2, axis=-1)
         assert np.sqrt(np.mean((exchanged - expected) ** 2) / np.mean(expected**2)) > 0.1, "a bound that cannot fail"
 
@@ -68,6 +72,31 @@ def test_a_product_with_a_bias_agrees_with_its_function(library, approximate, ou
     bias = np.random.default_rng(0).standard_normal(outputs).astype(np.float32)
     graph = product_graph(parts, approximate, bias, K=128, N=outputs, bits=bits, block_size=32)
     check_products(library, graph, 128, outputs)
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+@pytest.mark.parametrize(("hidden", "zero_points"), [(256, False), (70, True)])
+def test_a_feed_forward_agrees_with_its_function(library, approximate, hidden, zero_points):
+    random, attribute = np.random.default_rng(0), ir.AttrString("approximate", approximate)
+    epilogues = {
+        "up": Epilogue([], BIAS_GELU, ir.Value(name="bias"), attribute),
+        "down": Epilogue([], BIAS, ir.Value(name="bias")),
+    }
+    function = feed_forward_function({
+        name: function_with(PRODUCT.body([ROUNDED]), epilogue) for name, epilogue in epilogues.items()
+    })  # fmt: skip
+    sizes = {"K": 96, "F": hidden, "N": 40, "bits": 8, "block_size": 32, "down_bits": 4, "down_block_size": 16}
+    weights = {}
+    for name, outputs, inputs, bits, block in (("up", hidden, 96, 8, 32), ("down", 40, hidden, 4, 16)):
+        parts = random_weights(outputs, inputs, bits, block, zero_points=zero_points)
+        parts["scales"] *= 0.002 if bits == 8 else 0.02
+        parts["bias"] = random.standard_normal(outputs).astype(np.float32)
+        weights |= {f"{name}_{part}": parts[part] for part in parts}
+    names = [value.name if value.name in weights else "" for value in function.inputs[1:]]
+    node = make_node(function.name, ["A", *names], ["Y"], domain="edgeformer", approximate=approximate, **sizes)
+    graph = model_of(node, function, ["A"], ["Y"], weights.items())
+    # A hidden number that lies between two integers may round the other way.
+    check_products(library, graph, 96, 40, most=4e-3)
 
 
 def test_a_bias_of_another_length_is_refused(library):

@@ -11,7 +11,7 @@
 | MixtureOfExperts    | MoE, or QMoE over integers                    | its function body        |
 | LinearAttention     | LinearAttention, without padding              | its function body        |
 | CausalConv          | its function body, which is as fast           |                          |
-| RotaryEmbedding     | its function body, where it was not folded    |                          |
+| RotaryEmbedding     | RotaryEmbedding, where it was not folded      | its function body        |
 | QuantizedMatMul     | MatMulNBits in a function (kernel_functions), |                          |
 |                     | or MatMulIntegerToFloat (per_token_functions) |                          |
 | QuantizedGather     | GatherBlockQuantized, or primitives           |                          |
@@ -38,6 +38,7 @@ from edgeformer.export.lower.ort.kernels.per_token_functions import call_per_tok
 from edgeformer.export.lower.ort.low_rank import add_low_rank
 from edgeformer.export.lower.ort.norms import lower_norms
 from edgeformer.export.lower.ort.quantized import lower_quantized
+from edgeformer.export.lower.ort.rotary import lower_rotary
 from edgeformer.export.lower.soft_cap import lower_soft_cap
 from edgeformer.export.lower.softplus import lower_softplus
 from edgeformer.export.lower.tied_head import lower_tied_head
@@ -48,6 +49,7 @@ RULES = (
     lower_shared_attention,
     lower_cross_attention,
     lower_linear_attention,
+    lower_rotary,
     lower_norms,
     lower_experts,
     fuse_gemms,

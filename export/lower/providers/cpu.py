@@ -13,6 +13,7 @@ class CpuRules(ProviderRules):
 
     float32_alone = True
     scales_queries = True
+    rotates = True
     fills_blocks = True
     fuses_products = True
 

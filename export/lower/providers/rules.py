@@ -12,6 +12,7 @@ class ProviderRules:
     Attributes:
         float32_alone: whether attention to a source and linear attention have float32 kernels alone.
         scales_queries: whether attention is faster where the scale is folded into the projection of its query.
+        rotates: whether rotations that attention does not do by itself were tried with RotaryEmbedding's kernel.
         fills_blocks: whether products were tried with matrices whose last block is filled with zeros.
         fuses_products: whether quantized products that read the same input are faster as one.
         transposes_in_products: whether there is a FusedMatMul, which reads a weight as the embedding stores it.
@@ -28,6 +29,7 @@ class ProviderRules:
 
     float32_alone = False
     scales_queries = False
+    rotates = False
     fills_blocks = False
     fuses_products = False
     transposes_in_products = True

@@ -7,6 +7,9 @@
 // Y = activation(g) · u has N / 2. The attribute `approximate` of the latter is that of ONNX's Gelu.
 //
 // MatMulNBitsBias and MatMulNBitsBiasGelu have a fifth input, bias float [N]: Y = A · W + bias, and its Gelu.
+//
+// MatMulNBitsFeedForward is the second of these and the first behind it, of K inputs, F between and N outputs: behind A, the
+// inputs of the one, and then of the other. Its attributes down_bits and down_block_size are of the other's weights.
 #pragma once
 
 #include "binding.h"
@@ -53,6 +56,20 @@ struct MatMulNBitsBias : MatMulNBits {
 struct MatMulNBitsBiasGelu : MatMulNBitsBias {
   static constexpr char kName[] = "MatMulNBitsBiasGelu";
   explicit MatMulNBitsBiasGelu(const Node& node);
+};
+
+class MatMulNBitsFeedForward {
+ public:
+  static constexpr char kName[] = "MatMulNBitsFeedForward";
+  static constexpr Formal kInputs[] = {kFloats, kBytes, optional(kFloats), optional(kBytes), kFloats,
+                                       kBytes,  optional(kFloats), optional(kBytes), kFloats};
+  static constexpr Formal kOutputs[] = {kFloats};
+
+  explicit MatMulNBitsFeedForward(const Node& node);
+  void run(Call& call, Parallel& parallel) const;
+
+ private:
+  QuantizedFeedForward feed_forward_;
 };
 
 }  // namespace edgeformer

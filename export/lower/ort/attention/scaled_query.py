@@ -1,14 +1,16 @@
 """Scale queries before an attention kernel.
 
 On x86 CPUs onnxruntime's fast product of one query with all keys takes no scale. So for CPUs queries are scaled before
-the kernel, in the weights of their projection where that is exact:
+the kernel, in the weights of their projection where that is exact, or in those of a norm of their heads:
 
     x → MatMul(Wq) (+ bq) → query → kernel(scale)     becomes     x → MatMul(Wq·scale) (+ bq·scale) → kernel(1)
+    heads → RMSNorm(w) → query → kernel(scale)        becomes     heads → RMSNorm(w·scale) → kernel(1)
 
-Requires float32, that nothing else reads the projection or its weights, and that no digit is lost: the scale is a power
-of two, or the weights are stored as integers, whose scales are rounded anyway, and there is no bias. Elsewhere a Mul
-scales the query. With this and the kernel that sessions choose (runtime/sessions/session.py), attention in a decode
-step is 1.5 to 2.7 times as fast.
+Requires float32, and that nothing else reads the projection, the norm or their weights. In a projection no digit may be
+lost: the scale is a power of two, or the weights are stored as integers, whose scales are rounded anyway, and there is
+no bias. A norm multiplies each element by one weight, so that a rounded weight errs as a rounded product would.
+Elsewhere a Mul scales the query. With this and the kernel that sessions choose (runtime/sessions/session.py), attention
+in a decode step is 1.5 to 2.7 times as fast.
 """
 
 from collections.abc import Sequence
@@ -20,13 +22,14 @@ import onnx_ir as ir
 
 from edgeformer.contract.ops import DOMAIN
 from edgeformer.export.graph.builder import NodeBuilder
+from edgeformer.export.graph.canonical import canonical_inputs
 from edgeformer.export.graph.editing import dim, dtype_of, producer, read_once, streamed
 from edgeformer.export.graph.tensors import StreamedTensor
 
 
 @dataclass(frozen=True)
-class _Projection:
-    """A product, with or without a bias: its weights (the integers, scales … of a quantized one), and its results."""
+class _Scalable:
+    """A product or a norm: its weights (of a quantized product, its integers, scales …), and its results."""
 
     weights: Sequence[tuple[ir.Value, StreamedTensor]]
     results: Sequence[ir.Value]
@@ -36,11 +39,11 @@ def scale_query(emit: NodeBuilder, query: ir.Value, scale: float, width: int) ->
     """Return queries [..., width] times `scale`; keys and values that are packed behind them stay as they are."""
     if scale == 1:
         return query
-    projection = _find_scalable(query, scale)
-    if projection is not None:
-        for weight, tensor in projection.weights:
+    found = _find_norm(query) or _find_projection(query, scale)
+    if found is not None:
+        for weight, tensor in found.weights:
             weight.const_value = tensor.scaled(width, scale)
-        for result in projection.results:
+        for result in found.results:
             result.name = f"{result.name}/scaled"
         return query
     dtype, packed = dtype_of(query), dim(query, -1)
@@ -50,7 +53,21 @@ def scale_query(emit: NodeBuilder, query: ir.Value, scale: float, width: int) ->
     return scaled
 
 
-def _find_scalable(query: ir.Value, scale: float) -> _Projection | None:
+def _find_norm(query: ir.Value) -> _Scalable | None:
+    """Return the norm of a query's heads, if its weight can take over the scale. A rotation behind it is left."""
+    rotation = producer(query, "RotaryEmbedding", DOMAIN)
+    joined = query if rotation is None else rotation.inputs[0]
+    reshape = producer(joined, "Reshape")  # of heads by themselves to all of them
+    norm = producer(joined if reshape is None else reshape.inputs[0], "RMSNorm", DOMAIN)
+    weight = None if norm is None else canonical_inputs(norm).weight
+    tensor = streamed(weight)
+    if norm is None or weight is None or tensor is None or dtype_of(query) != ir.DataType.FLOAT:
+        return None
+    results = [value for value in dict.fromkeys((norm.outputs[0], joined, query)) if value is not None]
+    return _Scalable([(weight, tensor)], results) if all(map(read_once, (weight, *results))) else None
+
+
+def _find_projection(query: ir.Value, scale: float) -> _Scalable | None:
     """Return the projection that computes a query, if its weights can take over the scale.
 
     A rotation behind it is left: what it turns is as much longer or shorter then.
@@ -75,4 +92,4 @@ def _find_scalable(query: ir.Value, scale: float) -> _Projection | None:
     values = [value for value in (*results, *(value for value, _ in found)) if value is not None]
     if len(found) < len(weights) or not all(map(read_once, values)):
         return None
-    return _Projection(found, values[: len(results)])
+    return _Scalable(found, values[: len(results)])

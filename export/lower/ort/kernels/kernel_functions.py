@@ -7,6 +7,7 @@
 | MatMulNBitsGeGLU     | MatMulNBits, Split, Gelu, Mul                        |
 | MatMulNBitsBias      | MatMulNBits, Add                                     |
 | MatMulNBitsBiasGelu  | MatMulNBits, Add, Gelu                               |
+| MatMulNBitsFeedFor…  | the last of these, and the one before it behind it   |
 | CachedAttention      | GroupQueryAttention                                  |
 | Fp16CachedAttention  | GroupQueryAttention with a float16 cache             |
 | Int8CachedAttention  | GroupQueryAttention with an int8 cache               |
@@ -35,6 +36,7 @@ from edgeformer.export.graph.outlining import add_function
 from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.lower.ort.kernels.epilogues import Epilogue, epilogue_of, function_with
+from edgeformer.export.lower.ort.kernels.feed_forwards import call_feed_forward, feed_forwards
 from edgeformer.export.lower.ort.kernels.kernel_nodes import KERNELS, PRODUCT, KernelFunction
 
 PRODUCTS = {each.key for each in QUANTIZED_PRODUCTS}
@@ -74,6 +76,8 @@ def call_kernels(model: ir.Model, lowering: LoweringOptions) -> PassReport:
     for product in fitting(model, PRODUCT):
         epilogue = epilogue_of(product)
         record(*(_call_one(PRODUCT, product) if epilogue is None else _call_with(model, product, epilogue)))
+    for products in feed_forwards(model):
+        add_function(model, call_feed_forward(model, products))
     for kernel in KERNELS[1:]:
         call_each(model, kernel, report)
     return report
