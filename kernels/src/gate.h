@@ -27,6 +27,9 @@ using GateNumbers = void (*)(Activation, const float* gate, const float* up, int
 // y = activation(y + bias), of rows that lie `stride` floats apart. bias: of `columns` numbers, and whole vectors to read.
 using AddBias = void (*)(Activation, const float* bias, int rows, int columns, float* y, std::size_t stride);
 
+// Norms a row by its root mean square: y = x / rms(x) · weight, with rms(x) = sqrt(mean of squares + epsilon).
+using NormRow = void (*)(const float* x, const float* weight, int size, float epsilon, float* y);
+
 // Adds a row to another, and norms the sum by its root mean square: sum = x + skip, y = sum / rms(sum) · weight.
 using AddAndNorm = void (*)(const float* x, const float* skip, const float* weight, int size, float epsilon, float* sum,
                             float* y);

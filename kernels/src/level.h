@@ -59,6 +59,7 @@ struct Level {
   RoundToHalf round_to_half;
   GateNumbers gate;
   AddBias add_bias;
+  NormRow norm;
   AddAndNorm add_and_norm;
   AddAndLayerNorm add_and_layer_norm;
   QuantizeRow round_per_token;  // exactly as a graph of onnxruntime's ops does; activations of one block

@@ -104,6 +104,29 @@ void add_bias(Activation activation, const float* bias, int rows, int columns, f
   }
 }
 
+// y = x / rms(x) · weight, of a row whose squares have this sum.
+template <class V>
+void scale_by_norm(const float* x, float squares, const float* weight, int size, float epsilon, float* y) {
+  const float factor = 1 / std::sqrt(squares / static_cast<float>(size) + epsilon);
+  int i = 0;
+  for (; i + V::kLanes <= size; i += V::kLanes) {
+    V::store(y + i, V::multiply(V::multiply(V::load(x + i), V::splat(factor)), V::load(weight + i)));
+  }
+  for (; i < size; ++i) y[i] = x[i] * factor * weight[i];
+}
+
+template <class V>
+void norm(const float* x, const float* weight, int size, float epsilon, float* y) {
+  typename V::Floats squares[2] = {V::splat(0.0f), V::splat(0.0f)};
+  int i = 0;
+  for (int part = 0; i + V::kLanes <= size; i += V::kLanes, part ^= 1) {
+    squares[part] = V::multiply_add(V::load(x + i), V::load(x + i), squares[part]);
+  }
+  float total = V::reduce_add(V::add(squares[0], squares[1]));
+  for (; i < size; ++i) total += x[i] * x[i];
+  scale_by_norm<V>(x, total, weight, size, epsilon, y);
+}
+
 template <class V>
 void add_and_norm(const float* x, const float* skip, const float* weight, int size, float epsilon, float* sum, float* y) {
   typename V::Floats squares[2] = {V::splat(0.0f), V::splat(0.0f)};
@@ -118,11 +141,7 @@ void add_and_norm(const float* x, const float* skip, const float* weight, int si
     sum[i] = x[i] + skip[i];
     total += sum[i] * sum[i];
   }
-  const float factor = 1 / std::sqrt(total / static_cast<float>(size) + epsilon);
-  for (i = 0; i + V::kLanes <= size; i += V::kLanes) {
-    V::store(y + i, V::multiply(V::multiply(V::load(sum + i), V::splat(factor)), V::load(weight + i)));
-  }
-  for (; i < size; ++i) y[i] = sum[i] * factor * weight[i];
+  scale_by_norm<V>(sum, total, weight, size, epsilon, y);
 }
 
 template <class V>

@@ -110,6 +110,9 @@ void check_norms(const Level& level) {
       CHECK(sum[i] == x[i] + skip[i], "%s: a sum is wrong", level.name);
       CHECK(std::fabs(y[i] - expected) < 1e-6 * (1 + std::fabs(expected)), "%s: %g is not %g", level.name, y[i], expected);
     }
+    std::vector<float> alone(size);
+    level.norm(sum.data(), w.data(), size, 1e-5f, alone.data());
+    CHECK(alone == y, "%s: a norm of a sum is not that of both", level.name);
   }
 }
 

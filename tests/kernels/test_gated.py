@@ -11,6 +11,7 @@ from test_mat_mul_n_bits import random_weights, session_of
 from edgeformer.export.lower.ort.kernels.epilogues import BIAS, BIAS_GELU, GEGLU, SWIGLU, Epilogue, function_with
 from edgeformer.export.lower.ort.kernels.feed_forwards import feed_forward_function
 from edgeformer.export.lower.ort.kernels.kernel_nodes import LAYER_NORM, POST_LAYER_NORM, PRODUCT, RMS_NORM
+from edgeformer.export.lower.ort.kernels.split_norms import split_norm_function
 from edgeformer.runtime.sessions.session import onnxruntime_errors
 
 ROUNDED = ir.AttrInt64("accuracy_level", 4)
@@ -156,3 +157,46 @@ def test_wrong_shapes_of_a_norm_are_errors(library, norm, name, shape, message):
     feeds = norm_feeds(norm, 2) | {name: np.ones(shape, np.float32)}
     with pytest.raises(onnxruntime_errors(), match=f"edgeformer::{message}"):
         session_of(norm_graph(norm), library).run(None, feeds)
+
+
+def split_graph(heads=5, kv_heads=2, size=24):
+    """A graph of a split of so many heads of queries, keys and values."""
+    inputs = ["A", "query_gamma", "key_gamma"]
+    node = make_node(
+        "SplitRMSNorm", [*inputs, "split", "heads"], ["query", "key", "value"], domain="edgeformer", epsilon=1e-6
+    )
+    sizes = {"split": [heads * size, kv_heads * size, kv_heads * size], "heads": [0, 0, -1, size]}
+    stored = [(name, np.array(value, np.int64)) for name, value in sizes.items()]
+    return model_of(node, split_norm_function(), inputs, list(node.output), stored)
+
+
+def split_feeds(rows, tokens):
+    random = np.random.default_rng(tokens)
+    shapes = {"A": (rows, tokens, 9 * 24), "query_gamma": (24,), "key_gamma": (24,)}
+    return {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize(("rows", "tokens"), [(1, 1), (3, 1), (1, 700)])
+def test_a_split_with_norms_agrees_with_its_function(library, rows, tokens):
+    feeds = split_feeds(rows, tokens)
+    expected, found = (session_of(split_graph(), each).run(None, feeds) for each in (None, library))
+    for ours, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, wanted, rtol=2e-6, atol=1e-7)
+    assert np.array_equal(found[2], feeds["A"][..., -48:])
+    exchanged = feeds | {"query_gamma": feeds["key_gamma"]}
+    assert np.abs(session_of(split_graph(), library).run(None, exchanged)[0] - expected[0]).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"A": (1, 1, 7 * 24)}, "A must have 3 dimensions, the last of 216"),
+        ({"A": (1, 9 * 24)}, "A must have 3 dimensions, the last of 216"),
+        ({"key_gamma": (23,)}, "query_gamma and key_gamma must be of one head each"),
+        ({"query_gamma": (25,), "key_gamma": (25,)}, "queries and keys must be whole heads"),
+    ],
+)
+def test_wrong_shapes_of_a_split_are_errors(library, changes, message):
+    feeds = split_feeds(1, 1) | {name: np.ones(shape, np.float32) for name, shape in changes.items()}
+    with pytest.raises(onnxruntime_errors(), match=f"SplitRMSNorm: {message}"):
+        session_of(split_graph(), library).run(None, feeds)

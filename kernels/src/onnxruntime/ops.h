@@ -9,6 +9,7 @@
 #include "per_token.h"
 #include "self_attention.h"
 #include "source_attention.h"
+#include "split_norm.h"
 
 namespace edgeformer {
 
@@ -38,7 +39,7 @@ template <Numbers kType>
 using FloatProducts = KernelList<MatMulOp<kType, false>, MatMulOp<kType, true>, GatedMatMulOp<kType, false>, GatedMatMulOp<kType, true>>;
 
 using AllKernels =
-    Joined<KernelList<AddRMSNorm, AddLayerNormOp<false>, AddLayerNormOp<true>>,
+    Joined<KernelList<AddRMSNorm, AddLayerNormOp<false>, AddLayerNormOp<true>, SplitRMSNorm>,
            KernelList<CachedAttentionOp<FloatCache>, CachedAttentionOp<Int8Cache>, CachedAttentionOp<Fp16Cache>,
                       CachedAttentionOp<SharedCache>, CachedAttentionOp<WindowedCache>, CachedAttentionOp<Int8WindowedCache>,
                       CachedAttentionOp<Fp16WindowedCache>, CachedAttentionOp<Int8PerTokenCache>,

@@ -17,6 +17,7 @@
 | SourceAttention      | MultiHeadAttention                                   |
 | AddRMSNorm           | SkipSimplifiedLayerNormalization                     |
 | AddLayerNorm         | SkipLayerNormalization                               |
+| SplitRMSNorm         | Split, and SimplifiedLayerNormalization of its heads |
 | PostLayerNorm        | SkipLayerNormalization, of which nothing reads a sum |
 
 So a graph computes the same, bit for bit, wherever it is loaded. A program that registers the library of
@@ -38,6 +39,7 @@ from edgeformer.export.lower.options import LoweringOptions
 from edgeformer.export.lower.ort.kernels.epilogues import Epilogue, epilogue_of, function_with
 from edgeformer.export.lower.ort.kernels.feed_forwards import call_feed_forward, feed_forwards
 from edgeformer.export.lower.ort.kernels.kernel_nodes import KERNELS, PRODUCT, KernelFunction
+from edgeformer.export.lower.ort.kernels.split_norms import call_split_norm, split_norms
 
 PRODUCTS = {each.key for each in QUANTIZED_PRODUCTS}
 """Products of graphs that call kernels: where one is, they do all of the heavy work."""
@@ -78,6 +80,8 @@ def call_kernels(model: ir.Model, lowering: LoweringOptions) -> PassReport:
         record(*(_call_one(PRODUCT, product) if epilogue is None else _call_with(model, product, epilogue)))
     for products in feed_forwards(model):
         add_function(model, call_feed_forward(model, products))
+    for split in split_norms(model):
+        add_function(model, call_split_norm(model, split))
     for kernel in KERNELS[1:]:
         call_each(model, kernel, report)
     return report
