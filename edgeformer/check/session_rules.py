@@ -1,9 +1,7 @@
-"""Rules of onnxruntime's session, with which every client opens graphs: versions, ops, files of weights.
+"""Rules of onnxruntime's session, with which every client opens graphs: versions, ops, files of weights."""
 
-Source: onnxruntime 1.31.
-"""
-
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from edgeformer.check.finding import Finding, error, unknown, warning
@@ -11,24 +9,30 @@ from edgeformer.check.folder import Folder
 from edgeformer.check.graph_facts import ONNX_DOMAINS, GraphFacts
 from edgeformer.contract.ops import CONTRIB
 
-MAX_IR, MAX_OPSET = 13, 26
-"""Latest ONNX IR version and opset that onnxruntime 1.31 reads."""
+
+@dataclass(frozen=True)
+class Release:
+    """A release of onnxruntime, and the latest ONNX IR version and opset that it reads."""
+
+    name: str
+    max_ir: int
+    max_opset: int
+
+
+# The newest release of each package that clients open graphs with; the limits were found by opening graphs with it.
+CPU = Release("onnxruntime 1.32.0", 14, 28)
+GPU = Release("onnxruntime-gpu 1.31.1", 13, 26)
+NODE = Release("onnxruntime-node 1.30.0", 13, 26)
+"""In Node under transformers.js 4.3.2."""
+WEB = Release("onnxruntime-web 1.31.0-dev", 13, 26)
+"""In browsers under transformers.js 4.3.2."""
+
 DOMAINS = (*ONNX_DOMAINS, "ai.onnx.ml", CONTRIB, "com.microsoft.nchwc")
 
 
-def session_findings(folder: Folder, graph: GraphFacts) -> Iterator[Finding]:
-    """Yield what keeps onnxruntime from opening a graph in this folder."""
-    again = "Export the model again."
-    if graph.ir_version > MAX_IR:
-        yield error(
-            f"{graph.file} has ONNX IR version {graph.ir_version}, and onnxruntime 1.31 reads up to {MAX_IR}.",
-            f"Set model.ir_version = {MAX_IR} with the package onnx, and save it.",
-        )
-    for domain in ONNX_DOMAINS:
-        if graph.opsets.get(domain, 0) > MAX_OPSET:
-            yield error(
-                f"{graph.file} has opset {graph.opsets[domain]}, and onnxruntime 1.31 knows up to {MAX_OPSET}.", again
-            )
+def session_findings(folder: Folder, graph: GraphFacts, release: Release = CPU) -> Iterator[Finding]:
+    """Yield what keeps a release of onnxruntime from opening a graph in this folder."""
+    yield from version_findings(graph.file, graph.ir_version, graph.opsets, release)
     known = {*DOMAINS, *(domain for domain, _ in graph.functions)}
     foreign = sorted({f"{domain}::{op}" for domain, op in graph.ops if domain not in known})
     if foreign:
@@ -37,6 +41,21 @@ def session_findings(folder: Folder, graph: GraphFacts) -> Iterator[Finding]:
             "It loads only where that library is registered with the session.",
         )
     yield from _data(folder, graph)
+
+
+def version_findings(file: str, ir_version: int, opsets: Mapping[str, int], release: Release) -> Iterator[Finding]:
+    """Yield versions of a graph that a release of onnxruntime is too old for. opsets: versions by domain."""
+    if ir_version > release.max_ir:
+        yield error(
+            f"{file} has ONNX IR version {ir_version}, and {release.name} reads up to {release.max_ir}.",
+            f"Set model.ir_version = {release.max_ir} with the package onnx, and save it.",
+        )
+    for domain in ONNX_DOMAINS:
+        if opsets.get(domain, 0) > release.max_opset:
+            yield error(
+                f"{file} has opset {opsets[domain]}, and {release.name} knows up to {release.max_opset}.",
+                "Export the model again.",
+            )
 
 
 def _data(folder: Folder, graph: GraphFacts) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 import threading
 
-CHECKED = ("2.13", "2.14")
+CHECKED = ("2.13", "2.14", "2.15")
 """Versions of torch (major.minor) that the shim was tested with."""
 
 LOCK = threading.Lock()

@@ -119,6 +119,12 @@ class Errors:
             "max KL": (max(self.graph_kl), max(*self.eager_kl, worst.kl)),
         }
 
+    def position_ratio(self) -> float:
+        """Return the graph's largest error over eager's at the same position, or over its median where that is more."""
+        graph, eager = np.array(self.graph_rmse), np.array(self.eager_rmse)
+        floor = self.least * np.sqrt(np.array(self.mean_square))
+        return float((graph / np.maximum(np.maximum(eager, np.median(eager)), floor)).max())
+
     def top1_agreement(self, allowed_error: float) -> float:
         """Return the fraction of positions whose top-1 token is float64's, or tied with it.
 

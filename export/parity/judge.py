@@ -44,6 +44,8 @@ class Judge:
 
     eager_worst: eager PyTorch's largest errors in all runs, since the positions of a single run are a small sample.
     longest_sum: products that are added up in one sum of the model.
+    by_position: check each position's error beside eager's there, too. Where an expert was chosen otherwise than in
+        float64, the other figures would let any position err as much.
     """
 
     precision: Arithmetic
@@ -52,6 +54,7 @@ class Judge:
     curves: list[Curve] = field(default_factory=list)
     eager_worst: Worst = field(default_factory=Worst)
     longest_sum: int = 0
+    by_position: bool = False
 
     def logits(self, run: str, what: str, pieces: Iterable[Piece], *, behind: int | None = None) -> float:
         """Check every figure of one run over logits; return the absolute error that is allowed for a logit.
@@ -68,6 +71,8 @@ class Judge:
         for figure, (value, eager) in figures.items():
             row = figure if behind is None or "ratio" not in figure else f"far {figure}"
             self.check(f"{run}: {figure}", what, row, value, eager)
+        if self.by_position:
+            self.check(f"{run}: position ratio", what, "position ratio", errors.position_ratio(), None)
         allowed = LIMITS["max error"].of(self.precision, figures["max error"][1]) * max(errors.largest_logit)
         reason = "the top-1 token must be float64's, or tied with it within twice the error that is allowed for a logit"
         self.checks.append(
@@ -103,6 +108,8 @@ class Judge:
         for figure, (value, eager) in errors.figures(worst).items():
             if figure not in left_out:
                 self.check(f"{run}: {figure}", what, figure, value, eager, longest_sum)
+        if self.by_position:
+            self.check(f"{run}: position ratio", what, "position ratio", errors.position_ratio(), None)
 
     def _errors(self, run: str, pieces: Iterable[Piece], longest_sum: int = 0, norm_size: int = 0) -> Errors:
         """Return the errors of pieces; eager's count as what the limits on their ratios are a multiple of."""

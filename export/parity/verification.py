@@ -50,12 +50,14 @@ PLAIN = "plain"
 class Earlier:
     """The outcome of a verification whose failures are checked again.
 
-    stages: the checks of each stage, by the beginning of their names. exact: what float64 computed.
+    stages: the checks of each stage, by the beginning of their names. exact: what float64 computed. by_position: as of
+    `Setup`, for the stages that are run again.
     """
 
     report: Report
     stages: Mapping[str, Sequence[Check]]
     exact: Known
+    by_position: bool = False
 
 
 class Verification:
@@ -95,6 +97,7 @@ class Verification:
             mode=mode,
             progress=progress,
             summation_orders=summation_orders,
+            by_position=earlier is not None and earlier.by_position,
         )
         self._kernel_choice, asked = choose_kernels(self._setup.provider), subject.cache_precision
         self._caches = {"": manifest}  # that kernels run over

@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from edgeformer.layers.experts import Router
+from edgeformer.models.model_spec import ModelSpec
+from edgeformer.models.without_values import without_values
 
 T = TypeVar("T")
 
@@ -56,6 +58,12 @@ def _reordered(module: nn.Module, index: int) -> Iterator[None]:
     finally:
         for layer in layers:
             layer.__dict__.pop("forward", None)  # streaming_parameters replaces and removes it, too
+
+
+def chooses_experts(model_spec: ModelSpec) -> bool:
+    """Return whether the module of a model has a router, whose logits other orders move."""
+    with without_values():
+        return any(isinstance(each, Router) for each in model_spec.build(torch.float32).modules())
 
 
 def products_of(layer: nn.Module) -> int:

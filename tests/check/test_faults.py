@@ -104,8 +104,12 @@ FAULTS = {
     "weights elsewhere": (
         lambda edit: edit.graph(leave_the_folder), ALL, "from '../../weights.onnx_data', which is outside its folder",
     ),
-    "a newer IR": (lambda edit: edit.graph(set_ir), ALL, "has ONNX IR version 15, and onnxruntime 1.31 reads up to 13"),
-    "a newer opset": (lambda edit: edit.graph(set_opset), ALL, "has opset 29, and onnxruntime 1.31 knows up to 26"),
+    "a newer IR": (
+        lambda edit: edit.graph(set_ir), ALL, "has ONNX IR version 15, and onnxruntime 1.32.0 reads up to 14",
+    ),
+    "a newer opset": (
+        lambda edit: edit.graph(set_opset), ALL, "has opset 29, and onnxruntime 1.32.0 knows up to 28",
+    ),
     "no genai_config.json": (remove("genai_config.json"), (GENAI,), "There is no genai_config.json that can be read."),
     "genai: a context beyond the table": (
         set_genai(CONTEXT, 4096), (GENAI,),

@@ -1,5 +1,6 @@
 """SIGINT and SIGTERM end the command line quietly, whatever Python makes of the exceptions that they raise."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -145,6 +146,28 @@ def test_faults_and_exit_codes_of_commands_stay():
     assert code == 1 and "KeyError" in stderr
     assert run("sys.exit(2)") == (2, "", "")
     assert "Exception ignored in" in run("class Value:\n    def __del__(self):\n        {}[1]\nValue()")[2]
+
+
+def test_modules_are_not_taken_apart_behind_the_last_exit():
+    command = """
+import atexit, types
+class Value:
+    def __del__(self):
+        print("taken apart")
+sys.modules["kept"] = types.ModuleType("kept")
+sys.modules["kept"].value = Value()
+atexit.register(print, "registered")
+print("done")
+sys.exit({code})"""
+    said = "done\nregistered\n"
+    for code, status in (("3", 3), ("None", 0), ("'why'", 1)):
+        assert run(command.format(code=code)) == (status, said, "why\n" if status == 1 else "")
+
+
+def test_output_that_nobody_reads_is_an_error_as_before():
+    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
+    code, _, stderr = run("print('lost')\nos.close(1)", env=buffered)
+    assert code == 120 and "Bad file descriptor" in stderr
 
 
 def test_a_signal_that_the_parent_ignores_stays_ignored():

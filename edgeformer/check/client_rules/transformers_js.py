@@ -24,7 +24,7 @@ from edgeformer.check.client_rules.transformers_js_media import (
 from edgeformer.check.finding import Finding, error, unknown, warning
 from edgeformer.check.folder import CONFIG, TOKENIZER, TOKENIZER_CONFIG, Folder
 from edgeformer.check.graph_facts import GraphFacts
-from edgeformer.check.session_rules import session_findings
+from edgeformer.check.session_rules import NODE, WEB, session_findings
 from edgeformer.check.tensor_facts import is_per_token
 from edgeformer.contract.ops import BLOCK_GATHER
 from edgeformer.contract.tensors import MEDIA_INPUTS
@@ -98,7 +98,7 @@ def _findings(folder: Folder, device: Device) -> Iterator[Finding]:
         graph = yield from _find_graph(folder, config, name, device)
         if graph is None:
             continue
-        yield from session_findings(folder, graph)
+        yield from session_findings(folder, graph, NODE if device == "node" else WEB)
         yield from _data(folder, config, graph, device)
         if tower is not None:
             yield from _of_media(graph, name, tower, config)

@@ -12,6 +12,7 @@ from edgeformer.check.providers.attribute_rules import Rules
 from edgeformer.check.providers.kernel_table import KernelTable, kernel_table
 from edgeformer.check.providers.placement import Placed, place
 from edgeformer.check.providers.typed_nodes import typed_nodes
+from edgeformer.check.session_rules import GPU, Release, version_findings
 from edgeformer.errors import require
 from edgeformer.manifest.providers import PROVIDERS, ProviderName
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 RULES: Mapping[ProviderName, Rules] = {"cuda": cuda_rules.RULES, "webgpu": webgpu_rules.RULES}
 """The requirements of kernels beyond types, by provider."""
+
+RELEASES: Mapping[ProviderName, Release] = {"cuda": GPU}
+"""The package of onnxruntime that has the provider; a plugin runs in that for the CPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +34,8 @@ class GraphAudit:
         on_device: number of nodes on the GPU.
         shapes: ops of nodes that run on the CPU on purpose, because they compute shapes; by count.
         on_cpu: ops of nodes that run on the CPU for want of a kernel of the device, outside of layers; by count.
-        findings: nodes in layers without such a kernel, and rules that nodes break.
+        findings: versions that its onnxruntime does not read, nodes in layers without such a kernel, and rules
+            that nodes break.
     """
 
     file: str
@@ -82,12 +87,14 @@ def audit_provider(folder: Folder, provider: ProviderName) -> ProviderAudit:
 def audit_graph(file: str, model: "ModelProto", table: KernelTable) -> GraphAudit:
     """Return what the provider of a table does with a graph. file: its name, for messages."""
     placed = place(typed_nodes(model, table), table)
+    opsets, release = {each.domain: each.version for each in model.opset_import}, RELEASES.get(table.provider)
+    versions = version_findings(file, model.ir_version, opsets, release) if release is not None else ()
     return GraphAudit(
         file=file,
         on_device=sum(each.where == "device" for each in placed),
         shapes=_ops(each for each in placed if each.where == "shape"),
         on_cpu=_ops(each for each in placed if each.where == "host" and not each.node.activation),
-        findings=tuple(_findings(file, placed, table)),
+        findings=(*versions, *_findings(file, placed, table)),
     )
 
 

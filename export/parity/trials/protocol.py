@@ -113,6 +113,7 @@ class Setup:
         weights: those that the graphs hold.
         activations: formats of the weights whose products round their inputs to int8.
         summation_orders: those of eager PyTorch.
+        by_position: whether errors are also compared with eager's at the same position (`Judge`).
         kernels: those of edgeformer that the graphs run with.
         references: of an earlier trial with the same weights, activations and orders; None for new ones.
     """
@@ -126,6 +127,7 @@ class Setup:
     progress: Progress
     activations: Mapping[str, WeightFormat] | None = None
     summation_orders: int = 1
+    by_position: bool = False
     kernels: KernelChoice = BODIES
     references: References | None = None
 
@@ -192,9 +194,9 @@ class Trial(ABC):
         self.extent = EXTENTS[setup.mode].within(manifest.context_length)
         self.graphs = [Graph(session, manifest, setup.provider) for session in sessions]
         self.greedy = Greedy(steps=0)
-        self.references = setup.references or setup.make_references()
-        self.float64, self.eager = self.references.float64, self.references.eager
-        self.judge = Judge(manifest.plan.arithmetic, longest_sum=self.references.longest_sum)
+        self.references = references = setup.references or setup.make_references()
+        self.float64, self.eager = references.float64, references.eager
+        self.judge = Judge(manifest.plan.arithmetic, longest_sum=references.longest_sum, by_position=setup.by_position)
 
     @abstractmethod
     def run(self) -> None:
@@ -290,10 +292,7 @@ class TextTrial(Trial):
         return self._beginnings[key]
 
     def judge_batch(self, rows: Sequence[Row], longest: int) -> None:
-        """Judge padded prompts of `longest` tokens and less in one run, then single steps of all rows.
-
-        Each row must also agree with a prefill of its tokens alone.
-        """
+        """Judge padded prompts of `longest` tokens and less, then steps of all rows; each must agree with it alone."""
         count, steps = len(rows), self.extent.steps
         lengths = [max(1, (longest - steps) // (1 + index)) for index in range(count)]
         graph, first, solo = self.graph_for(rows), rows[0], list[Array]()
