@@ -3,9 +3,10 @@
 import numpy as np
 import onnx_ir as ir
 import pytest
-from onnx import AttributeProto, TensorProto
+from onnx import AttributeProto, TensorProto, load
 from onnx.helper import make_attribute, make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
 from onnx.numpy_helper import from_array
+from onnxruntime import InferenceSession, SessionOptions
 from test_mat_mul_n_bits import random_weights, session_of
 
 from edgeformer.export.lower.ort.kernels.epilogues import BIAS, BIAS_GELU, GEGLU, SWIGLU, Epilogue, function_with
@@ -159,15 +160,15 @@ def test_wrong_shapes_of_a_norm_are_errors(library, norm, name, shape, message):
         session_of(norm_graph(norm), library).run(None, feeds)
 
 
-def split_graph(heads=5, kv_heads=2, size=24):
-    """A graph of a split of so many heads of queries, keys and values."""
+def split_graph(heads=5, kv_heads=2, size=24, gammas=()):
+    """A graph of a split of so many heads of queries, keys and values. gammas: names and values of those it holds."""
     inputs = ["A", "query_gamma", "key_gamma"]
     node = make_node(
         "SplitRMSNorm", [*inputs, "split", "heads"], ["query", "key", "value"], domain="edgeformer", epsilon=1e-6
     )
     sizes = {"split": [heads * size, kv_heads * size, kv_heads * size], "heads": [0, 0, -1, size]}
     stored = [(name, np.array(value, np.int64)) for name, value in sizes.items()]
-    return model_of(node, split_norm_function(), inputs, list(node.output), stored)
+    return model_of(node, split_norm_function(), inputs[: 3 - len(gammas)], list(node.output), [*stored, *gammas])
 
 
 def split_feeds(rows, tokens):
@@ -185,6 +186,15 @@ def test_a_split_with_norms_agrees_with_its_function(library, rows, tokens):
     assert np.array_equal(found[2], feeds["A"][..., -48:])
     exchanged = feeds | {"query_gamma": feeds["key_gamma"]}
     assert np.abs(session_of(split_graph(), library).run(None, exchanged)[0] - expected[0]).max() > 0.1
+
+
+def test_onnxruntime_makes_norms_of_the_body_of_a_split(tmp_path):
+    options = SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "model.onnx")
+    gammas = [(name, np.ones(24, np.float32)) for name in ("query_gamma", "key_gamma")]
+    InferenceSession(split_graph(gammas=gammas), options)
+    ops = [node.op_type for node in load(tmp_path / "model.onnx").graph.node]
+    assert (ops.count("SimplifiedLayerNormalization"), ops.count("Sqrt")) == (2, 0)
 
 
 @pytest.mark.parametrize(
