@@ -8,6 +8,9 @@
 // So a key's integers depend on keys before it alone, and results neither on the size of chunks nor on later tokens. Four
 // integers are a word, and one dot4 multiplies words where bfloat16 takes two instructions. Source: SageAttention (Zhang et
 // al., 2024), which subtracts the mean of all keys.
+//
+// The first bytes of a dot4 are unsigned, or unsigned ones less kByteBias = 128 where it has signed ones only. Queries are stored
+// plus 128 - kByteBias, which the sums begin with times a key's integers.
 #pragma once
 
 #include <algorithm>
@@ -22,15 +25,15 @@
 
 namespace edgeformer {
 
-// Queries as words, [rows][head_dim / 4], of integers plus 128; their scales; and their products with the mean of the keys,
-// in whole vectors.
+// Queries as words, [rows][head_dim / 4], of integers plus 128 - kByteBias; their scales; and their products with the mean of the
+// keys, in whole vectors.
 struct QuadQueries {
   std::int8_t* words;
   float *scales, *of_mean;
 };
 
 // Keys of a block as columns of words, [head_dim / 4][kKeysAtOnce]; their scales; what dot4 is to begin with, which takes
-// the 128 of queries out again; and the mean of the keys of the block before, [head_dim].
+// what was added to queries out again; and the mean of the keys of the block before, [head_dim].
 struct QuadKeys {
   std::uint8_t* words;
   float* scales;
@@ -68,14 +71,14 @@ void round_to_quads(const float* x, const float* less, int count, float inverse,
   }
 }
 
-// Integers of a row of queries, as bytes that dot4 reads unsigned.
+// Integers of rows of queries, as the first bytes of a dot4.
 template <class V>
 void quad_queries(const float* queries, int rows, int head_dim, const QuadQueries& to) {
   for (int row = 0; row < rows; ++row, queries += head_dim) {
     const QuadScale scale(largest_magnitude<V>(queries, nullptr, head_dim));
     std::int8_t* words = to.words + static_cast<std::size_t>(row) * head_dim;
     round_to_quads<V>(queries, nullptr, head_dim, scale.inverse, words);
-    for (int i = 0; i < head_dim; ++i) words[i] = static_cast<std::int8_t>(words[i] ^ 0x80);
+    for (int i = 0; i < head_dim; ++i) words[i] = static_cast<std::int8_t>(words[i] + 128 - V::kByteBias);
     to.scales[row] = scale.scale;
   }
 }
@@ -124,7 +127,17 @@ void quad_keys(const float* keys, int count, int head_dim, QuadKeys& to) {
         starts = V::dot4(starts, V::broadcast4(kOnes), V::load_bytes(reinterpret_cast<const std::uint8_t*>(column)));
       }
     }
-    V::store(to.starts + first, V::multiply(starts, V::splat(-128)));
+    V::store(to.starts + first, V::multiply(starts, V::splat(V::kByteBias - 128)));
+  }
+}
+
+// Sums of rows with what those of each column begin with.
+template <class V, int kRows, int kVectors>
+[[gnu::always_inline]] inline void begin_sums(const std::int32_t* starts, typename V::Ints (&sums)[kRows][kVectors]) {
+  for (int i = 0; i < kVectors; ++i) {
+    const typename V::Ints start = V::load(starts + i * V::kLanes);
+#pragma clang loop unroll(full)
+    for (int row = 0; row < kRows; ++row) sums[row][i] = start;
   }
 }
 
@@ -148,11 +161,7 @@ template <class V, int kRows, int kVectors>
 template <class V, int kRows, int kVectors>
 void multiply_quad_tile(const QuadQueries& queries, const QuadKeys& keys, int head_dim, int row, int first, float* scores) {
   typename V::Ints sums[kRows][kVectors];
-  for (int i = 0; i < kVectors; ++i) {
-    const typename V::Ints start = V::load(keys.starts + first + i * V::kLanes);
-#pragma clang loop unroll(full)
-    for (int each = 0; each < kRows; ++each) sums[each][i] = start;
-  }
+  begin_sums<V, kRows, kVectors>(keys.starts + first, sums);
   add_quads<V, kRows, kVectors>(queries.words + static_cast<std::size_t>(row) * head_dim, head_dim, keys.words + std::size_t(4) * first,
                                 4 * kKeysAtOnce, head_dim / 4, sums);
   typename V::Floats scales[kVectors];

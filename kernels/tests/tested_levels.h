@@ -35,7 +35,7 @@ inline std::vector<const Level*> tested_levels(int argc, char** argv) {
 // Whether a level rounds what long prompts multiply to bytes.
 inline bool multiplies_bytes(const Level& level) {
   const std::string_view name = level.name;
-  return name == "avx512-bf16" || name == "avx512-vnni";
+  return name == "avx512-bf16" || name == "avx512-vnni" || name == "avx2-vnni" || name == "neon-i8mm" || name == "neon-dotprod";
 }
 
 // Whether it rounds that at all, to bytes or bfloat16.
@@ -47,7 +47,7 @@ inline bool rounds_prompts(const Level& level) {
 // Whether steps multiply integers of a cache by words: they round queries and weights to these.
 inline bool multiplies_words(const Level& level) {
   const std::string_view name = level.name;
-  return name == "amx" || name == "avx512-bf16" || name == "avx512-vnni";
+  return name == "amx" || name == "avx512-bf16" || name == "avx512-vnni" || name == "avx2-vnni";
 }
 
 }  // namespace edgeformer
