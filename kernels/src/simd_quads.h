@@ -18,9 +18,11 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 #include <utility>
 
 #include "attention_rows.h"
+#include "simd_integers.h"
 #include "simd_matrices.h"
 
 namespace edgeformer {
@@ -141,12 +143,100 @@ template <class V, int kRows, int kVectors>
   }
 }
 
+// Levels whose dot4 reads a word of a vector for all lanes: dot4_word<kWord>(sums, words, columns). A broadcast is an instruction
+// of its own there, beside the load.
+template <class V>
+concept HasDot4OfWord = requires(typename V::Ints sums, typename V::Bytes bytes) { V::template dot4_word<0>(sums, bytes, bytes); };
+
+// Words of a row that a vector has, of levels that multiply several of a row at once.
+inline constexpr int kWordsOfVector = 4;
+
+// sums += one of the words of rows times columns.
+template <class V, int kWord, int kRows, int kVectors>
+[[gnu::always_inline]] inline void add_word(const typename V::Bytes (&of_rows)[kRows], const std::uint8_t* columns,
+                                            typename V::Ints (&sums)[kRows][kVectors]) {
+  typename V::Bytes of_columns[kVectors];
+  for (int i = 0; i < kVectors; ++i) of_columns[i] = V::load_bytes(columns + i * V::kBytes);
+#pragma clang loop unroll(full)
+  for (int row = 0; row < kRows; ++row) {
+    for (int i = 0; i < kVectors; ++i) sums[row][i] = V::template dot4_word<kWord>(sums[row][i], of_rows[row], of_columns[i]);
+  }
+}
+
+// sums += rows of words times columns, as add_quads, for `count` words, a multiple of kWordsOfVector.
+template <class V, int kRows, int kVectors>
+  requires HasDot4OfWord<V>
+[[gnu::always_inline]] inline void add_quads_by_word(const std::int8_t* words, std::size_t stride, const std::uint8_t* columns,
+                                                     std::size_t to_next, int count, typename V::Ints (&sums)[kRows][kVectors]) {
+  static_assert(V::kBytes == 4 * kWordsOfVector);
+  for (int word = 0; word < count; word += kWordsOfVector, words += V::kBytes, columns += kWordsOfVector * to_next) {
+    typename V::Bytes of_rows[kRows];
+#pragma clang loop unroll(full)
+    for (int row = 0; row < kRows; ++row) of_rows[row] = V::load_bytes(reinterpret_cast<const std::uint8_t*>(words + row * stride));
+    add_word<V, 0, kRows, kVectors>(of_rows, columns, sums);
+    add_word<V, 1, kRows, kVectors>(of_rows, columns + to_next, sums);
+    add_word<V, 2, kRows, kVectors>(of_rows, columns + 2 * to_next, sums);
+    add_word<V, 3, kRows, kVectors>(of_rows, columns + 3 * to_next, sums);
+  }
+}
+
+// The same of two rows by two columns at a time, for an even number of words. The last of an odd number of rows is multiplied twice.
+template <class V, int kRows, int kVectors>
+  requires HasMatrices<V>
+[[gnu::always_inline]] inline void add_quads_by_matrices(const std::int8_t* words, std::size_t stride, const std::uint8_t* columns,
+                                                         std::size_t to_next, int count, typename V::Ints (&sums)[kRows][kVectors]) {
+  constexpr int kPaired = (kRows + 1) / 2 * 2;
+  typename V::Ints pairs[kPaired][kVectors];
+#pragma clang loop unroll(full)
+  for (int row = 0; row < kPaired; row += 2) {
+    for (int i = 0; i < kVectors; ++i) {
+      pairs[row][i] = sums[row][i];
+      pairs[row + 1][i] = sums[std::min(row + 1, kRows - 1)][i];
+      exchange<V>(pairs[row][i], pairs[row + 1][i]);
+    }
+  }
+  for (int word = 0; word < count; word += 2, words += 8, columns += 2 * to_next) {
+    typename V::Bytes low[kVectors], high[kVectors];
+    for (int i = 0; i < kVectors; ++i) {
+      const typename V::Bytes first = V::load_bytes(columns + i * V::kBytes), second = V::load_bytes(columns + to_next + i * V::kBytes);
+      low[i] = V::zip_low_words(first, second);
+      high[i] = V::zip_high_words(first, second);
+    }
+#pragma clang loop unroll(full)
+    for (int row = 0; row < kPaired; row += 2) {
+      const typename V::Bytes two = V::load_words(words + row * stride, words + std::min(row + 1, kRows - 1) * stride);
+      for (int i = 0; i < kVectors; ++i) {
+        pairs[row][i] = V::multiply_pairs(pairs[row][i], two, low[i]);
+        pairs[row + 1][i] = V::multiply_pairs(pairs[row + 1][i], two, high[i]);
+      }
+    }
+  }
+#pragma clang loop unroll(full)
+  for (int row = 0; row < kPaired; row += 2) {
+    for (int i = 0; i < kVectors; ++i) {
+      exchange<V>(pairs[row][i], pairs[row + 1][i]);
+      sums[row][i] = pairs[row][i];
+      if (row + 1 < kRows) sums[row + 1][i] = pairs[row + 1][i];
+    }
+  }
+}
+
 // sums += rows of words, which lie `stride` bytes apart, times kVectors vectors of columns of `count` words: one of a block of
 // keys, or a channel of its values. to_next: bytes from a word of a column to the next.
 template <class V, int kRows, int kVectors>
 [[gnu::always_inline]] inline void add_quads(const std::int8_t* words, std::size_t stride, const std::uint8_t* columns, std::size_t to_next,
                                              int count, typename V::Ints (&sums)[kRows][kVectors]) {
-  for (int word = 0; word < count; ++word, words += 4, columns += to_next) {
+  int word = 0;
+  if constexpr (HasMatrices<V> && kRows > 1) {
+    word = count / 2 * 2;
+    add_quads_by_matrices<V, kRows, kVectors>(words, stride, columns, to_next, word, sums);
+  } else if constexpr (HasDot4OfWord<V>) {
+    word = count / kWordsOfVector * kWordsOfVector;
+    add_quads_by_word<V, kRows, kVectors>(words, stride, columns, to_next, word, sums);
+  }
+  words += 4 * word;
+  columns += word * to_next;
+  for (; word < count; ++word, words += 4, columns += to_next) {
     typename V::Bytes of_columns[kVectors];
     for (int i = 0; i < kVectors; ++i) of_columns[i] = V::load_bytes(columns + i * V::kBytes);
 #pragma clang loop unroll(full)

@@ -32,6 +32,10 @@ struct Neon {
 
   static Ints dot4(Ints sums, Bytes w, Bytes a) { return vdotq_s32(sums, w, a); }
   static Ints dot4_nibbles(Ints sums, Bytes w, Bytes a) { return dot4(sums, w, a); }
+  template <int kWord>
+  static Ints dot4_word(Ints sums, Bytes words, Bytes columns) {
+    return vdotq_laneq_s32(sums, columns, words, kWord);
+  }
 
   static void store(std::int32_t* to, Ints a) { vst1q_s32(to, a); }
   static Ints load(const std::int32_t* from) { return vld1q_s32(from); }
