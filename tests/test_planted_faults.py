@@ -64,7 +64,7 @@ PLANTED = {
     ("tools", "test_tiny_vision", "PIXEL_FAULTS"): ("test_wrong_pixels_make_wrong_answers_and_no_bundle",),
     ("kernels", "test_abi", "FAULTS"): ("test_another_declaration_does_not_compile",),
     ("kernels", "test_cpp_faults", "FAULTS"): ("test_faults_are_found",),
-    ("kernels", "test_arm", "FAULTS"): ("test_faults_of_matrices_are_found",),
+    ("kernels", "test_arm", "FAULTS"): ("test_faults_are_found_on_arm",),
 }
 """The tests that plant the faults of a table, by its folder, file and name."""
 

@@ -74,7 +74,7 @@ using AttendMany = void (*)(const AttentionRows&, const AttentionSums&, float* s
 // Scores of rows; keys as columns; keys and values as floats where they are not; pairs of values; words of both; and queries as
 // pairs and words, of which the last ones are written in whole vectors.
 constexpr std::size_t attention_scratch(int rows, int head_dim) {
-  return kKeysAtOnce * (kRowsOfScores + 3 * head_dim + 2) + 2 * head_dim + std::size_t(whole_tiles(rows)) * (head_dim + 4);
+  return kKeysAtOnce * (kRowsOfScores + 3 * head_dim + 2) + 3 * head_dim + std::size_t(whole_tiles(rows)) * (head_dim + 4);
 }
 
 // to = x times 1 / scales, rounded to the nearest integer, ties to even, from -128 to 127; any integer of what is not a

@@ -418,7 +418,7 @@ struct OfQuads : std::conditional_t<HasPairs<V>, OfPairs<V>, OfFloats<V>> {
   QuadValues values;
   QuadFactors factors;
 
-  // In memory for head_dim / 4 + 4 floats of each row in whole vectors, and head_dim / 2 + 2 of each key and head_dim twice.
+  // In memory for head_dim / 4 + 4 floats of each row in whole vectors, and head_dim / 2 + 2 of each key and head_dim three times.
   void lay_out(float* of_rows, float* of_keys, int rows, int head_dim) {
     const int whole = whole_vectors<V>(rows), words = kKeysAtOnce * head_dim / 4;
     float* behind = of_rows + static_cast<std::size_t>(whole) * head_dim / 4;
@@ -427,7 +427,8 @@ struct OfQuads : std::conditional_t<HasPairs<V>, OfPairs<V>, OfFloats<V>> {
     behind = of_keys + 2 * words;
     keys = {reinterpret_cast<std::uint8_t*>(of_keys), behind, reinterpret_cast<std::int32_t*>(behind + kKeysAtOnce),
             behind + 2 * kKeysAtOnce};
-    values = {reinterpret_cast<std::uint8_t*>(of_keys + words), behind + 2 * kKeysAtOnce + head_dim};
+    behind = keys.mean + head_dim;
+    values = {reinterpret_cast<std::uint8_t*>(of_keys + words), behind, reinterpret_cast<std::int32_t*>(behind + head_dim)};
   }
 
   // Queries take the place of keys.
@@ -592,7 +593,7 @@ void attend_blocks(const AttentionRows& rows, const AttentionSums& to, float* sc
   const std::size_t of_elements = static_cast<std::size_t>(head_dim) * kKeysAtOnce, of_queries = head_dim / M::kNumbers;
   float *columns = scratch, *widened = columns + of_elements, *scores = widened + of_elements;
   float *paired_values = scores + std::size_t(kRowsOfScores) * kKeysAtOnce, *words = paired_values + of_elements / 2;
-  float* of_rows = words + of_elements / 2 + 2 * (kKeysAtOnce + head_dim);
+  float* of_rows = words + of_elements / 2 + 2 * kKeysAtOnce + 3 * head_dim;
   M matrices;
   const float* queries = rows.queries;
   if constexpr (kPairs) {

@@ -9,7 +9,7 @@
 // A weight between two integers becomes either, and the upper one as often as it is near, so that many small weights beside a
 // large one have the sum that they should have. What divides outputs in the end sums these integers, too: outputs stay means of
 // values. As each row sees all of a block, its channels' scales depend neither on later tokens nor on the size of chunks. Four
-// integers are a word, as in simd_quads.h.
+// integers are a word, as in simd_quads.h. Weights are stored less kByteBias, and the sums begin with that times a channel's integers.
 #pragma once
 
 #include <algorithm>
@@ -26,18 +26,20 @@
 namespace edgeformer {
 
 // Levels that have both of these: words_of makes words of the integers in four vectors; and store_weights(scores, largest,
-// thresholds, to) stores 255 e^(score - largest) of kWeights scores, whose fraction is rounded up where it and the threshold,
-// in units of 1 / 256, are more than 1.
+// thresholds, to) stores 255 e^(score - largest) - kByteBias of kWeights scores, whose fraction is rounded up where it and the
+// threshold, in units of 1 / 256, are more than 1.
 template <class V>
 concept HasQuads = requires(typename V::Ints integers, std::uint8_t* to) {
   V::words_of(integers, integers, integers, integers);
   V::store_weights(static_cast<const float*>(nullptr), 0.0f, static_cast<const std::uint16_t*>(nullptr), to);
 };
 
-// Values of a whole block: words of four values' integers of a channel, [kKeysAtOnce / 4][head_dim]; and the channels' scales.
+// Values of a whole block: words of four values' integers of a channel, [kKeysAtOnce / 4][head_dim]; the channels' scales; and
+// what dot4 is to begin with, which adds what was taken from weights.
 struct QuadValues {
   std::uint8_t* words;
   float* scales;
+  std::int32_t* starts;
 };
 
 // Of rows of weights, which are their integers times a factor: that factor, and what is left of all that was summed before.
@@ -50,6 +52,7 @@ inline constexpr float kLargestWeight = 255.0f;
 
 template <class V>
 void quad_values(const float* values, int head_dim, const QuadValues& to) {
+  static constexpr std::int8_t kOnes[] = {1, 1, 1, 1};
   for (int i = 0; i < head_dim; i += V::kLanes) {
     const auto at = [&](int key) { return V::load(values + static_cast<std::size_t>(key) * head_dim + i); };
     typename V::Floats largest = V::splat(0.0f), nan = largest;
@@ -66,10 +69,13 @@ void quad_values(const float* values, int head_dim, const QuadValues& to) {
     }
     const typename V::Floats inverse = V::load(inverses);
     const auto rounded = [&](int key) { return V::round(V::multiply(at(key), inverse)); };
+    typename V::Ints starts = V::splat(0);
     for (int key = 0; key < kKeysAtOnce; key += 4) {
-      std::uint8_t* words = to.words + static_cast<std::size_t>(key) * head_dim + 4 * i;
-      V::store_bytes(words, V::words_of(rounded(key), rounded(key + 1), rounded(key + 2), rounded(key + 3)));
+      const typename V::Bytes words = V::words_of(rounded(key), rounded(key + 1), rounded(key + 2), rounded(key + 3));
+      V::store_bytes(to.words + static_cast<std::size_t>(key) * head_dim + 4 * i, words);
+      starts = V::dot4(starts, V::broadcast4(kOnes), words);
     }
+    V::store(to.starts + i, V::multiply(starts, V::splat(V::kByteBias)));
   }
 }
 
@@ -111,7 +117,7 @@ void weigh_quads(const AttentionRows& all, int row, int rows, float nan, float* 
     typename V::Ints sums[4];
     for (int of_four = 0; of_four < 4; ++of_four) {
       const int each = 4 * four + of_four;
-      sums[of_four] = V::splat(0);
+      sums[of_four] = V::splat(V::kByteBias * kKeysAtOnce / V::kLanes);
       if (each >= rows) continue;
       // Other keys are rounded up in the next row, of a token or head: an odd number gives 128 rows all shifts.
       const std::uint16_t* thresholds = kThresholds.data() + (all.position * all.heads + row + each) * 37 % kKeysAtOnce;
@@ -146,8 +152,7 @@ template <class V, int kRows, int kVectors>
 void add_quad_values(const float* scores, const QuadValues& values, const QuadFactors& factors, int head_dim, int row, int first,
                      float* outputs) {
   typename V::Ints sums[kRows][kVectors];
-#pragma clang loop unroll(full)
-  for (auto& of_row : sums) std::fill(std::begin(of_row), std::end(of_row), V::splat(0));
+  begin_sums<V, kRows, kVectors>(values.starts + first, sums);
   add_quads<V, kRows, kVectors>(reinterpret_cast<const std::int8_t*>(scores), kKeysAtOnce * sizeof(float),
                                 values.words + std::size_t(4) * first, std::size_t(4) * head_dim, kKeysAtOnce / 4, sums);
 #pragma clang loop unroll(full)

@@ -8,6 +8,9 @@
 // So a key's integers depend on keys before it alone, and results neither on the size of chunks nor on later tokens. Four
 // integers are a word, and one dot4 multiplies words where bfloat16 takes two instructions. Source: SageAttention (Zhang et
 // al., 2024), which subtracts the mean of all keys.
+//
+// The first bytes of a dot4 are unsigned, or unsigned ones less kByteBias = 128 where it has signed ones only. Queries are stored
+// plus 128 - kByteBias, which the sums begin with times a key's integers.
 #pragma once
 
 #include <algorithm>
@@ -18,19 +21,20 @@
 #include <utility>
 
 #include "attention_rows.h"
+#include "simd_integers.h"
 #include "simd_matrices.h"
 
 namespace edgeformer {
 
-// Queries as words, [rows][head_dim / 4], of integers plus 128; their scales; and their products with the mean of the keys,
-// in whole vectors.
+// Queries as words, [rows][head_dim / 4], of integers plus 128 - kByteBias; their scales; and their products with the mean of the
+// keys, in whole vectors.
 struct QuadQueries {
   std::int8_t* words;
   float *scales, *of_mean;
 };
 
 // Keys of a block as columns of words, [head_dim / 4][kKeysAtOnce]; their scales; what dot4 is to begin with, which takes
-// the 128 of queries out again; and the mean of the keys of the block before, [head_dim].
+// what was added to queries out again; and the mean of the keys of the block before, [head_dim].
 struct QuadKeys {
   std::uint8_t* words;
   float* scales;
@@ -68,14 +72,14 @@ void round_to_quads(const float* x, const float* less, int count, float inverse,
   }
 }
 
-// Integers of a row of queries, as bytes that dot4 reads unsigned.
+// Integers of rows of queries, as the first bytes of a dot4.
 template <class V>
 void quad_queries(const float* queries, int rows, int head_dim, const QuadQueries& to) {
   for (int row = 0; row < rows; ++row, queries += head_dim) {
     const QuadScale scale(largest_magnitude<V>(queries, nullptr, head_dim));
     std::int8_t* words = to.words + static_cast<std::size_t>(row) * head_dim;
     round_to_quads<V>(queries, nullptr, head_dim, scale.inverse, words);
-    for (int i = 0; i < head_dim; ++i) words[i] = static_cast<std::int8_t>(words[i] ^ 0x80);
+    for (int i = 0; i < head_dim; ++i) words[i] = static_cast<std::int8_t>(words[i] + 128 - V::kByteBias);
     to.scales[row] = scale.scale;
   }
 }
@@ -124,7 +128,95 @@ void quad_keys(const float* keys, int count, int head_dim, QuadKeys& to) {
         starts = V::dot4(starts, V::broadcast4(kOnes), V::load_bytes(reinterpret_cast<const std::uint8_t*>(column)));
       }
     }
-    V::store(to.starts + first, V::multiply(starts, V::splat(-128)));
+    V::store(to.starts + first, V::multiply(starts, V::splat(V::kByteBias - 128)));
+  }
+}
+
+// Sums of rows with what those of each column begin with.
+template <class V, int kRows, int kVectors>
+[[gnu::always_inline]] inline void begin_sums(const std::int32_t* starts, typename V::Ints (&sums)[kRows][kVectors]) {
+  for (int i = 0; i < kVectors; ++i) {
+    const typename V::Ints start = V::load(starts + i * V::kLanes);
+#pragma clang loop unroll(full)
+    for (int row = 0; row < kRows; ++row) sums[row][i] = start;
+  }
+}
+
+// Levels whose dot4 reads a word of a vector for all lanes: dot4_word<kWord>(sums, words, columns). A broadcast is an instruction
+// of its own there, beside the load.
+template <class V>
+concept HasDot4OfWord = requires(typename V::Ints sums, typename V::Bytes bytes) { V::template dot4_word<0>(sums, bytes, bytes); };
+
+// Words of a row that a vector has, of levels that multiply several of a row at once.
+inline constexpr int kWordsOfVector = 4;
+
+// sums += one of the words of rows times columns.
+template <class V, int kWord, int kRows, int kVectors>
+[[gnu::always_inline]] inline void add_word(const typename V::Bytes (&of_rows)[kRows], const std::uint8_t* columns,
+                                            typename V::Ints (&sums)[kRows][kVectors]) {
+  typename V::Bytes of_columns[kVectors];
+  for (int i = 0; i < kVectors; ++i) of_columns[i] = V::load_bytes(columns + i * V::kBytes);
+#pragma clang loop unroll(full)
+  for (int row = 0; row < kRows; ++row) {
+    for (int i = 0; i < kVectors; ++i) sums[row][i] = V::template dot4_word<kWord>(sums[row][i], of_rows[row], of_columns[i]);
+  }
+}
+
+// sums += rows of words times columns, as add_quads, for `count` words, a multiple of kWordsOfVector.
+template <class V, int kRows, int kVectors>
+  requires HasDot4OfWord<V>
+[[gnu::always_inline]] inline void add_quads_by_word(const std::int8_t* words, std::size_t stride, const std::uint8_t* columns,
+                                                     std::size_t to_next, int count, typename V::Ints (&sums)[kRows][kVectors]) {
+  static_assert(V::kBytes == 4 * kWordsOfVector);
+  for (int word = 0; word < count; word += kWordsOfVector, words += V::kBytes, columns += kWordsOfVector * to_next) {
+    typename V::Bytes of_rows[kRows];
+#pragma clang loop unroll(full)
+    for (int row = 0; row < kRows; ++row) of_rows[row] = V::load_bytes(reinterpret_cast<const std::uint8_t*>(words + row * stride));
+    add_word<V, 0, kRows, kVectors>(of_rows, columns, sums);
+    add_word<V, 1, kRows, kVectors>(of_rows, columns + to_next, sums);
+    add_word<V, 2, kRows, kVectors>(of_rows, columns + 2 * to_next, sums);
+    add_word<V, 3, kRows, kVectors>(of_rows, columns + 3 * to_next, sums);
+  }
+}
+
+// The same of two rows by two columns at a time, for an even number of words. The last of an odd number of rows is multiplied twice.
+template <class V, int kRows, int kVectors>
+  requires HasMatrices<V>
+[[gnu::always_inline]] inline void add_quads_by_matrices(const std::int8_t* words, std::size_t stride, const std::uint8_t* columns,
+                                                         std::size_t to_next, int count, typename V::Ints (&sums)[kRows][kVectors]) {
+  constexpr int kPaired = (kRows + 1) / 2 * 2;
+  typename V::Ints pairs[kPaired][kVectors];
+#pragma clang loop unroll(full)
+  for (int row = 0; row < kPaired; row += 2) {
+    for (int i = 0; i < kVectors; ++i) {
+      pairs[row][i] = sums[row][i];
+      pairs[row + 1][i] = sums[std::min(row + 1, kRows - 1)][i];
+      exchange<V>(pairs[row][i], pairs[row + 1][i]);
+    }
+  }
+  for (int word = 0; word < count; word += 2, words += 8, columns += 2 * to_next) {
+    typename V::Bytes low[kVectors], high[kVectors];
+    for (int i = 0; i < kVectors; ++i) {
+      const typename V::Bytes first = V::load_bytes(columns + i * V::kBytes), second = V::load_bytes(columns + to_next + i * V::kBytes);
+      low[i] = V::zip_low_words(first, second);
+      high[i] = V::zip_high_words(first, second);
+    }
+#pragma clang loop unroll(full)
+    for (int row = 0; row < kPaired; row += 2) {
+      const typename V::Bytes two = V::load_words(words + row * stride, words + std::min(row + 1, kRows - 1) * stride);
+      for (int i = 0; i < kVectors; ++i) {
+        pairs[row][i] = V::multiply_pairs(pairs[row][i], two, low[i]);
+        pairs[row + 1][i] = V::multiply_pairs(pairs[row + 1][i], two, high[i]);
+      }
+    }
+  }
+#pragma clang loop unroll(full)
+  for (int row = 0; row < kPaired; row += 2) {
+    for (int i = 0; i < kVectors; ++i) {
+      exchange<V>(pairs[row][i], pairs[row + 1][i]);
+      sums[row][i] = pairs[row][i];
+      if (row + 1 < kRows) sums[row + 1][i] = pairs[row + 1][i];
+    }
   }
 }
 
@@ -133,7 +225,17 @@ void quad_keys(const float* keys, int count, int head_dim, QuadKeys& to) {
 template <class V, int kRows, int kVectors>
 [[gnu::always_inline]] inline void add_quads(const std::int8_t* words, std::size_t stride, const std::uint8_t* columns, std::size_t to_next,
                                              int count, typename V::Ints (&sums)[kRows][kVectors]) {
-  for (int word = 0; word < count; ++word, words += 4, columns += to_next) {
+  int word = 0;
+  if constexpr (HasMatrices<V> && kRows > 1) {
+    word = count / 2 * 2;
+    add_quads_by_matrices<V, kRows, kVectors>(words, stride, columns, to_next, word, sums);
+  } else if constexpr (HasDot4OfWord<V>) {
+    word = count / kWordsOfVector * kWordsOfVector;
+    add_quads_by_word<V, kRows, kVectors>(words, stride, columns, to_next, word, sums);
+  }
+  words += 4 * word;
+  columns += word * to_next;
+  for (; word < count; ++word, words += 4, columns += to_next) {
     typename V::Bytes of_columns[kVectors];
     for (int i = 0; i < kVectors; ++i) of_columns[i] = V::load_bytes(columns + i * V::kBytes);
 #pragma clang loop unroll(full)
@@ -148,11 +250,7 @@ template <class V, int kRows, int kVectors>
 template <class V, int kRows, int kVectors>
 void multiply_quad_tile(const QuadQueries& queries, const QuadKeys& keys, int head_dim, int row, int first, float* scores) {
   typename V::Ints sums[kRows][kVectors];
-  for (int i = 0; i < kVectors; ++i) {
-    const typename V::Ints start = V::load(keys.starts + first + i * V::kLanes);
-#pragma clang loop unroll(full)
-    for (int each = 0; each < kRows; ++each) sums[each][i] = start;
-  }
+  begin_sums<V, kRows, kVectors>(keys.starts + first, sums);
   add_quads<V, kRows, kVectors>(queries.words + static_cast<std::size_t>(row) * head_dim, head_dim, keys.words + std::size_t(4) * first,
                                 4 * kKeysAtOnce, head_dim / 4, sums);
   typename V::Floats scales[kVectors];

@@ -1,4 +1,4 @@
-// The levels of this build, and one with a unit of matrix tiles in plain C++.
+// The levels of this build, one with a unit of matrix tiles in plain C++, and on x86 one for what AVX2-VNNI does beside AVX2.
 #pragma once
 
 #include <cstdio>
@@ -11,10 +11,16 @@
 namespace edgeformer {
 
 extern const Level kPlainTilesLevel;
+#if defined(__x86_64__)
+extern const Level kAvx2BytesLevel;
+#endif
 
 inline std::vector<const Level*> tested_levels() {
   std::vector<const Level*> all(levels().begin(), levels().end());
   all.push_back(&kPlainTilesLevel);
+#if defined(__x86_64__)
+  all.push_back(&kAvx2BytesLevel);
+#endif
   return all;
 }
 
@@ -32,22 +38,23 @@ inline std::vector<const Level*> tested_levels(int argc, char** argv) {
   std::exit(2);
 }
 
+// Whether the name of a level is one of these.
+template <class... Names>
+bool is_one_of(const Level& level, Names... names) {
+  return ((std::string_view(level.name) == names) || ...);
+}
+
 // Whether a level rounds what long prompts multiply to bytes.
 inline bool multiplies_bytes(const Level& level) {
-  const std::string_view name = level.name;
-  return name == "avx512-bf16" || name == "avx512-vnni";
+  return is_one_of(level, "avx512-bf16", "avx512-vnni", "avx2-vnni", "avx2-bytes", "neon-i8mm", "neon-dotprod");
 }
 
 // Whether it rounds that at all, to bytes or bfloat16.
-inline bool rounds_prompts(const Level& level) {
-  const std::string_view name = level.name;
-  return multiplies_bytes(level) || name == "amx" || name == kPlainTilesLevel.name;
-}
+inline bool rounds_prompts(const Level& level) { return multiplies_bytes(level) || is_one_of(level, "amx", kPlainTilesLevel.name); }
 
 // Whether steps multiply integers of a cache by words: they round queries and weights to these.
 inline bool multiplies_words(const Level& level) {
-  const std::string_view name = level.name;
-  return name == "amx" || name == "avx512-bf16" || name == "avx512-vnni";
+  return is_one_of(level, "amx", "avx512-bf16", "avx512-vnni", "avx2-vnni", "avx2-bytes");
 }
 
 }  // namespace edgeformer

@@ -40,6 +40,9 @@ LEVELS = {"level_avx512.cc": "avx512-vnni", "level_neon.cc": "neon-dotprod"}
 UNIT = "level_plain_tiles.cc"
 """The file of the level with a unit of matrix tiles in plain C++, which runs everywhere."""
 
+BYTES = "level_avx2_bytes.cc"
+"""The file of the level with what AVX2-VNNI does beside its own instructions, which runs on any x86 with AVX2."""
+
 ROWS = "std::min(rows, (part + 1) * tiles / parts * tile);"
 FAULTS = {
     "rows of a batch that are rounded otherwise than one alone": Fault(
@@ -323,7 +326,7 @@ FAULTS = {
         only=REGISTERS,
     ),
     "queries of bytes that keep their 128": Fault(
-        "attention", "simd_quads.h", "V::multiply(starts, V::splat(-128))", "V::splat(0)", only=REGISTERS
+        "attention", "simd_quads.h", "V::splat(V::kByteBias - 128)", "V::splat(0)", only=REGISTERS
     ),
     "bytes with the scale of another key": Fault(
         "attention", "simd_quads.h", "to.scales[first + key] =", "to.scales[first] =", only=REGISTERS
@@ -360,6 +363,18 @@ FAULTS = {
     ),
     "weights of bytes of other keys": Fault(
         "attention", "simd/avx512.h", "kOrder[16] = {0, 4, 8, 12,", "kOrder[16] = {4, 0, 8, 12,", only=REGISTERS
+    ),
+    "weights of bytes of other keys in halves of vectors": Fault(
+        "attention", "simd/avx2_vnni.h", "_mm256_setr_epi32(0, 4, 1, 5,", "_mm256_setr_epi32(4, 0, 1, 5,", BYTES
+    ),
+    "weights of bytes that are powers of another number": Fault(
+        "attention", "simd/avx2_vnni.h", "_mm256_set1_epi16(0x0f07)", "_mm256_set1_epi16(0x0f0f)", BYTES
+    ),
+    "values of bytes whose words lack their sign": Fault(
+        "attention", "simd/avx2_vnni.h", "_mm256_slli_epi32(low(third), 16)", "_mm256_slli_epi32(third, 16)", BYTES
+    ),
+    "words of other columns in halves of vectors": Fault(
+        "attention", "simd/avx2_vnni.h", "(low, high, 0x20)", "(low, high, 0x30)", BYTES
     ),
     "weights of bytes without a sign that a score is none": Fault(
         "attention", "simd_quad_values.h", "all.bias != nullptr) + nan", "all.bias != nullptr)", only=REGISTERS

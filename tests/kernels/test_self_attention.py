@@ -15,7 +15,7 @@ from edgeformer.export.lower.ort.kernels.kernel_nodes import CAUSAL_SELF_ATTENTI
 from edgeformer.runtime.sessions.session import onnxruntime_errors
 
 BIDIRECTIONAL = [ir.AttrInt64("causal", 0)]
-ROUNDED = ("amx", "avx512-bf16", "avx512-vnni")
+ROUNDED = ("amx", "avx512-bf16", "avx512-vnni", "avx2-vnni", "neon-i8mm", "neon-dotprod")
 """Levels that multiply pairs of bfloat16, or bytes."""
 FIXED = {SELF_ATTENTION.name: BIDIRECTIONAL, CAUSAL_SELF_ATTENTION.name: []}
 

@@ -48,6 +48,8 @@ struct Avx2 {
     return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
   }
 
+  static void store(std::int32_t* to, Ints a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), a); }
+  static Ints load(const std::int32_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
   static Ints splat(std::int32_t value) { return _mm256_set1_epi32(value); }
   static Ints add(Ints a, Ints b) { return _mm256_add_epi32(a, b); }
   static Ints subtract(Ints a, Ints b) { return _mm256_sub_epi32(a, b); }
@@ -126,6 +128,13 @@ struct Avx2 {
   }
   static Floats join_sums(const Floats (&fours)[2]) {
     return _mm256_add_ps(_mm256_permute2f128_ps(fours[0], fours[1], 0x20), _mm256_permute2f128_ps(fours[0], fours[1], 0x31));
+  }
+
+  static Ints sums_of_four(Ints a, Ints b, Ints c, Ints d) {
+    return _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d));
+  }
+  static Ints join_sums(const Ints (&fours)[2]) {
+    return _mm256_add_epi32(_mm256_permute2x128_si256(fours[0], fours[1], 0x20), _mm256_permute2x128_si256(fours[0], fours[1], 0x31));
   }
 
   static Floats to_floats(Ints a) { return _mm256_cvtepi32_ps(a); }

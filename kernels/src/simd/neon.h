@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 
 #include "../half.h"
 
@@ -32,7 +33,13 @@ struct Neon {
 
   static Ints dot4(Ints sums, Bytes w, Bytes a) { return vdotq_s32(sums, w, a); }
   static Ints dot4_nibbles(Ints sums, Bytes w, Bytes a) { return dot4(sums, w, a); }
+  template <int kWord>
+  static Ints dot4_word(Ints sums, Bytes words, Bytes columns) {
+    return vdotq_laneq_s32(sums, columns, words, kWord);
+  }
 
+  static void store(std::int32_t* to, Ints a) { vst1q_s32(to, a); }
+  static Ints load(const std::int32_t* from) { return vld1q_s32(from); }
   static Ints splat(std::int32_t value) { return vdupq_n_s32(value); }
   static Ints add(Ints a, Ints b) { return vaddq_s32(a, b); }
   static Ints subtract(Ints a, Ints b) { return vsubq_s32(a, b); }
@@ -82,6 +89,9 @@ struct Neon {
   }
   static Floats join_sums(const Floats (&fours)[1]) { return fours[0]; }
 
+  static Ints sums_of_four(Ints a, Ints b, Ints c, Ints d) { return vpaddq_s32(vpaddq_s32(a, b), vpaddq_s32(c, d)); }
+  static Ints join_sums(const Ints (&fours)[1]) { return fours[0]; }
+
   static Floats to_floats(Ints a) { return vcvtq_f32_s32(a); }
   static Ints round(Floats a) { return vcvtnq_s32_f32(a); }
   // Values from -128 to 127, as bytes.
@@ -92,7 +102,33 @@ struct Neon {
     std::memcpy(to, &bytes, 4);
   }
 
+  static Bytes words_of(Ints first, Ints second, Ints third, Ints fourth) {
+    return vreinterpretq_s8_s32(vsliq_n_s32(vsliq_n_s32(vsliq_n_s32(first, second, 8), third, 16), fourth, 24));
+  }
+
+  static constexpr int kWeights = 16;
+  static void store_weights(const float* scores, float largest, const std::uint16_t* thresholds, std::uint8_t* to) {
+    const uint8x16_t first = words_of_weights(scores, largest, thresholds), second = words_of_weights(scores + 8, largest, thresholds + 8);
+    vst1q_u8(to, veorq_u8(vuzp2q_u8(first, second), vdupq_n_u8(kByteBias)));
+  }
+
  private:
+  // 255 e^(score - largest) of 8 scores, as the upper bytes of words. Logarithms are in units of 1 / 2,048, and 1 is added to them.
+  // 255 · 128 · 2^x of their fraction x is a polynomial in fixed point, which errs by 1.2e-4 of it, and is shifted by their whole part.
+  static uint8x16_t words_of_weights(const float* scores, float largest, const std::uint16_t* thresholds) {
+    constexpr float kUnits = 2048 * 1.44269504f;
+    const auto logarithms = [&](const float* of) {
+      return vqmovn_s32(round(vfmaq_f32(vdupq_n_f32(2048 - kUnits * largest), vld1q_f32(of), vdupq_n_f32(kUnits))));
+    };
+    const int16x8_t logarithm = vminq_s16(vcombine_s16(logarithms(scores), logarithms(scores + kLanes)), vdupq_n_s16(2047));
+    const int16x8_t x = vandq_s16(vshlq_n_s16(logarithm, 4), vdupq_n_s16(0x7ff0));  // of 15 bits
+    int16x8_t power = vdupq_n_s16(2555);  // minimax coefficients whose sum is 1, times 255 · 128
+    for (short coefficient : {7387, 22698}) power = vaddq_s16(vqrdmulhq_s16(power, x), vdupq_n_s16(coefficient));
+    const uint16x8_t whole = vreinterpretq_u16_s16(vaddq_s16(vqrdmulhq_s16(power, x), vdupq_n_s16(255 * 128)));
+    const uint16x8_t weight = vshlq_u16(whole, vshrq_n_s16(logarithm, 11));  // times 256
+    return vreinterpretq_u8_u16(vqaddq_u16(weight, vld1q_u16(thresholds)));
+  }
+
   static uint8x8_t four_bytes(const std::uint8_t* from) {
     std::uint32_t four;
     std::memcpy(&four, from, 4);

@@ -8,10 +8,10 @@ namespace edgeformer {
 struct NeonI8mm : Neon {
   static Ints multiply_pairs(Ints sums, Bytes a, Bytes w) { return vmmlaq_s32(sums, a, w); }
 
-  // Two words of four bytes.
-  static Bytes load_words(const std::int8_t* from) {
-    const int8x8_t words = vld1_s8(from);
-    return vcombine_s8(words, words);
+  // Two words of four bytes, twice; and those of two rows.
+  static Bytes load_words(const std::int8_t* from) { return load_words(from, from); }
+  static Bytes load_words(const std::int8_t* first, const std::int8_t* second) {
+    return vcombine_s8(vld1_s8(first), vld1_s8(second));
   }
   static Bytes zip_low_words(Bytes a, Bytes b) {
     return vreinterpretq_s8_s32(vzip1q_s32(vreinterpretq_s32_s8(a), vreinterpretq_s32_s8(b)));
