@@ -1,14 +1,8 @@
 #include "add_norm.h"
 
-#include <algorithm>
+#include "each_row.h"
 
 namespace edgeformer {
-namespace {
-
-// Numbers that are worth a thread's start.
-constexpr std::size_t kNumbersOfAStart = 16 << 10;
-
-}  // namespace
 
 template <class Function>
 void AddNorm::for_each_row(const Call& call, Parallel& parallel, const Function& norm) const {
@@ -18,13 +12,7 @@ void AddNorm::for_each_row(const Call& call, Parallel& parallel, const Function&
   if (call.shape(2) != std::vector{size}) call.refuse("gamma must have as many numbers as a row of input");
   std::size_t rows = 1;
   for (std::size_t axis = 0; axis + 1 < shape.size(); ++axis) rows *= shape[axis];
-  if (rows == 0) return;
-  const std::size_t worth = rows * size / kNumbersOfAStart;
-  const std::size_t chunks = std::min({rows, std::max<std::size_t>(1, worth), kChunksPerThread * parallel.threads()});
-  parallel.run(chunks, Task([&](std::size_t chunk) {
-                 const std::size_t end = (chunk + 1) * rows / chunks;
-                 for (std::size_t row = chunk * rows / chunks; row < end; ++row) norm(row * size, static_cast<int>(size));
-               }));
+  run_each_row(rows, size, parallel, [&](std::size_t row) { norm(row * size, static_cast<int>(size)); });
 }
 
 void AddRMSNorm::run(Call& call, Parallel& parallel) const {

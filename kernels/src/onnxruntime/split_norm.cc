@@ -2,13 +2,9 @@
 
 #include <algorithm>
 
+#include "each_row.h"
+
 namespace edgeformer {
-namespace {
-
-// Numbers that are worth a thread's start.
-constexpr std::size_t kNumbersOfAStart = 16 << 10;
-
-}  // namespace
 
 SplitRMSNorm::SplitRMSNorm(const Node& node) : epsilon_(node.number("epsilon")), level_(node.level()) {
   const std::int64_t* widths = node.constant<std::int64_t>(3, "split", 3);
@@ -29,23 +25,17 @@ void SplitRMSNorm::run(Call& call, Parallel& parallel) const {
   float* query = call.output<float>(0, {shape[0], shape[1], queries});
   float* key = call.output<float>(1, {shape[0], shape[1], keys});
   float* value = call.output<float>(2, {shape[0], shape[1], values});
-  const std::size_t tokens = shape[0] * shape[1], worth = tokens * all / kNumbersOfAStart;
-  if (tokens == 0) return;
-  const std::size_t chunks = std::min({tokens, std::max<std::size_t>(1, worth), kChunksPerThread * parallel.threads()});
-  parallel.run(chunks, Task([&](std::size_t chunk) {
-                 const std::size_t end = (chunk + 1) * tokens / chunks;
-                 for (std::size_t token = chunk * tokens / chunks; token < end; ++token) {
-                   const float* from = input + token * all;
-                   for (std::int64_t at = 0; at < queries; at += size) {
-                     level_.norm(from + at, of_query, static_cast<int>(size), epsilon_, query + token * queries + at);
-                   }
-                   from += queries;
-                   for (std::int64_t at = 0; at < keys; at += size) {
-                     level_.norm(from + at, of_key, static_cast<int>(size), epsilon_, key + token * keys + at);
-                   }
-                   std::copy_n(from + keys, values, value + token * values);
-                 }
-               }));
+  run_each_row(shape[0] * shape[1], all, parallel, [&](std::size_t token) {
+    const float* from = input + token * all;
+    for (std::int64_t at = 0; at < queries; at += size) {
+      level_.norm(from + at, of_query, static_cast<int>(size), epsilon_, query + token * queries + at);
+    }
+    from += queries;
+    for (std::int64_t at = 0; at < keys; at += size) {
+      level_.norm(from + at, of_key, static_cast<int>(size), epsilon_, key + token * keys + at);
+    }
+    std::copy_n(from + keys, values, value + token * values);
+  });
 }
 
 }  // namespace edgeformer
