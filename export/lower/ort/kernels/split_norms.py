@@ -4,12 +4,11 @@
     A → Split┼→ Reshape → SimplifiedLayerNormalization → Reshape → key        becomes     A → SplitRMSNorm → all three
              └→ value
 
-Its body is these nodes, with each norm in primitives: onnxruntime (1.31 and 1.32) crashes where a function has its own
+Its body is these nodes, with each norm in primitives: onnxruntime (1.32) crashes where a function has its own
 norm, and makes that of the primitives. Requires float32, norms of single heads with one epsilon, and that nothing else
 reads what is between. In a decode step each of the seven nodes takes as long as onnxruntime needs to call it.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -23,6 +22,7 @@ from edgeformer.export.lower.ort.kernels.kernel_nodes import function_of
 from edgeformer.export.passes.simplify_layout import constant_integers
 
 NAME = "SplitRMSNorm"
+
 
 @dataclass(frozen=True)
 class _Normed:
@@ -45,7 +45,6 @@ class SplitNorms:
     """A Split of a packed projection, and what norms its first two parts."""
 
     split: ir.Node
-    widths: Sequence[int]
     query: _Normed
     key: _Normed
 
@@ -54,7 +53,9 @@ def split_norms(model: ir.Model) -> list[SplitNorms]:
     """Return the splits of packed projections whose queries and keys are normed by heads."""
     found = []
     for split in model.graph:
-        if split.domain != "" or split.op_type != "Split" or len(split.outputs) != 3:
+        if (split.domain, split.op_type, split.attributes.get_int("axis", 0)) != ("", "Split", -1) or len(
+            split.outputs
+        ) != 3:
             continue
         widths = constant_integers(split.inputs[1]) if len(split.inputs) > 1 else None
         query, key = (_normed(part) for part in split.outputs[:2])
@@ -62,7 +63,7 @@ def split_norms(model: ir.Model) -> list[SplitNorms]:
             continue
         alike = [(dim(each.gamma, 0), each.norm.attributes.get_float("epsilon")) for each in (query, key)]
         if alike[0] == alike[1] and not any(width % alike[0][0] for width in widths[:2]):
-            found.append(SplitNorms(split, widths.tolist(), query, key))
+            found.append(SplitNorms(split, query, key))
     return found
 
 
@@ -73,10 +74,11 @@ def _normed(part: ir.Value) -> _Normed | None:
     joined = None if norm is None or norm.op_type != RMS_NORM.name else only_reader(norm.outputs[0])
     if to_heads is None or norm is None or joined is None or joined.op_type != "Reshape":
         return None
-    shapes = [value.shape for value in (norm.inputs[1], norm.inputs[0], joined.outputs[0])]
-    if any(shape is None for shape in shapes) or [len(shape) for shape in shapes if shape is not None] != [1, 4, 3]:
-        return None
-    return _Normed(norm, to_heads, joined) if dim(norm.inputs[0], -1) == dim(norm.inputs[1], 0) else None
+    x, gamma = norm.inputs[:2]
+    ranks = [
+        None if value is None or value.shape is None else len(value.shape) for value in (gamma, x, joined.outputs[0])
+    ]
+    return _Normed(norm, to_heads, joined) if ranks == [1, 4, 3] and dim(x, -1) == dim(gamma, 0) else None
 
 
 def call_split_norm(model: ir.Model, found: SplitNorms) -> ir.Function:
