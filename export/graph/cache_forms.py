@@ -36,6 +36,16 @@ def token_positions(emit: NodeBuilder, attention_mask: ir.Value, new: ir.Value, 
     return emit("Add", start, steps)
 
 
+def positions_of_rows(emit: NodeBuilder, positions: ir.Value, x: ir.Value) -> ir.Value:
+    """Return positions [B, S] of the rows of x [B, S, …], which may share those of one row, [1, S].
+
+    Kernels that rotate take no others, where the canonical op broadcasts.
+    """
+    if positions.shape is not None and x.shape is not None and positions.shape[0] == x.shape[0]:
+        return positions
+    return emit("Expand", positions, emit("Shape", x, start=0, end=2))
+
+
 def token_mask(emit: NodeBuilder, attention_mask: ir.Value, new: ir.Value, form: CacheForm) -> ir.Value:
     """Return which new tokens are tokens and not padding, bool [B, S]; new: S as int64 [1]."""
     if form == "dynamic":

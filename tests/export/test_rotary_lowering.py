@@ -5,6 +5,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 import torch
+from build_graph import build_graph
 
 from edgeformer.checkpoints.weights import RandomWeights
 from edgeformer.export.capture.trace import capture
@@ -66,3 +67,24 @@ def test_wrong_pairs_would_be_seen():
         if node.op_type == "RotaryEmbedding":
             node.attributes["interleaved"] = ir.AttrInt64("interleaved", 1)
     assert np.abs(run(graph, torch.float32)[0] - wanted[0]).max() > 1e-4
+
+
+@pytest.mark.parametrize("ops", ["ort", "standard"])
+def test_rows_may_share_their_positions(ops):
+    """Of an encoder, whose rows all begin at 0; kernels take positions of each row."""
+    data = {
+        "model_type": "modernbert", "vocab_size": 31, "hidden_size": 48, "intermediate_size": 64,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 32, "pad_token_id": 0,
+        "global_attn_every_n_layers": 2, "local_attention": 8,
+    }  # fmt: skip
+    config = read_model_config(data)[1]
+    results = []
+    for chosen in (ops, "portable"):
+        lowering = LoweringOptions(ops=chosen, cache_form="dynamic")
+        graph, _ = build_graph(model_spec_of(config), RandomWeights(config, 0), lowering=lowering)
+        count = [node.op_type for node in graph.graph].count("RotaryEmbedding")
+        assert count == (0 if chosen == "portable" else 2 * LAYERS)
+        session = ort.InferenceSession(ir.serde.serialize_model(graph).SerializeToString())
+        ids = np.random.default_rng(0).integers(1, 31, (3, 9))
+        results.append(session.run(None, {"input_ids": ids, "attention_mask": np.ones((3, 9), np.int64)})[0])
+    np.testing.assert_allclose(*results, atol=2e-6)

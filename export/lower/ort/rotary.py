@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from edgeformer.contract.ops import CONTRIB
 from edgeformer.export.graph.builder import NodeBuilder, replace_each
+from edgeformer.export.graph.cache_forms import positions_of_rows
 from edgeformer.export.graph.canonical import canonical_inputs
 from edgeformer.export.graph.editing import canonical_nodes, dim
 from edgeformer.export.graph.pass_report import PassReport
@@ -23,8 +24,9 @@ def lower_rotary(model: ir.Model, lowering: LoweringOptions) -> PassReport:
 
 def _rotary(emit: NodeBuilder, node: ir.Node) -> list[ir.Value]:
     inputs, attributes = canonical_inputs(node), node.attributes
+    x = inputs["x"]
     rotated = emit(
-        "RotaryEmbedding", inputs["x"], inputs["positions"], inputs["cos"], inputs["sin"],
+        "RotaryEmbedding", x, positions_of_rows(emit, inputs["positions"], x), inputs["cos"], inputs["sin"],
         domain=CONTRIB, num_heads=attributes.get_int("num_heads"), interleaved=attributes.get_int("interleaved"),
         rotary_embedding_dim=2 * dim(inputs["cos"], -1),
     )  # fmt: skip

@@ -3,6 +3,7 @@
 import onnx_ir as ir
 
 from edgeformer.export.graph.builder import NodeBuilder, replace_each
+from edgeformer.export.graph.cache_forms import positions_of_rows
 from edgeformer.export.graph.canonical import canonical_inputs
 from edgeformer.export.graph.editing import canonical_nodes, dim
 from edgeformer.export.graph.pass_report import PassReport
@@ -19,7 +20,9 @@ def lower_rotary(model: ir.Model, lowering: LoweringOptions) -> PassReport:
 def _rotary(emit: NodeBuilder, node: ir.Node) -> list[ir.Value]:
     inputs, attributes = canonical_inputs(node), node.attributes
     heads, interleaved = attributes.get_int("num_heads"), attributes.get_int("interleaved")
-    return [rotate(emit, inputs.x, inputs.positions, (inputs["cos"], inputs["sin"]), heads, interleaved)]
+    x = inputs["x"]
+    positions = positions_of_rows(emit, inputs["positions"], x)
+    return [rotate(emit, x, positions, (inputs["cos"], inputs["sin"]), heads, interleaved)]
 
 
 def rotate(
