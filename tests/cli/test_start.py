@@ -89,7 +89,7 @@ with tempfile.TemporaryDirectory() as folder:
     sys.path.insert(0, folder)
     try:
         import imported
-        print("imported")
+        sys.stdout.write("imported\\n")  # in one write, behind which a signal may come
         for _ in range(3000):
             __import__("time").sleep(0.01)
     finally:
@@ -120,7 +120,7 @@ def called(frame, event, value):
         signal.setitimer(signal.ITIMER_REAL, {delay})
 sys.setprofile(called)
 import torch
-print("imported")
+sys.stdout.write("imported\\n")  # in one write, behind which a signal may come
 for _ in range(3000):
     __import__("time").sleep(0.01)"""
 

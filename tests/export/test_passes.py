@@ -286,9 +286,10 @@ def test_scaling_queries_leaves_other_graphs_of_a_capture_alone():
 
 @pytest.mark.parametrize("over", ["head", "projection"])
 @pytest.mark.parametrize("folded", [True, False])
-def test_norms_of_queries_take_over_the_scale(over, folded):
-    """Of heads of 32, whose scale is no power of two; where attention rotates by itself and where it does not."""
-    chosen = config(head_dim=32)
+@pytest.mark.parametrize("head_dim", [16, 32])
+def test_norms_of_queries_take_over_the_scale(over, folded, head_dim):
+    """Where attention rotates by itself and where it does not; not that of heads of 32, which is no power of two."""
+    chosen, takes_over = config(head_dim=head_dim), head_dim == 16
     norm = QKNormConfig(norm=NormConfig(kind="rms_norm", eps=1e-6), over=over)
     blocks = tuple(replace(block, attention=replace(block.attention, qk_norm=norm)) for block in chosen.blocks)
     graph = captured(replace(chosen, blocks=blocks), dtype=torch.float32)
@@ -298,8 +299,8 @@ def test_norms_of_queries_take_over_the_scale(over, folded):
     before = streamed(weight).read()
     lower_attention(graph, LoweringOptions())
     assert [each.attributes.get_float("scale") for each in attentions(graph)] == [1] * LAYERS
-    assert not any(each.inputs[0].producer().op_type == "Mul" for each in attentions(graph))
-    torch.testing.assert_close(streamed(weight).read(), before * 32**-0.5, rtol=1e-7, atol=0)
+    assert [each.inputs[0].producer().op_type == "Mul" for each in attentions(graph)] == [not takes_over] * LAYERS
+    assert torch.equal(streamed(weight).read(), before * (0.25 if takes_over else 1))
     key = streamed(graph.graph.initializers["blocks.0.attention.key_norm.weight"])
     assert key.source.scaled is None
 

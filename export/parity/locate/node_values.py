@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
-from edgeformer.contract.ops import DOMAIN, FLOAT_PRODUCTS, TRANSPOSED_PRODUCT, Function
+from edgeformer.contract.ops import DOMAIN, FLOAT_PRODUCTS, RMS_NORM, TRANSPOSED_PRODUCT, Function
 from edgeformer.export.capture.trace import OPSET
 from edgeformer.export.graph.canonical import OPS
 from edgeformer.export.graph.editing import streamed
@@ -181,6 +181,10 @@ def _constant(value: ir.Value) -> Array:
     return _function(node)(inputs)[list(node.outputs).index(value)]
 
 
+def _rms_norm(x: Array, weight: Array, epsilon: float) -> Array:
+    return x / np.sqrt(np.square(x).mean(-1, keepdims=True) + epsilon) * weight
+
+
 def _function(node: ir.Node) -> Compute:
     """Return the function of a node, which computes in float64 where the node has floats."""
     product = PRODUCTS.get((node.domain, node.op_type))
@@ -193,6 +197,9 @@ def _function(node: ir.Node) -> Compute:
         to = ir.DataType(node.attributes.get_int("to"))
         dtype = np.dtype(np.float64) if to.is_floating_point() else to.numpy()
         return lambda inputs: [array.astype(dtype) for array in _present(inputs)]
+    if node.op_type == RMS_NORM.name:  # onnxruntime's, which the reference evaluator does not know
+        epsilon = node.attributes.get_float("epsilon")
+        return lambda inputs: [_rms_norm(*_present(inputs), epsilon)]
     if node.op_type == "GatherElements":
         axis = node.attributes.get_int("axis", 0)
         # onnx's reference evaluator refuses negative axes and axes of more than 64 elements.

@@ -6,11 +6,10 @@ the kernel, in the weights of their projection where that is exact, or in those 
     x → MatMul(Wq) (+ bq) → query → kernel(scale)     becomes     x → MatMul(Wq·scale) (+ bq·scale) → kernel(1)
     heads → RMSNorm(w) → query → kernel(scale)        becomes     heads → RMSNorm(w·scale) → kernel(1)
 
-Requires float32, and that nothing else reads the projection, the norm or their weights. In a projection no digit may be
-lost: the scale is a power of two, or the weights are stored as integers, whose scales are rounded anyway, and there is
-no bias. A norm multiplies each element by one weight, so that a rounded weight errs as a rounded product would.
-Elsewhere a Mul scales the query. With this and the kernel that sessions choose (runtime/sessions/session.py), attention
-in a decode step is 1.5 to 2.7 times as fast.
+Requires float32, that nothing else reads the projection, the norm or their weights, and that no digit is lost: the
+scale is a power of two, or the weights of a projection are stored as integers, whose scales are rounded anyway, and
+there is no bias. Elsewhere a Mul scales the query. With this and the kernel that sessions choose
+(runtime/sessions/session.py), attention in a decode step is 1.5 to 2.7 times as fast.
 """
 
 from collections.abc import Sequence
@@ -39,7 +38,7 @@ def scale_query(emit: NodeBuilder, query: ir.Value, scale: float, width: int) ->
     """Return queries [..., width] times `scale`; keys and values that are packed behind them stay as they are."""
     if scale == 1:
         return query
-    found = _find_norm(query) or _find_projection(query, scale)
+    found = _find_norm(query, scale) or _find_projection(query, scale)
     if found is not None:
         for weight, tensor in found.weights:
             weight.const_value = tensor.scaled(width, scale)
@@ -53,8 +52,10 @@ def scale_query(emit: NodeBuilder, query: ir.Value, scale: float, width: int) ->
     return scaled
 
 
-def _find_norm(query: ir.Value) -> _Scalable | None:
+def _find_norm(query: ir.Value, scale: float) -> _Scalable | None:
     """Return the norm of a query's heads, if its weight can take over the scale. A rotation behind it is left."""
+    if not _is_power_of_two(scale):
+        return None
     rotation = producer(query, "RotaryEmbedding", DOMAIN)
     joined = query if rotation is None else rotation.inputs[0]
     reshape = producer(joined, "Reshape")  # of heads by themselves to all of them
@@ -84,8 +85,7 @@ def _find_projection(query: ir.Value, scale: float) -> _Scalable | None:
     product = producer(results[-1], "MatMul") or producer(results[-1], "QuantizedMatMul", DOMAIN)
     if product is None or dtype_of(query) != ir.DataType.FLOAT:
         return None
-    power_of_two = frexp(scale)[0] == 0.5
-    if not power_of_two and (product.domain != DOMAIN or biases):
+    if not _is_power_of_two(scale) and (product.domain != DOMAIN or biases):
         return None
     weights = [(value, streamed(value)) for value in (*product.inputs[1:], *biases)]
     found = [(value, tensor) for value, tensor in weights if value is not None and tensor is not None]
@@ -93,3 +93,7 @@ def _find_projection(query: ir.Value, scale: float) -> _Scalable | None:
     if len(found) < len(weights) or not all(map(read_once, values)):
         return None
     return _Scalable(found, values[: len(results)])
+
+
+def _is_power_of_two(scale: float) -> bool:
+    return frexp(scale)[0] == 0.5
