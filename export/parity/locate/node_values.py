@@ -181,8 +181,10 @@ def _constant(value: ir.Value) -> Array:
     return _function(node)(inputs)[list(node.outputs).index(value)]
 
 
-def _rms_norm(x: Array, weight: Array, epsilon: float) -> Array:
-    return x / np.sqrt(np.square(x).mean(-1, keepdims=True) + epsilon) * weight
+def _rms_norm(inputs: Sequence[Array], epsilon: float) -> Array:
+    x, weight = inputs
+    normed: Array = x / np.sqrt(np.square(x).mean(-1, keepdims=True) + epsilon) * weight
+    return normed
 
 
 def _function(node: ir.Node) -> Compute:
@@ -199,7 +201,7 @@ def _function(node: ir.Node) -> Compute:
         return lambda inputs: [array.astype(dtype) for array in _present(inputs)]
     if node.op_type == RMS_NORM.name:  # onnxruntime's, which the reference evaluator does not know
         epsilon = node.attributes.get_float("epsilon")
-        return lambda inputs: [_rms_norm(*_present(inputs), epsilon)]
+        return lambda inputs: [_rms_norm(_present(inputs), epsilon)]
     if node.op_type == "GatherElements":
         axis = node.attributes.get_int("axis", 0)
         # onnx's reference evaluator refuses negative axes and axes of more than 64 elements.
