@@ -71,7 +71,7 @@ def test_wrong_pairs_would_be_seen():
 
 @pytest.mark.parametrize("ops", ["ort", "standard"])
 def test_rows_may_share_their_positions(ops):
-    """Of an encoder, whose rows all begin at 0; kernels take positions of each row."""
+    """All rows of an encoder begin at 0, and kernels take positions of each row."""
     data = {
         "model_type": "modernbert", "vocab_size": 31, "hidden_size": 48, "intermediate_size": 64,
         "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 32, "pad_token_id": 0,

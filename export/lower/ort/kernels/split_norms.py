@@ -53,9 +53,8 @@ def split_norms(model: ir.Model) -> list[SplitNorms]:
     """Return the splits of packed projections whose queries and keys are normed by heads."""
     found = []
     for split in model.graph:
-        if (split.domain, split.op_type, split.attributes.get_int("axis", 0)) != ("", "Split", -1) or len(
-            split.outputs
-        ) != 3:
+        kind = split.domain, split.op_type, len(split.outputs), split.attributes.get_int("axis", 0)
+        if kind != ("", "Split", 3, -1):
             continue
         widths = constant_integers(split.inputs[1]) if len(split.inputs) > 1 else None
         query, key = (_normed(part) for part in split.outputs[:2])
