@@ -218,7 +218,7 @@ PER_TOKEN_ATTENTION = {
 }
 """Functions with a cache of floats, and kernels of the same over int8 with a scale for each key and value.
 
-No graph of a file calls these (`edgeformer.runtime.sessions.int8_cache`).
+No graph of a file calls these (`edgeformer.runtime.sessions.graphs.int8_cache`).
 """
 SELF_ATTENTION, CAUSAL_SELF_ATTENTION = (
     _function(name, ATTENTION, without=(*_UNQUANTIZED, "past_key", "past_value"), outputs=("output",))

@@ -20,7 +20,7 @@ import onnx
 
 from edgeformer.errors import ExportError
 from edgeformer.manifest.deployment import OPERATORS_FILE
-from edgeformer.runtime.sessions.optional_inputs import with_optional_inputs
+from edgeformer.runtime.sessions.graphs.optional_inputs import with_optional_inputs
 from edgeformer.runtime.sessions.session import onnxruntime, onnxruntime_errors, session_options
 
 SUFFIX = ".ort"

@@ -26,7 +26,7 @@ from edgeformer.export.parity.block_products import BlockProducts
 from edgeformer.export.parity.locate.cut_graph import first_line, open_model
 from edgeformer.manifest.providers import Provider
 from edgeformer.manifest.quantization import WeightFormat
-from edgeformer.runtime.sessions.optional_inputs import added_input
+from edgeformer.runtime.sessions.graphs.optional_inputs import added_input
 from edgeformer.runtime.sessions.session import Rewritten, onnxruntime_errors, open_session
 
 BOUNDS = {"float_product/lowest": 0.0, "float_product/highest": 255.0}

@@ -31,7 +31,7 @@ from edgeformer.manifest.graph_forms import FORMS
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.parts import sha256
 from edgeformer.options.export import VerifyMode
-from edgeformer.runtime.sessions.int8_cache import open_over, with_int8_cache
+from edgeformer.runtime.sessions.graphs.int8_cache import open_over, with_int8_cache
 from edgeformer.runtime.sessions.kernel_report import KernelReport, report_files
 from edgeformer.runtime.sessions.kernels import KernelChoice, choose_kernels
 from edgeformer.runtime.sessions.session import (

@@ -84,6 +84,10 @@ void multiply_tile(const SomeBlocks& blocks, const TileRows& rows) {
   typename V::Floats kept[kInRegisters ? kRows : 1][2];
   if constexpr (kInRegisters) {
     const bool begins = rows.begins;
+    if (const float* y = rows.y; y != nullptr) {
+#pragma clang loop unroll(full)
+      for (int i = 0; i < 2 * kRows; ++i) __builtin_prefetch(y + i / 2 * rows.stride + i % 2 * V::kLanes, 1);
+    }
 #pragma clang loop unroll(full)
     for (int i = 0; i < 2 * kRows; ++i) kept[i / 2][i % 2] = begins ? V::splat(0.0f) : V::load(results + i * V::kLanes);
   }

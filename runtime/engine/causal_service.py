@@ -16,7 +16,7 @@ from edgeformer.runtime.generation.scheduling.beginnings import restore_prefix
 from edgeformer.runtime.generation.speculation.row_drafts import drafts_of
 from edgeformer.runtime.prefixes.held_rows import HeldRow, HeldRows, common_length
 from edgeformer.runtime.prefixes.prefix_cache import SHORTEST, PrefixCache
-from edgeformer.runtime.sessions.int8_cache import mtp_geometry
+from edgeformer.runtime.sessions.graphs.int8_cache import mtp_geometry
 from edgeformer.runtime.steps.adapters import adapter_weights
 from edgeformer.runtime.steps.decode_graph import DecodeGraph, Logits, TokenStates
 from edgeformer.runtime.steps.memory import PREFILL_CHUNK

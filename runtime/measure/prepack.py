@@ -19,8 +19,8 @@ from edgeformer.runtime.measure.benchmarking.result import Memory
 from edgeformer.runtime.measure.benchmarking.startup import measure_loading, measure_memory
 from edgeformer.runtime.measure.benchmarking.workloads import Request, Source
 from edgeformer.runtime.media.sound.audio import SAMPLE_RATE
+from edgeformer.runtime.sessions.graphs.optional_inputs import OPTIONAL, with_optional_inputs
 from edgeformer.runtime.sessions.kernels import KernelChoice, choose_kernels
-from edgeformer.runtime.sessions.optional_inputs import OPTIONAL, with_optional_inputs
 from edgeformer.runtime.sessions.prepacked.prepacked_graphs import FOLDER, opened_graphs, prepacked_folder
 from edgeformer.runtime.sessions.prepacked.prepacked_record import CACHE, record_file, remember
 from edgeformer.runtime.sessions.prepacked.stored_panels import store_panels

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.runtime.sessions.graph_functions import function_calls
+from edgeformer.runtime.sessions.graphs.graph_functions import function_calls
 from edgeformer.runtime.sessions.kernels import PACKAGE, KernelChoice
 from edgeformer.runtime.sessions.prepacked.prepacked_graphs import graph_file, opened_graphs
 

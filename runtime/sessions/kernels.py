@@ -21,7 +21,7 @@ from typing import Any
 
 from edgeformer.errors import RequestError, require
 from edgeformer.manifest.providers import CPU, Provider
-from edgeformer.runtime.sessions.graph_functions import function_calls
+from edgeformer.runtime.sessions.graphs.graph_functions import function_calls
 
 PACKAGE = "edgeformer-kernels"
 """The package that has the library."""

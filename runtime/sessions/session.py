@@ -27,10 +27,11 @@ from edgeformer.manifest.providers import (
     ProviderName,
     unproven_provider,
 )
+from edgeformer.runtime.sessions.graphs.fused_nodes import with_fused_nodes
+from edgeformer.runtime.sessions.graphs.optional_inputs import with_optional_inputs
 from edgeformer.runtime.sessions.int8_saturation import products_saturate
 from edgeformer.runtime.sessions.kernels import BODIES, KernelChoice
 from edgeformer.runtime.sessions.narrow_floats import BFLOAT16, FLOAT8
-from edgeformer.runtime.sessions.optional_inputs import with_optional_inputs
 from edgeformer.runtime.sessions.providers import DEVICES, ProviderSessions, sessions_of
 from edgeformer.runtime.sessions.providers.provider_options import ProviderOptions
 
@@ -371,7 +372,10 @@ def open_session(
             sessions.prepare(ort)
             kind = _graph_session(ort.InferenceSession)
             has_threads = chosen > 1 or provider.on_device  # of onnxruntime, or of our kernels
-            model = with_optional_inputs(Path(graph), settings, None if rewritten is None else rewritten.content)
+            content = None if rewritten is None else rewritten.content
+            if kernels.library is not None and profiling is None:  # a profile has times of single nodes
+                content = with_fused_nodes(Path(graph), kernels.library.ops, content)
+            model = with_optional_inputs(Path(graph), settings, content)
             if rewritten is not None and rewritten.values:
                 settings.add_external_initializers(list(rewritten.values), list(rewritten.values.values()))
             session = kind(str(graph), sessions, has_threads, uncaptured, model, settings, providers)

@@ -11,7 +11,7 @@ from edgeformer.contract.tensors import LOGITS_START, REQUEST_LENGTH, CacheGeome
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime.caches.encoder_outputs import EncoderOutputs
 from edgeformer.runtime.sessions.buffer import Rows
-from edgeformer.runtime.sessions.optional_inputs import has_optional_input
+from edgeformer.runtime.sessions.graphs.optional_inputs import has_optional_input
 from edgeformer.runtime.steps import picture_blocks
 from edgeformer.runtime.steps.picture_rows import PictureRows
 from edgeformer.runtime.steps.row_adapters import RowAdapters

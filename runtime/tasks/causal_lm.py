@@ -41,7 +41,7 @@ from edgeformer.runtime.media.pictures.picture_files import Picture
 from edgeformer.runtime.media.sound.recordings import Sound
 from edgeformer.runtime.prefixes.prefix_cache import PrefixCache
 from edgeformer.runtime.prefixes.session_file import read_session, write_session
-from edgeformer.runtime.sessions.int8_cache import mtp_geometry
+from edgeformer.runtime.sessions.graphs.int8_cache import mtp_geometry
 from edgeformer.runtime.sessions.session import SessionSettings
 from edgeformer.runtime.steps.adapters import AdaptedSession, Tensors, adapter_names, read_adapter
 from edgeformer.runtime.steps.device import CapturedSteps

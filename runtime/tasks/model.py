@@ -8,7 +8,7 @@ from typing import Any
 from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime.request_values import flag, is_list, shown, text_or_ids
-from edgeformer.runtime.sessions.int8_cache import with_int8_cache
+from edgeformer.runtime.sessions.graphs.int8_cache import with_int8_cache
 from edgeformer.runtime.sessions.kernel_report import KernelReport, report_kernels
 from edgeformer.runtime.sessions.kernels import choose_kernels
 from edgeformer.runtime.sessions.prepacked.prepacked_graphs import graph_file, open_graph

@@ -21,8 +21,8 @@ from edgeformer.runtime import Engine, load
 from edgeformer.runtime.generation.speculation import DraftLength, MultiTokenPrediction
 from edgeformer.runtime.measure.benchmarking.costs import Costs
 from edgeformer.runtime.measure.benchmarking.workloads import Source
-from edgeformer.runtime.sessions import int8_cache
-from edgeformer.runtime.sessions.int8_cache import graph_with_int8_cache, with_int8_cache
+from edgeformer.runtime.sessions.graphs import int8_cache
+from edgeformer.runtime.sessions.graphs.int8_cache import graph_with_int8_cache, with_int8_cache
 from edgeformer.runtime.sessions.kernels import KernelChoice, Library
 from edgeformer.server import ServerOptions
 from edgeformer.server.http.run import open_models

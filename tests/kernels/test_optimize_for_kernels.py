@@ -13,7 +13,8 @@ from edgeformer.export import export_model, verify
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime import load
 from edgeformer.runtime.measure import prepack
-from edgeformer.runtime.sessions import int8_cache, kernels
+from edgeformer.runtime.sessions import kernels
+from edgeformer.runtime.sessions.graphs import int8_cache
 from edgeformer.runtime.sessions.kernels import BODIES, Library, choose_kernels
 from edgeformer.runtime.sessions.prepacked import prepacked_graphs, prepacked_record
 from edgeformer.runtime.sessions.prepacked.stored_panels import store_panels

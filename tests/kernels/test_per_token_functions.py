@@ -16,7 +16,7 @@ from edgeformer.export.lower.ort.kernels.per_token_functions import call_per_tok
 from edgeformer.manifest.graph_forms import ENCODER_GRAPH, GRAPH
 from edgeformer.manifest.quantization import QuantizationOverrides, make_quantization
 from edgeformer.runtime.sessions import kernels
-from edgeformer.runtime.sessions.graph_functions import function_calls
+from edgeformer.runtime.sessions.graphs.graph_functions import function_calls
 from edgeformer.runtime.sessions.session import onnxruntime_errors
 
 PER_TOKEN = make_quantization("int8", QuantizationOverrides(activations="per_token"))

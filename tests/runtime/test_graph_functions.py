@@ -5,7 +5,7 @@ import pytest
 from onnx.helper import make_function, make_graph, make_model, make_node, make_opsetid
 
 from edgeformer.errors import BundleError
-from edgeformer.runtime.sessions.graph_functions import function_calls
+from edgeformer.runtime.sessions.graphs.graph_functions import function_calls
 
 OPSETS = [make_opsetid("", 18), make_opsetid("edgeformer", 1), make_opsetid("other", 1)]
 

@@ -16,8 +16,8 @@ from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.quantization import QuantizationOverrides
 from edgeformer.runtime import load
 from edgeformer.runtime.measure import prepack
-from edgeformer.runtime.sessions import int8_cache
 from edgeformer.runtime.sessions import session as sessions
+from edgeformer.runtime.sessions.graphs import int8_cache
 from edgeformer.runtime.sessions.kernels import BODIES
 from edgeformer.runtime.sessions.prepacked import prepacked_graphs, prepacked_record
 

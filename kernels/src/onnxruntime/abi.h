@@ -33,8 +33,8 @@ struct ApiBase {
 };
 
 enum class ErrorCode : int { kFail = 1, kInvalidArgument = 2 };
-enum class ElementType : int { kFloat = 1, kUint8 = 2, kInt8 = 3, kInt32 = 6, kInt64 = 7, kHalf = 10, kBfloat16 = 16 };
-enum class Presence : int { kRequired = 0, kOptional = 1 };
+enum class ElementType : int { kUndefined = 0, kFloat = 1, kUint8 = 2, kInt8 = 3, kInt32 = 6, kInt64 = 7, kHalf = 10, kBfloat16 = 16 };
+enum class Presence : int { kRequired = 0, kOptional = 1, kVariadic = 2 };
 enum class MemoryType : int { kDefault = 0 };
 
 // The table of the onnxruntime that has registered the library.

@@ -76,6 +76,7 @@ int Node::positive(const char* attribute) const {
 }
 
 std::size_t Node::inputs() const {
+  if (inputs_ != nullptr) return inputs_->size();
   std::size_t count = 0;
   onnxruntime::check(onnxruntime::KernelInfo_GetInputCount(info_, &count));
   return count;
@@ -83,40 +84,53 @@ std::size_t Node::inputs() const {
 
 std::string Node::input_name(std::size_t index) const {
   return onnxruntime::text_of(
-      [&](char* to, std::size_t* size) { return onnxruntime::KernelInfo_GetInputName(info_, index, to, size); });
+      [&](char* to, std::size_t* size) { return onnxruntime::KernelInfo_GetInputName(info_, place(index), to, size); });
 }
 
 std::int64_t Node::integer(const char* attribute) const {
   std::int64_t value = 0;
-  onnxruntime::check(onnxruntime::KernelInfoGetAttribute_int64(info_, attribute, &value));
+  onnxruntime::check(onnxruntime::KernelInfoGetAttribute_int64(info_, name_in_node(attribute).c_str(), &value));
   return value;
 }
 
 bool Node::has_flag(const char* attribute) const {
   std::int64_t value = 0;
-  onnxruntime::Status* missing = onnxruntime::KernelInfoGetAttribute_int64(info_, attribute, &value);
+  onnxruntime::Status* missing = onnxruntime::KernelInfoGetAttribute_int64(info_, name_in_node(attribute).c_str(), &value);
   if (missing != nullptr) onnxruntime::ReleaseStatus(missing);
   return missing == nullptr && value != 0;
 }
 
 float Node::number(const char* attribute) const {
   float value = 0;
-  onnxruntime::check(onnxruntime::KernelInfoGetAttribute_float(info_, attribute, &value));
+  onnxruntime::check(onnxruntime::KernelInfoGetAttribute_float(info_, name_in_node(attribute).c_str(), &value));
   return value;
 }
 
 std::string Node::text(const char* attribute) const {
+  const std::string name = name_in_node(attribute);
   return onnxruntime::text_of([&](char* to, std::size_t* size) {
-    return onnxruntime::KernelInfoGetAttribute_string(info_, attribute, to, size);
+    return onnxruntime::KernelInfoGetAttribute_string(info_, name.c_str(), to, size);
   });
 }
 
-const onnxruntime::Value& Node::constant_value(std::size_t index, const std::string& name) const {
+const onnxruntime::Value* Node::constant_or_null(std::size_t index) const {
   int is_constant = 0;
   const onnxruntime::Value* value = nullptr;
-  onnxruntime::check(onnxruntime::KernelInfoGetConstantInput_tensor(info_, index, &is_constant, &value));
-  if (!is_constant) refuse(name + " must be a constant");
+  const std::size_t at = place(index);
+  if (at != kMissing) onnxruntime::check(onnxruntime::KernelInfoGetConstantInput_tensor(info_, at, &is_constant, &value));
+  return is_constant ? value : nullptr;
+}
+
+const onnxruntime::Value& Node::constant_value(std::size_t index, const std::string& name) const {
+  const onnxruntime::Value* value = constant_or_null(index);
+  if (value == nullptr) refuse(name + " must be a constant");
   return *value;
+}
+
+Tensor Node::if_constant(std::size_t index) const {
+  const onnxruntime::Value* value = constant_or_null(index);
+  if (value == nullptr) return {};
+  return {TensorInfo(*value).shape(), const_cast<void*>(numbers_of(*value))};
 }
 
 std::vector<std::int64_t> Node::constant_shape(std::size_t index) const {
@@ -130,17 +144,17 @@ std::span<const std::uint8_t> Node::constant_bytes(std::size_t index) const {
 
 void Call::refuse(const std::string& reason) const { refuse_by_name(op_, reason); }
 
-bool Call::has_input(std::size_t index) const {
+bool NodeValues::has_input(std::size_t index) const {
   std::size_t count = 0;
   onnxruntime::check(onnxruntime::KernelContext_GetInputCount(context_, &count));
   return index < count && value_of(context_, index) != nullptr;
 }
 
-const onnxruntime::Value& Call::input_value(std::size_t index) const { return *value_of(context_, index); }
+std::vector<std::int64_t> NodeValues::shape(std::size_t index) const { return TensorInfo(*value_of(context_, index)).shape(); }
 
-std::vector<std::int64_t> Call::shape(std::size_t index) const { return TensorInfo(input_value(index)).shape(); }
+const void* NodeValues::input(std::size_t index) const { return numbers_of(*value_of(context_, index)); }
 
-void* Call::output_numbers(std::size_t index, const std::vector<std::int64_t>& shape) const {
+void* NodeValues::output(std::size_t index, const std::vector<std::int64_t>& shape, std::size_t) {
   onnxruntime::Value* value = nullptr;
   onnxruntime::check(onnxruntime::KernelContext_GetOutput(context_, index, shape.data(), shape.size(), &value));
   return const_cast<void*>(numbers_of(*value));

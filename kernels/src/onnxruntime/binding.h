@@ -37,6 +37,12 @@ class SessionThreads final : public Parallel {
 
 struct StoredForm;
 
+// A tensor whose numbers others own.
+struct Tensor {
+  std::vector<std::int64_t> shape;
+  void* numbers = nullptr;
+};
+
 // The numbers of a tensor, and how many it has.
 const void* numbers_of(const onnxruntime::Value& value);
 std::size_t elements_of(const onnxruntime::Value& value);
@@ -44,8 +50,18 @@ std::size_t elements_of(const onnxruntime::Value& value);
 // The node whose kernel is being made: its attributes and constants. What is wrong with them throws std::runtime_error.
 class Node {
  public:
+  static constexpr std::size_t kMissing = std::numeric_limits<std::size_t>::max();
+
   Node(const char* op, const onnxruntime::KernelInfo* info, const Settings& settings)
       : op_(op), info_(info), settings_(settings) {}
+
+  // One of several ops that the node stands for. prefix: of the names of its attributes. inputs: those of the node that
+  // it has, kMissing for others; they must outlive it.
+  Node part(const char* op, const std::string& prefix, const std::vector<std::size_t>& inputs) const {
+    Node part = *this;
+    part.op_ = op, part.prefix_ = prefix, part.inputs_ = &inputs;
+    return part;
+  }
 
   [[noreturn]] void refuse(const std::string& reason) const;
 
@@ -55,7 +71,9 @@ class Node {
   Team* team() const { return settings_.team; }
 
   std::size_t inputs() const;
-  bool has_input(std::size_t index) const { return index < inputs() && !input_name(index).empty(); }
+  bool has_input(std::size_t index) const {
+    return index < inputs() && place(index) != kMissing && !input_name(index).empty();
+  }
 
   // The same node, whose kernel notes the stored form of its weights (panels_of.h).
   Node to_be_stored(StoredForm& form) const {
@@ -87,6 +105,9 @@ class Node {
     return static_cast<const T*>(numbers_of(value));
   }
 
+  // An input, if it is a constant; no numbers otherwise.
+  Tensor if_constant(std::size_t index) const;
+
   // The sizes of a constant input.
   std::vector<std::int64_t> constant_shape(std::size_t index) const;
 
@@ -94,42 +115,69 @@ class Node {
   std::span<const std::uint8_t> constant_bytes(std::size_t index) const;
 
  private:
+  // The index of an input among those that onnxruntime knows.
+  std::size_t place(std::size_t index) const { return inputs_ == nullptr ? index : inputs_->at(index); }
+  std::string name_in_node(const char* attribute) const { return prefix_ + attribute; }
   std::string input_name(std::size_t index) const;
+  const onnxruntime::Value* constant_or_null(std::size_t index) const;
   const onnxruntime::Value& constant_value(std::size_t index, const std::string& name) const;
 
   const char* op_;
   const onnxruntime::KernelInfo* info_;
   const Settings& settings_;
   StoredForm* stored_form_ = nullptr;
+  std::string prefix_;
+  const std::vector<std::size_t>* inputs_ = nullptr;  // null: all that the node has
+};
+
+// The inputs and outputs of one call of a kernel.
+class Values {
+ public:
+  virtual ~Values() = default;
+  virtual bool has_input(std::size_t index) const = 0;
+  virtual std::vector<std::int64_t> shape(std::size_t index) const = 0;  // of an input
+  virtual const void* input(std::size_t index) const = 0;
+  // Memory for an output; bytes: those of all its numbers.
+  virtual void* output(std::size_t index, const std::vector<std::int64_t>& shape, std::size_t bytes) = 0;
+};
+
+// Those of a node, as onnxruntime has them.
+class NodeValues final : public Values {
+ public:
+  explicit NodeValues(onnxruntime::KernelContext* context) : context_(context) {}
+  bool has_input(std::size_t index) const override;
+  std::vector<std::int64_t> shape(std::size_t index) const override;
+  const void* input(std::size_t index) const override;
+  void* output(std::size_t index, const std::vector<std::int64_t>& shape, std::size_t bytes) override;
+
+ private:
+  onnxruntime::KernelContext* context_;
 };
 
 // One call of a kernel.
 class Call {
  public:
-  Call(const char* op, onnxruntime::KernelContext* context) : op_(op), context_(context), of_session_(context) {}
+  Call(const char* op, Values& values) : op_(op), values_(values) {}
 
   [[noreturn]] void refuse(const std::string& reason) const;
 
-  bool has_input(std::size_t index) const;
-  std::vector<std::int64_t> shape(std::size_t index) const;
+  bool has_input(std::size_t index) const { return values_.has_input(index); }
+  std::vector<std::int64_t> shape(std::size_t index) const { return values_.shape(index); }
   template <class T>
   const T* input(std::size_t index) const {
-    return static_cast<const T*>(numbers_of(input_value(index)));
+    return static_cast<const T*>(values_.input(index));
   }
   template <class T>
   T* output(std::size_t index, const std::vector<std::int64_t>& shape) const {
-    return static_cast<T*>(output_numbers(index, shape));
+    std::size_t bytes = sizeof(T);
+    for (const std::int64_t size : shape) bytes *= static_cast<std::size_t>(size);
+    return static_cast<T*>(values_.output(index, shape, bytes));
   }
-  // The team, or the session's threads where it is null.
-  Parallel& threads(Team* team) { return team != nullptr ? static_cast<Parallel&>(*team) : of_session_; }
+  Values& values() const { return values_; }
 
  private:
-  const onnxruntime::Value& input_value(std::size_t index) const;
-  void* output_numbers(std::size_t index, const std::vector<std::int64_t>& shape) const;
-
   const char* op_;
-  onnxruntime::KernelContext* context_;
-  SessionThreads of_session_;
+  Values& values_;
 };
 
 // An input or output of an op.
@@ -145,6 +193,8 @@ inline constexpr Formal kInt64s{onnxruntime::ElementType::kInt64};
 inline constexpr Formal kInt32s{onnxruntime::ElementType::kInt32};
 inline constexpr Formal kBytes{onnxruntime::ElementType::kUint8};
 inline constexpr Formal kSignedBytes{onnxruntime::ElementType::kInt8};
+// Any number of tensors, at least one, of any types.
+inline constexpr Formal kAnyTensors{onnxruntime::ElementType::kUndefined, onnxruntime::Presence::kVariadic};
 
 template <std::size_t kCount>
 constexpr std::array<Formal, kCount> floats() {
@@ -189,6 +239,8 @@ class Op : public onnxruntime::CustomOp {
     GetOutputTypeCount = [](Self) { return std::size(Kernel::kOutputs); };
     GetOutputType = [](Self, std::size_t index) { return Kernel::kOutputs[index].type; };
     GetOutputCharacteristic = [](Self, std::size_t index) { return Kernel::kOutputs[index].presence; };
+    GetVariadicInputMinArity = GetVariadicOutputMinArity = [](Self) { return 1; };
+    GetVariadicInputHomogeneity = GetVariadicOutputHomogeneity = [](Self) { return 0; };
     GetStartVersion = [](Self) { return 1; };
     GetEndVersion = [](Self) { return std::numeric_limits<int>::max(); };
     CreateKernelV2 = [](Self self, const onnxruntime::Api*, const onnxruntime::KernelInfo* info, void** kernel) {
@@ -200,8 +252,10 @@ class Op : public onnxruntime::CustomOp {
     KernelComputeV2 = [](void* kernel, onnxruntime::KernelContext* context) {
       return onnxruntime::status_of([&] {
         const State& state = *static_cast<const State*>(kernel);
-        Call call(Kernel::kName, context);
-        state.kernel.run(call, call.threads(state.team));
+        NodeValues values(context);
+        Call call(Kernel::kName, values);
+        SessionThreads of_session(context);
+        state.kernel.run(call, state.team != nullptr ? static_cast<Parallel&>(*state.team) : of_session);
       });
     };
     KernelDestroy = [](void* kernel) { delete static_cast<State*>(kernel); };

@@ -3,6 +3,8 @@
 
 #include "add_norm.h"
 #include "cached_attention.h"
+#include "fused_nodes.h"
+#include "light_ops.h"
 #include "mat_mul.h"
 #include "mat_mul_n_bits.h"
 #include "packer.h"
@@ -38,7 +40,8 @@ using FeedForwards = KernelList<PerTokenFeedForwardOp<false, kActivation, false>
 template <Numbers kType>
 using FloatProducts = KernelList<MatMulOp<kType, false>, MatMulOp<kType, true>, GatedMatMulOp<kType, false>, GatedMatMulOp<kType, true>>;
 
-using AllKernels =
+// What computes, beside FusedNodes.
+using Kernels =
     Joined<KernelList<AddRMSNorm, AddLayerNormOp<false>, AddLayerNormOp<true>, SplitRMSNorm>,
            KernelList<CachedAttentionOp<FloatCache>, CachedAttentionOp<Int8Cache>, CachedAttentionOp<Fp16Cache>,
                       CachedAttentionOp<SharedCache>, CachedAttentionOp<WindowedCache>, CachedAttentionOp<Int8WindowedCache>,
@@ -51,5 +54,9 @@ using AllKernels =
            KernelList<PerTokenMatMul<false>, PerTokenMatMul<true>>,
            FeedForwards<Activation::kRelu>, FeedForwards<Activation::kSilu>, FeedForwards<Activation::kGelu>,
            FeedForwards<Activation::kGeluTanh>>::List;
+
+// What FusedNodes runs, and what is registered.
+using FusedKernels = Joined<Kernels, KernelList<ElementwiseOp<false>, ElementwiseOp<true>, SimplifiedLayerNormalization>>::List;
+using AllKernels = Joined<Kernels, KernelList<FusedNodes>>::List;
 
 }  // namespace edgeformer

@@ -20,8 +20,8 @@ from typing import Any
 from edgeformer.errors import BundleError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.providers import Provider
-from edgeformer.runtime.sessions.graph_functions import function_calls
-from edgeformer.runtime.sessions.int8_cache import open_over
+from edgeformer.runtime.sessions.graphs.graph_functions import function_calls
+from edgeformer.runtime.sessions.graphs.int8_cache import open_over
 from edgeformer.runtime.sessions.kernels import CONTRACT, KernelChoice
 from edgeformer.runtime.sessions.prepacked.prepacked_record import is_remembered
 from edgeformer.runtime.sessions.providers.provider_options import ProviderOptions

@@ -12,7 +12,7 @@ from typing import Any
 
 from edgeformer.contract import protobuf as onnx
 from edgeformer.contract.protobuf import read_fields
-from edgeformer.runtime.sessions.optional_inputs import LARGEST_GRAPH
+from edgeformer.runtime.sessions.graphs.optional_inputs import LARGEST_GRAPH
 from edgeformer.runtime.sessions.providers.webgpu_machine import failure_of
 from edgeformer.runtime.sessions.providers.webgpu_options import LEAST_BINDING, WebGpuOptions
 

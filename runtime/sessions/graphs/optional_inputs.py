@@ -41,16 +41,20 @@ ADDED = {written_field(onnx.TENSOR_NAME, name): added_input(name) for name in OP
 """The piece of each input by the name of its initializer, as a file has it."""
 
 
+def content_of(graph: Path) -> bytes | None:
+    """Return the content of a file of nodes alone; None for one of another format, or with weights in it."""
+    small = graph.suffix == ".onnx" and graph.is_file() and graph.stat().st_size <= LARGEST_GRAPH
+    return graph.read_bytes() if small else None
+
+
 def with_optional_inputs(graph: Path, options: Any, content: bytes | None = None) -> str | bytes:
     """Return what to open a graph by: its path, or its content with the inputs of which it has the initializers.
 
     options: of the session; they are told where the weights are. content: what stands in for that of the file.
     """
     given = content is not None
-    if content is None:
-        if graph.suffix != ".onnx" or not graph.is_file() or graph.stat().st_size > LARGEST_GRAPH:
-            return str(graph)
-        content = graph.read_bytes()
+    if content is None and (content := content_of(graph)) is None:
+        return str(graph)
     added = b"".join(piece for initializer, piece in ADDED.items() if initializer in content)
     if not added and not given:
         return str(graph)

@@ -22,9 +22,9 @@ from edgeformer.errors import BundleError, RequestError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.providers import Provider
 from edgeformer.runtime.request_values import shown
-from edgeformer.runtime.sessions.graph_functions import WITH_GRAPHS
+from edgeformer.runtime.sessions.graphs.graph_functions import WITH_GRAPHS
+from edgeformer.runtime.sessions.graphs.optional_inputs import LARGEST_GRAPH
 from edgeformer.runtime.sessions.kernels import PACKAGE, KernelChoice
-from edgeformer.runtime.sessions.optional_inputs import LARGEST_GRAPH
 from edgeformer.runtime.sessions.providers.provider_options import ProviderOptions
 from edgeformer.runtime.sessions.session import Rewritten, open_session
 

@@ -1,0 +1,273 @@
+"""Nodes that edgeformer's kernels compute, joined to fewer ones as a graph is opened.
+
+    MatMulNBits → Fp16CachedAttention → MatMulNBits → AddRMSNorm → …     becomes     FusedNodes
+
+To call a node takes onnxruntime 2 to 7 µs in a decode step, longer than many of these nodes need for their work. The
+kernel of FusedNodes (`kernels/src/onnxruntime/fused_nodes.h`) runs the same kernels in the same order, so results are
+the same, bit for bit. Sums and products of two tensors and norms that stand between them are computed by it, too; these
+norms round otherwise than onnxruntime's. The file of the bundle stays as it is.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edgeformer.contract import protobuf as onnx
+from edgeformer.contract.ops import DOMAIN, FUNCTIONS, ONNX, PER_TOKEN_ATTENTION, RMS_NORM
+from edgeformer.contract.protobuf import read_fields, replaced_fields, written_field
+from edgeformer.runtime.sessions.graphs.optional_inputs import content_of
+
+NAME = "FusedNodes"
+"""The op."""
+
+PACKING = "Pack"
+"""How names of ops begin that pack weights; graphs of bundles have none of them."""
+
+ELEMENTWISE, NORM = ("Add", "Mul"), RMS_NORM.name
+"""Light ops that FusedNodes runs, too, so that they do not stand between those with kernels."""
+
+CACHED = {each.name for each in FUNCTIONS if each.cache is not None} | set(PER_TOKEN_ATTENTION.values())
+"""Ops whose other outputs are caches, which need not be of float32."""
+
+LAST_AXIS = written_field(onnx.ATTRIBUTE_INT, -1)
+"""The attribute of a norm over the last axis, as a file has it."""
+
+FLOAT = 1
+"""The number of the element type in onnx.proto."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Node:
+    """A node of a graph.
+
+    message: as the file has it. op: its name, if a kernel computes it, else "". inputs: with "" for those it lacks.
+    """
+
+    message: memoryview
+    op: str
+    inputs: list[str]
+    outputs: list[str]
+
+
+@dataclass(eq=False)
+class _Group:
+    """Nodes that may run one behind the other: one node of another op, or some that kernels compute."""
+
+    nodes: list[_Node] = field(default_factory=list)
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether they become one node."""
+        return len(self.nodes) > 1
+
+
+def with_fused_nodes(path: Path, ops: Collection[str], content: bytes | None) -> bytes | None:
+    """Return the content of a graph with fused nodes; what was given for one without any, or of another format.
+
+    ops: that the library of kernels has. content: what stands in for that of the file. onnxruntime says what is wrong
+    with a damaged graph.
+    """
+    model = content_of(path) if content is None else content
+    if model is None or NAME not in ops:
+        return content
+    try:
+        return fused(model, ops) or content
+    except (IndexError, ValueError):
+        return content
+
+
+def fused(model: bytes, ops: Collection[str]) -> bytes | None:
+    """Return a model whose nodes of these ops are fused as far as their order allows; None where none can be.
+
+    Raises ValueError and IndexError for a damaged model.
+    """
+    computing = {each for each in ops if each != NAME and not each.startswith(PACKING)}
+    graph = next((part for number, part in read_fields(memoryview(model)) if number == onnx.MODEL_GRAPH), None)
+    nodes = None if graph is None else _read_nodes(graph, computing)
+    if graph is None or nodes is None:
+        return None
+    groups = _groups(nodes)
+    if not any(group.is_fused for group in groups):
+        return None
+    rewritten = _rewritten(graph, groups)
+    return replaced_fields(memoryview(model), lambda number, _: rewritten if number == onnx.MODEL_GRAPH else None)
+
+
+def _read_nodes(graph: memoryview, ops: Collection[str]) -> list[_Node] | None:
+    """Return the nodes of a graph; None for one whose nodes have graphs, which may read any value."""
+    nodes = []
+    floats: set[str] = set()
+    for number, message in read_fields(graph):
+        if number != onnx.GRAPH_NODE:
+            continue
+        inputs, outputs, op, domain, over_last_axis = [], [], "", "", False
+        for each, content in read_fields(message):
+            if each == onnx.NODE_INPUT:
+                inputs.append(bytes(content).decode())
+            elif each == onnx.NODE_OUTPUT:
+                outputs.append(bytes(content).decode())
+            elif each == onnx.NODE_OP_TYPE:
+                op = bytes(content).decode()
+            elif each == onnx.NODE_DOMAIN:
+                domain = bytes(content).decode()
+            elif each == onnx.NODE_ATTRIBUTE and _has_graph(content):
+                return None
+            elif each == onnx.NODE_ATTRIBUTE:
+                over_last_axis |= LAST_AXIS in bytes(content)
+        # onnxruntime computes once what depends on weights alone; what kernels return is of float32.
+        is_light = domain == ONNX and (
+            (op in ELEMENTWISE and not floats.isdisjoint(inputs))
+            or (op == NORM and over_last_axis and len(outputs) == 1 and inputs[0] in floats)
+        )
+        is_ours = is_light or (domain == DOMAIN and op in ops)
+        if is_ours:
+            floats.update(outputs[:1] if op in CACHED else outputs)
+        nodes.append(_Node(message, op if is_ours else "", inputs, outputs))
+    return nodes
+
+
+def _has_graph(attribute: memoryview) -> bool:
+    return any(number in (onnx.ATTRIBUTE_GRAPH, onnx.ATTRIBUTE_GRAPHS) for number, _ in read_fields(attribute))
+
+
+def _groups(nodes: Sequence[_Node]) -> list[_Group]:
+    """Return the nodes in an order in which they can run: in turns all that kernels compute, and all others."""
+    made_by = {output: node for node in nodes for output in node.outputs if output}
+    readers: dict[_Node, list[_Node]] = {node: [] for node in nodes}
+    waits_for = {}
+    for node in nodes:
+        before = {made_by[each] for each in node.inputs if each in made_by}
+        waits_for[node] = len(before)
+        for each in before:
+            readers[each].append(node)
+    groups: list[_Group] = []
+    left, stuck = list(nodes), 0
+    by_kernels = False
+    while left:
+        group, later = _Group(), []
+        for node in left:  # a node is behind all that it reads
+            if waits_for[node] or bool(node.op) != by_kernels:
+                later.append(node)
+                continue
+            if by_kernels:
+                group.nodes.append(node)
+            else:
+                groups.append(_Group([node]))
+            for reader in readers[node]:
+                waits_for[reader] -= 1
+        if group.nodes:
+            groups.append(group)
+        stuck = stuck + 1 if len(later) == len(left) else 0
+        if stuck == 2:
+            raise ValueError("nodes of a graph read each other's results in a circle")
+        left, by_kernels = later, not by_kernels
+    return groups
+
+
+def _rewritten(graph: memoryview, groups: Sequence[_Group]) -> bytes:
+    """Return a graph with these nodes instead of its own."""
+    ends = {_name(part) for number, part in read_fields(graph) if number == onnx.GRAPH_OUTPUT}
+    typed = {_name(part) for number, part in read_fields(graph) if number == onnx.GRAPH_VALUE_INFO}
+    reads: dict[str, int] = {}
+    for group in groups:
+        for node in group.nodes:
+            for each in node.inputs:
+                reads[each] = reads.get(each, 0) + 1
+    parts = []
+    for group in groups:
+        if not group.is_fused:
+            parts.append(written_field(onnx.GRAPH_NODE, bytes(group.nodes[0].message)))
+            continue
+        outputs = _read_elsewhere(group, reads, ends)
+        parts.append(written_field(onnx.GRAPH_NODE, _fused(group, outputs)))
+        # onnxruntime infers no types of outputs that may have any.
+        parts += [_float_value(each) for each in outputs if each not in ends and each not in typed]
+    others = [written_field(number, bytes(part)) for number, part in read_fields(graph) if number != onnx.GRAPH_NODE]
+    return b"".join([*parts, *others])
+
+
+def _name(value: memoryview) -> str:
+    return next((bytes(part).decode() for number, part in read_fields(value) if number == onnx.VALUE_NAME), "")
+
+
+def _read_elsewhere(group: _Group, reads: dict[str, int], ends: Collection[str]) -> list[str]:
+    """Return the outputs of the nodes that others read, or the graph returns."""
+    here: dict[str, int] = {}
+    for node in group.nodes:
+        for each in node.inputs:
+            here[each] = here.get(each, 0) + 1
+    outputs = [each for node in group.nodes for each in node.outputs if each]
+    return [each for each in outputs if each in ends or reads.get(each, 0) > here.get(each, 0)]
+
+
+def _float_value(name: str) -> bytes:
+    tensor = written_field(onnx.VALUE_TYPE, written_field(onnx.TYPE_TENSOR, written_field(onnx.TENSOR_ELEMENT, FLOAT)))
+    return written_field(onnx.GRAPH_VALUE_INFO, written_field(onnx.VALUE_NAME, name) + tensor)
+
+
+def _fused(group: _Group, outputs: Sequence[str]) -> bytes:
+    """Return the node that does the work of a group."""
+    inputs: dict[str, str] = {}
+    places = {"": "-"} | {each: f"o{index}" for index, each in enumerate(outputs)}
+    temporaries = _Temporaries(group)
+    steps = []
+    for step, node in enumerate(group.nodes):
+        made = {each: places.get(each) or temporaries.place(each, step) for each in node.outputs if each}
+        read = []
+        for each in node.inputs:
+            if each not in places:
+                places[each] = inputs[each] = f"i{len(inputs)}"
+            read.append(places[each])
+        places |= made
+        unread = [made.get(each) or temporaries.place("", step) for each in node.outputs]
+        steps.append(" ".join([node.op, *read, "->", *unread]))
+        temporaries.free(step)
+    name = next((bytes(part) for number, part in read_fields(group.nodes[0].message) if number == onnx.NODE_NAME), b"")
+    return b"".join([
+        *(written_field(onnx.NODE_INPUT, each) for each in inputs),
+        *(written_field(onnx.NODE_OUTPUT, each) for each in outputs),
+        written_field(onnx.NODE_NAME, name),
+        written_field(onnx.NODE_OP_TYPE, NAME),
+        written_field(onnx.NODE_DOMAIN, DOMAIN),
+        written_field(onnx.NODE_ATTRIBUTE, _text_attribute("steps", "\n".join(steps))),
+        *(attribute for step, node in enumerate(group.nodes) for attribute in _attributes(step, node)),
+    ])  # fmt: skip
+
+
+class _Temporaries:
+    """Tensors between the nodes of a group, which are used again once nothing reads what they have."""
+
+    def __init__(self, group: _Group) -> None:
+        self._last_read = {each: step for step, node in enumerate(group.nodes) for each in node.inputs}
+        self._free: list[int] = []
+        self._taken: dict[int, int] = {}
+        self._count = 0
+
+    def place(self, name: str, step: int) -> str:
+        """Return the place of what a step writes."""
+        index = self._free.pop() if self._free else self._count
+        self._count = max(self._count, index + 1)
+        self._taken[index] = self._last_read.get(name, step)
+        return f"t{index}"
+
+    def free(self, step: int) -> None:
+        """Free the places that no later step reads."""
+        over = [index for index, last in self._taken.items() if last <= step]
+        for index in over:
+            del self._taken[index]
+        self._free += over
+
+
+def _text_attribute(name: str, text: str) -> bytes:
+    kind = written_field(onnx.ATTRIBUTE_TYPE, onnx.TYPE_STRING)
+    return written_field(onnx.ATTRIBUTE_NAME, name) + written_field(onnx.ATTRIBUTE_STRING, text) + kind
+
+
+def _attributes(step: int, node: _Node) -> Iterator[bytes]:
+    """Yield the attributes of a node by the names that they have in the fused one."""
+    for number, attribute in read_fields(node.message):
+        if number == onnx.NODE_ATTRIBUTE:
+            renamed = replaced_fields(
+                attribute, lambda each, name: f"{step}.".encode() + bytes(name) if each == onnx.ATTRIBUTE_NAME else None
+            )
+            yield written_field(onnx.NODE_ATTRIBUTE, renamed)
