@@ -7,7 +7,7 @@ import zipfile
 from importlib import util
 
 import pytest
-from build_kernels import KERNELS
+from build_kernels import KERNELS, compiler
 
 from edgeformer.runtime.sessions.kernels import NAMES
 
@@ -74,6 +74,26 @@ def test_cmake_has_all_files(backend):
     text = (KERNELS / "CMakeLists.txt").read_text()
     files = {str(path.relative_to(KERNELS)) for path in (KERNELS / "src").rglob("*.cc")}
     assert set(re.findall(r"src/[\w/]+\.cc", text)) == files
+
+
+def test_files_that_a_wheel_compiles_as_one_fit_together(backend, can_build, tmp_path):
+    """CMake, which builds the library of these tests, compiles each by itself."""
+    sources = sorted((KERNELS / "src").rglob("*.cc"))
+    line = [
+        compiler(), "-w", *backend.FLAGS, '-DEDGEFORMER_KERNELS_VERSION="9.9"', f"-I{KERNELS / 'src'}", "-fsyntax-only"
+    ]  # fmt: skip
+
+    def errors(*more):
+        files = backend._joined([*sources, *more], tmp_path)
+        return subprocess.run([*line, *map(str, files)], capture_output=True, text=True, check=False).stderr
+
+    assert "error" not in errors()
+    again = tmp_path / "src" / "again.cc"
+    again.parent.mkdir()
+    again.write_text(
+        "#include <cstddef>\nnamespace edgeformer { namespace { constexpr std::size_t kChunkBytes = 1; } }\n"
+    )
+    assert "redefinition of 'kChunkBytes'" in errors(again)
 
 
 @pytest.mark.slow
