@@ -8,13 +8,14 @@ import artifact_cache
 import pytest
 import torch
 from artifact_cache import cached, check_untouched, hash_of, prune
-from cached_traces import read, write
+from cached_traces import planted, read, write
 from slow_rows import slow_unless
 
 from edgeformer.checkpoints.found_model import preset_names
 from edgeformer.checkpoints.source import open_source
 from edgeformer.export import export_model
 from edgeformer.export.capture import trace
+from edgeformer.layers.feed_forward import FeedForward
 from edgeformer.models.model_spec import model_spec_of
 
 
@@ -105,6 +106,30 @@ def test_bundles_are_the_same_from_a_trace_of_the_cache(tmp_path):
         bundles.append(export_model("tiny-llama", tmp_path / name, precision="int4", verify=None).path)
     assert len(list((tmp_path / "cache" / "traces").glob("*/graph.onnx"))) == 1
     assert files(bundles[0]) == files(bundles[1])
+
+
+def test_traces_with_a_planted_fault_are_not_kept(tmp_path, monkeypatch):
+    """Others would read them, in this process and in those after it."""
+    model_spec = model_spec_of(open_source("tiny-embed").config)
+    spec, entries = model_spec.graphs[0], tmp_path / "cache" / "traces"
+
+    def ops():
+        return [node.op_type for node in trace._trace_once(spec, model_spec, torch.float32).graph]
+
+    trace._trace_once.cache_clear()
+    forward = FeedForward.forward
+    with monkeypatch.context() as patch:
+        patch.setattr(FeedForward, "forward", lambda self, x: forward(self, x).exp())
+        assert list(planted()) == ["edgeformer.layers.feed_forward.FeedForward.forward"]
+        wrong = ops()
+        assert not entries.exists()
+    assert not list(planted())
+    right = ops()
+    assert wrong.count("Exp") > right.count("Exp")
+    with monkeypatch.context() as patch:
+        patch.setattr(FeedForward, "forward", lambda self, x: forward(self, x).exp())
+        assert ops() == wrong, "what was kept is not what the fault makes"
+    assert ops() == right and len(list(entries.glob("*/graph.onnx"))) == 1
 
 
 def test_a_run_without_torch_stays_without_torch():
