@@ -204,6 +204,8 @@ def test_fused_nodes_give_the_same_bits(branches, library, team):
         (b"AddRMSNorm", b"SubtractRMSNorm", "FusedNodes: steps has SubtractRMSNorm, which is not an op"),
         (b"-> t0", b"-> s0", "FusedNodes: steps has s0 instead of a value"),
         (b"-> t0", b"-> t", "FusedNodes: steps has t instead of a value"),
+        (b"-> t0", b"-> t123456", "FusedNodes: steps has t123456 instead of a value"),
+        (b"-> t0", b"-> i0", "FusedNodes: steps writes to what MatMulNBits may only read"),
         (b"i1 i2 ->", b"i0 i2 ->", "MatMulNBits: .* must be a constant"),
         (b"i1 i2 ->", b"i3 i2 ->", "MatMulNBits: gamma has 32 elements"),
     ],

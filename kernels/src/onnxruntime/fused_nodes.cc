@@ -1,6 +1,5 @@
 #include "fused_nodes.h"
 
-#include <algorithm>
 #include <map>
 #include <sstream>
 #include <string>
@@ -37,8 +36,11 @@ std::map<std::string, Make> makers_of(KernelList<Of...>) {
   return {{Of::kName, make<Of>}...};
 }
 
+// Of the number of a value: a graph has fewer, and memory is bounded by it.
+constexpr std::size_t kMostDigits = 5;
+
 Place place_of(const Node& node, const std::string& text) {
-  const bool is_number = text.size() > 1 && text.size() < 9 && text.find_first_not_of("0123456789", 1) == text.npos;
+  const bool is_number = text.size() > 1 && text.size() <= kMostDigits + 1 && text.find_first_not_of("0123456789", 1) == text.npos;
   if (text != "-" && (std::string("iot").find(text[0]) == std::string::npos || !is_number)) {
     node.refuse("steps has " + text + " instead of a value");
   }
@@ -137,6 +139,9 @@ FusedNodes::FusedNodes(const Node& node) {
     }
     const auto maker = makers.find(op);
     if (maker == makers.end()) node.refuse("steps has " + op + ", which is not an op of this library");
+    for (const Place& place : step.outputs) {
+      if (place.of != 'o' && place.of != 't') node.refuse("steps writes to what " + op + " may only read");
+    }
     std::vector<std::size_t> inputs;
     for (const Place& place : step.inputs) inputs.push_back(place.of == 'i' ? place.index : Node::kMissing);
     step.kernel = maker->second(node, std::to_string(steps_.size()) + ".", inputs);

@@ -219,8 +219,8 @@ def _fused(group: _Group, outputs: Sequence[str]) -> bytes:
                 places[each] = inputs[each] = f"i{len(inputs)}"
             read.append(places[each])
         places |= made
-        unread = [made.get(each) or temporaries.place("", step) for each in node.outputs]
-        steps.append(" ".join([node.op, *read, "->", *unread]))
+        written = [made.get(each) or temporaries.place("", step) for each in node.outputs]
+        steps.append(" ".join([node.op, *read, "->", *written]))
         temporaries.free(step)
     name = next((bytes(part) for number, part in read_fields(group.nodes[0].message) if number == onnx.NODE_NAME), b"")
     return b"".join([
