@@ -1,5 +1,7 @@
 """Nodes that kernels compute run as one, and give the bits that they give one by one."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import onnx
 import pytest
@@ -196,6 +198,16 @@ def test_fused_nodes_give_the_same_bits(branches, library, team):
             np.testing.assert_array_equal(*both, err_msg=name)
     wrong = with_steps(fused(branches, OPS), b"t1 i6 i7", b"t0 i6 i7")
     assert not np.array_equal(session_of(wrong, library).run(["y"], {"x": x})[0], expected[0]), "it cannot fail"
+
+
+def test_threads_do_not_share_what_is_between(branches, library):
+    opened = session_of(fused(branches, OPS), library, threads=1)
+    inputs = [np.random.default_rng(each).standard_normal((9, 3, WIDTH)).astype(np.float32) for each in range(8)]
+    alone = [opened.run(["z"], {"x": x})[0] for x in inputs]
+    with ThreadPoolExecutor(4) as threads:
+        for _ in range(25):
+            found = list(threads.map(lambda x: opened.run(["z"], {"x": x})[0], inputs))
+            np.testing.assert_array_equal(found, alone)
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,9 @@ LAST_AXIS = written_field(onnx.ATTRIBUTE_INT, -1)
 FLOAT = 1
 """The number of the element type in onnx.proto."""
 
+_Field = tuple[int, memoryview]
+"""Number and content of a field of a graph."""
+
 
 @dataclass(frozen=True, eq=False)
 class _Node:
@@ -82,22 +85,23 @@ def fused(model: bytes, ops: Collection[str]) -> bytes | None:
     Raises ValueError and IndexError for a damaged model.
     """
     computing = {each for each in ops if each != NAME and not each.startswith(PACKING)}
-    graph = next((part for number, part in read_fields(memoryview(model)) if number == onnx.MODEL_GRAPH), None)
-    nodes = None if graph is None else _read_nodes(graph, computing)
-    if graph is None or nodes is None:
-        return None
-    groups = _groups(nodes)
+    graph = next(
+        (part for number, part in read_fields(memoryview(model)) if number == onnx.MODEL_GRAPH), memoryview(b"")
+    )
+    fields = list(read_fields(graph))  # a graph has no others
+    nodes = _read_nodes(fields, computing)
+    groups = [] if nodes is None else _groups(nodes)
     if not any(group.is_fused for group in groups):
         return None
-    rewritten = _rewritten(graph, groups)
+    rewritten = _rewritten(fields, groups)
     return replaced_fields(memoryview(model), lambda number, _: rewritten if number == onnx.MODEL_GRAPH else None)
 
 
-def _read_nodes(graph: memoryview, ops: Collection[str]) -> list[_Node] | None:
+def _read_nodes(fields: Sequence[_Field], ops: Collection[str]) -> list[_Node] | None:
     """Return the nodes of a graph; None for one whose nodes have graphs, which may read any value."""
     nodes = []
     floats: set[str] = set()
-    for number, message in read_fields(graph):
+    for number, message in fields:
         if number != onnx.GRAPH_NODE:
             continue
         inputs, outputs, op, domain, over_last_axis = [], [], "", "", False
@@ -164,10 +168,10 @@ def _groups(nodes: Sequence[_Node]) -> list[_Group]:
     return groups
 
 
-def _rewritten(graph: memoryview, groups: Sequence[_Group]) -> bytes:
+def _rewritten(fields: Sequence[_Field], groups: Sequence[_Group]) -> bytes:
     """Return a graph with these nodes instead of its own."""
-    ends = {_name(part) for number, part in read_fields(graph) if number == onnx.GRAPH_OUTPUT}
-    typed = {_name(part) for number, part in read_fields(graph) if number == onnx.GRAPH_VALUE_INFO}
+    ends = {_name(part) for number, part in fields if number == onnx.GRAPH_OUTPUT}
+    typed = {_name(part) for number, part in fields if number == onnx.GRAPH_VALUE_INFO}
     reads: dict[str, int] = {}
     for group in groups:
         for node in group.nodes:
@@ -182,12 +186,12 @@ def _rewritten(graph: memoryview, groups: Sequence[_Group]) -> bytes:
         parts.append(written_field(onnx.GRAPH_NODE, _fused(group, outputs)))
         # onnxruntime infers no types of outputs that may have any.
         parts += [_float_value(each) for each in outputs if each not in ends and each not in typed]
-    others = [written_field(number, bytes(part)) for number, part in read_fields(graph) if number != onnx.GRAPH_NODE]
+    others = [written_field(number, bytes(part)) for number, part in fields if number != onnx.GRAPH_NODE]
     return b"".join([*parts, *others])
 
 
 def _name(value: memoryview) -> str:
-    return next((bytes(part).decode() for number, part in read_fields(value) if number == onnx.VALUE_NAME), "")
+    return next((str(part, "utf-8") for number, part in read_fields(value) if number == onnx.VALUE_NAME), "")
 
 
 def _read_elsewhere(group: _Group, reads: dict[str, int], ends: Collection[str]) -> list[str]:
