@@ -112,4 +112,6 @@ static_assert(int(abi::ElementType::kInt32) == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT
 static_assert(int(abi::ElementType::kInt64) == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64);
 static_assert(int(abi::Presence::kRequired) == INPUT_OUTPUT_REQUIRED);
 static_assert(int(abi::Presence::kOptional) == INPUT_OUTPUT_OPTIONAL);
+static_assert(int(abi::Presence::kVariadic) == INPUT_OUTPUT_VARIADIC);
+static_assert(int(abi::ElementType::kUndefined) == ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED);
 static_assert(int(abi::MemoryType::kDefault) == OrtMemTypeDefault);

@@ -13,7 +13,6 @@ from edgeformer.errors import BundleError
 from edgeformer.export import export_model
 from edgeformer.manifest.quantization import QuantizationOverrides, make_quantization
 from edgeformer.runtime import load
-from edgeformer.runtime.sessions import session
 from edgeformer.runtime.sessions.graphs import fused_nodes
 from edgeformer.runtime.sessions.graphs.fused_nodes import NAME, fused, with_fused_nodes
 from edgeformer.runtime.sessions.kernels import KernelChoice, choose_kernels
@@ -136,7 +135,7 @@ def test_norms_agree_with_onnxruntime(library):
 
 
 def test_ops_of_other_types_or_forms_stay_with_onnxruntime():
-    """What depends on weights alone, integers, and norms that are not over the last axis."""
+    """They compute with weights alone or with integers, or are norms over another axis than the last."""
     ours = [product("p0", "x", "a"), norm("a", "a", "b", "c")]
     of_weights = [helper.make_node("Add", ["gamma", "gamma"], ["twice"])]
     of_sizes = [helper.make_node("Shape", ["x"], ["shape"]), helper.make_node("Mul", ["shape", "shape"], ["square"])]
@@ -342,4 +341,4 @@ def test_profiles_and_sessions_without_kernels_have_single_nodes(
         open_session(graph, kernels=choose_kernels())
     assert not ops
     open_session(graph, kernels=choose_kernels())
-    assert len(ops) == 1 and session.with_fused_nodes is with_fused_nodes
+    assert len(ops) == 1 and NAME in ops[0]

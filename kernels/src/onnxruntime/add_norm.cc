@@ -10,9 +10,7 @@ void AddNorm::for_each_row(const Call& call, Parallel& parallel, const Function&
   if (shape.empty() || call.shape(1) != shape) call.refuse("input and skip must have the same shape");
   const std::int64_t size = shape.back();
   if (call.shape(2) != std::vector{size}) call.refuse("gamma must have as many numbers as a row of input");
-  std::size_t rows = 1;
-  for (std::size_t axis = 0; axis + 1 < shape.size(); ++axis) rows *= shape[axis];
-  run_each_row(rows, size, parallel, [&](std::size_t row) { norm(row * size, static_cast<int>(size)); });
+  run_each_row(rows_of(shape), size, parallel, [&](std::size_t row) { norm(row * size, static_cast<int>(size)); });
 }
 
 void AddRMSNorm::run(Call& call, Parallel& parallel) const {

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <vector>
 
 #include "parallel.h"
 
@@ -10,6 +12,13 @@ namespace edgeformer {
 
 // Numbers that are worth a thread's start.
 inline constexpr std::size_t kNumbersOfAStart = 16 << 10;
+
+// Rows of a tensor, along its last axis; a single number is one.
+inline std::size_t rows_of(const std::vector<std::int64_t>& shape) {
+  std::size_t rows = 1;
+  for (std::size_t axis = 0; axis + 1 < shape.size(); ++axis) rows *= shape[axis];
+  return rows;
+}
 
 // Calls work(row) for each of the rows, of `size` numbers each.
 template <class Function>

@@ -40,9 +40,7 @@ void ElementwiseOp<kMultiplies>::run(Call& call, Parallel& parallel) const {
   const std::size_t axes = shape.size(), size = axes == 0 ? 1 : shape.back();
   const std::vector<std::size_t> to_a = strides_of(of_a, axes), to_b = strides_of(of_b, axes);
   const std::size_t step_a = axes == 0 ? 0 : to_a.back(), step_b = axes == 0 ? 0 : to_b.back();
-  std::size_t rows = 1;
-  for (std::size_t axis = 0; axis + 1 < axes; ++axis) rows *= shape[axis];
-  run_each_row(rows, size, parallel, [&](std::size_t row) {
+  run_each_row(rows_of(shape), size, parallel, [&](std::size_t row) {
     std::size_t at_a = 0, at_b = 0, left = row;
     for (std::size_t axis = axes < 2 ? 0 : axes - 1; axis-- > 0; left /= shape[axis]) {
       const std::size_t index = left % shape[axis];
@@ -64,11 +62,9 @@ void SimplifiedLayerNormalization::run(Call& call, Parallel& parallel) const {
   const std::vector<std::int64_t> shape = call.shape(0);
   if (shape.empty() || call.shape(1) != std::vector{shape.back()}) call.refuse("scale must have as many numbers as a row of X");
   const std::size_t size = shape.back();
-  std::size_t rows = 1;
-  for (std::size_t axis = 0; axis + 1 < shape.size(); ++axis) rows *= shape[axis];
   const float *x = call.input<float>(0), *scale = call.input<float>(1);
   float* y = call.output<float>(0, shape);
-  run_each_row(rows, size, parallel, [&](std::size_t row) {
+  run_each_row(rows_of(shape), size, parallel, [&](std::size_t row) {
     level_.norm(x + row * size, scale, static_cast<int>(size), epsilon_, y + row * size);
   });
 }

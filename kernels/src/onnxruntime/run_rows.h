@@ -2,6 +2,7 @@
 #pragma once
 
 #include "binding.h"
+#include "each_row.h"
 
 namespace edgeformer {
 
@@ -12,8 +13,7 @@ void run_rows(const Product& product, Call& call, Parallel& parallel) {
   if (shape.empty() || shape.back() != product.inputs()) {
     call.refuse("the last dimension of A must be K, " + std::to_string(product.inputs()));
   }
-  std::size_t rows = 1;
-  for (std::size_t axis = 0; axis + 1 < shape.size(); ++axis) rows *= shape[axis];
+  const std::size_t rows = rows_of(shape);
   shape.back() = product.outputs();
   product.run(call.input<float>(0), rows, call.output<float>(0, shape), parallel);
 }

@@ -8,8 +8,9 @@ the same, bit for bit. Sums and products of two tensors and norms that stand bet
 norms round otherwise than onnxruntime's. The file of the bundle stays as it is.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from edgeformer.contract import protobuf as onnx
@@ -52,16 +53,8 @@ class _Node:
     outputs: list[str]
 
 
-@dataclass(eq=False)
-class _Group:
-    """Nodes that may run one behind the other: one node of another op, or some that kernels compute."""
-
-    nodes: list[_Node] = field(default_factory=list)
-
-    @property
-    def is_fused(self) -> bool:
-        """Whether they become one node."""
-        return len(self.nodes) > 1
+_Group = Sequence[_Node]
+"""Nodes that run one behind the other: some that kernels compute, which become one node, or one of any op."""
 
 
 def with_fused_nodes(path: Path, ops: Collection[str], content: bytes | None) -> bytes | None:
@@ -85,13 +78,11 @@ def fused(model: bytes, ops: Collection[str]) -> bytes | None:
     Raises ValueError and IndexError for a damaged model.
     """
     computing = {each for each in ops if each != NAME and not each.startswith(PACKING)}
-    graph = next(
-        (part for number, part in read_fields(memoryview(model)) if number == onnx.MODEL_GRAPH), memoryview(b"")
-    )
-    fields = list(read_fields(graph))  # a graph has no others
+    graphs = (part for number, part in read_fields(memoryview(model)) if number == onnx.MODEL_GRAPH)
+    fields = list(read_fields(next(graphs, memoryview(b""))))  # a graph has no fields of numbers
     nodes = _read_nodes(fields, computing)
     groups = [] if nodes is None else _groups(nodes)
-    if not any(group.is_fused for group in groups):
+    if all(len(group) == 1 for group in groups):
         return None
     rewritten = _rewritten(fields, groups)
     return replaced_fields(memoryview(model), lambda number, _: rewritten if number == onnx.MODEL_GRAPH else None)
@@ -148,18 +139,18 @@ def _groups(nodes: Sequence[_Node]) -> list[_Group]:
     left, stuck = list(nodes), 0
     by_kernels = False
     while left:
-        group, later = _Group(), []
+        group, later = [], []
         for node in left:  # a node is behind all that it reads
             if waits_for[node] or bool(node.op) != by_kernels:
                 later.append(node)
                 continue
             if by_kernels:
-                group.nodes.append(node)
+                group.append(node)
             else:
-                groups.append(_Group([node]))
+                groups.append([node])
             for reader in readers[node]:
                 waits_for[reader] -= 1
-        if group.nodes:
+        if group:
             groups.append(group)
         stuck = stuck + 1 if len(later) == len(left) else 0
         if stuck == 2:
@@ -172,15 +163,11 @@ def _rewritten(fields: Sequence[_Field], groups: Sequence[_Group]) -> bytes:
     """Return a graph with these nodes instead of its own."""
     ends = {_name(part) for number, part in fields if number == onnx.GRAPH_OUTPUT}
     typed = {_name(part) for number, part in fields if number == onnx.GRAPH_VALUE_INFO}
-    reads: dict[str, int] = {}
-    for group in groups:
-        for node in group.nodes:
-            for each in node.inputs:
-                reads[each] = reads.get(each, 0) + 1
+    reads = Counter(each for group in groups for node in group for each in node.inputs)
     parts = []
     for group in groups:
-        if not group.is_fused:
-            parts.append(written_field(onnx.GRAPH_NODE, bytes(group.nodes[0].message)))
+        if len(group) == 1:
+            parts.append(written_field(onnx.GRAPH_NODE, bytes(group[0].message)))
             continue
         outputs = _read_elsewhere(group, reads, ends)
         parts.append(written_field(onnx.GRAPH_NODE, _fused(group, outputs)))
@@ -194,14 +181,11 @@ def _name(value: memoryview) -> str:
     return next((str(part, "utf-8") for number, part in read_fields(value) if number == onnx.VALUE_NAME), "")
 
 
-def _read_elsewhere(group: _Group, reads: dict[str, int], ends: Collection[str]) -> list[str]:
+def _read_elsewhere(group: _Group, reads: Counter[str], ends: Collection[str]) -> list[str]:
     """Return the outputs of the nodes that others read, or the graph returns."""
-    here: dict[str, int] = {}
-    for node in group.nodes:
-        for each in node.inputs:
-            here[each] = here.get(each, 0) + 1
-    outputs = [each for node in group.nodes for each in node.outputs if each]
-    return [each for each in outputs if each in ends or reads.get(each, 0) > here.get(each, 0)]
+    here = Counter(each for node in group for each in node.inputs)
+    outputs = [each for node in group for each in node.outputs if each]
+    return [each for each in outputs if each in ends or reads[each] > here[each]]
 
 
 def _float_value(name: str) -> bytes:
@@ -215,7 +199,7 @@ def _fused(group: _Group, outputs: Sequence[str]) -> bytes:
     places = {"": "-"} | {each: f"o{index}" for index, each in enumerate(outputs)}
     temporaries = _Temporaries(group)
     steps = []
-    for step, node in enumerate(group.nodes):
+    for step, node in enumerate(group):
         made = {each: places.get(each) or temporaries.place(each, step) for each in node.outputs if each}
         read = []
         for each in node.inputs:
@@ -226,7 +210,7 @@ def _fused(group: _Group, outputs: Sequence[str]) -> bytes:
         written = [made.get(each) or temporaries.place("", step) for each in node.outputs]
         steps.append(" ".join([node.op, *read, "->", *written]))
         temporaries.free(step)
-    name = next((bytes(part) for number, part in read_fields(group.nodes[0].message) if number == onnx.NODE_NAME), b"")
+    name = next((bytes(part) for number, part in read_fields(group[0].message) if number == onnx.NODE_NAME), b"")
     return b"".join([
         *(written_field(onnx.NODE_INPUT, each) for each in inputs),
         *(written_field(onnx.NODE_OUTPUT, each) for each in outputs),
@@ -234,7 +218,7 @@ def _fused(group: _Group, outputs: Sequence[str]) -> bytes:
         written_field(onnx.NODE_OP_TYPE, NAME),
         written_field(onnx.NODE_DOMAIN, DOMAIN),
         written_field(onnx.NODE_ATTRIBUTE, _text_attribute("steps", "\n".join(steps))),
-        *(attribute for step, node in enumerate(group.nodes) for attribute in _attributes(step, node)),
+        *(attribute for step, node in enumerate(group) for attribute in _attributes(step, node)),
     ])  # fmt: skip
 
 
@@ -242,7 +226,7 @@ class _Temporaries:
     """Tensors between the nodes of a group, which are used again once nothing reads what they have."""
 
     def __init__(self, group: _Group) -> None:
-        self._last_read = {each: step for step, node in enumerate(group.nodes) for each in node.inputs}
+        self._last_read = {each: step for step, node in enumerate(group) for each in node.inputs}
         self._free: list[int] = []
         self._taken: dict[int, int] = {}
         self._count = 0
