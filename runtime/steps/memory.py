@@ -237,7 +237,7 @@ class HostSteps(StepMemory):
         self._run_tokens = np.empty((1, 0), np.int64)
         self._run_mask = np.empty(cache.capacity, np.int64)
         self._run_logits = graph.new_logits(1, 0)
-        self._runs: dict[tuple[Any, int, int, bool], _Step] = {}  # of several tokens of one row
+        self._runs: dict[tuple[Any, Rows], _Step] = {}  # of several tokens of a row, as they were bound last
         self._rows_logits = graph.new_logits(0)
 
     def step(
@@ -268,22 +268,18 @@ class HostSteps(StepMemory):
         return step.logits
 
     def run_tokens(self, row: int, tokens: Tokens, length: int, *, last_only: bool = False) -> Logits:
-        """Run several tokens over a binding that is made once for each number of them, and kept."""
-        count = len(tokens)
+        """Run several tokens over the row's binding, of which only what another number of tokens changes is made anew."""
+        count, session = len(tokens), self.graph.session_of(row)
         if count > self._run_tokens.shape[1]:
             self._run_tokens, self._run_logits = np.empty((1, count), np.int64), self.graph.new_logits(1, count)
             self._runs.clear()
-        session = self.graph.session_of(row)
-        last_only = last_only and self.graph.takes_start(session)
-        run = self._runs.get((session, row, count, last_only))
-        if run is None:
-            if len(self._runs) >= MOST_BINDINGS:
-                self._runs.clear()
-            ids, logits = self._run_tokens[:, :count], self._run_logits[:, : 1 if last_only else count]
-            binding = self.graph.new_binding(session, ids, logits, row)
-            self._cache.bind(binding, row)
+        returned = 1 if last_only and self.graph.takes_start(session) else count
+        run = self._runs.get((session, row))
+        if run is None or (run.tokens.shape[1], len(run.logits)) != (count, returned):
+            ids, logits = self._run_tokens[:, :count], self._run_logits[:, :returned]
+            binding = self._rows_binding(session, row, "input_ids", ids, logits)
             states = self.graph.bound_states(binding, 1, count)
-            run = self._runs[session, row, count, last_only] = _Step(session, binding, ids, logits[0], states)
+            run = self._runs[session, row] = _Step(session, binding, ids, logits[0], states)
         columns = self._columns(length)
         if run.columns != columns:
             run.bind_mask(self.graph.mask_name, self._run_mask[:columns], columns)
@@ -322,6 +318,11 @@ class HostSteps(StepMemory):
         super().forget_bindings()
         self._steps.clear()
         self._runs.clear()
+
+    def _rows_binding(self, session: Any, rows: Rows, name: str, values: NDArray[Any], logits: Logits) -> Any:
+        """Return the binding of a row, or of adjacent ones, which is no longer that of the tokens that ran last."""
+        self._runs.pop((session, rows), None)
+        return super()._rows_binding(session, rows, name, values, logits)
 
     def _columns(self, longest: int) -> int:
         return min(-(-longest // self._mask_step) * self._mask_step, self._capacity)

@@ -125,6 +125,26 @@ def test_masks_of_steps_follow_the_lengths(model):
             np.testing.assert_array_equal(mask, np.arange(mask.shape[1]) <= before)
 
 
+def test_runs_of_any_number_of_tokens_follow_each_other(model):
+    """A row has one binding for them, and for its prompts: the next run changes what its number of tokens changes."""
+    decoder, texts = new_row_runner(DecodeGraph(model.session, model.manifest), 2, 80, model.provider), [[], []]
+    fresh = new_row_runner(DecodeGraph(model.session, model.manifest), 1, 80, model.provider)
+    random = np.random.default_rng(0)
+    for _ in range(80):
+        row, count = int(random.integers(2)), int(random.integers(1, 6))
+        if len(texts[row]) > 60:
+            texts[row] = texts[row][:5]
+            decoder.cut(row, 5)
+        tokens = random.integers(3, 130, count).tolist()
+        run = (decoder.decode_tokens, decoder.decode_last, decoder.prefill)[random.integers(3)]
+        logits = run(row, tokens)
+        texts[row] += tokens
+        fresh.take(0)
+        expected = fresh.prefill_all(0, texts[row])
+        expected = expected[-count:] if run == decoder.decode_tokens else expected[-1]
+        np.testing.assert_allclose(logits, expected, atol=1e-5)
+
+
 def test_what_stands_behind_the_tokens_is_not_read(model):
     results = []
     for filling in (-128, 0, 127):
