@@ -170,6 +170,21 @@ QUANTIZED_EXPERTS = Op(
 
 CONVOLUTION = Op(name="CausalConvWithState", domain=CONTRIB)
 
+MASKED_CONVOLUTION = Op(
+    name="MaskedCausalConv",
+    domain=DOMAIN,
+    inputs=("x", "weight", "bias", "past", "token_mask"),
+    outputs=("y", "present"),
+)
+
+MASKED_LINEAR_ATTENTION = Op(
+    name="MaskedLinearAttention",
+    domain=DOMAIN,
+    inputs=("query", "key", "value", "past", "token_mask", "decay", "beta"),
+    outputs=("output", "present"),
+)
+"""Functions of the canonical ops, for which edgeformer-kernels has kernels."""
+
 RMS_NORM = Op(name="SimplifiedLayerNormalization", cheap=True)
 """onnxruntime has it in ONNX's domain."""
 
@@ -261,7 +276,8 @@ _PRIMITIVES = (
 OPS = (
     ATTENTION, SOURCE_ATTENTION, LINEAR_ATTENTION, BLOCK_PRODUCT, INTEGER_PRODUCT, PRODUCT, TRANSPOSED_PRODUCT,
     ROUNDING, BLOCK_GATHER,
-    EXPERTS, QUANTIZED_EXPERTS, CONVOLUTION, RMS_NORM, LAYER_NORM, CANONICAL_RMS_NORM, SKIP_RMS_NORM, SKIP_LAYER_NORM,
+    EXPERTS, QUANTIZED_EXPERTS, CONVOLUTION, MASKED_CONVOLUTION, MASKED_LINEAR_ATTENTION, RMS_NORM, LAYER_NORM,
+    CANONICAL_RMS_NORM, SKIP_RMS_NORM, SKIP_LAYER_NORM,
     Op(
         name="RotaryEmbedding", domain=CONTRIB, inputs=("input", "position_ids", "cos_cache", "sin_cache"),
     ),

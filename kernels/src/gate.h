@@ -18,6 +18,11 @@ constexpr const char* name_of(Activation activation) {
   return "";
 }
 
+// Functions of single numbers: 1 / (1 + e^-x), and log(1 + e^x).
+enum class Map { kSigmoid, kSoftplus };
+
+using MapNumbers = void (*)(Map, const float* x, int count, float* y);
+
 // Outputs of a gated product are a multiple of it: at every level these are whole vectors, and whole panels.
 inline constexpr int kGateColumns = 32;
 

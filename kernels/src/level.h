@@ -10,6 +10,7 @@
 #include "float_weights.h"
 #include "gate.h"
 #include "panels.h"
+#include "recurrent.h"
 
 namespace edgeformer {
 
@@ -58,6 +59,7 @@ struct Level {
   RoundPerToken round_to_int8_per_token;
   RoundToHalf round_to_half;
   GateNumbers gate;
+  MapNumbers map;
   AddBias add_bias;
   NormRow norm;
   AddAndNorm add_and_norm;
@@ -65,6 +67,8 @@ struct Level {
   QuantizeRow round_per_token;  // exactly as a graph of onnxruntime's ops does; activations of one block
   MultiplyPerToken multiply_per_token;
   MultiplyFloats multiply_floats;
+  Convolve convolve;
+  AttendState attend_state;
   SplitRow split_row;              // with a unit of matrix tiles; else null, as the next one
   MultiplySplit multiply_split;
 

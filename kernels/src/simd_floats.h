@@ -6,6 +6,7 @@
 
 #include "float_weights.h"
 #include "simd_integers.h"
+#include "simd_math.h"
 #include "simd_matrices.h"
 
 namespace edgeformer {
@@ -49,14 +50,6 @@ void multiply_floats(const FloatPanels& panels, const float* x, int rows, int be
     case Numbers::kFloat: return multiply_floats_of<V, float>(panels, x, rows, begin, end, y, stride);
     case Numbers::kBfloat16: return multiply_floats_of<V, Bfloat16>(panels, x, rows, begin, end, y, stride);
   }
-}
-
-template <class V>
-typename V::Floats load_or_zeros(const float* from, int count) {
-  if (count >= V::kLanes) return V::load(from);
-  alignas(kCacheLine) float padded[V::kLanes] = {};
-  if (count > 0) std::memcpy(padded, from, count * sizeof(float));
-  return V::load(padded);
 }
 
 template <HasTiles V>

@@ -1,7 +1,29 @@
 // Functions of floats over a SIMD level V (simd/*.h), to a few units in the last place of a float where no more is said.
 #pragma once
 
+#include <cstring>
+
+#include "aligned.h"
+
 namespace edgeformer {
+
+// A vector of numbers, of which there may be fewer than lanes: zeros then stand for the others.
+template <class V>
+typename V::Floats load_or_zeros(const float* from, int count) {
+  if (count >= V::kLanes) return V::load(from);
+  alignas(kCacheLine) float padded[V::kLanes] = {};
+  if (count > 0) std::memcpy(padded, from, count * sizeof(float));
+  return V::load(padded);
+}
+
+// Stores a vector, or the first numbers of it where there are fewer.
+template <class V>
+void store_some(float* to, typename V::Floats from, int count) {
+  if (count >= V::kLanes) return V::store(to, from);
+  alignas(kCacheLine) float padded[V::kLanes];
+  V::store(padded, from);
+  std::memcpy(to, padded, count * sizeof(float));
+}
 
 // e^x is 2^n e^r, with |r| <= ln(2) / 2.
 template <class V>

@@ -83,6 +83,8 @@ def steps_of(content, index=0):
 
 LIGHT = {
     "a number": ("Mul", 0.37),
+    "a divisor": ("Div", 3.3),
+    "a divisor of each number": ("Div", np.linspace(1, 3, WIDTH)),
     "a number of one axis": ("Add", [0.37]),
     "a row": ("Mul", np.linspace(-1, 1, WIDTH)),
     "a number for each row": ("Add", [[0.5], [-2.0], [0.0]]),
@@ -117,6 +119,150 @@ def test_operands_that_do_not_fit_are_refused(library):
     together = session_of(fused(light_model("Add", np.ones((2, 5))), OPS), library)
     with pytest.raises(onnxruntime_errors(), match="edgeformer::Add: A and B have shapes that do not broadcast"):
         together.run(None, {"x": np.ones((2, 3, WIDTH), np.float32)})
+
+
+SHAPED = {
+    "split": ([("Split", ["a", "sizes"], ["b", "c", "d"], {"axis": -1})], {"sizes": [20, 0, 12]}, ["b", "c", "d"]),
+    "reshaped": ([("Reshape", ["a", "shape"], ["y"], {})], {"shape": [0, 0, 4, 8]}, ["y"]),
+    "reshaped to what is left": ([("Reshape", ["a", "shape"], ["y"], {})], {"shape": [3, -1, 16]}, ["y"]),
+    "more axes": ([("Unsqueeze", ["a", "axes"], ["y"], {})], {"axes": [-1, 1]}, ["y"]),
+    "heads": (
+        [
+            ("Reshape", ["a", "heads"], ["b"], {}),
+            ("Mul", ["b", "b"], ["c"], {}),
+            ("Sigmoid", ["c"], ["d"], {}),
+            ("Mul", ["b", "d"], ["e"], {}),  # b is a, whose place nothing may have taken
+            ("Reshape", ["e", "joined"], ["y"], {}),
+        ],
+        {"heads": [0, 0, 2, 16], "joined": [0, 0, 32]},
+        ["y", "d"],
+    ),
+    "shapes of shapes": (
+        [
+            ("Reshape", ["a", "heads"], ["b"], {}),
+            ("Unsqueeze", ["b", "axes"], ["c"], {}),
+            ("Sigmoid", ["a"], ["d"], {}),
+            ("Softplus", ["d"], ["e"], {}),
+            ("Unsqueeze", ["e", "axes"], ["f"], {}),
+            ("Reshape", ["f", "heads"], ["g"], {}),
+            ("Reshape", ["c", "flat"], ["y"], {}),
+            ("Add", ["d", "e"], ["z"], {}),
+        ],
+        {"heads": [2, -1], "axes": [0], "flat": [-1]},
+        ["y", "z", "g"],
+    ),
+}
+"""Ops behind a product whose result is a [2, 3, WIDTH], their constants, and what the graph returns."""
+
+
+def shaped_model(case):
+    ops, constants, outputs = SHAPED[case]
+    nodes = [product("p0", "x", "a"), *(helper.make_node(op, *values, **given) for op, *values, given in ops)]
+    model = model_of(nodes, *outputs)
+    model.graph.initializer.extend(from_array(np.array(value, np.int64), name) for name, value in constants.items())
+    for output in model.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    return model.SerializeToString()
+
+
+@pytest.mark.parametrize("case", SHAPED)
+def test_shapes_and_functions_of_numbers_are_onnxruntimes(library, case):
+    content = shaped_model(case)
+    together = fused(content, OPS)
+    assert [op for op, *_ in nodes_of(together)] == [NAME]
+    x = np.random.default_rng(0).standard_normal((2, 3, WIDTH)).astype(np.float32) * 4
+    one_by_one, as_one = (session_of(each, library).run(None, {"x": x}) for each in (content, together))
+    for expected, found in zip(one_by_one, as_one, strict=True):
+        assert found.shape == expected.shape
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_functions_of_numbers_are_exact_at_both_ends(library):
+    """Softplus keeps the digits of small results, and Sigmoid those of large ones; both keep a NaN."""
+    nodes = [product("p0", "x", "a"), helper.make_node("Add", ["a", "other"], ["b"])]
+    nodes += [helper.make_node(op, ["b"], [op]) for op in ("Softplus", "Sigmoid")]
+    model = model_of(nodes, "Softplus", "Sigmoid")
+    numbers = np.array([-80, -30, -1e-3, 0, 1e-3, 5, 17, 30, 200, np.nan, np.inf, -np.inf] + [1.0] * 20, np.float32)
+    model.graph.initializer.append(from_array(numbers, "other"))
+    opened = session_of(fused(model.SerializeToString(), OPS), library)
+    softplus, sigmoid = (each[0, 0] for each in opened.run(None, {"x": np.zeros((1, 3, WIDTH), np.float32)}))
+    wide = numbers.astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        np.testing.assert_allclose(softplus, np.logaddexp(0, wide), rtol=3e-7)
+        np.testing.assert_allclose(sigmoid, 1 / (1 + np.exp(-wide)), rtol=3e-7, atol=1e-38)
+
+
+@pytest.mark.parametrize(
+    ("change", "left"),
+    [
+        ({"axis": 1}, "Split"),
+        ({"sizes": "x"}, "Split"),
+        ({"allowzero": 1}, "Reshape"),
+    ],
+    ids=["a split of another axis", "sizes that a node computes", "sizes of 0 that are 0"],
+)
+def test_other_forms_of_these_ops_stay_with_onnxruntime(change, left):
+    ours = [product("p0", "x", "a"), norm("a", "a", "b", "c")]
+    if left == "Split":
+        sizes = [helper.make_node("Identity", ["fixed"], ["sizes"])] if "sizes" in change else []
+        other = helper.make_node("Split", ["b", "sizes" if sizes else "fixed"], ["y", "z"], axis=change.get("axis", -1))
+        nodes = [*ours, *sizes, other]
+    else:
+        nodes = [*ours, helper.make_node("Reshape", ["b", "fixed"], ["y"], **change)]
+    model = model_of(nodes, "y")
+    model.graph.initializer.append(from_array(np.array([16, 16], np.int64), "fixed"))
+    assert left in [op for op, *_ in nodes_of(fused(model.SerializeToString(), OPS))]
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ([5, -1], "Reshape: shape must have the numbers of X"),
+        ([-1, -1], "Reshape: shape must have sizes, and -1 once at most"),
+        ([0, 0, -2], "Reshape: shape must have sizes"),
+        ([2**32, 2**32, 3], "Reshape: shape must have the numbers of X"),
+        ([2, 3, 8, 4, 0, 1], "Reshape: shape must have the numbers of X"),
+    ],
+)
+def test_a_shape_of_other_numbers_is_refused(library, shape, message):
+    model = model_of([product("p0", "x", "a"), helper.make_node("Reshape", ["a", "shape"], ["y"])], "y")
+    model.graph.initializer.append(from_array(np.array(shape, np.int64), "shape"))
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    opened = session_of(fused(model.SerializeToString(), OPS), library)
+    with pytest.raises(onnxruntime_errors(), match=f"edgeformer::{message}"):
+        opened.run(None, {"x": np.ones((2, 3, WIDTH), np.float32)})
+
+
+@pytest.mark.parametrize("sizes", [[16, 15], [40, -8], []])
+def test_parts_that_are_not_the_whole_are_refused(library, sizes):
+    model = model_of(
+        [product("p0", "x", "a"), helper.make_node("Split", ["a", "sizes"], ["y", "z"], axis=-1)], "y", "z"
+    )
+    model.graph.initializer.append(from_array(np.array(sizes, np.int64), "sizes"))
+    content = fused(model.SerializeToString(), OPS)
+    with pytest.raises(onnxruntime_errors(), match="edgeformer::Split: split must have"):
+        session_of(content, library).run(None, {"x": np.ones((2, 3, WIDTH), np.float32)})
+
+
+def test_what_shares_memory_is_not_read_behind_a_write_to_it(library):
+    content = fused(shaped_model("heads"), OPS)
+    steps = "\n".join(steps_of(content))
+    assert "Reshape t0 i3 -> t1\nMul t1 t1 -> t2\nSigmoid t2 -> o0\nMul t1 o0 -> " in steps
+    opened = session_of(with_steps(content, b"Mul t1 t1 -> t2\nSigmoid t2", b"Mul t1 t1 -> t0\nSigmoid t0"), library)
+    with pytest.raises(onnxruntime_errors(), match="FusedNodes: steps reads t1 behind a write to what it shares"):
+        opened.run(None, {"x": np.ones((2, 3, WIDTH), np.float32)})
+
+
+def test_an_input_of_another_type_is_refused(library):
+    """onnxruntime looks at the types of single nodes, and not at what FusedNodes has inside."""
+    model = model_of([product("p0", "half", "a"), norm("a", "a", "b", "c")], "b")
+    model.graph.input[0].name = "half"
+    model.graph.input[0].type.tensor_type.elem_type = TensorProto.FLOAT16
+    with pytest.raises(onnxruntime_errors()):
+        session_of(model.SerializeToString(), library)
+    opened = session_of(fused(model.SerializeToString(), OPS), library)
+    with pytest.raises(onnxruntime_errors(), match="edgeformer::MatMulNBits: input 0 is of another type"):
+        opened.run(None, {"half": np.ones((2, 3, WIDTH), np.float16)})
 
 
 def norm_model(axis=-1, outputs=("y",)):
@@ -218,7 +364,8 @@ def test_threads_do_not_share_what_is_between(branches, library):
         (b"-> t0", b"-> t123456", "FusedNodes: steps has t123456 instead of a value"),
         (b"-> t0", b"-> i0", "FusedNodes: steps writes to what MatMulNBits may only read"),
         (b"i1 i2 ->", b"i0 i2 ->", "MatMulNBits: .* must be a constant"),
-        (b"i1 i2 ->", b"i3 i2 ->", "MatMulNBits: gamma has 32 elements"),
+        (b"i1 i2 ->", b"i3 i2 ->", "FusedNodes: a constant that MatMulNBits reads is of another type"),
+        (b"i1 i2 ->", b"i1 i3 ->", "MatMulNBits: gamma has 32 elements"),
     ],
 )
 def test_a_wrong_program_is_refused_by_name(branches, library, old, new, message):

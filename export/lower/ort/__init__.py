@@ -35,6 +35,7 @@ from edgeformer.export.lower.ort.fuse_gemms import fuse_gemms
 from edgeformer.export.lower.ort.kernels.float_functions import call_float_kernels
 from edgeformer.export.lower.ort.kernels.kernel_functions import call_kernels
 from edgeformer.export.lower.ort.kernels.per_token_functions import call_per_token_kernels
+from edgeformer.export.lower.ort.kernels.recurrent_functions import call_recurrent_kernels
 from edgeformer.export.lower.ort.low_rank import add_low_rank
 from edgeformer.export.lower.ort.norms import lower_norms
 from edgeformer.export.lower.ort.quantized import lower_quantized
@@ -48,6 +49,7 @@ RULES = (
     lower_attention,
     lower_shared_attention,
     lower_cross_attention,
+    call_recurrent_kernels,
     lower_linear_attention,
     lower_rotary,
     lower_norms,

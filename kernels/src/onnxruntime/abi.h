@@ -33,7 +33,7 @@ struct ApiBase {
 };
 
 enum class ErrorCode : int { kFail = 1, kInvalidArgument = 2 };
-enum class ElementType : int { kUndefined = 0, kFloat = 1, kUint8 = 2, kInt8 = 3, kInt32 = 6, kInt64 = 7, kHalf = 10, kBfloat16 = 16 };
+enum class ElementType : int { kUndefined = 0, kFloat = 1, kUint8 = 2, kInt8 = 3, kInt32 = 6, kInt64 = 7, kBool = 9, kHalf = 10, kBfloat16 = 16 };
 enum class Presence : int { kRequired = 0, kOptional = 1, kVariadic = 2 };
 enum class MemoryType : int { kDefault = 0 };
 
@@ -59,6 +59,7 @@ inline constexpr Function<26, Status*(const char* name, CustomOpDomain** domain)
 inline constexpr Function<27, Status*(CustomOpDomain* domain, const struct CustomOp* op)> CustomOpDomain_Add;
 inline constexpr Function<28, Status*(SessionOptions* options, CustomOpDomain* domain)> AddCustomOpDomain;
 inline constexpr Function<51, Status*(Value* value, void** numbers)> GetTensorMutableData;
+inline constexpr Function<60, Status*(const TensorTypeAndShapeInfo* info, ElementType* type)> GetTensorElementType;
 inline constexpr Function<61, Status*(const TensorTypeAndShapeInfo* info, std::size_t* count)> GetDimensionsCount;
 inline constexpr Function<62, Status*(const TensorTypeAndShapeInfo* info, std::int64_t* sizes, std::size_t count)>
     GetDimensions;

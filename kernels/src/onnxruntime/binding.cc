@@ -37,9 +37,20 @@ class TensorInfo {
     return sizes;
   }
 
+  onnxruntime::ElementType type() const {
+    onnxruntime::ElementType type{};
+    onnxruntime::check(onnxruntime::GetTensorElementType(info_, &type));
+    return type;
+  }
+
  private:
   onnxruntime::TensorTypeAndShapeInfo* info_ = nullptr;
 };
+
+Tensor tensor_of(const onnxruntime::Value& value) {
+  const TensorInfo info(value);
+  return {info.shape(), const_cast<void*>(numbers_of(value)), info.type()};
+}
 
 // Null where an optional input is missing.
 const onnxruntime::Value* value_of(const onnxruntime::KernelContext* context, std::size_t index) {
@@ -127,10 +138,15 @@ const onnxruntime::Value& Node::constant_value(std::size_t index, const std::str
   return *value;
 }
 
+std::vector<std::int64_t> Node::constant_integers(std::size_t index, const char* name) const {
+  const onnxruntime::Value& value = constant_value(index, name);
+  const auto* numbers = static_cast<const std::int64_t*>(numbers_of(value));
+  return {numbers, numbers + elements_of(value)};
+}
+
 Tensor Node::if_constant(std::size_t index) const {
   const onnxruntime::Value* value = constant_or_null(index);
-  if (value == nullptr) return {};
-  return {TensorInfo(*value).shape(), const_cast<void*>(numbers_of(*value))};
+  return value == nullptr ? Tensor{} : tensor_of(*value);
 }
 
 std::vector<std::int64_t> Node::constant_shape(std::size_t index) const {
@@ -153,6 +169,8 @@ bool NodeValues::has_input(std::size_t index) const {
 std::vector<std::int64_t> NodeValues::shape(std::size_t index) const { return TensorInfo(*value_of(context_, index)).shape(); }
 
 const void* NodeValues::input(std::size_t index) const { return numbers_of(*value_of(context_, index)); }
+
+Tensor NodeValues::tensor(std::size_t index) const { return tensor_of(*value_of(context_, index)); }
 
 void* NodeValues::output(std::size_t index, const std::vector<std::int64_t>& shape, std::size_t) {
   onnxruntime::Value* value = nullptr;

@@ -41,6 +41,7 @@ struct StoredForm;
 struct Tensor {
   std::vector<std::int64_t> shape;
   void* numbers = nullptr;
+  onnxruntime::ElementType type = onnxruntime::ElementType::kUndefined;
 };
 
 // The numbers of a tensor, and how many it has.
@@ -105,6 +106,9 @@ class Node {
     return static_cast<const T*>(numbers_of(value));
   }
 
+  // A constant input of integers, of any number.
+  std::vector<std::int64_t> constant_integers(std::size_t index, const char* name) const;
+
   // An input, if it is a constant; no numbers otherwise.
   Tensor if_constant(std::size_t index) const;
 
@@ -139,6 +143,8 @@ class Values {
   virtual const void* input(std::size_t index) const = 0;
   // Memory for an output; bytes: those of all its numbers.
   virtual void* output(std::size_t index, const std::vector<std::int64_t>& shape, std::size_t bytes) = 0;
+  // Makes an output the numbers of an input, in another shape; returns whether it could.
+  virtual bool lend(std::size_t, const std::vector<std::int64_t>&, std::size_t) { return false; }
 };
 
 // Those of a node, as onnxruntime has them.
@@ -149,6 +155,7 @@ class NodeValues final : public Values {
   std::vector<std::int64_t> shape(std::size_t index) const override;
   const void* input(std::size_t index) const override;
   void* output(std::size_t index, const std::vector<std::int64_t>& shape, std::size_t bytes) override;
+  Tensor tensor(std::size_t index) const;  // an input
 
  private:
   onnxruntime::KernelContext* context_;
@@ -191,6 +198,7 @@ inline constexpr Formal kHalves{onnxruntime::ElementType::kHalf};
 inline constexpr Formal kBfloats{onnxruntime::ElementType::kBfloat16};
 inline constexpr Formal kInt64s{onnxruntime::ElementType::kInt64};
 inline constexpr Formal kInt32s{onnxruntime::ElementType::kInt32};
+inline constexpr Formal kBools{onnxruntime::ElementType::kBool};
 inline constexpr Formal kBytes{onnxruntime::ElementType::kUint8};
 inline constexpr Formal kSignedBytes{onnxruntime::ElementType::kInt8};
 // Any number of tensors, at least one, of any types.
@@ -211,6 +219,9 @@ constexpr std::array<Formal, kCount> first_of(const std::array<Formal, kAll>& al
 }
 
 constexpr Formal optional(Formal formal) { return {formal.type, onnxruntime::Presence::kOptional}; }
+
+template <class... Kernels>
+struct KernelList {};
 
 // What onnxruntime keeps of a node: its kernel, and the threads of its session.
 template <class Kernel>

@@ -1,5 +1,7 @@
 #include "fused_nodes.h"
 
+#include <algorithm>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <sstream>
@@ -17,6 +19,8 @@ class KernelOf final : public FusedNodes::Kernel {
  public:
   explicit KernelOf(const Node& node) : kernel_(node) {}
   const char* name() const override { return Of::kName; }
+  std::span<const Formal> inputs() const override { return Of::kInputs; }
+  std::span<const Formal> outputs() const override { return Of::kOutputs; }
   void run(Call& call, Parallel& parallel) const override { kernel_.run(call, parallel); }
 
  private:
@@ -32,9 +36,19 @@ std::unique_ptr<const FusedNodes::Kernel> make(const Node& node, const std::stri
   return std::make_unique<KernelOf<Of>>(node.part(Of::kName, prefix, inputs));
 }
 
+struct Maker {
+  Make make;
+  std::span<const Formal> inputs;
+};
+
 template <class... Of>
-std::map<std::string, Make> makers_of(KernelList<Of...>) {
-  return {{Of::kName, make<Of>}...};
+std::map<std::string, Maker> makers_of(KernelList<Of...>) {
+  return {{Of::kName, {make<Of>, Of::kInputs}}...};
+}
+
+// The type of an input or output; the last one stands for those behind it.
+onnxruntime::ElementType type_of(std::span<const Formal> formal, std::size_t index) {
+  return formal[std::min(index, formal.size() - 1)].type;
 }
 
 // Of the number of a value: a graph has fewer, and memory is bounded by it.
@@ -64,35 +78,64 @@ class Tensors {
     if (constant.numbers != nullptr) return constant;
     Slot& input = inputs_[place.index];
     if (input.call != number_) {
-      const Values& values = node_->values();
-      input.tensor = {values.shape(place.index), const_cast<void*>(values.input(place.index))};
+      input.tensor = static_cast<const NodeValues&>(node_->values()).tensor(place.index);
       input.call = number_;
     }
     return input.tensor;
   }
 
-  void* write(const Place& place, const std::vector<std::int64_t>& shape, std::size_t bytes) {
-    std::vector<Slot>& all = place.of == 't' ? temporaries_ : outputs_;
-    if (place.index >= all.size()) all.resize(place.index + 1);
-    Slot& to = all[place.index];
-    to.tensor.numbers = place.of == 't' ? to.memory.at_least(bytes) : node_->values().output(place.index, shape, bytes);
-    to.tensor.shape = shape;
+  void* write(const Place& place, const std::vector<std::int64_t>& shape, std::size_t bytes, onnxruntime::ElementType type) {
+    Slot& to = slot(place);
+    void* const numbers = place.of == 't' ? to.memory.at_least(bytes) : node_->values().output(place.index, shape, bytes);
+    to.tensor = {shape, numbers, type};
     to.call = number_;
-    return to.tensor.numbers;
+    ++to.writes;
+    to.owner = kNone;
+    return numbers;
+  }
+
+  // Makes a temporary the numbers of another value.
+  void lend(const Place& place, const std::vector<std::int64_t>& shape, const Place& from) {
+    const Tensor& source = (*this)[from];
+    Tensor lent{shape, source.numbers, source.type};
+    std::size_t owner = kNone;
+    if (from.of == 't') owner = temporaries_[from.index].owner == kNone ? from.index : temporaries_[from.index].owner;
+    Slot& to = slot(place);
+    to.tensor = std::move(lent);
+    to.call = number_;
+    ++to.writes;
+    to.owner = owner;
+    to.writes_of_owner = owner == kNone ? 0 : temporaries_[owner].writes;
   }
 
  private:
+  static constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
+
   struct Slot {
     std::uint64_t call = 0;  // that wrote or read it
     Tensor tensor;
     GrowingArray<std::uint8_t> memory;  // of a temporary
+    std::uint64_t writes = 0;
+    // The temporary whose numbers it has, if they are not its own, and the writes to that until then.
+    std::size_t owner = kNone;
+    std::uint64_t writes_of_owner = 0;
   };
+
+  Slot& slot(const Place& place) {
+    std::vector<Slot>& all = place.of == 't' ? temporaries_ : outputs_;
+    if (place.index >= all.size()) all.resize(place.index + 1);
+    return all[place.index];
+  }
 
   const Tensor& written(const std::vector<Slot>& all, const Place& place) const {
     if (place.index >= all.size() || all[place.index].call != number_) {
       node_->refuse("steps reads " + (place.of + std::to_string(place.index)) + " before it is written");
     }
-    return all[place.index].tensor;
+    const Slot& found = all[place.index];
+    if (found.owner != kNone && temporaries_[found.owner].writes != found.writes_of_owner) {
+      node_->refuse("steps reads " + (place.of + std::to_string(place.index)) + " behind a write to what it shares");
+    }
+    return found.tensor;
   }
 
   const Call* node_ = nullptr;
@@ -139,25 +182,38 @@ class LentTensors {
 // The values of one of the ops.
 class StepValues final : public Values {
  public:
-  StepValues(Tensors& tensors, const std::vector<Place>& read, const std::vector<Place>& written)
-      : tensors_(tensors), read_(read), written_(written) {}
+  StepValues(Tensors& tensors, const FusedNodes::Kernel& kernel, const std::vector<Place>& read,
+             const std::vector<Place>& written)
+      : tensors_(tensors), kernel_(kernel), read_(read), written_(written) {}
 
   bool has_input(std::size_t index) const override { return index < read_.size() && read_[index].of != '-'; }
   std::vector<std::int64_t> shape(std::size_t index) const override { return tensors_[read_.at(index)].shape; }
-  const void* input(std::size_t index) const override { return tensors_[read_.at(index)].numbers; }
+  const void* input(std::size_t index) const override {
+    const Tensor& tensor = tensors_[read_.at(index)];
+    if (tensor.type != type_of(kernel_.inputs(), index)) {
+      Call(kernel_.name(), const_cast<StepValues&>(*this)).refuse("input " + std::to_string(index) + " is of another type");
+    }
+    return tensor.numbers;
+  }
   void* output(std::size_t index, const std::vector<std::int64_t>& shape, std::size_t bytes) override {
-    return tensors_.write(written_.at(index), shape, bytes);
+    return tensors_.write(written_.at(index), shape, bytes, type_of(kernel_.outputs(), index));
+  }
+  bool lend(std::size_t output, const std::vector<std::int64_t>& shape, std::size_t input) override {
+    const Place to = written_.at(output);
+    if (to.of == 't') tensors_.lend(to, shape, read_.at(input));
+    return to.of == 't';
   }
 
  private:
   Tensors& tensors_;
+  const FusedNodes::Kernel& kernel_;
   const std::vector<Place>&read_, &written_;
 };
 
 }  // namespace
 
 FusedNodes::FusedNodes(const Node& node) {
-  static const std::map<std::string, Make> makers = makers_of(FusedKernels());
+  static const std::map<std::string, Maker> makers = makers_of(FusedKernels());
   for (std::size_t input = 0; input < node.inputs(); ++input) constants_.push_back(node.if_constant(input));
   std::istringstream lines(node.text("steps"));
   for (std::string line; std::getline(lines, line);) {
@@ -179,8 +235,15 @@ FusedNodes::FusedNodes(const Node& node) {
       if (place.of != 'o' && place.of != 't') node.refuse("steps writes to what " + op + " may only read");
     }
     std::vector<std::size_t> inputs;
-    for (const Place& place : step.inputs) inputs.push_back(place.of == 'i' ? place.index : Node::kMissing);
-    step.kernel = maker->second(node, std::to_string(steps_.size()) + ".", inputs);
+    for (const Place& place : step.inputs) {
+      // The kernel reads constants as it is made.
+      if (place.of == 'i' && constants_.at(place.index).numbers != nullptr &&
+          constants_[place.index].type != type_of(maker->second.inputs, inputs.size())) {
+        node.refuse("a constant that " + op + " reads is of another type");
+      }
+      inputs.push_back(place.of == 'i' ? place.index : Node::kMissing);
+    }
+    step.kernel = maker->second.make(node, std::to_string(steps_.size()) + ".", inputs);
     steps_.push_back(std::move(step));
   }
 }
@@ -190,7 +253,7 @@ void FusedNodes::run(Call& call, Parallel& parallel) const {
   Tensors& tensors = lent.get();
   tensors.begin(call, constants_);
   for (const Step& step : steps_) {
-    StepValues values(tensors, step.inputs, step.outputs);
+    StepValues values(tensors, *step.kernel, step.inputs, step.outputs);
     Call of_step(step.kernel->name(), values);
     step.kernel->run(of_step, parallel);
   }

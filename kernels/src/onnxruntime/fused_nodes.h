@@ -11,6 +11,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "binding.h"
@@ -37,6 +38,8 @@ class FusedNodes {
    public:
     virtual ~Kernel() = default;
     virtual const char* name() const = 0;
+    virtual std::span<const Formal> inputs() const = 0;
+    virtual std::span<const Formal> outputs() const = 0;
     virtual void run(Call& call, Parallel& parallel) const = 0;
   };
 

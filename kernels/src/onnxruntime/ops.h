@@ -9,14 +9,12 @@
 #include "mat_mul_n_bits.h"
 #include "packer.h"
 #include "per_token.h"
+#include "recurrent_ops.h"
 #include "self_attention.h"
 #include "source_attention.h"
 #include "split_norm.h"
 
 namespace edgeformer {
-
-template <class... Kernels>
-struct KernelList {};
 
 template <class...>
 struct Joined;
@@ -42,7 +40,8 @@ using FloatProducts = KernelList<MatMulOp<kType, false>, MatMulOp<kType, true>, 
 
 // What computes, beside FusedNodes.
 using Kernels =
-    Joined<KernelList<AddRMSNorm, AddLayerNormOp<false>, AddLayerNormOp<true>, SplitRMSNorm>,
+    Joined<KernelList<AddRMSNorm, AddLayerNormOp<false>, AddLayerNormOp<true>, SplitRMSNorm, MaskedCausalConv,
+                      MaskedLinearAttention>,
            KernelList<CachedAttentionOp<FloatCache>, CachedAttentionOp<Int8Cache>, CachedAttentionOp<Fp16Cache>,
                       CachedAttentionOp<SharedCache>, CachedAttentionOp<WindowedCache>, CachedAttentionOp<Int8WindowedCache>,
                       CachedAttentionOp<Fp16WindowedCache>, CachedAttentionOp<Int8PerTokenCache>,
@@ -56,7 +55,7 @@ using Kernels =
            FeedForwards<Activation::kGeluTanh>>::List;
 
 // What FusedNodes runs, and what is registered.
-using FusedKernels = Joined<Kernels, KernelList<ElementwiseOp<false>, ElementwiseOp<true>, SimplifiedLayerNormalization>>::List;
+using FusedKernels = Joined<Kernels, LightOps>::List;
 using AllKernels = Joined<Kernels, KernelList<FusedNodes>>::List;
 
 }  // namespace edgeformer

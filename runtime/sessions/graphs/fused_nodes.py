@@ -24,14 +24,17 @@ NAME = "FusedNodes"
 PACKING = "Pack"
 """How names of ops begin that pack weights; graphs of bundles have none of them."""
 
-ELEMENTWISE, NORM = ("Add", "Mul"), RMS_NORM.name
+ELEMENTWISE, MAPS, NORM = ("Add", "Mul", "Div"), ("Sigmoid", "Softplus"), RMS_NORM.name
 """Light ops that FusedNodes runs, too, so that they do not stand between those with kernels."""
+
+SPLIT, SHAPES = "Split", ("Reshape", "Unsqueeze")
+"""The same, whose second input must be a constant. Those of shapes copy nothing: their result is their input."""
 
 CACHED = {each.name for each in FUNCTIONS if each.cache is not None} | set(PER_TOKEN_ATTENTION.values())
 """Ops whose other outputs are caches, which need not be of float32."""
 
-LAST_AXIS = written_field(onnx.ATTRIBUTE_INT, -1)
-"""The attribute of a norm over the last axis, as a file has it."""
+LAST_AXIS, ALLOWS_ZERO = (written_field(onnx.ATTRIBUTE_INT, value) for value in (-1, 1))
+"""Values of attributes as a file has them: of ops over the last axis, and of a Reshape that takes sizes of 0 for 0."""
 
 FLOAT = 1
 """The number of the element type in onnx.proto."""
@@ -92,10 +95,11 @@ def _read_nodes(fields: Sequence[_Field], ops: Collection[str]) -> list[_Node] |
     """Return the nodes of a graph; None for one whose nodes have graphs, which may read any value."""
     nodes = []
     floats: set[str] = set()
+    constants = {_tensor_name(tensor) for number, tensor in fields if number == onnx.GRAPH_INITIALIZER}
     for number, message in fields:
         if number != onnx.GRAPH_NODE:
             continue
-        inputs, outputs, op, domain, over_last_axis = [], [], "", "", False
+        inputs, outputs, op, domain, over_last_axis, allows_zero = [], [], "", "", False, False
         for each, content in read_fields(message):
             if each == onnx.NODE_INPUT:
                 inputs.append(bytes(content).decode())
@@ -109,16 +113,26 @@ def _read_nodes(fields: Sequence[_Field], ops: Collection[str]) -> list[_Node] |
                 return None
             elif each == onnx.NODE_ATTRIBUTE:
                 over_last_axis |= LAST_AXIS in bytes(content)
+                allows_zero |= ALLOWS_ZERO in bytes(content)
         # onnxruntime computes once what depends on weights alone; what kernels return is of float32.
+        of_floats = bool(inputs) and inputs[0] in floats
+        is_fixed = of_floats and len(inputs) == 2 and inputs[1] in constants
         is_light = domain == ONNX and (
             (op in ELEMENTWISE and not floats.isdisjoint(inputs))
-            or (op == NORM and over_last_axis and len(outputs) == 1 and inputs[0] in floats)
+            or (op in MAPS and of_floats)
+            or (op == NORM and over_last_axis and len(outputs) == 1 and of_floats)
+            or (op == SPLIT and over_last_axis and is_fixed)
+            or (op in SHAPES and not allows_zero and is_fixed)
         )
         is_ours = is_light or (domain == DOMAIN and op in ops)
         if is_ours:
             floats.update(outputs[:1] if op in CACHED else outputs)
         nodes.append(_Node(message, op if is_ours else "", inputs, outputs))
     return nodes
+
+
+def _tensor_name(tensor: memoryview) -> str:
+    return next((str(part, "utf-8") for number, part in read_fields(tensor) if number == onnx.TENSOR_NAME), "")
 
 
 def _has_graph(attribute: memoryview) -> bool:
@@ -227,6 +241,10 @@ class _Temporaries:
 
     def __init__(self, group: _Group) -> None:
         self._last_read = {each: step for step, node in enumerate(group) for each in node.inputs}
+        for node in reversed(group):  # what a shape is given to is read as long as its result
+            if node.op in SHAPES:
+                last = self._last_read.get(node.outputs[0], 0)
+                self._last_read[node.inputs[0]] = max(last, self._last_read[node.inputs[0]])
         self._free: list[int] = []
         self._taken: dict[int, int] = {}
         self._count = 0

@@ -13,8 +13,8 @@ keep padding in its state: for 6144 channels on one thread 45 µs a step and 16 
 
 import onnx_ir as ir
 
-from edgeformer.contract.ops import CONTRIB
-from edgeformer.export.graph.builder import NodeBuilder, replace_node
+from edgeformer.contract.ops import CONTRIB, LINEAR_ATTENTION
+from edgeformer.export.graph.builder import NodeBuilder, Outputs, replace_node
 from edgeformer.export.graph.canonical import canonical_inputs
 from edgeformer.export.graph.editing import canonical_nodes, dim, dtype_of
 from edgeformer.export.graph.function_bodies import decompose
@@ -29,24 +29,35 @@ def lower_linear_attention(model: ir.Model, lowering: LoweringOptions) -> PassRe
     """Lower every linear attention that meets the requirements, and decompose the others."""
     report = PassReport("LinearAttention")
     for node in canonical_nodes(model, "LinearAttention"):
-        reason = _no_kernel(node)
+        reason = why_no_kernel(node)
         if reason is not None:
             report.miss(node, reason)
             decompose(node, lowering.cache_form)
             continue
         report.fire(node)
-        _emit_attention(node, lowering)
+        emit = NodeBuilder.replacing(node, "emitted by lower/ort")
+        outputs = emit_attention(emit, node, lowering)
+        replace_node(node, emit, outputs, main=_kernel_of(outputs))
     return report
 
 
-def _no_kernel(node: ir.Node) -> str | None:
+def why_no_kernel(node: ir.Node) -> str | None:
+    """Return why the kernel cannot compute a canonical node; None where it can."""
     if node.attributes.get_float("scale") == 0:
         return "the kernel takes a scale of 0 for another one"
     return None
 
 
-def _emit_attention(node: ir.Node, lowering: LoweringOptions) -> None:
-    inputs, emit = canonical_inputs(node), NodeBuilder.replacing(node, "emitted by lower/ort")
+def _kernel_of(outputs: Outputs) -> ir.Node | None:
+    """Return the node of the kernel, which may be behind a cast."""
+    made = outputs[0].producer()
+    assert made is not None
+    return made if made.op_type == LINEAR_ATTENTION.name or made.inputs[0] is None else made.inputs[0].producer()
+
+
+def emit_attention(emit: NodeBuilder, node: ir.Node, lowering: LoweringOptions) -> Outputs:
+    """Emit the kernel for a canonical node, with zeros for what padding has; return its output and present state."""
+    inputs = canonical_inputs(node)
     past, dtype = inputs["past"], dtype_of(inputs.query)
     wide = ir.DataType.FLOAT if lowering.rules.float32_alone else dtype
 
@@ -61,7 +72,7 @@ def _emit_attention(node: ir.Node, lowering: LoweringOptions) -> None:
     )
     heads, key_dim = dim(past, 1), dim(past, 2)
     attended, present = emit.many(
-        "LinearAttention", query, key, value, cast(past, dtype_of(past), wide), decay, beta,
+        LINEAR_ATTENTION.name, query, key, value, cast(past, dtype_of(past), wide), decay, beta,
         outputs=2,
         domain=CONTRIB,
         update_rule=RULE_NAMES[decay is not None, beta is not None],
@@ -69,5 +80,4 @@ def _emit_attention(node: ir.Node, lowering: LoweringOptions) -> None:
         kv_num_heads=heads,
         scale=node.attributes.get_float("scale"),
     )  # fmt: skip
-    outputs = [cast(attended, wide, dtype), cast(present, wide, dtype_of(past))]
-    replace_node(node, emit, outputs, main=attended.producer())
+    return [cast(attended, wide, dtype), cast(present, wide, dtype_of(past))]
