@@ -6,7 +6,6 @@ several functions: GroupQueryAttention, GroupQueryAttention_2 …
 """
 
 from collections.abc import Callable
-from functools import partial
 
 import onnx_ir as ir
 
@@ -24,8 +23,7 @@ def keep_as_functions(model: ir.Model, form: CacheForm) -> PassReport:
     report = PassReport("functions")
     names: dict[tuple[str, bytes], str] = {}
     for node in canonical_nodes(model, *FUNCTION_BODIES):
-        body = partial(FUNCTION_BODIES[node.op_type], form=form)
-        function = function_of_node(node, node.op_type, body)
+        function = function_of_node(node, node.op_type, _body_of(node, form))
         key = node.op_type, ir.serde.serialize_function(function).SerializeToString(deterministic=True)
         if key not in names:
             count = sum(op == node.op_type for op, _ in names) + 1
@@ -37,6 +35,11 @@ def keep_as_functions(model: ir.Model, form: CacheForm) -> PassReport:
     if names:
         model.opset_imports[DOMAIN] = VERSION
     return report
+
+
+def _body_of(node: ir.Node, form: CacheForm) -> Callable[[NodeBuilder, ir.Node], Outputs]:
+    body = FUNCTION_BODIES[node.op_type]
+    return lambda emit, call: body(emit, call, form)
 
 
 def function_of_node(

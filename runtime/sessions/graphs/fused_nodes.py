@@ -28,7 +28,7 @@ ELEMENTWISE, MAPS, NORM = ("Add", "Mul", "Div"), ("Sigmoid", "Softplus"), RMS_NO
 """Light ops that FusedNodes runs, too, so that they do not stand between those with kernels."""
 
 SPLIT, SHAPES = "Split", ("Reshape", "Unsqueeze")
-"""The same, whose second input must be a constant. Those of shapes copy nothing: their result is their input."""
+"""Light ops whose second input must be a constant. Those of shapes copy nothing: their result is their input."""
 
 CACHED = {each.name for each in FUNCTIONS if each.cache is not None} | set(PER_TOKEN_ATTENTION.values())
 """Ops whose other outputs are caches, which need not be of float32."""

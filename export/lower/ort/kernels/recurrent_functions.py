@@ -17,7 +17,7 @@ import onnx_ir as ir
 from edgeformer.contract.ops import DOMAIN, MASKED_CONVOLUTION, MASKED_LINEAR_ATTENTION
 from edgeformer.export.graph.builder import NodeBuilder, Outputs, replace_node
 from edgeformer.export.graph.canonical import VERSION
-from edgeformer.export.graph.editing import canonical_nodes, dtype_of
+from edgeformer.export.graph.editing import canonical_nodes, dim, dtype_of
 from edgeformer.export.graph.pass_report import PassReport
 from edgeformer.export.graph.recurrent_bodies import causal_conv
 from edgeformer.export.lower.functions import function_of_node
@@ -30,7 +30,7 @@ NAMES = {"CausalConv": MASKED_CONVOLUTION.name, "LinearAttention": MASKED_LINEAR
 """The functions of canonical ops."""
 
 MOST_TAPS = 16
-"""Of a convolution, for the kernel."""
+"""The kernel takes convolutions of up to so many taps."""
 
 
 def call_recurrent_kernels(model: ir.Model, lowering: LoweringOptions) -> PassReport:
@@ -67,7 +67,5 @@ def _fits(node: ir.Node) -> bool:
     if any(dtype_of(value) != ir.DataType.FLOAT for value in floats):
         return False
     if node.op_type == "CausalConv":
-        weight = node.inputs[1]
-        assert weight is not None and weight.shape is not None
-        return 1 < int(weight.shape[1]) <= MOST_TAPS
+        return 1 < dim(node.inputs[1], 1) <= MOST_TAPS
     return why_no_kernel(node) is None

@@ -107,12 +107,7 @@ def _plain_softplus(where: ir.Node) -> None:
     if dtype_of(where.outputs[0]) != ir.DataType.FLOAT:
         return
     emit = NodeBuilder.replacing(where, "emitted by lower/ort")
-    graph = where.graph
     replace_node(where, emit, [emit("Softplus", x)])
-    assert graph is not None
-    for node in (greater, divide, softplus, times):
-        if node.graph is graph and not any(output.uses() for output in node.outputs):
-            graph.remove(node, safe=True)
 
 
 def _number(value: ir.Value | None) -> float | None:
