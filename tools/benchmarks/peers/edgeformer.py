@@ -1,5 +1,6 @@
 """edgeformer: its own export, run by the loop that `edgeformer run` uses."""
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,25 +21,29 @@ BUNDLE = "bundle"
 def convert(checkpoint: Path, folder: Path, precision: Any) -> None:
     """Export with the block sizes that a calibrated export has, and a float16 cache beside quantized weights.
 
-    llama.cpp's cache is of float16 by default, too, and OpenVINO GenAI's of 8 bits.
+    A model whose layers keep keys and values of several shapes, or other states, has a cache of float32. llama.cpp's is
+    of float16 by default, too, and OpenVINO GenAI's of 8 bits.
 
     On a trained model, calibrated blocks of 128 lose about as much as the blocks of 32 that other runtimes store by
     default (quantization_loss.py). Checkpoints of random weights have no calibration text; speed does not depend on the
     integers.
     """
     from edgeformer.export import export_model  # here, because what runs a bundle has no torch
+    from edgeformer.families import read_model_config
     from edgeformer.manifest.quantization import CALIBRATED, QuantizationOverrides, make_quantization
 
     if precision == "fp32":
         export_model(checkpoint, folder / BUNDLE, precision=precision, verify=None)
         return
+    _, config = read_model_config(json.loads((checkpoint / "config.json").read_text(encoding="utf-8")))
+    cache: Any = DEFAULT_CACHE if config.output_stack.cache_geometry.is_uniform else None
     quantization = make_quantization(precision, QuantizationOverrides(block=CALIBRATED[precision].block))
     export_model(
         checkpoint,
         folder / BUNDLE,
         precision=precision,
         quantization=quantization,
-        cache_precision=DEFAULT_CACHE,
+        cache_precision=cache,
         verify=None,
     )
 
