@@ -18,6 +18,7 @@ TESTED = (
     "per_token_linear",
     "float_linear",
     "quantized_linear",
+    "recurrent",
     "team",
     "windowed_attention",
 )

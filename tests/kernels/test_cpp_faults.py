@@ -255,6 +255,46 @@ FAULTS = {
     "the bias of a product for other outputs": Fault(
         "gate", "quantized_linear.cc", "bias_.get() + first", "bias_.get()"
     ),
+    "a convolution whose activation is of half the sum": Fault(
+        "recurrent", "simd_recurrent.h", "all.silu ? silu<V>(sum)", "all.silu ? sigmoid<V>(sum)"
+    ),
+    "a convolution of the last tap alone": Fault(
+        "recurrent", "simd_recurrent.h", "left), sum);", "left), V::splat(0.0f));"
+    ),
+    "a state that keeps what a token of padding has": Fault(
+        "recurrent", "simd_recurrent.h", "!head_.mask[token]; ++token", "false; ++token"
+    ),
+    "a state that is returned without its decays": Fault(
+        "recurrent", "simd_recurrent.h", "if (decayed_ != 1) decay_all();", ""
+    ),
+    "decays that become too small": Fault(
+        "recurrent", "simd_recurrent.h", "if (!(decayed_ >= kLeastDecayed)) decay_all();", ""
+    ),
+    "a correction by what the state was before its decay": Fault(
+        "recurrent", "simd_recurrent.h", "V::multiply(V::splat(decay), known_[each])", "known_[each]"
+    ),
+    "a correction by what the state of another scale has": Fault(
+        "recurrent", "simd_recurrent.h", "V::multiply(known[each], V::splat(decayed_))", "known[each]"
+    ),
+    "the next token's key for this one": Fault(
+        "recurrent", "simd_recurrent.h", "V::splat(of_key[i]), by_query", "V::splat(of_next[i]), by_query"
+    ),
+    "an output without its scale": Fault("recurrent", "simd_recurrent.h", "head_.scale * decayed_", "decayed_"),
+    "columns of another state": Fault(
+        "recurrent",
+        "simd_recurrent.h",
+        "head_.columns * sizeof(float));\n    }\n  }\n\n private",
+        "kStateColumns * sizeof(float));\n    }\n  }\n\n private",
+    ),
+    "a softplus of large numbers": Fault(
+        "recurrent", "simd_gate.h", "V::multiply_add(s, p, relu<V>(x))", "V::multiply(s, p)"
+    ),
+    "numbers behind the last": Fault(
+        "recurrent",
+        "simd_gate.h",
+        "load_or_zeros<V>(x + i, count - i)), count - i);",
+        "load_or_zeros<V>(x + i, count - i)), V::kLanes);",
+    ),
     "a product whose tail has no bias": Fault("gate", "simd_gate.h", "finish(padded, bias + i);", ""),
     "a bias behind the activation": Fault(
         "gate",
