@@ -198,8 +198,9 @@ def test_functions_of_numbers_are_exact_at_both_ends(library):
         ({"axis": 1}, "Split"),
         ({"sizes": "x"}, "Split"),
         ({"allowzero": 1}, "Reshape"),
+        ({"input": "fixed"}, "Reshape"),
     ],
-    ids=["a split of another axis", "sizes that a node computes", "sizes of 0 that are 0"],
+    ids=["a split of another axis", "sizes that a node computes", "sizes of 0 that are 0", "sizes that are an input"],
 )
 def test_other_forms_of_these_ops_stay_with_onnxruntime(change, left):
     ours = [product("p0", "x", "a"), norm("a", "a", "b", "c")]
@@ -208,8 +209,11 @@ def test_other_forms_of_these_ops_stay_with_onnxruntime(change, left):
         other = helper.make_node("Split", ["b", "sizes" if sizes else "fixed"], ["y", "z"], axis=change.get("axis", -1))
         nodes = [*ours, *sizes, other]
     else:
-        nodes = [*ours, helper.make_node("Reshape", ["b", "fixed"], ["y"], **change)]
+        attributes = {name: value for name, value in change.items() if name == "allowzero"}
+        nodes = [*ours, helper.make_node("Reshape", ["b", "fixed"], ["y"], **attributes)]
     model = model_of(nodes, "y")
+    if "input" in change:
+        model.graph.input.append(helper.make_tensor_value_info("fixed", TensorProto.INT64, [2]))
     model.graph.initializer.append(from_array(np.array([16, 16], np.int64), "fixed"))
     assert left in [op for op, *_ in nodes_of(fused(model.SerializeToString(), OPS))]
 

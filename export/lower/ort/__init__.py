@@ -11,6 +11,8 @@
 | MixtureOfExperts    | MoE, or QMoE over integers                    | its function body        |
 | LinearAttention     | LinearAttention, without padding              | its function body        |
 | CausalConv          | its function body, which is as fast           |                          |
+| both, beside        | functions of these (recurrent_functions)      |                          |
+| quantized products  |                                               |                          |
 | RotaryEmbedding     | RotaryEmbedding, where it was not folded      | its function body        |
 | QuantizedMatMul     | MatMulNBits in a function (kernel_functions), |                          |
 |                     | or MatMulIntegerToFloat (per_token_functions) |                          |

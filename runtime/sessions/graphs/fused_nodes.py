@@ -95,7 +95,8 @@ def _read_nodes(fields: Sequence[_Field], ops: Collection[str]) -> list[_Node] |
     """Return the nodes of a graph; None for one whose nodes have graphs, which may read any value."""
     nodes = []
     floats: set[str] = set()
-    constants = {_tensor_name(tensor) for number, tensor in fields if number == onnx.GRAPH_INITIALIZER}
+    constants = {_tensor_name(part) for number, part in fields if number == onnx.GRAPH_INITIALIZER}
+    constants -= {_name(part) for number, part in fields if number == onnx.GRAPH_INPUT}  # who runs it may give another
     for number, message in fields:
         if number != onnx.GRAPH_NODE:
             continue

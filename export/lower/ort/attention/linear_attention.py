@@ -37,7 +37,8 @@ def lower_linear_attention(model: ir.Model, lowering: LoweringOptions) -> PassRe
         report.fire(node)
         emit = NodeBuilder.replacing(node, "emitted by lower/ort")
         outputs = emit_attention(emit, node, lowering)
-        replace_node(node, emit, outputs, main=_kernel_of(outputs))
+        kernel = next(each for each in emit.nodes if each.op_type == LINEAR_ATTENTION.name)
+        replace_node(node, emit, outputs, main=kernel)
     return report
 
 
@@ -46,13 +47,6 @@ def why_no_kernel(node: ir.Node) -> str | None:
     if node.attributes.get_float("scale") == 0:
         return "the kernel takes a scale of 0 for another one"
     return None
-
-
-def _kernel_of(outputs: Outputs) -> ir.Node | None:
-    """Return the node of the kernel, which may be behind a cast."""
-    made = outputs[0].producer()
-    assert made is not None
-    return made if made.op_type == LINEAR_ATTENTION.name or made.inputs[0] is None else made.inputs[0].producer()
 
 
 def emit_attention(emit: NodeBuilder, node: ir.Node, lowering: LoweringOptions) -> Outputs:
