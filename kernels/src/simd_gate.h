@@ -85,7 +85,8 @@ typename V::Floats sigmoid(typename V::Floats x) {
 }
 
 // max(x, 0) + log(1 + e), e = e^-|x|. With s = e / (2 + e) the logarithm is 2 artanh(s) = s P(s²), which keeps the digits of
-// small results. P interpolates at the Chebyshev nodes of [0, 1/9], to 4e-9.
+// small results. P interpolates at the Chebyshev nodes of [0, 1/9], to 4e-9
+// (export/lower/softplus.py has the same).
 template <class V>
 typename V::Floats softplus(typename V::Floats x) {
   const typename V::Floats zero = V::splat(0.0f), e = exponential<V>(V::subtract(zero, V::abs(x)));

@@ -268,7 +268,7 @@ class HostSteps(StepMemory):
         return step.logits
 
     def run_tokens(self, row: int, tokens: Tokens, length: int, *, last_only: bool = False) -> Logits:
-        """Run several tokens over the row's binding, of which another number of tokens changes the least."""
+        """Run several tokens over the row's binding, to which another number of them binds ids, logits and states."""
         count, session = len(tokens), self.graph.session_of(row)
         if count > self._run_tokens.shape[1]:
             self._run_tokens, self._run_logits = np.empty((1, count), np.int64), self.graph.new_logits(1, count)

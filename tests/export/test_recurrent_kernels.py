@@ -138,11 +138,8 @@ def slices(*parts):
     constants = {"axis": ([2], np.int64), "step": ([1], np.int64)}
     for i, (begin, end) in enumerate(parts):
         constants |= {f"begin{i}": ([begin], np.int64), f"end{i}": ([end], np.int64)}
-    return (
-        nodes,
-        constants,
-        {f"y{i}": ["batch", "tokens", min(end, 12) - begin] for i, (begin, end) in enumerate(parts)},
-    )
+    outputs = {f"y{i}": ["batch", "tokens", min(end, 12) - begin] for i, (begin, end) in enumerate(parts)}
+    return nodes, constants, outputs
 
 
 def softplus(beta=1.0, threshold=20.0):
@@ -197,9 +194,7 @@ def run(model):
 def test_what_is_around_becomes_simpler(case):
     graph, ops = SIMPLER[case]
     before, after = around(*graph)
-    assert [
-        node.op_type for node in after.graph if node.op_type not in ("Constant", "CastLike", "Shape", "Concat")
-    ] == ops
+    assert [node.op_type for node in after.graph if node.op_type != "Constant"] == ops
     for found, expected in zip(run(ir.serde.serialize_model(after).SerializeToString()), run(before), strict=True):
         np.testing.assert_array_equal(found, expected)
 
@@ -207,9 +202,7 @@ def test_what_is_around_becomes_simpler(case):
 @pytest.mark.parametrize("case", AS_BEFORE)
 def test_what_means_something_else_stays(case):
     before, after = around(*AS_BEFORE[case])
-    assert [node.op_type for node in after.graph] == [
-        node.op_type for node in ir.from_proto(onnx.load_from_string(before)).graph
-    ]
+    assert [node.op_type for node in after.graph] == [node.op_type for node in onnx.load_from_string(before).graph.node]
 
 
 def test_a_whole_layer_is_one_node():

@@ -13,6 +13,7 @@ from test_mat_mul_n_bits import session_of
 
 from edgeformer import ops
 from edgeformer.contract.ops import MASKED_CONVOLUTION, MASKED_LINEAR_ATTENTION
+from edgeformer.export.lower.ort.kernels.recurrent_functions import MOST_TAPS
 from edgeformer.runtime.sessions.session import onnxruntime_errors
 
 MASKS = {
@@ -100,13 +101,13 @@ def each_level(library, graph):
 
 
 def here(library):
-    """What a library says of the levels that run here."""
+    """The levels that run here, as a library describes itself."""
     describe = ctypes.CDLL(library).edgeformer_kernels_describe
     describe.restype = ctypes.c_char_p
     return json.loads(describe())["panels"]
 
 
-@pytest.mark.parametrize("taps", [2, 3, 4])
+@pytest.mark.parametrize("taps", [2, 3, 4, MOST_TAPS])
 @pytest.mark.parametrize("silu", [False, True])
 def test_a_convolution_agrees_with_the_op(library, taps, silu):
     graph = graph_of(MASKED_CONVOLUTION, convolution(1, "full", taps=taps), silu=int(silu))
@@ -175,8 +176,8 @@ def test_a_state_is_updated_in_place(library, case):
 
 REFUSED = {
     "a weight of other channels": ("convolution", "weight", (71, 4), "taps of each channel"),
-    "a weight of one tap": ("convolution", "weight", (70, 1), "2 to 16 taps"),
-    "too many taps": ("convolution", "weight", (70, 17), "2 to 16 taps"),
+    "a weight of one tap": ("convolution", "weight", (70, 1), f"2 to {MOST_TAPS} taps"),
+    "too many taps": ("convolution", "weight", (70, MOST_TAPS + 1), f"2 to {MOST_TAPS} taps"),
     "a bias of other channels": ("convolution", "bias", (69,), "bias must have"),
     "a past of another length": ("convolution", "past", (2, 70, 4), "past must have"),
     "a mask of other tokens": ("convolution", "token_mask", (2, 4), "token_mask must have"),

@@ -196,7 +196,10 @@ class StepValues final : public Values {
     return tensor.numbers;
   }
   void* output(std::size_t index, const std::vector<std::int64_t>& shape, std::size_t bytes) override {
-    return tensors_.write(written_.at(index), shape, bytes, type_of(kernel_.outputs(), index));
+    if (index >= written_.size()) {
+      Call(kernel_.name(), *this).refuse("steps has no place for output " + std::to_string(index));
+    }
+    return tensors_.write(written_[index], shape, bytes, type_of(kernel_.outputs(), index));
   }
   bool lend(std::size_t output, const std::vector<std::int64_t>& shape, std::size_t input) override {
     const Place to = written_.at(output);
@@ -235,6 +238,12 @@ FusedNodes::FusedNodes(const Node& node) {
       if (place.of != 'o' && place.of != 't') node.refuse("steps writes to what " + op + " may only read");
     }
     std::vector<std::size_t> inputs;
+    const auto is_missing = [&](std::size_t index) { return index >= step.inputs.size() || step.inputs[index].of == '-'; };
+    for (std::size_t index = 0; index < maker->second.inputs.size(); ++index) {
+      if (maker->second.inputs[index].presence == onnxruntime::Presence::kRequired && is_missing(index)) {
+        node.refuse("steps has " + op + " without its input " + std::to_string(index));
+      }
+    }
     for (const Place& place : step.inputs) {
       // The kernel reads constants as it is made.
       if (place.of == 'i' && constants_.at(place.index).numbers != nullptr &&

@@ -4,14 +4,15 @@
 
 To call a node takes onnxruntime 2 to 7 µs in a decode step, longer than many of these nodes need for their work. The
 kernel of FusedNodes (`kernels/src/onnxruntime/fused_nodes.h`) runs the same kernels in the same order, so results are
-the same, bit for bit. Sums and products of two tensors and norms that stand between them are computed by it, too; these
-norms round otherwise than onnxruntime's. The file of the bundle stays as it is.
+the same, bit for bit. Light ops that stand between them (LIGHT) are computed by it, too; norms and functions of single
+numbers among these round otherwise than onnxruntime's. The file of the bundle stays as it is.
 """
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from edgeformer.contract import protobuf as onnx
 from edgeformer.contract.ops import DOMAIN, FUNCTIONS, ONNX, PER_TOKEN_ATTENTION, RMS_NORM
@@ -24,17 +25,41 @@ NAME = "FusedNodes"
 PACKING = "Pack"
 """How names of ops begin that pack weights; graphs of bundles have none of them."""
 
-ELEMENTWISE, MAPS, NORM = ("Add", "Mul", "Div"), ("Sigmoid", "Softplus"), RMS_NORM.name
-"""Light ops that FusedNodes runs, too, so that they do not stand between those with kernels."""
-
-SPLIT, SHAPES = "Split", ("Reshape", "Unsqueeze")
-"""Light ops whose second input must be a constant. Those of shapes copy nothing: their result is their input."""
-
 CACHED = {each.name for each in FUNCTIONS if each.cache is not None} | set(PER_TOKEN_ATTENTION.values())
 """Ops whose other outputs are caches, which need not be of float32."""
 
 LAST_AXIS, ALLOWS_ZERO = (written_field(onnx.ATTRIBUTE_INT, value) for value in (-1, 1))
 """Values of attributes as a file has them: of ops over the last axis, and of a Reshape that takes sizes of 0 for 0."""
+
+
+class _Light(NamedTuple):
+    """A light op: which of its nodes FusedNodes runs.
+
+    Those whose first input is of float32, as kernels return it, and with `either` those with any such input. wants,
+    refuses: what attributes must have, and must not. has_constant: whether the second input is one. has_one_output:
+    whether it may have no other. lends: whether its result is its input, of which nothing is copied.
+    """
+
+    either: bool = False
+    wants: bytes = b""
+    refuses: bytes | None = None
+    has_constant: bool = False
+    has_one_output: bool = False
+    lends: bool = False
+
+
+LIGHT = {
+    **dict.fromkeys(("Add", "Mul", "Div"), _Light(either=True)),
+    **dict.fromkeys(("Sigmoid", "Softplus"), _Light()),
+    RMS_NORM.name: _Light(wants=LAST_AXIS, has_one_output=True),
+    "Split": _Light(wants=LAST_AXIS, has_constant=True),
+    "Reshape": _Light(refuses=ALLOWS_ZERO, has_constant=True, lends=True),
+    "Unsqueeze": _Light(has_constant=True, lends=True),
+}
+"""Ops of ONNX that FusedNodes runs, too, so that they do not stand between those with kernels."""
+
+LENDING = {op for op, light in LIGHT.items() if light.lends}
+"""Light ops whose result is their input."""
 
 FLOAT = 1
 """The number of the element type in onnx.proto."""
@@ -100,7 +125,7 @@ def _read_nodes(fields: Sequence[_Field], ops: Collection[str]) -> list[_Node] |
     for number, message in fields:
         if number != onnx.GRAPH_NODE:
             continue
-        inputs, outputs, op, domain, over_last_axis, allows_zero = [], [], "", "", False, False
+        inputs, outputs, op, domain, attributes = [], [], "", "", b""
         for each, content in read_fields(message):
             if each == onnx.NODE_INPUT:
                 inputs.append(bytes(content).decode())
@@ -113,17 +138,16 @@ def _read_nodes(fields: Sequence[_Field], ops: Collection[str]) -> list[_Node] |
             elif each == onnx.NODE_ATTRIBUTE and _has_graph(content):
                 return None
             elif each == onnx.NODE_ATTRIBUTE:
-                over_last_axis |= LAST_AXIS in bytes(content)
-                allows_zero |= ALLOWS_ZERO in bytes(content)
+                attributes += bytes(content)
         # onnxruntime computes once what depends on weights alone; what kernels return is of float32.
-        of_floats = bool(inputs) and inputs[0] in floats
-        is_fixed = of_floats and len(inputs) == 2 and inputs[1] in constants
-        is_light = domain == ONNX and (
-            (op in ELEMENTWISE and not floats.isdisjoint(inputs))
-            or (op in MAPS and of_floats)
-            or (op == NORM and over_last_axis and len(outputs) == 1 and of_floats)
-            or (op == SPLIT and over_last_axis and is_fixed)
-            or (op in SHAPES and not allows_zero and is_fixed)
+        light = LIGHT.get(op) if domain == ONNX else None
+        is_light = (
+            light is not None
+            and not floats.isdisjoint(inputs if light.either else inputs[:1])
+            and light.wants in attributes
+            and (light.refuses is None or light.refuses not in attributes)
+            and (not light.has_constant or (len(inputs) == 2 and inputs[1] in constants))
+            and (not light.has_one_output or len(outputs) == 1)
         )
         is_ours = is_light or (domain == DOMAIN and op in ops)
         if is_ours:
@@ -243,7 +267,7 @@ class _Temporaries:
     def __init__(self, group: _Group) -> None:
         self._last_read = {each: step for step, node in enumerate(group) for each in node.inputs}
         for node in reversed(group):  # what a shape is given to is read as long as its result
-            if node.op in SHAPES:
+            if node.op in LENDING:
                 last = self._last_read.get(node.outputs[0], 0)
                 self._last_read[node.inputs[0]] = max(last, self._last_read[node.inputs[0]])
         self._free: list[int] = []
