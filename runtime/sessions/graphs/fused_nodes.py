@@ -33,11 +33,15 @@ LAST_AXIS, ALLOWS_ZERO = (written_field(onnx.ATTRIBUTE_INT, value) for value in 
 
 
 class _Light(NamedTuple):
-    """A light op: which of its nodes FusedNodes runs.
+    """A light op, and what its nodes must have for FusedNodes to run them.
 
-    Those whose first input is of float32, as kernels return it, and with `either` those with any such input. wants,
-    refuses: what attributes must have, and must not. has_constant: whether the second input is one. has_one_output:
-    whether it may have no other. lends: whether its result is its input, of which nothing is copied.
+    Attributes:
+        either: whether any input may be the one that a kernel has returned in float32, and not only the first.
+        wants: bytes that the node's attributes must have.
+        refuses: bytes that they must not have.
+        has_constant: whether the second input must be a constant.
+        has_one_output: whether there must be no other.
+        lends: whether the result is the input, of which nothing is copied.
     """
 
     either: bool = False
