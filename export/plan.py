@@ -217,8 +217,8 @@ def _cache_precision(
         return None
     if options.adapters or options.mtp:  # no check runs these over such a cache
         return None
-    geometry = config.output_stack.cache_geometry
-    fits = geometry.is_uniform and geometry.key_value is not None and geometry.key_value.head_dim % 8 == 0
+    stack = config.output_stack
+    fits = stack.keys_are_its_own and all(each.head_dim % 8 == 0 for each in stack.attentions)
     return proposal.cache if fits and plan.ops == "ort" and plan.quantization is not None else None
 
 
@@ -228,10 +228,11 @@ def _check_cache_precision(plan: ExportPlan, config: ModelConfig | None) -> None
     cache = f"an {plan.cache_precision} cache"
     if config is not None and config.form != "decoder":
         raise ExportError(f"{cache} is for decoders alone, and this model has an encoder. Leave cache_precision out.")
-    if config is not None and not config.output_stack.cache_geometry.is_uniform:
+    stack = None if config is None else config.output_stack
+    if stack is not None and not (stack.keys_are_its_own if plan.half_cache else stack.cache_geometry.is_uniform):
+        what = "each for itself" if plan.half_cache else "all of one shape, and nothing else"
         raise ExportError(
-            f"{cache} is for models whose layers all keep keys and values of one shape, and the layers of this "
-            "one differ. Leave cache_precision out."
+            f"{cache} is for models whose layers keep keys and values, {what}. Leave cache_precision out."
         )
     if plan.ops != "ort":
         raise ExportError(f"{cache} needs onnxruntime's attention op: --ops ort. Leave cache_precision out.")

@@ -293,7 +293,7 @@ def _sizes(manifest: Manifest) -> dict[str, object]:
         rows["left out"] = "; ".join(map(str, manifest.provenance.left_out))
     if cache.num_layers:
         kind = "" if manifest.plan.cache_precision is None else f", {manifest.plan.cache_precision}"
-        rows["cache"] = f"{cache.elements_per_token * cache_element_bytes(manifest):,} bytes a token{kind}"
+        rows["cache"] = f"{cache.elements_per_token * cache_element_bytes(manifest).tokens:,} bytes a token{kind}"
         if cache.recurrent:
             rows["states of fixed size"] = f"{cache.size_in_bytes(cache_element_bytes(manifest), 1, 0):,} bytes a text"
     return rows

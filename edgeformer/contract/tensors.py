@@ -55,10 +55,10 @@ Encoder:
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from edgeformer.documents import schema
 
@@ -203,6 +203,13 @@ class StateTensor:
         return TensorSpec(self.past, dims, single=self.single)
 
 
+class ElementBytes(NamedTuple):
+    """Bytes of one element: of keys and values, and of states of fixed size that need not be float32."""
+
+    tokens: int
+    states: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class CacheGeometry:
     """Shapes of all that the layers of a decoder keep between runs.
@@ -265,8 +272,13 @@ class CacheGeometry:
 
         windows: per layer, the number of tokens that it keeps at most; None for all. Empty: all layers keep all.
         """
+        return sum(count for _, count in self._counted(batch_size, capacity, windows))
+
+    def _counted(
+        self, batch_size: int, capacity: int, windows: Sequence[int | None]
+    ) -> Iterator[tuple[StateTensor, int]]:
         kept = [min(window or capacity, capacity) for window in windows or [None] * self.num_layers]
-        return sum(math.prod(tensor.shape(batch_size, kept[tensor.layer])) for tensor in self.tensors())
+        return ((tensor, math.prod(tensor.shape(batch_size, kept[tensor.layer]))) for tensor in self.tensors())
 
     def with_scales_per_token(self) -> "CacheGeometry":
         """Return the geometry of keys and values in int8, behind each of which is its scale."""
@@ -286,15 +298,13 @@ class CacheGeometry:
         return self.elements(1, 1) - self.elements(1, 0)
 
     def size_in_bytes(
-        self, element_bytes: int, batch_size: int, capacity: int, windows: Sequence[int | None] = ()
+        self, element: ElementBytes, batch_size: int, capacity: int, windows: Sequence[int | None] = ()
     ) -> int:
-        """Return the bytes of all states; element_bytes: of an element that need not be float32. Others: `elements`."""
-        single = sum(
-            math.prod(tensor.shape(batch_size, 0))
-            for tensor in self.tensors()
-            if tensor.single or (element_bytes == 1 and not tensor.per_token)  # integers are of keys and values alone
+        """Return the bytes of all states; other arguments are those of `elements`."""
+        return sum(
+            count * (4 if tensor.single else element.tokens if tensor.per_token else element.states)
+            for tensor, count in self._counted(batch_size, capacity, windows)
         )
-        return self.elements(batch_size, capacity, windows) * element_bytes + single * (4 - element_bytes)
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return JSON data. A run of equal layers is stored once, with the number of repetitions."""

@@ -25,6 +25,7 @@ from edgeformer.config import (
     TowerTextConfig,
     VisionConfig,
 )
+from edgeformer.contract.tensors import ElementBytes
 from edgeformer.manifest.block_weights import (
     attention_weights,
     block_norm_weights,
@@ -44,12 +45,13 @@ ELEMENT_BYTES: dict[Arithmetic, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
 """Bytes of one element."""
 
 
-def cache_element_bytes(manifest: Manifest) -> int:
+def cache_element_bytes(manifest: Manifest) -> ElementBytes:
     """Return the bytes of one element in the cache of a bundle."""
+    states = ELEMENT_BYTES[manifest.plan.arithmetic]
     if manifest.plan.half_cache:
-        return ELEMENT_BYTES["fp16"]
+        return ElementBytes(ELEMENT_BYTES["fp16"], states)
     has_scales = manifest.cache_scales is not None or manifest.has_scales_per_token
-    return 1 if has_scales else ELEMENT_BYTES[manifest.plan.arithmetic]
+    return ElementBytes(1 if has_scales else states, states)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +109,7 @@ def account(config: ModelConfig, precision: Arithmetic = "fp32") -> Account:
         cache_bytes_per_token=stack.cache_geometry.elements_per_token * size,
         flops_per_token=2 * _products(stack),
         attention_flops_per_token=2 * _scores(stack),
-        state_bytes=stack.cache_geometry.size_in_bytes(size, 1, 0),
+        state_bytes=stack.cache_geometry.size_in_bytes(ElementBytes(size, size), 1, 0),
         source=_source(config.input_stack, stack, size),
     )
 

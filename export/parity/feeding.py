@@ -76,12 +76,12 @@ class Graph:
 
     def stored(self, layer: int, cache: Cache) -> Cache:
         """Return keys and values as the cache of a layer stores them; a quantized one must represent them exactly."""
-        if self.manifest.plan.half_cache:
-            return tuple(part.astype(np.float16) for part in cache)
-        if self.manifest.has_scales_per_token:
+        half = self.manifest.plan.half_cache
+        if half or self.manifest.has_scales_per_token:
             tensors = [tensor for tensor in self.manifest.cache.tensors() if tensor.layer == layer]
             pairs = zip(tensors, cache, strict=True)
-            return tuple(_quantized_per_token(part) if tensor.per_token else part for tensor, part in pairs)
+            store = _half if half else _quantized_per_token
+            return tuple(store(part) if tensor.per_token else part for tensor, part in pairs)
         if self.manifest.cache_scales is None:
             return cache
         numbers = [part / scales for part, scales in zip(cache, self.scales[layer], strict=True)]
@@ -135,6 +135,10 @@ def _dequantized_per_token(rows: NDArray[Any]) -> NDArray[Any]:
         return rows
     with np.errstate(over="ignore"):  # slots without a token have what they were filled with
         return rows[..., :-SCALE_BYTES] * np.ascontiguousarray(rows[..., -SCALE_BYTES:]).view(np.float32)
+
+
+def _half(floats: NDArray[Any]) -> NDArray[np.float16]:
+    return floats.astype(np.float16)
 
 
 def _quantized_per_token(floats: NDArray[Any]) -> NDArray[np.int8]:

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from edgeformer.contract.tensors import CacheGeometry, StateTensor
 from edgeformer.manifest.providers import CPU, Provider
-from edgeformer.runtime.caches.static_cache import check_memory, dtype_of, move_rows
+from edgeformer.runtime.caches.cache_types import CacheTypes
+from edgeformer.runtime.caches.static_cache import check_memory, move_rows
 from edgeformer.runtime.sessions.buffer import Buffer, Rows
 
 Array = NDArray[Any]
@@ -52,7 +53,7 @@ class DynamicCache:
     def __init__(
         self,
         geometry: CacheGeometry,
-        dtype: type[np.generic],
+        types: CacheTypes,
         batch_size: int,
         capacity: int,
         provider: Provider = CPU,
@@ -60,11 +61,11 @@ class DynamicCache:
     ):
         self.batch_size = batch_size
         self.capacity = capacity
-        self.bytes = geometry.size_in_bytes(np.dtype(dtype).itemsize, batch_size, capacity)
+        self.bytes = geometry.size_in_bytes(types.element_bytes, batch_size, capacity)
         if not provider.on_device:
             check_memory(2 * self.bytes, batch_size, capacity)
         self._geometry = geometry
-        self._dtype = dtype
+        self._types = types
         self._provider = provider
         self._tensors = geometry.tensors(prefix)
         self._blocks = [self._block(np.ones((1, 0), np.int64)) for _ in range(batch_size)]
@@ -119,12 +120,12 @@ class DynamicCache:
     @property
     def bytes_per_token(self) -> int:
         """Bytes that `read_tokens` returns for each token."""
-        return self._geometry.elements_per_token * np.dtype(self._dtype).itemsize
+        return self._geometry.elements_per_token * self._types.element_bytes.tokens
 
     def row_layout(self, length: int) -> list[tuple[tuple[int, ...], np.dtype[Any], bool]]:
         """Return the shape and type of each tensor of a row of `length` tokens, and whether `read_tokens` has it."""
         return [
-            (tensor.shape(1, length)[1:], np.dtype(dtype_of(tensor, self._dtype)), tensor.per_token)
+            (tensor.shape(1, length)[1:], np.dtype(self._types.of(tensor)), tensor.per_token)
             for tensor in self._tensors
         ]
 
@@ -222,7 +223,7 @@ class DynamicCache:
         """
         buffers = []
         for tensor, value in zip(self._tensors, values or [None] * len(self._tensors), strict=True):
-            buffer = Buffer(tensor.shape(*mask.shape), dtype_of(tensor, self._dtype), self._provider, value)
+            buffer = Buffer(tensor.shape(*mask.shape), self._types.of(tensor), self._provider, value)
             if value is None and not tensor.per_token:
                 buffer.put(np.zeros(buffer.shape, buffer.dtype))
             buffers.append(buffer)

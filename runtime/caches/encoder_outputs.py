@@ -86,7 +86,7 @@ class EncoderOutputs:
     def row_bytes(self, length: int) -> int:
         """Return the bytes of a row for a source of this length."""
         itemsize = np.dtype(CACHE_DTYPES[self._manifest.plan.arithmetic]).itemsize
-        return self._geometry.size_in_bytes(itemsize, 1, length)
+        return self._geometry.elements(1, length) * itemsize
 
     def repeated(self, copies: int) -> Self:
         """Return the same outputs with `copies` rows of the decoder for each row of these."""

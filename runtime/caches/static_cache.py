@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from edgeformer.contract.tensors import CacheGeometry, StateTensor
 from edgeformer.errors import RequestError
 from edgeformer.manifest.providers import CPU, Provider
+from edgeformer.runtime.caches.cache_types import CacheTypes
 from edgeformer.runtime.caches.row_copies import RowCopies
 from edgeformer.runtime.caches.staged_rows import StagedRows
 from edgeformer.runtime.sessions.buffer import Buffer, Rows
@@ -46,7 +47,7 @@ class StaticCache:
     def __init__(
         self,
         geometry: CacheGeometry,
-        dtype: type[np.generic],
+        types: CacheTypes,
         batch_size: int,
         capacity: int,
         provider: Provider = CPU,
@@ -60,14 +61,14 @@ class StaticCache:
         self._windows = list(windows) or [None] * geometry.num_layers
         self._tensors = geometry.tensors(prefix)
         # The buffer of a window may be longer than this request; the system only provides pages that are written.
-        self.bytes = geometry.size_in_bytes(np.dtype(dtype).itemsize, batch_size, capacity, windows)
+        self.bytes = geometry.size_in_bytes(types.element_bytes, batch_size, capacity, windows)
         if not (provider.on_device or reserved):
             check_memory(self.bytes, batch_size, capacity)
         # Slots for tokens stay uninitialised: those beyond the length of a row are masked. Some graphs multiply them
         # with zero (see `fill`).
         self._buffers = []
         for tensor in self._tensors:
-            shape, kind = tensor.shape(batch_size, self._windows[tensor.layer] or capacity), dtype_of(tensor, dtype)
+            shape, kind = tensor.shape(batch_size, self._windows[tensor.layer] or capacity), types.of(tensor)
             self._buffers.append(Buffer.reserved(shape, kind) if reserved else Buffer(shape, kind, provider))
         copies = RowCopies if provider.addresses_rows else StagedRows
         self._copies = copies(self._buffers, [tensor.per_token for tensor in self._tensors], provider)
@@ -245,11 +246,6 @@ class StaticCache:
         for buffer, content in zip(self._buffers, snapshot, strict=True):
             if content is not None:
                 buffer.put(content)
-
-
-def dtype_of(tensor: StateTensor, dtype: type[np.generic]) -> type[np.generic]:
-    """Return the data type of a tensor of a cache whose keys and values have `dtype`; integers are of these alone."""
-    return np.float32 if tensor.single or (dtype is np.int8 and not tensor.per_token) else dtype
 
 
 def move_rows(buffer: Buffer, parents: NDArray[np.int64], slots: int | None = None) -> int:

@@ -5,15 +5,14 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from edgeformer.contract.tensors import CacheGeometry
 from edgeformer.errors import RequestError
+from edgeformer.manifest.accounting import cache_element_bytes
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.providers import Provider
 from edgeformer.runtime.generation.scheduling import Beginnings, ScheduledRequest
 from edgeformer.runtime.sessions.providers import sessions_of
-from edgeformer.runtime.sessions.session import cache_dtype, onnxruntime
+from edgeformer.runtime.sessions.session import onnxruntime
 from edgeformer.runtime.steps.decode_graph import DecodeGraph
 from edgeformer.runtime.steps.new_decoder import new_row_runner
 from edgeformer.runtime.tasks.causal_lm import CausalLM
@@ -112,10 +111,10 @@ class Service(Beginnings, ABC):
 
 def row_bytes(manifest: Manifest, tokens: int, cache: CacheGeometry | None = None) -> int:
     """Return the bytes of a row of this many tokens in the cache of a bundle, or of another of its graphs."""
-    itemsize = np.dtype(cache_dtype(manifest)).itemsize
+    element = cache_element_bytes(manifest)
     if cache is not None:
-        return cache.size_in_bytes(itemsize, 1, tokens)
-    return manifest.cache.size_in_bytes(itemsize, 1, tokens, manifest.windows or ())
+        return cache.size_in_bytes(element, 1, tokens)
+    return manifest.cache.size_in_bytes(element, 1, tokens, manifest.windows or ())
 
 
 def default_memory(provider: Provider) -> int:

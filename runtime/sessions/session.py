@@ -17,7 +17,7 @@ import numpy as np
 
 from edgeformer.errors import BundleError, MissingDependencyError, RequestError, require
 from edgeformer.manifest.manifest import Manifest
-from edgeformer.manifest.parts import Arithmetic, QuantizedCache
+from edgeformer.manifest.parts import Arithmetic
 from edgeformer.manifest.providers import (
     CPU,
     OTHERS,
@@ -31,15 +31,12 @@ from edgeformer.runtime.sessions.graphs.fused_nodes import with_fused_nodes
 from edgeformer.runtime.sessions.graphs.optional_inputs import with_optional_inputs
 from edgeformer.runtime.sessions.int8_saturation import products_saturate
 from edgeformer.runtime.sessions.kernels import BODIES, KernelChoice
-from edgeformer.runtime.sessions.narrow_floats import BFLOAT16, FLOAT8
+from edgeformer.runtime.sessions.narrow_floats import BFLOAT16
 from edgeformer.runtime.sessions.providers import DEVICES, ProviderSessions, sessions_of
 from edgeformer.runtime.sessions.providers.provider_options import ProviderOptions
 
 CACHE_DTYPES: dict[Arithmetic, type[np.generic]] = {"fp32": np.float32, "fp16": np.float16, "bf16": BFLOAT16}
 """Element type of a cache that is not quantized, by the arithmetic of the bundle; see `narrow_floats`."""
-
-QUANTIZED_DTYPES: dict[QuantizedCache, type[np.generic]] = {"int8": np.int8, "fp8": FLOAT8}
-"""Element type of a cache that is quantized."""
 
 OLDEST = (1, 30)
 """The oldest onnxruntime with which bundles of all kinds pass verification; 1.29 frees IOBinding outputs on rebind."""
@@ -74,16 +71,6 @@ class SessionSettings(NamedTuple):
     kernels: bool = True
     options: ProviderOptions | None = None
     cache_precision: Literal["int8"] | None = None
-
-
-def cache_dtype(manifest: Manifest) -> type[np.generic]:
-    """Return the element type of the decoder's self-attention cache."""
-    scales = manifest.cache_scales
-    if manifest.plan.half_cache:
-        return np.float16
-    if manifest.has_scales_per_token:
-        return QUANTIZED_DTYPES["int8"]
-    return CACHE_DTYPES[manifest.plan.arithmetic] if scales is None else QUANTIZED_DTYPES[scales.precision]
 
 
 def onnxruntime() -> Any:

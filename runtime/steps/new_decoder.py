@@ -5,10 +5,10 @@ from typing import Any
 from edgeformer.contract.tensors import CacheGeometry
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.manifest.providers import CPU, Provider
+from edgeformer.runtime.caches.cache_types import cache_types
 from edgeformer.runtime.caches.dynamic_cache import DynamicCache
 from edgeformer.runtime.caches.encoder_outputs import EncoderOutputs
 from edgeformer.runtime.caches.static_cache import StaticCache
-from edgeformer.runtime.sessions.session import cache_dtype
 from edgeformer.runtime.steps.decode_graph import DecodeGraph
 from edgeformer.runtime.steps.device import CapturedSteps, DeviceSteps
 from edgeformer.runtime.steps.memory import GrowingSteps, HostSteps
@@ -40,7 +40,7 @@ def new_decoder(
     """
     graph = DecodeGraph(session, manifest, encoder_outputs, cache=cache)
     if manifest.plan.cache_form == "dynamic":
-        arguments = graph.cache, cache_dtype(manifest), batch_size, capacity, provider, graph.cache_prefix
+        arguments = graph.cache, cache_types(manifest), batch_size, capacity, provider, graph.cache_prefix
         growing = DynamicCache(*arguments)
         return StepRunner(growing, GrowingSteps(graph, growing))
     if provider.on_device:
@@ -90,8 +90,8 @@ def new_static_cache(
     """Return an empty static cache for a decode graph."""
     manifest, prefix = graph.manifest, graph.cache_prefix
     windows = layer_windows(graph.session, graph.cache, prefix)
-    dtype = cache_dtype(manifest)
-    cache = StaticCache(graph.cache, dtype, batch_size, capacity, provider, windows, prefix, reserved)
+    types = cache_types(manifest)
+    cache = StaticCache(graph.cache, types, batch_size, capacity, provider, windows, prefix, reserved)
     if needs_numbers(manifest) and not reserved:  # reserved memory is zero
         cache.fill(0)
     return cache

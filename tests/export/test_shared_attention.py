@@ -184,9 +184,15 @@ def test_relations_cannot_be_shared():
         sharing(None, 0, rotary=None, relative=ShawConfig(max_distance=3, values=False))
 
 
-def test_an_int8_cache_is_refused():
-    with pytest.raises(ExportError, match="an int8 cache is for models whose layers all keep keys"):
+def test_other_caches_are_refused():
+    with pytest.raises(
+        ExportError, match="an int8 cache is for models whose layers keep keys and values, all of one shape"
+    ):
         make_plan(ExportOptions(cache_precision="int8"), sharing(None, 0))
+    with pytest.raises(
+        ExportError, match="an fp16 cache is for models whose layers keep keys and values, each for itself"
+    ):
+        make_plan(ExportOptions(cache_precision="fp16", precision="int4"), sharing(None, 0))
 
 
 @pytest.fixture(scope="module")

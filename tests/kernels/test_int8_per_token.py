@@ -12,6 +12,7 @@ from mtp_models import make_folder
 from edgeformer.batch import BatchOptions
 from edgeformer.cli.main import cli
 from edgeformer.contract.ops import PER_TOKEN_ATTENTION
+from edgeformer.contract.tensors import ElementBytes
 from edgeformer.errors import RequestError
 from edgeformer.export import export_model, verify
 from edgeformer.export.parity.verify import open_subject
@@ -97,8 +98,8 @@ def test_logits_are_those_of_eager_pytorch_that_rounds(family):
     assert np.abs(found - rounded).max() < 0.3 * np.abs(rounded - exact).max()
     model = load(family)
     plain, windows = model.manifest.cache, model.manifest.windows or ()
-    kept = plain.with_scales_per_token().size_in_bytes(1, 1, len(TOKENS), windows)
-    assert cache.bytes == kept < plain.size_in_bytes(4, 1, len(TOKENS), windows)
+    kept = plain.with_scales_per_token().size_in_bytes(ElementBytes(1, 4), 1, len(TOKENS), windows)
+    assert cache.bytes == kept < plain.size_in_bytes(ElementBytes(4, 4), 1, len(TOKENS), windows)
 
 
 @pytest.mark.parametrize("cache", ["fp32", "fp16"])

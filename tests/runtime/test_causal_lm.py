@@ -13,6 +13,7 @@ from edgeformer.contract.tensors import LOGITS_START
 from edgeformer.errors import RequestError
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime import load
+from edgeformer.runtime.caches.cache_types import CacheTypes
 from edgeformer.runtime.caches.static_cache import StaticCache
 from edgeformer.runtime.sessions import session
 from edgeformer.runtime.steps import decode_graph, memory
@@ -162,7 +163,7 @@ def test_a_cache_too_large_for_memory_is_refused_early(model):
     with pytest.raises(
         RequestError, match=r"the cache for 1 × 1000000000000 tokens takes [\d.]+ GB, and [\d.]+ GB of memory"
     ):
-        StaticCache(model.manifest.cache, np.float32, 1, 10**12)
+        StaticCache(model.manifest.cache, CacheTypes(np.float32, np.float32), 1, 10**12)
 
 
 def test_cuda_where_there_is_none_is_an_error(tiny_llama_bundle):

@@ -13,6 +13,7 @@ from edgeformer.errors import RequestError
 from edgeformer.export import export_model
 from edgeformer.manifest.providers import CPU, CUDA
 from edgeformer.runtime import load
+from edgeformer.runtime.caches.cache_types import CacheTypes
 from edgeformer.runtime.caches.dynamic_cache import DynamicCache
 from edgeformer.runtime.sessions.session import choose_provider
 from edgeformer.runtime.steps.memory import GrowingSteps, HostSteps
@@ -245,7 +246,9 @@ def test_a_past_that_is_written_is_read(model):
 
 def test_a_cache_that_does_not_fit_says_so(model):
     with pytest.raises(RequestError, match=r"the cache for 1 × 1000000000000 tokens takes [\d.]+ GB, and"):
-        DynamicCache(model("llama", "standard", "dynamic").manifest.cache, np.float32, 1, 10**12)
+        DynamicCache(
+            model("llama", "standard", "dynamic").manifest.cache, CacheTypes(np.float32, np.float32), 1, 10**12
+        )
 
 
 SOURCES = [RANDOM.integers(3, VOCABULARY, length).tolist() for length in (9, 4, 1)]

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from edgeformer.contract.tensors import CacheGeometry
+from edgeformer.runtime.caches.cache_types import CacheTypes
 from edgeformer.runtime.caches.static_cache import StaticCache
 from edgeformer.runtime.sessions.narrow_floats import (
     BFLOAT16,
@@ -55,7 +56,7 @@ def test_other_types_are_left_alone():
 def test_a_cache_is_bound_as_its_type(tmp_path, bits, kind):
     """The graph copies its past, for which the CPU provider has a kernel."""
     geometry = CacheGeometry.of_attention(num_layers=1, num_kv_heads=1, head_dim=2)
-    cache = StaticCache(geometry, bits, batch_size=1, capacity=3)
+    cache = StaticCache(geometry, CacheTypes(bits, bits), batch_size=1, capacity=3)
     key, value = geometry.tensors("")
     names = [(each.past, each.present) for each in (key, value)]
     graph = onnx.helper.make_graph(

@@ -7,6 +7,7 @@ import pytest
 
 from edgeformer.contract.tensors import CacheGeometry, ConvState, KeyValueState
 from edgeformer.errors import RequestError
+from edgeformer.runtime.caches.cache_types import CacheTypes
 from edgeformer.runtime.caches.dynamic_cache import DynamicCache
 from edgeformer.runtime.caches.static_cache import StaticCache
 from edgeformer.runtime.prefixes.prefix_cache import SHORTEST, PrefixCache
@@ -40,8 +41,9 @@ class Rows:
     """A decoder whose cache holds, for each token, the sum of the tokens up to it: any misplaced one is seen."""
 
     def __init__(self, layers, windows=(), dtype=np.float32, kind=StaticCache):
+        types = CacheTypes(dtype, np.float32)
         options = {"windows": windows} if windows else {}
-        self.cache = kind(CacheGeometry(layers=tuple(layers)), dtype, 2, CAPACITY, **options)
+        self.cache = kind(CacheGeometry(layers=tuple(layers)), types, 2, CAPACITY, **options)
         self.lengths = np.zeros(2, np.int64)
         self.graph = WithoutBlocks()
 

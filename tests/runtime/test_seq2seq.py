@@ -22,6 +22,7 @@ from edgeformer.contract.tensors import CacheGeometry, past_names, present_names
 from edgeformer.errors import RequestError
 from edgeformer.export import export_model
 from edgeformer.runtime import Seq2SeqLM, load
+from edgeformer.runtime.caches.cache_types import CacheTypes
 from edgeformer.runtime.caches.static_cache import StaticCache
 
 VOCABULARY = 97
@@ -480,7 +481,7 @@ TOKEN_BYTES = 2 * 2 * 3 * 4 * 4
     [([0, 1, 2, 3], 0), ([1, 0, 3, 2], 4), ([1, 1, 0, 3], 2), ([2, 2, 2, 2], 3), ([3, 0, 1, 2], 4), ([0, 0, 2, 3], 1)],
 )
 def test_rows_of_a_cache_take_the_places_of_their_parents(parents, moved):
-    cache = StaticCache(GEOMETRY, np.float32, 4, 9)
+    cache = StaticCache(GEOMETRY, CacheTypes(np.float32, np.float32), 4, 9)
     random = np.random.default_rng(0)
     content = [random.standard_normal((2, 4, 3, 9, 4)).astype(np.float32) for _ in range(2)]
     cache.write(9, lambda layer: tuple(content[layer]))
@@ -492,7 +493,7 @@ def test_rows_of_a_cache_take_the_places_of_their_parents(parents, moved):
 
 
 def test_a_cache_that_is_in_order_is_not_touched():
-    cache = StaticCache(GEOMETRY, np.float32, 2, 9)
+    cache = StaticCache(GEOMETRY, CacheTypes(np.float32, np.float32), 2, 9)
     cache.fill(np.nan)
     before = cache.read(9)
     assert cache.reorder(np.array([0, 1]), 9) == 0

@@ -12,6 +12,7 @@ from edgeformer.errors import BundleError, RequestError
 from edgeformer.export import export_model
 from edgeformer.manifest.accounting import cache_element_bytes
 from edgeformer.runtime import load
+from edgeformer.runtime.caches.cache_types import CacheTypes
 from edgeformer.runtime.caches.static_cache import StaticCache
 from edgeformer.runtime.measure.benchmarking.costs import Costs
 from edgeformer.runtime.steps.decode_graph import DecodeGraph
@@ -36,7 +37,8 @@ def test_it_takes_a_quarter_of_the_memory(model, llama_folder, tmp_path):
     small, large = model.new_decoder(2, 40).cache, plain.new_decoder(2, 40).cache
     assert large.bytes == 4 * small.bytes == 4 * (2 * 3 * 2 * 2 * 40 * 16)
     assert {part.dtype for layer in small.read(3) for part in layer} == {np.dtype(np.int8)}
-    assert cache_element_bytes(plain.manifest) == 4 * cache_element_bytes(model.manifest)
+    assert cache_element_bytes(plain.manifest) == (4, 4)
+    assert cache_element_bytes(model.manifest) == (1, 4)
     read = [Costs(each.manifest).decode(1000, 1, 2).bytes for each in (plain, model)]
     assert read[0] - read[1] == 3 * 1001 * 2 * 3 * 2 * 16
 
@@ -157,7 +159,9 @@ def test_what_stands_behind_the_tokens_is_not_read(model):
 
 
 def test_integers_are_written_as_they_are():
-    cache = StaticCache(CacheGeometry.of_attention(num_layers=2, num_kv_heads=2, head_dim=8), np.int8, 1, 6)
+    cache = StaticCache(
+        CacheGeometry.of_attention(num_layers=2, num_kv_heads=2, head_dim=8), CacheTypes(np.int8, np.float32), 1, 6
+    )
     content = np.random.default_rng(0).integers(-128, 128, (2, 2, 1, 2, 4, 8)).astype(np.int8)
     cache.write(4, lambda layer: tuple(content[layer]))
     for layer, read in enumerate(cache.read(4)):

@@ -142,7 +142,7 @@ def _show(result: "ExportResult", explained: bool, asked: bool) -> None:
     if manifest.smoothing is not None:
         click.echo(f"smoothed: {manifest.smoothing}")
     if manifest.plan.cache_precision is not None:
-        per_token = manifest.cache.elements_per_token * cache_element_bytes(manifest)
+        per_token = manifest.cache.elements_per_token * cache_element_bytes(manifest).tokens
         click.echo(f"cache: {manifest.plan.cache_precision}, {per_token:,} bytes per token")
     if explained:
         for name, lowered in result.graphs.items():

@@ -26,7 +26,7 @@ from edgeformer.config import (
     VisionConfig,
 )
 from edgeformer.config.heads import EncoderHead
-from edgeformer.contract.tensors import CacheGeometry, ConvState, KeyValueState
+from edgeformer.contract.tensors import CacheGeometry, ConvState, ElementBytes, KeyValueState
 from edgeformer.errors import MissingDependencyError, RequestError
 from edgeformer.manifest.accounting import ELEMENT_BYTES, account, cache_element_bytes
 from edgeformer.manifest.graph_forms import EDGEFORMER
@@ -93,7 +93,7 @@ def _show_module(manifest: Manifest, files: dict[str, int], as_json: bool, kerne
     """
     cache = manifest.cache
     kept = dict.fromkeys(state for states in cache.layers for state in states if isinstance(state, KeyValueState))
-    cache_bytes = cache.elements_per_token * cache_element_bytes(manifest)
+    cache_bytes = cache.elements_per_token * cache_element_bytes(manifest).tokens
     weights = files[f"{manifest.graph}_data"]
     data: dict[str, Any] = {
         "source": manifest.provenance.source,
@@ -137,8 +137,9 @@ def _show_model(
 ) -> None:
     numbers, precision = account(config, arithmetic), arithmetic if manifest is None else manifest.plan.precision
     stored = manifest is not None and manifest.plan.precision not in ELEMENT_BYTES
-    element_bytes = ELEMENT_BYTES[arithmetic] if manifest is None else cache_element_bytes(manifest)
-    per_token = numbers.cache_bytes_per_token // ELEMENT_BYTES[arithmetic] * element_bytes
+    size = ELEMENT_BYTES[arithmetic]
+    element = ElementBytes(size, size) if manifest is None else cache_element_bytes(manifest)
+    per_token = numbers.cache_bytes_per_token // size * element.tokens
     numbers = replace(numbers, cache_bytes_per_token=per_token)
     # With quantized weights, only the sizes of the files say how many bytes there are.
     total = sum(size for name, size in files.items() if name.endswith("_data")) if stored else numbers.total_bytes
@@ -170,7 +171,7 @@ def _show_model(
     ]
     has_cache = stack.cache_geometry.num_layers > 0
     if has_cache:
-        rows += _cache_rows(stack.cache_geometry, stack.cache_windows, stack.context_length, element_bytes)
+        rows += _cache_rows(stack.cache_geometry, stack.cache_windows, stack.context_length, element)
     where = "cache" if has_cache else "picture" if config.reads == "picture" else "text"
     rows += [
         ("FLOPs per token", f"{numbers.flops_per_token:,}"),
@@ -336,23 +337,23 @@ def _described(config: StackConfig) -> str:
 
 
 def _cache_rows(
-    geometry: CacheGeometry, windows: Sequence[int | None], context_length: int, size: int
+    geometry: CacheGeometry, windows: Sequence[int | None], context_length: int, element: ElementBytes
 ) -> list[tuple[str, str]]:
-    rows = [("cache bytes per token", f"{geometry.elements_per_token * size:,}")]
+    rows = [("cache bytes per token", f"{geometry.elements_per_token * element.tokens:,}")]
     for state in dict.fromkeys(state for states in geometry.layers for state in states if None not in state.dims):
         layers = sum(states.count(state) for states in geometry.layers)
         dims = " × ".join(str(dim) for dim in state.dims)
-        held = CacheGeometry(layers=((state,),) * layers).size_in_bytes(size, 1, 0)
+        held = CacheGeometry(layers=((state,),) * layers).size_in_bytes(element, 1, 0)
         kind = "convolution" if isinstance(state, ConvState) else "recurrent"
         rows.append((f"  plus {kind} states, {dims} in {layers} layers", f"{held:,}"))
     if any(windows):
         distinct = sorted({window for window in windows if window})
-        kept = geometry.size_in_bytes(size, 1, context_length, windows)
+        kept = geometry.size_in_bytes(element, 1, context_length, windows)
         layers = sum(window is not None for window in windows)
         what = f"{layers} of {len(windows)} layers keep {', '.join(map(str, distinct))} tokens"
         rows.append((f"  at the full context of {context_length:,}; {what}", f"{kept:,}"))
     else:
-        full = geometry.size_in_bytes(size, 1, context_length)
+        full = geometry.size_in_bytes(element, 1, context_length)
         rows.append((f"  at the full context of {context_length:,}", f"{full:,}"))
     return rows
 

@@ -142,6 +142,11 @@ class StackConfig:
         return tuple(block.attention for block in self.blocks if block.attention is not None)
 
     @property
+    def keys_are_its_own(self) -> bool:
+        """Whether blocks keep keys and values, and each of them reads those of its own alone."""
+        return bool(self.attentions) and all(attention.shares is None for attention in self.attentions)
+
+    @property
     def short_context(self) -> int | None:
         """Return the most tokens of requests with the short factors of LongRoPE; None where all have the same ones."""
         return next((rotary.long.above for rotary in self._rotaries if rotary.long is not None), None)

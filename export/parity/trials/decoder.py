@@ -186,12 +186,10 @@ class DecoderTrial(TextTrial):
                 tensors = [
                     fake_quantize_cache(part, scale, precision) for part, scale in zip(tensors, scales, strict=True)
                 ]
-            if manifest.plan.half_cache:
-                tensors = list(map(round_to_half, tensors))
-            if manifest.has_scales_per_token:
+            if any(rounds):
+                store = round_to_half if manifest.plan.half_cache else round_per_token
                 tensors = [
-                    round_per_token(part) if tensor.per_token else part
-                    for tensor, part in zip(kept, tensors, strict=True)
+                    store(part) if tensor.per_token else part for tensor, part in zip(kept, tensors, strict=True)
                 ]
             return tuple(made if tensor.single else made.to(dtype) for tensor, made in zip(kept, tensors, strict=True))
 

@@ -75,14 +75,14 @@ def compare_half_cache(half: Graph, widened: Graph, tokens: Tokens, ends: Sequen
         computed += _differing(logits, expected)
         kept, wanted = (each.cache.read(end) for each in (decoder, wide))
         pairs = [pair for cache, exact in zip(kept, wanted, strict=True) for pair in zip(cache, exact, strict=True)]
-        cached += sum(_differing(part, exact.astype(np.float16)) for part, exact in pairs)
+        cached += sum(_differing(part, exact.astype(part.dtype)) for part, exact in pairs)
         past = [tuple(part.astype(np.float32) for part in cache) for cache in kept]
         wide.cache.write(end, past.__getitem__)
         start = end
     reason = "both graphs have the same nodes, and casts are exact or the same"
     return [
         Check(
-            name="numbers: differing", what="keys and values that differ from float32's, rounded",
+            name="numbers: differing", what="keys, values and states that differ from float32's, rounded",
             value=float(cached), limit=0.0, eager=None, reason=reason,
         ),
         Check(

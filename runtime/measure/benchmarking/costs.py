@@ -51,7 +51,7 @@ class Costs:
         cache = self._cache(stack, length)
         if own.source is not None and geometry is not None:
             flops += own.source.step_flops_per_token * tokens
-            cache += geometry.elements(1, tokens) * self._element_bytes
+            cache += geometry.elements(1, tokens) * self._element_bytes.tokens
         return Cost(flops=flops, bytes=self._read(self._model, own.flops_per_token) / batch_size + cache)
 
     def _prompt(self, model: ModelConfig, tokens: int) -> Cost:

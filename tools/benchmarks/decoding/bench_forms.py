@@ -153,7 +153,7 @@ def main(
         "precision": precision,
         "forms": list(models),
         "cache_bytes_per_token": {
-            name: model.manifest.cache.elements_per_token * cache_element_bytes(model.manifest)
+            name: model.manifest.cache.elements_per_token * cache_element_bytes(model.manifest).tokens
             for name, model in models.items()
         },
         "capacity": capacity,

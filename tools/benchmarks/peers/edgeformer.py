@@ -36,7 +36,7 @@ def convert(checkpoint: Path, folder: Path, precision: Any) -> None:
         export_model(checkpoint, folder / BUNDLE, precision=precision, verify=None)
         return
     _, config = read_model_config(json.loads((checkpoint / "config.json").read_text(encoding="utf-8")))
-    cache: Any = DEFAULT_CACHE if config.output_stack.cache_geometry.is_uniform else None
+    cache: Any = DEFAULT_CACHE if config.output_stack.keys_are_its_own else None
     quantization = make_quantization(precision, QuantizationOverrides(block=CALIBRATED[precision].block))
     export_model(
         checkpoint,
