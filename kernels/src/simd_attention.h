@@ -92,8 +92,12 @@ template <class V>
 inline constexpr int kHeadsAtOnce = V::kTileRows < 8 ? 2 : 4;
 inline constexpr int kValueVectors = 4;
 
+// Values that are read for some columns before they are for others, so that reading goes on in the order of memory.
+inline constexpr int kValuesAtOnce = 16;
+
 // Fetches numbers that are read soon. A cache is read in pieces, a head of a row each, and the processor's own prefetchers
-// begin anew with each of them, and with each page.
+// begin anew with each of them, and with each page; nor do they follow several keys that are read side by side. So all is
+// fetched in the order in which it lies, a few cache lines at a time: where many are underway, processors drop what is asked.
 template <class V, class T>
 [[gnu::always_inline]] inline void fetch(const T* numbers, int count) {
   const auto* from = reinterpret_cast<const std::byte*>(numbers);
@@ -111,7 +115,6 @@ template <class V, Stored kStored, int kHeads>
   typename V::Floats fours[kHeads][V::kLanes / 4];
 #pragma clang loop unroll(disable)
   for (int four = 0; four < V::kLanes / 4; ++four) {
-    fetch<V>(values + 4 * four * width, 4 * width);
     const T* from[4];
     for (int key = 0; key < 4; ++key) {
       from[key] = keys + std::min(4 * four + key, count - 1) * width;
@@ -119,6 +122,7 @@ template <class V, Stored kStored, int kHeads>
     typename V::Floats sums[kHeads][4];
     for (auto& of_head : sums) std::fill(std::begin(of_head), std::end(of_head), V::splat(0.0f));
     for (int i = 0; i < head_dim; i += V::kLanes) {
+      fetch<V>(values + 4 * (four * width + i), 4 * V::kLanes);
       typename V::Floats of_keys[4];
 #pragma clang loop unroll(full)
       for (int key = 0; key < 4; ++key) of_keys[key] = load_floats<V>(from[key] + i);
@@ -137,15 +141,17 @@ template <class V, Stored kStored, int kHeads>
   for (int head = 0; head < kHeads; ++head) V::store(scores + head * kKeysAtOnce, V::join_sums(fours[head]));
 }
 
-// outputs[kHeads][head_dim] = weights[kHeads][kKeysAtOnce] times values, of kVectors vectors of columns. ahead: the keys
-// that are read next.
+// outputs[kHeads][head_dim] += weights[kHeads][kKeysAtOnce] times values, of kVectors vectors of columns. ahead: what is fetched
+// meanwhile, as many numbers.
 template <class V, Stored kStored, int kHeads, int kVectors>
 void weigh_values(const float* weights, const StoredNumber<kStored>* values, const StoredNumber<kStored>* ahead, int keys,
                   int head_dim, float* outputs) {
   const int width = stored_width(kStored, head_dim);
   typename V::Floats sums[kHeads][kVectors];
-  for (auto& of_head : sums) std::fill(std::begin(of_head), std::end(of_head), V::splat(0.0f));
-  for (int key = 0; key < keys; ++key, values += width, ahead += width) {
+  for (int head = 0; head < kHeads; ++head) {
+    for (int i = 0; i < kVectors; ++i) sums[head][i] = V::load(outputs + head * head_dim + i * V::kLanes);
+  }
+  for (int key = 0; key < keys; ++key, values += width, ahead += kVectors * V::kLanes) {
     fetch<V>(ahead, kVectors * V::kLanes);
     typename V::Floats of_value[kVectors];
 #pragma clang loop unroll(full)
@@ -234,10 +240,10 @@ void attend_heads_by_words(const AttentionRows& rows, int row, int begin, int en
   float* outputs = to.outputs + of_row;
   int column = 0;
   for (; column + kValueVectors * V::kLanes <= head_dim; column += kValueVectors * V::kLanes) {
-    weigh_values_by_words<V, kHeads, kValueVectors>(weights, steps, values + column, ahead + column, count, head_dim, outputs + column);
+    weigh_values_by_words<V, kHeads, kValueVectors>(weights, steps, values + column, ahead + count * column, count, head_dim, outputs + column);
   }
   if (column < head_dim) {
-    weigh_values_by_words<V, kHeads, 2>(weights, steps, values + column, ahead + column, count, head_dim, outputs + column);
+    weigh_values_by_words<V, kHeads, 2>(weights, steps, values + column, ahead + count * column, count, head_dim, outputs + column);
   }
 }
 
@@ -263,12 +269,19 @@ void attend_heads(const AttentionRows& rows, int row, int begin, int end, const 
   weigh_heads<V, kHeads>(rows, row, begin, end, scores, to);
   if constexpr (kHasScales) multiply_scales<V, kHeads>(values, head_dim, count, scores);
   const T* ahead = rows.keys_ahead != nullptr ? static_cast<const T*>(rows.keys_ahead) : keys;
-  int column = 0;
-  for (; column + kValueVectors * V::kLanes <= head_dim; column += kValueVectors * V::kLanes) {
-    weigh_values<V, kStored, kHeads, kValueVectors>(scores, values + column, ahead + column, count, head_dim, to.outputs + of_row + column);
-  }
-  for (; column < head_dim; column += V::kLanes) {
-    weigh_values<V, kStored, kHeads, 1>(scores, values + column, ahead + column, count, head_dim, to.outputs + of_row + column);
+  float* outputs = to.outputs + of_row;
+  std::fill_n(outputs, kHeads * head_dim, 0.0f);
+  const int most = head_dim > kValueVectors * V::kLanes ? kValuesAtOnce : count;
+  for (int key = 0; key < count; key += most, values += most * width, ahead += most * width) {
+    const int at_once = std::min(most, count - key);
+    const float* weights = scores + key;
+    int column = 0;
+    for (; column + kValueVectors * V::kLanes <= head_dim; column += kValueVectors * V::kLanes) {
+      weigh_values<V, kStored, kHeads, kValueVectors>(weights, values + column, ahead + at_once * column, at_once, head_dim, outputs + column);
+    }
+    for (; column < head_dim; column += V::kLanes) {
+      weigh_values<V, kStored, kHeads, 1>(weights, values + column, ahead + at_once * column, at_once, head_dim, outputs + column);
+    }
   }
 }
 

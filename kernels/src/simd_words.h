@@ -52,12 +52,12 @@ template <class V, int kHeads>
   typename V::Ints fours[kHeads][V::kLanes / 4];
 #pragma clang loop unroll(disable)
   for (int four = 0; four < V::kLanes / 4; ++four) {
-    for (std::size_t at = 0; at < 4 * width; at += kCacheLine) V::prefetch(values + 4 * four * width + at);
     const std::int8_t* from[4];
     for (int key = 0; key < 4; ++key) from[key] = keys + std::min(4 * four + key, count - 1) * width;
     typename V::Ints sums[kHeads][4];
     for (auto& of_head : sums) std::fill(std::begin(of_head), std::end(of_head), V::splat(0));
     for (int i = 0; i < head_dim; i += 2 * V::kLanes) {
+      for (int at = 0; at < 8 * V::kLanes; at += kCacheLine) V::prefetch(values + 4 * (four * width + i) + at);
       typename V::Ints of_keys[4];
 #pragma clang loop unroll(full)
       for (int key = 0; key < 4; ++key) of_keys[key] = V::widen_to_words(from[key] + i);
@@ -85,9 +85,8 @@ void weigh_values_by_words(const std::int16_t* weights, const float* steps, cons
   const int width = stored_width(Stored::kInt8PerToken, head_dim);
   typename V::Ints sums[kHeads][kVectors];
   for (auto& of_head : sums) std::fill(std::begin(of_head), std::end(of_head), V::splat(0));
-  for (int key = 0; key < keys; key += 2, values += 2 * width, ahead += 2 * width) {
-    V::prefetch(ahead);
-    V::prefetch(ahead + width);
+  for (int key = 0; key < keys; key += 2, values += 2 * width, ahead += 2 * kVectors * V::kLanes) {
+    for (int at = 0; at < 2 * kVectors * V::kLanes; at += kCacheLine) V::prefetch(ahead + at);
     const std::int8_t* next = key + 1 < keys ? values + width : values;
 #pragma clang loop unroll(full)
     for (int i = 0; i < kVectors; i += 2) {

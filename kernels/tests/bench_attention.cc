@@ -1,4 +1,4 @@
-// Rates of attention on this machine: steps and prompts of two geometries, and towers' attention of all patches to each other.
+// Rates of attention on this machine: steps and prompts of four geometries, and towers' attention of all patches to each other.
 //
 //     bench_attention [threads [keys]]
 //
@@ -7,6 +7,7 @@
 #include "attention.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -135,13 +136,13 @@ int main(int count, char** words) {
       }
     }
   }
-  for (auto [heads, kv_heads] : {std::pair{9, 3}, {32, 4}}) {
+  for (auto [heads, kv_heads, head_dim] : {std::array{9, 3, 64}, {32, 4, 64}, {8, 2, 256}, {8, 4, 256}}) {
     for (Stored stored : {Stored::kFloat, Stored::kHalf, Stored::kInt8, Stored::kInt8PerToken}) {
       for (int keys : {128, 512, 4096, 16384}) {
-        if (only == 0 || only == keys) measure(heads, kv_heads, 64, 1, keys, stored, team);
+        if (only == 0 || only == keys) measure(heads, kv_heads, head_dim, 1, keys, stored, team);
       }
       for (int tokens : {128, 512, 4096}) {
-        if (only == 0 || only == tokens) measure(heads, kv_heads, 64, tokens, tokens, stored, team);
+        if (only == 0 || only == tokens) measure(heads, kv_heads, head_dim, tokens, tokens, stored, team);
       }
     }
   }

@@ -223,6 +223,13 @@ FAULTS = {
     "weights of pairs without a shift": Fault(
         "attention", "simd_attention.h", "V::splat(-kLog2OfE * shift)", "V::splat(0.0f)"
     ),
+    "weights of the first values for all": Fault("attention", "simd_attention.h", "= scores + key;", "= scores;"),
+    "columns of the last values alone": Fault(
+        "attention",
+        "simd_attention.h",
+        "V::load(outputs + head * head_dim + i * V::kLanes);\n  }",
+        "V::splat(0.0f);\n  }",
+    ),
     "the last key twice": Fault(
         "attention", "simd_attention.h", "std::fill(of_head + count, of_head + whole_vectors<V>(count), kNoScore);", ""
     ),
