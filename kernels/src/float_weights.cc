@@ -13,7 +13,7 @@ constexpr std::size_t kStoredAtOnce = 16;
 
 FloatPanels::FloatPanels(const FloatWeights& weights, int columns, Parallel& parallel)
     : outputs_(weights.outputs), inputs_(weights.inputs), columns_(columns), type_(weights.type),
-      memory_(allocate_aligned<std::uint8_t>(count() * panel_bytes())) {
+      memory_(allocate_weights(count() * panel_bytes())) {
   type_ == Numbers::kFloat ? copy<std::uint32_t>(weights, parallel) : copy<std::uint16_t>(weights, parallel);
 }
 

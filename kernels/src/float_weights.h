@@ -8,6 +8,7 @@
 #include "half.h"
 #include "parallel.h"
 #include "tile_products.h"
+#include "weight_memory.h"
 
 namespace edgeformer {
 
@@ -45,7 +46,7 @@ class FloatPanels {
 
   int outputs_, inputs_, columns_;
   Numbers type_;
-  AlignedArray<std::uint8_t> memory_;
+  WeightMemory memory_;
 };
 
 // y = rows of x, [rows][inputs], times the panels from `begin` to `end`, whose outputs y has, from row to row `stride` floats

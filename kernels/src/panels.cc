@@ -106,7 +106,7 @@ Panels::Panels(const PerChannelWeights& weights, int columns, int byte_bias, Par
 
 template <class AnyWeights>
 void Panels::pack_all(const AnyWeights& weights, Parallel& parallel) {
-  own_ = allocate_aligned<std::uint8_t>(size_bytes());
+  own_ = allocate_weights(size_bytes());
   bytes_ = own_.get();
   Header header{{}, kPanelsVersion, columns_, bias_, outputs(), inputs(), bits(), block(), has_zero_points(), {}};
   std::memcpy(header.magic, kMagic, sizeof kMagic);

@@ -31,6 +31,7 @@
 #include "half.h"
 #include "parallel.h"
 #include "per_channel_weights.h"
+#include "weight_memory.h"
 #include "weights.h"
 
 namespace edgeformer {
@@ -109,7 +110,7 @@ class Panels {
 
   WeightSizes sizes_;
   int blocks_, columns_, bias_;
-  AlignedArray<std::uint8_t> own_;  // null where panels are read from bytes of others
+  WeightMemory own_;  // null where panels are read from bytes of others
   const std::uint8_t* bytes_;
 };
 

@@ -20,6 +20,7 @@ TESTED = (
     "quantized_linear",
     "recurrent",
     "team",
+    "weight_memory",
     "windowed_attention",
 )
 PROGRAMS = tuple(f"test_{name}" for name in TESTED)

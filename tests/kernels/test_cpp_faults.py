@@ -184,6 +184,21 @@ FAULTS = {
     "memory without a file that is emptied": Fault(
         "file_pages", "file_pages.cc", "inode != 0 && begin < end", "begin < end"
     ),
+    "weights that overlap": Fault(
+        "weight_memory", "weight_memory.cc", "chunk->next + bytes);", "chunk->next + bytes / 2);"
+    ),
+    "weights that are freed with their neighbours": Fault(
+        "weight_memory",
+        "weight_memory.cc",
+        "if (first < last) madvise(first, last - first",
+        "madvise(first, last + page_ - first",
+    ),
+    "weights that are never freed": Fault(
+        "weight_memory", "weight_memory.cc", "if (first < last) madvise", "if (first > last) madvise"
+    ),
+    "chunks that are never freed": Fault(
+        "weight_memory", "weight_memory.cc", "munmap(chunk->mapped,", "static_cast<void>("
+    ),
     "a zero point of all blocks that is ignored": Fault(
         "quantized_linear", "simd_kernels.h", "own_zero_points == nullptr ? offset : 0", "0 * offset"
     ),
