@@ -65,8 +65,8 @@ LFM2 = {
 @pytest.mark.parametrize(
     "options",
     slow_after(2, [
-        {"precision": "int4"}, {"ops": "portable", "cache": "dynamic"}, {}, {"precision": "fp16"},
-        {"ops": "standard", "cache": "static"},
+        {"deployment": "desktop"}, {"ops": "portable", "cache": "dynamic"}, {}, {"precision": "fp16"},
+        {"ops": "standard", "cache": "static"}, {"precision": "int4"},
     ]),
 )  # fmt: skip
 def test_genai_keeps_the_states_of_convolutions(make_model, tmp_path, options):
