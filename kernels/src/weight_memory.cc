@@ -23,8 +23,9 @@ namespace {
 // The huge page of systems whose pages have 4 KB; those of others are so large that most of one would be left over.
 constexpr std::size_t kHugePage = 2 << 20, kPageOfHuge = 4 << 10;
 
-// Addresses that are asked for at once: the system gives memory to those that are written.
-constexpr std::size_t kChunk = 64 << 20;
+// Addresses that are asked for at once, or as many as there are already: the system gives memory to those that are written, but
+// for the last huge page of a chunk, which is left over in part.
+constexpr std::size_t kLeastChunk = 64 << 20;
 
 // Addresses of arrays that lie side by side.
 struct Chunk {
@@ -42,7 +43,11 @@ class Chunks {
     const std::lock_guard lock(mutex_);
     const auto has_room = [&](const Chunk& chunk) { return static_cast<std::size_t>(chunk.end - chunk.next) >= bytes; };
     auto chunk = std::find_if(chunks_.begin(), chunks_.end(), has_room);
-    if (chunk == chunks_.end()) chunk = chunks_.insert(chunk, map(std::max(kChunk, round_up(bytes, kHugePage))));
+    if (chunk == chunks_.end()) {
+      std::size_t size = 0;
+      for (const Chunk& each : chunks_) size += each.end - each.mapped;
+      chunk = chunks_.insert(chunk, map(std::max({size, kLeastChunk, round_up(bytes, kHugePage)})));
+    }
     ++chunk->arrays;
     return std::exchange(chunk->next, chunk->next + bytes);
   }
