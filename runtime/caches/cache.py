@@ -38,6 +38,9 @@ class Cache(Protocol):
     def bytes_per_token(self) -> int:
         """Bytes that `read_tokens` returns for each token."""
 
+    def expect(self, row: int, tokens: int) -> None:
+        """Take account of the tokens that a row will have at least."""
+
     def bind(self, binding: Any, rows: Rows = None) -> None:
         """Bind what does not change between runs of all rows, or of some."""
 

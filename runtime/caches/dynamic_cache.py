@@ -163,6 +163,9 @@ class DynamicCache:
         parents[target] = source
         self.reorder(parents, length)
 
+    def expect(self, row: int, tokens: int) -> None:
+        """Do nothing: memory is taken by each run."""
+
     def release_row(self, row: int) -> None:
         """Do nothing: rows that run together are one memory."""
 

@@ -2,7 +2,7 @@
 
 import ctypes
 import math
-import mmap
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -11,14 +11,18 @@ from numpy.typing import NDArray
 from edgeformer.errors import RequestError
 from edgeformer.manifest.providers import CPU, Provider
 from edgeformer.runtime.sessions.narrow_floats import element_type
+from edgeformer.runtime.sessions.pages import Pages
 from edgeformer.runtime.sessions.session import onnxruntime, onnxruntime_errors
 
 Rows = int | range | None
 """One row, adjacent rows, or None for all."""
 
 
-PRIVATE: dict[str, int] = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
-"""Options of a mapping that `madvise` empties: pages of a shared one, which Python makes by default, would stay."""
+Kind = tuple[tuple[int, ...], type[np.generic]]
+"""The shape and the element type of a buffer."""
+
+ALIGNMENT = 64
+"""Bytes of a cache line, on which every buffer begins."""
 
 
 class Buffer:
@@ -32,7 +36,8 @@ class Buffer:
         self.shape = shape
         self.dtype = np.dtype(dtype)
         self._provider = provider
-        self._pages: mmap.mmap | None = None
+        self._pages: Pages | None = None
+        self._offset = 0
         self._host: NDArray[Any] | None = None  # of a buffer on the CPU, once it was asked for
         if value is None:
             try:
@@ -46,25 +51,47 @@ class Buffer:
     @classmethod
     def reserved(cls, shape: tuple[int, ...], dtype: type[np.generic]) -> Self:
         """Return a buffer of zeros on the CPU, whose pages take memory once they are written, until `release`."""
-        size = math.prod(shape) * np.dtype(dtype).itemsize
-        pages = mmap.mmap(-1, max(size, 1), **PRIVATE)
-        array = np.frombuffer(pages, dtype, math.prod(shape)).reshape(shape)
-        buffer = cls(shape, dtype, CPU, onnxruntime().OrtValue.ortvalue_from_numpy(array))
-        buffer._pages = pages
-        return buffer
+        return cls.side_by_side([(shape, dtype)])[0]
+
+    @classmethod
+    def side_by_side(cls, kinds: Sequence[Kind]) -> list[Self]:
+        """Return buffers as `reserved` does, one behind the other in one memory.
+
+        Raises RequestError where the system does not give it.
+        """
+        offsets, size = [], 0
+        for shape, dtype in kinds:
+            offsets.append(size)
+            size += -(-math.prod(shape) * np.dtype(dtype).itemsize // ALIGNMENT) * ALIGNMENT
+        try:
+            pages = Pages(size)
+        except (OSError, OverflowError) as error:
+            raise RequestError(f"a cache of {size / 1e9:,.1f} GB cannot be allocated: {error}") from error
+        buffers = []
+        for (shape, dtype), offset in zip(kinds, offsets, strict=True):
+            array = pages.array(shape, dtype, offset)
+            buffer = cls(shape, dtype, CPU, onnxruntime().OrtValue.ortvalue_from_numpy(array))
+            buffer._pages, buffer._offset = pages, offset
+            buffers.append(buffer)
+        return buffers
+
+    def prefer_huge_pages(self, rows: Rows = None) -> None:
+        """Ask the system for huge pages for rows of a reserved buffer, where they are not written yet."""
+        if self._pages is not None:
+            self._pages.prefer_huge(*self._extent(rows))
 
     def release(self, row: int) -> None:
         """Give the memory of a row of a reserved buffer back, where the system can.
 
         The row then has zeros, or what it had. Pages that the row shares with its neighbours stay.
         """
-        if self._pages is None or not hasattr(self._pages, "madvise"):
-            return
-        size = self.nbytes // self.shape[0]
-        start = -(-row * size // mmap.PAGESIZE) * mmap.PAGESIZE
-        length = (row + 1) * size // mmap.PAGESIZE * mmap.PAGESIZE - start
-        if length > 0:
-            self._pages.madvise(mmap.MADV_DONTNEED, start, length)
+        if self._pages is not None:
+            self._pages.release(*self._extent(row))
+
+    def _extent(self, rows: Rows) -> tuple[int, int]:
+        """Return where rows begin in the pages, and their size, in bytes."""
+        shape, address = self._shape_and_address(rows)
+        return self._offset + address - self._value.data_ptr(), math.prod(shape) * self.dtype.itemsize
 
     @property
     def nbytes(self) -> int:

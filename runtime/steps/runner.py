@@ -188,13 +188,16 @@ class StepRunner:
         self.cut(row, 0)
         self.cache.clear_row(row)
 
-    def expect(self, length: int, row: int | None = None) -> None:
+    def expect(self, length: int, row: int | None = None, prompt: int = 0) -> None:
         """Take account of the most tokens that an empty row will have, or all rows; by default the capacity.
 
-        Where rotary embeddings have other factors for long requests, these follow from it.
+        Where rotary embeddings have other factors for long requests, these follow from it. prompt: tokens of a row that
+        it will have for certain.
         """
         if self.graph.request_lengths is not None:
             self.graph.request_lengths[of_rows(row)] = length
+        if row is not None:
+            self.cache.expect(row, prompt)
 
     def move(self, source: int, target: int) -> None:
         """Replace a row, its source and its adapter by copies of another row's; its states are then kept there."""
@@ -233,6 +236,7 @@ class StepRunner:
 
     def load_row(self, row: int, length: int, pieces: Sequence[Content], states: Content) -> None:
         """Replace a row by `length` tokens that were read from a cache of this kind; see `Cache.write_row`."""
+        self.cache.expect(row, length)
         self.cache.write_row(row, pieces, states)
         self.lengths[row] = length
 

@@ -419,7 +419,7 @@ class Scheduler:
             return None
         try:
             self._beginnings.begin(request, self._places(), running, free)
-            self._decoder.expect(request.most_tokens, request.place)
+            self._decoder.expect(request.most_tokens, request.place, len(request.row.prompt))
         except Exception as error:  # of onnxruntime, which has no base class of its own
             self._end(request, error)
             self._leave(request)
