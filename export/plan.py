@@ -76,7 +76,7 @@ def _quantization(
     """
     asked = options.quantization or NO_OVERRIDES
     if isinstance(asked, QuantizationOverrides) and precision == proposal.precision:
-        asked = _proposed(proposal, asked)
+        asked = proposal.completed(asked)
     if precision not in DEFAULTS and asked != NO_OVERRIDES:
         raise ExportError(
             "a quantization config and its overrides (--block, --asymmetric, --rounding, --scales, --activations, "
@@ -125,17 +125,6 @@ def _quantization_of_target(options: ExportOptions, precision: Precision, config
             "one (--calibrate TEXT.txt, or calibration= of export_model), or choose a precision."
         )
     return make_quantization(precision, asked, calibrated=True, tower=_has_tower(config))
-
-
-def _proposed(proposal: Proposal, overrides: QuantizationOverrides) -> QuantizationOverrides:
-    """Return the overrides, completed by what is proposed for weights of this precision.
-
-    Per-token activations are not proposed where another block or zero points are asked for: they allow neither.
-    """
-    activations = overrides.activations
-    if activations is None and overrides.block is None and overrides.symmetric is None:
-        activations = proposal.activations
-    return replace(overrides, head=overrides.head or proposal.head, activations=activations)
 
 
 def _check_quantization(plan: ExportPlan, options: ExportOptions) -> None:

@@ -15,6 +15,10 @@ T = TypeVar("T")
 DOMAIN, CONTRIB, ONNX = "edgeformer", "com.microsoft", ""
 """The domains of canonical ops and of functions that have kernels, of onnxruntime's own ops, and of ONNX's."""
 
+UNPACK_BITS = {bits: f"Unpack{bits}Bits" for bits in (3, 5, 6)}
+"""Functions that make integers of 4 or 8 bits of those that lack some, by the bits that these have. They read weights
+alone, so that runtimes compute them once, when they load a graph."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Op:

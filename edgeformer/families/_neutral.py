@@ -16,8 +16,8 @@ WITHOUT_EFFECT = {
             *GENERATION_FIELDS, *UNSUPPORTED, *WITHOUT_EFFECT_ON_TOKENS,
         ),
         "It says which file or class this is, and what wrote it.": (
-            "_commit_hash", "_from_auto", "_name_or_path", "architectures", "auto_map", "is_composition", "model_name",
-            "model_type", "transformers.js_config", "transformers_version",
+            "_commit_hash", "_from_auto", "_model_name_or_path", "_name_or_path", "architectures", "auto_map",
+            "is_composition", "model_name", "model_type", "transformers.js_config", "transformers_version",
         ),
         "It is a token, a tokenizer or a length of texts; the tokenizer and the manifest have it.": (
             "bos_token", "bos_token_id", "cls_token_id", "eos_token", "eos_token_id", "eos_token_ids", "mask_token_id",

@@ -8,7 +8,8 @@ format is symmetric, one zero point:
 In a symmetric format no zero points are stored; they are all 2^(bits − 1), the middle of the integers' range.
 
 Products read integers of 4 or 8 bits. Those of 3, 5 and 6 bits are the highest bits of these, with the scale divided by
-as much: a file has fewer bytes of them, and a product takes the time and the memory of the wider ones.
+as much. A file leaves the other bits out, or keeps them, which takes more of the file and opens faster. Products of
+onnxruntime take the time and the memory of the wider integers; our kernels read 5 and 6 bits as 6.
 """
 
 from dataclasses import dataclass, replace
@@ -67,6 +68,7 @@ class WeightFormat:
     rounding: `nearest` takes the scale from the largest weight of a block. `mse` searches the scale and integers of
     least squared error. `gptq` minimizes the error of the products on the inputs of a calibration text.
     scales: their data type. Weights are rounded to steps of the stored scale.
+    packed: whether a file leaves out the bits that are not used; of 3, 5 and 6 bits only.
     """
 
     bits: Bits
@@ -74,6 +76,7 @@ class WeightFormat:
     symmetric: bool = True
     rounding: Rounding = "nearest"
     scales: Scales = "fp32"
+    packed: bool = True
 
     def __post_init__(self) -> None:
         per_channel = self.block is None and self.bits == 8 and self.symmetric
@@ -98,6 +101,11 @@ class WeightFormat:
     def unused_bits(self) -> int:
         """The lowest bits of those integers, which are 0."""
         return self.product_bits - self.bits
+
+    @property
+    def stored_bits(self) -> Bits:
+        """The bits that a file has of an integer."""
+        return self.bits if self.packed else self.product_bits
 
     @property
     def zero(self) -> int:
@@ -143,7 +151,7 @@ class WeightFormat:
         blocks = self.blocks_of(inputs)
         stored = blocks * (self.block or inputs)
         zeros = 0 if self.symmetric else -(-blocks * self.bits // 8)
-        return outputs * (stored * self.bits // 8), outputs * blocks * SCALE_BYTES[self.scales], outputs * zeros
+        return outputs * (stored * self.stored_bits // 8), outputs * blocks * SCALE_BYTES[self.scales], outputs * zeros
 
     def bytes_of(self, outputs: int, inputs: int) -> int:
         """Return the bytes of a weight [outputs, inputs]."""
@@ -153,6 +161,7 @@ class WeightFormat:
         extras = [] if self.symmetric else ["asymmetric"]
         extras += [self.rounding] if self.rounding != "nearest" else []
         extras += ["float16 scales"] if self.scales == "fp16" else []
+        extras += [f"stored as int{self.stored_bits}"] if self.stored_bits != self.bits else []
         where = "per channel" if self.block is None else f"in blocks of {self.block}"
         return ", ".join([f"int{self.bits} {where}", *extras])
 
@@ -238,8 +247,9 @@ class Quantization:
 
     @property
     def packed(self) -> bool:
-        """Whether any rule has integers of fewer bits than products read."""
-        return any(rule.format is not None and rule.format.unused_bits for rule in self.rules)
+        """Whether a file leaves bits of the integers of any rule out."""
+        forms = [rule.format for rule in self.rules if rule.format is not None]
+        return any(form.stored_bits != form.product_bits for form in forms)
 
     @property
     def needs_calibration(self) -> bool:
@@ -268,6 +278,9 @@ DEFAULTS: dict[str, WeightFormat] = {
     "int8": WeightFormat(bits=8, block=128),
 }
 """Formats by precision, without a calibration text."""
+HEADS: dict[str, WeightFormat] = {"int6": WeightFormat(bits=6, block=32, rounding="mse", packed=False)}
+"""Formats that heads and embeddings may have beside those of a precision. A session unpacks 0.1 billion weights a
+second, and heads have up to 0.5 billion: theirs are bytes in a file."""
 CALIBRATED = {name: replace(form, block=128, rounding="gptq") for name, form in DEFAULTS.items()}
 """Formats by precision, with a calibration text: blocks of 128 then lose no more than blocks of 32 without one, and
 are faster (docs/explanation/quantization.md)."""
@@ -283,8 +296,8 @@ class QuantizationOverrides:
     TITLE: ClassVar[str] = "Precision and quantization"
 
     head: str | None = option(
-        None, "Data type of the head and the embeddings, with int4 and int8.", choices=("fp32", *DEFAULTS), cli=True,
-        flag="--head-precision",
+        None, "Data type of the head and the embeddings, with int4 and int8.", choices=("fp32", *DEFAULTS, *HEADS),
+        cli=True, flag="--head-precision",
     )  # fmt: skip
     block: int | None = option(
         None, "Inputs that share a scale, in matrices of the precision.",
@@ -375,12 +388,12 @@ def _weight_format(precision: str, overrides: QuantizationOverrides, calibrated:
     """Return the format of matrices of a precision, None for `fp32`."""
     if precision == "fp32":
         return None
-    if precision not in DEFAULTS:
+    if precision not in DEFAULTS | HEADS:
         raise ConfigError(f"the precision of weights is {precision!r}; it must be one of fp32, {', '.join(DEFAULTS)}.")
     rounding = overrides.rounding or ("gptq" if calibrated else None)
-    form = (CALIBRATED if rounding == "gptq" else DEFAULTS)[precision]
-    return WeightFormat(
-        bits=form.bits,
+    form = (HEADS | (CALIBRATED if rounding == "gptq" else DEFAULTS))[precision]
+    return replace(
+        form,
         block=form.block if overrides.block is None else overrides.block,
         symmetric=form.symmetric if overrides.symmetric is None else overrides.symmetric,
         rounding=rounding or form.rounding,

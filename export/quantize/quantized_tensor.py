@@ -210,7 +210,7 @@ class QuantizedTensor(QuantizedPart):
 
 def unpacked(integers: Tensor, form: WeightFormat) -> Tensor:
     """Return the integers [N, B, L · bits / 8] that products read, of those that a file has."""
-    return unpack_groups(integers, PACKINGS[form.bits]) if form.unused_bits else integers
+    return unpack_groups(integers, PACKINGS[form.bits]) if form.stored_bits != form.product_bits else integers
 
 
 def stored_scales(scales: Tensor, dtype: ir.DataType, parameters: tuple[str, ...]) -> Tensor:

@@ -38,9 +38,6 @@ using MultiplyPerToken = void (*)(const Panels&, const Activations&, int begin, 
 // Rows that one call of MultiplyRows takes: their results of a panel stay in the first-level cache.
 inline constexpr int kMostRows = 144;
 
-// The largest block of 4-bit weights: MultiplyRows unpacks it onto the stack.
-inline constexpr int kMostNibbles = 256;
-
 struct Level {
   const char* name;
   bool (*runs_here)();

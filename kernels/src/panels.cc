@@ -15,8 +15,8 @@ constexpr char kMagic[16] = "edgeformer pack";
 
 struct Header {
   char magic[16];
-  std::int32_t version, columns, bias, outputs, inputs, bits, block, own_zero_points;
-  std::int32_t zeros[4];
+  std::int32_t version, columns, bias, outputs, inputs, bits, block, own_zero_points, kept_bits;
+  std::int32_t zeros[3];
 };
 static_assert(sizeof(Header) == kCacheLine);
 
@@ -38,6 +38,20 @@ std::uint32_t interleaved(std::uint32_t word) {
   return (word & 0xf00ff00f) | (word & 0x00f000f0) << 4 | (word & 0x0f000f00) >> 4;
 }
 
+// Whether integers of 8 bits can be kept as 6, by what determines their size.
+bool may_lack_bits(const WeightSizes& sizes) {
+  return sizes.bits == 8 && sizes.block % 16 == 0 && sizes.block <= kMostPacked && sizes.inputs % 16 == 0;
+}
+
+int kept_bits_of(const Weights& weights) {
+  if (!may_lack_bits(weights.sizes())) return weights.bits;
+  for (int output = 0; output < weights.outputs; ++output) {
+    const std::uint8_t* row = weights.integers + output * weights.row_bytes();
+    if (std::any_of(row, row + weights.inputs, [](std::uint8_t integer) { return integer % 4 != 0; })) return 8;
+  }
+  return 6;
+}
+
 // Stores words of several rows: for each step the words of all rows, one after the other.
 template <class F>
 void transpose_words(const std::uint8_t* from, std::size_t row_bytes, int rows, int steps, std::size_t step_bytes,
@@ -48,6 +62,25 @@ void transpose_words(const std::uint8_t* from, std::size_t row_bytes, int rows, 
       std::memcpy(&word, from + row * row_bytes, 4);
       word = change(word);
       std::memcpy(to + row * 4, &word, 4);
+    }
+  }
+}
+
+// The same of integers of 6 bits: three words of sixteen integers.
+void transpose_sixteens(const std::uint8_t* from, std::size_t row_bytes, int rows, int steps, std::size_t step_bytes,
+                        std::uint32_t flipped, std::uint8_t* to) {
+  constexpr std::uint32_t kUpper = 0xf0f0f0f0, kPair = 0x0c0c0c0c;
+  for (int step = 0; step < steps; ++step, from += 16, to += 3 * step_bytes) {
+    for (int row = 0; row < rows; ++row) {
+      std::uint32_t words[4];
+      std::memcpy(words, from + row * row_bytes, 16);
+      for (std::uint32_t& word : words) word ^= flipped;
+      const std::uint32_t kept[] = {
+          (words[0] & kUpper) >> 4 | (words[1] & kUpper),
+          (words[2] & kUpper) >> 4 | (words[3] & kUpper),
+          (words[0] & kPair) >> 2 | (words[1] & kPair) | (words[2] & kPair) << 2 | (words[3] & kPair) << 4,
+      };
+      for (int part = 0; part < 3; ++part) std::memcpy(to + part * step_bytes + row * 4, &kept[part], 4);
     }
   }
 }
@@ -74,6 +107,9 @@ std::string Panels::why_unreadable(std::span<const std::uint8_t> stored, const W
       header.block != sizes.block || header.own_zero_points < 0 || header.own_zero_points > 1) {
     return "holds panels of weights of another size";
   }
+  if (header.kept_bits != sizes.bits && (header.kept_bits != 6 || !may_lack_bits(sizes))) {
+    return "keeps " + std::to_string(header.kept_bits) + " of " + std::to_string(sizes.bits) + " bits";
+  }
   const std::size_t size = Panels(stored).size_bytes();
   if (stored.size() != size) {
     return "has " + std::to_string(stored.size()) + " bytes; its panels want " + std::to_string(size);
@@ -82,8 +118,8 @@ std::string Panels::why_unreadable(std::span<const std::uint8_t> stored, const W
   return "";
 }
 
-Panels::Panels(const WeightSizes& sizes, int columns, int bias, const std::uint8_t* bytes)
-    : sizes_(sizes), blocks_(sizes.blocks()), columns_(columns), bias_(bias), bytes_(bytes) {}
+Panels::Panels(const WeightSizes& sizes, int columns, int bias, int kept_bits)
+    : sizes_(sizes), blocks_(sizes.blocks()), columns_(columns), bias_(bias), kept_bits_(kept_bits) {}
 
 Panels::Panels(std::span<const std::uint8_t> stored) : bytes_(stored.data()) {
   Header header;
@@ -92,15 +128,16 @@ Panels::Panels(std::span<const std::uint8_t> stored) : bytes_(stored.data()) {
   blocks_ = sizes_.blocks();
   columns_ = header.columns;
   bias_ = header.bias;
+  kept_bits_ = header.kept_bits;
 }
 
 Panels::Panels(const Weights& weights, int columns, int byte_bias, Parallel& parallel)
-    : Panels(weights.sizes(), columns, weights.bits == 8 ? byte_bias : 0, nullptr) {
+    : Panels(weights.sizes(), columns, weights.bits == 8 ? byte_bias : 0, kept_bits_of(weights)) {
   pack_all(weights, parallel);
 }
 
 Panels::Panels(const PerChannelWeights& weights, int columns, int byte_bias, Parallel& parallel)
-    : Panels(weights.sizes(), columns, byte_bias, nullptr) {
+    : Panels(weights.sizes(), columns, byte_bias, weights.sizes().bits) {
   pack_all(weights, parallel);
 }
 
@@ -108,7 +145,7 @@ template <class AnyWeights>
 void Panels::pack_all(const AnyWeights& weights, Parallel& parallel) {
   own_ = allocate_weights(size_bytes());
   bytes_ = own_.get();
-  Header header{{}, kPanelsVersion, columns_, bias_, outputs(), inputs(), bits(), block(), has_zero_points(), {}};
+  Header header{{}, kPanelsVersion, columns_, bias_, outputs(), inputs(), bits(), block(), has_zero_points(), kept_bits_, {}};
   std::memcpy(header.magic, kMagic, sizeof kMagic);
   std::memcpy(own_.get(), &header, sizeof header);
   std::uint8_t* first = own_.get() + kCacheLine;
@@ -143,6 +180,8 @@ void Panels::pack(const Weights& weights, int panel, std::uint8_t* to, float* fa
     const int steps = inputs_of(block) * bits() / 32;
     if (bits() == 4) {
       transpose_words(from, weights.row_bytes(), columns, steps, 4 * columns_, to, interleaved);
+    } else if (kept_bits_ == 6) {
+      transpose_sixteens(from, weights.row_bytes(), columns, inputs_of(block) / 16, 4 * columns_, flipped, to);
     } else {
       const auto less_bias = [=](std::uint32_t word) { return word ^ flipped; };
       transpose_words(from, weights.row_bytes(), columns, steps, 4 * columns_, to, less_bias);

@@ -26,7 +26,7 @@ constexpr int kMostBytes = 65536;
 
 std::string why_unsupported(const WeightSizes& sizes) {
   if (sizes.bits != 4 && sizes.bits != 8) return "bits must be 4 or 8, not " + std::to_string(sizes.bits);
-  const int most = sizes.bits == 4 ? kMostNibbles : kMostBytes;
+  const int most = sizes.bits == 4 ? kMostPacked : kMostBytes;
   if (sizes.block < 16 || sizes.block > most || sizes.block % 8 != 0) {
     return "block_size must be a multiple of 8 from 16 to " + std::to_string(most) + ", not " +
            std::to_string(sizes.block);

@@ -38,9 +38,9 @@ struct TileRows {
   const float* factors;
 };
 
-// What a tile reads of a block: 8-bit weights; 4-bit weights as they are stored, which the first tile of several unpacks for
-// the others; or what it has unpacked.
-enum class Form { kBytes, kPacked, kPackedForOthers, kUnpacked };
+// What a tile reads of a block: weights as they are kept, of which the first tile of several unpacks those of fewer than 8 bits
+// for the others; or what it has unpacked.
+enum class Form { kPacked, kPackedForOthers, kUnpacked };
 
 // Some blocks of a panel, one behind the other: integers of the first, memory for all of them as bytes, and zero points (or
 // null) of its columns. is_new: whether the integers are read for the first time.
@@ -64,11 +64,11 @@ struct SomeBlocks {
 // results += rows times blocks. kInRegisters: the results stay there until the last block.
 //
 // Fields are read one by one: a copy of a whole structure would wait until all that was just stored is in the cache.
-template <class V, int kRows, Form kForm, bool kInRegisters>
+template <class V, int kRows, int kBits, Form kForm, bool kInRegisters>
 void multiply_tile(const SomeBlocks& blocks, const TileRows& rows) {
   // Few sums would wait for each other, so those of high halves of bytes are apart where registers allow it.
   constexpr bool kApart = !kInRegisters && 2 * kRows <= V::kTileRows;
-  constexpr int kColumns = 2 * V::kLanes, kInputBytes = kForm == Form::kBytes ? kColumns : kColumns / 2;
+  constexpr int kColumns = 2 * V::kLanes, kInputBytes = kColumns * kBits / 8;
   const std::uint8_t *integers = blocks.integers, *points = blocks.zero_points;
   std::uint8_t* unpacked = blocks.unpacked;
   const std::int8_t* values = rows.values;
@@ -99,12 +99,14 @@ void multiply_tile(const SomeBlocks& blocks, const TileRows& rows) {
     typename V::Ints sums[kRows][2];
 #pragma clang loop unroll(full)
     for (int row = 0; row < kRows; ++row) sums[row][0] = sums[row][1] = V::splat(start_of(points, offsets[row]));
-    if constexpr (kForm == Form::kBytes) {
+    constexpr bool kKeep = kForm == Form::kPackedForOthers;
+    if constexpr (kBits == 8) {
       add_products<V, kRows, false>(integers, inputs, values, word_stride, is_new && lines == 0, sums);
     } else if constexpr (kForm == Form::kUnpacked) {
-      add_products<V, kRows, true>(unpacked, inputs, values, word_stride, false, sums);
+      add_products<V, kRows, kBits == 4>(unpacked, inputs, values, word_stride, false, sums);
+    } else if constexpr (kBits == 6) {
+      add_six_bits<V, kRows, kKeep>(integers, inputs, values, word_stride, lines == 0, unpacked, sums);
     } else {
-      constexpr bool kKeep = kForm == Form::kPackedForOthers;
       add_packed<V, kRows, kKeep, kApart>(integers, inputs, values, word_stride, lines == 0, unpacked, sums);
     }
     typename V::Floats scales[2];
@@ -148,15 +150,15 @@ void multiply_tile(const SomeBlocks& blocks, const TileRows& rows) {
   }
 }
 
-template <class V, Form kForm, bool kInRegisters, int... kRows>
+template <class V, int kBits, Form kForm, bool kInRegisters, int... kRows>
 constexpr auto tiles_of(std::integer_sequence<int, kRows...>) {
-  return std::array{&multiply_tile<V, kRows + 1, kForm, kInRegisters>...};
+  return std::array{&multiply_tile<V, kRows + 1, kBits, kForm, kInRegisters>...};
 }
 
 // Tiles of one row to as many as there may be.
-template <class V, Form kForm, bool kInRegisters>
+template <class V, int kBits, Form kForm, bool kInRegisters>
 inline constexpr auto kTiles =
-    tiles_of<V, kForm, kInRegisters>(std::make_integer_sequence<int, kInRegisters ? rows_in_registers<V>() : V::kTileRows>());
+    tiles_of<V, kBits, kForm, kInRegisters>(std::make_integer_sequence<int, kInRegisters ? rows_in_registers<V>() : V::kTileRows>());
 
 // 4-bit weights of a block, one in a byte, in the order of 8-bit weights. low, high: take them from a vector of bytes.
 template <class V, class Low, class High>
@@ -174,6 +176,18 @@ void unpack_nibbles(const std::uint8_t* w, int block, std::uint8_t* bytes, Low l
 template <class V>
 void unpack_nibbles(const std::uint8_t* w, int block, std::uint8_t* bytes) {
   unpack_nibbles<V>(w, block, bytes, V::low_nibbles, V::high_nibbles);
+}
+
+// 8-bit weights of a block, of which 6 bits are kept.
+template <class V>
+void unpack_six_bits(const std::uint8_t* w, int block, std::uint8_t* bytes) {
+  for (int input = 0; input < block; input += 16, w += 6 * V::kBytes) {
+    take_sixteen<V>(w, true, [&](int, typename V::Bytes left, typename V::Bytes right) {
+      V::store_bytes(bytes, left);
+      V::store_bytes(bytes + V::kBytes, right);
+      bytes += 2 * V::kBytes;
+    });
+  }
 }
 
 // Adds a block's sums of rows `begin` to `end`, [rows][columns], to their results. kCentred: of weights that are 16 times
@@ -273,9 +287,9 @@ struct RowsOfPanel {
   }
 };
 
-// Multiplies a panel, of 4-bit or 8-bit weights, by rows. V's vectors multiply, or its unit of matrix tiles, for which rows
+// Multiplies a panel, of weights of which 4, 6 or 8 bits are kept, by rows. V's vectors multiply, or its unit of matrix tiles, for which rows
 // are kept otherwise (TileForm).
-template <class V, bool kNibbles, bool kByUnit>
+template <class V, int kBits, bool kByUnit>
 class Blocks {
  public:
   void multiply(const RowsOfPanel& rows) {
@@ -299,7 +313,11 @@ class Blocks {
 
   // Inputs that a tile multiplies before it stores its results. Their bytes have to stay in the first-level cache for the
   // other tiles: they take 20 kB.
-  static constexpr int kInputsAtOnce = kInRegisters ? 640 : kMostNibbles;
+  static constexpr int kInputsAtOnce = kInRegisters ? 640 : kMostPacked;
+
+  // Rows of a tile whose sums leave registers for what unpacks 6 bits; of more, a block is unpacked before. With results in
+  // registers, too, 16 rows in tiles of 6 took 1.1 times as long (AMD Zen 4).
+  static constexpr int kRowsBesideSixBits = kInRegisters ? 4 : V::kTileRows;
 
   // Tiles that take less time than memory: more of them lose 2 % by fetching.
   static constexpr int kFewTiles = 4;
@@ -307,9 +325,13 @@ class Blocks {
   void multiply_some(int index, int some, const RowsOfPanel& rows) {
     SomeBlocks blocks = rows.blocks(index, some, unpacked_);
     // Matrices read words of two steps side by side, which are together in unpacked bytes only.
-    if constexpr (kNibbles && HasMatrices<V>) unpack_nibbles<V>(blocks.integers, blocks.inputs_of_last, unpacked_);
+    if constexpr (kBits == 4 && HasMatrices<V>) unpack_nibbles<V>(blocks.integers, blocks.inputs_of_last, unpacked_);
     const bool is_last = index + some == rows.panels.blocks();
     const int of_tile = rows.activations.tile_rows, tiles = (rows.count + of_tile - 1) / of_tile;
+    if (kBits == 6 && (HasMatrices<V> || of_tile > kRowsBesideSixBits)) {
+      unpack(blocks);
+      blocks.is_new = false;
+    }
     if (kInRegisters && tiles > 1 && tiles <= kFewTiles) {
       // The first tile alone would wait for what it fetches, while memory waits for the others.
       blocks.ahead = blocks.integers + kPrefetchDistance;
@@ -326,26 +348,34 @@ class Blocks {
     }
   }
 
-  // A tile of `size` rows, of which there are `all` with others.
-  static void multiply_tile_of(const SomeBlocks& blocks, const TileRows& tile, int size, int all) {
-    if constexpr (!kNibbles) {
-      kTiles<V, Form::kBytes, kInRegisters>[size - 1](blocks, tile);
-    } else if (HasMatrices<V> || !blocks.is_new) {
-      kTiles<V, Form::kUnpacked, kInRegisters>[size - 1](blocks, tile);
-    } else if (all > size) {
-      kTiles<V, Form::kPackedForOthers, kInRegisters>[size - 1](blocks, tile);
-    } else {
-      kTiles<V, Form::kPacked, kInRegisters>[size - 1](blocks, tile);
+  static void unpack(const SomeBlocks& blocks) {
+    std::uint8_t* to = blocks.unpacked;
+    for (int block = 0; block < blocks.count; ++block, to += blocks.inputs * 2 * V::kLanes) {
+      const int inputs = block + 1 < blocks.count ? blocks.inputs : blocks.inputs_of_last;
+      unpack_six_bits<V>(blocks.integers + block * blocks.bytes, inputs, to);
     }
   }
 
-  alignas(kCacheLine) std::uint8_t unpacked_[kNibbles ? kInputsAtOnce * 2 * V::kLanes : 1];
+  // A tile of `size` rows, of which there are `all` with others.
+  static void multiply_tile_of(const SomeBlocks& blocks, const TileRows& tile, int size, int all) {
+    if constexpr (kBits == 8) {
+      kTiles<V, kBits, Form::kPacked, kInRegisters>[size - 1](blocks, tile);
+    } else if (HasMatrices<V> || !blocks.is_new) {
+      kTiles<V, kBits, Form::kUnpacked, kInRegisters>[size - 1](blocks, tile);
+    } else if (all > size) {
+      kTiles<V, kBits, Form::kPackedForOthers, kInRegisters>[size - 1](blocks, tile);
+    } else {
+      kTiles<V, kBits, Form::kPacked, kInRegisters>[size - 1](blocks, tile);
+    }
+  }
+
+  alignas(kCacheLine) std::uint8_t unpacked_[kBits < 8 ? kInputsAtOnce * 2 * V::kLanes : 1];
 };
 
 // The unit takes two tiles of rows at a time. Nothing is read that was just stored, which would keep it waiting: while it
 // multiplies, sums of the two tiles before become results, and the block behind is unpacked.
-template <HasTiles V, bool kNibbles>
-class Blocks<V, kNibbles, true> {
+template <HasTiles V, int kBits>
+class Blocks<V, kBits, true> {
   static constexpr int kColumns = 2 * V::kLanes;
 
  public:
@@ -361,7 +391,9 @@ class Blocks<V, kNibbles, true> {
   void multiply_next(int index, const RowsOfPanel& rows) {
     // The last one is read whole, as the unit is configured.
     const SomeBlocks block = rows.blocks(index, 1, unpacked_[index % 2]);
-    if constexpr (!kNibbles) {
+    if constexpr (kBits == 6) {
+      unpack_six_bits<V>(block.integers, block.inputs, block.unpacked);
+    } else if constexpr (kBits == 8) {
       const int size = block.inputs * kColumns;
       for (int at = 0; at < size; at += kCacheLine) V::prefetch(block.integers + at + kPrefetchDistance);
     } else if (block.zero_points != nullptr) {
@@ -381,11 +413,11 @@ class Blocks<V, kNibbles, true> {
   };
 
   // Whether bytes are 16 times weights minus their zero point: they are made so where all have the same.
-  bool is_centred() const { return kNibbles && block_.zero_points == nullptr; }
+  bool is_centred() const { return kBits == 4 && block_.zero_points == nullptr; }
 
   void multiply_last(int index, const RowsOfPanel& rows) {
     is_centred() ? multiply_bytes<true>(block_.unpacked, index, rows)
-                 : multiply_bytes<false>(kNibbles ? block_.unpacked : block_.integers, index, rows);
+                 : multiply_bytes<false>(kBits < 8 ? block_.unpacked : block_.integers, index, rows);
   }
 
   template <bool kCentred>
@@ -413,35 +445,40 @@ class Blocks<V, kNibbles, true> {
     sums_.next = end;
   }
 
-  alignas(kCacheLine) std::uint8_t unpacked_[2][kNibbles ? kMostNibbles * kColumns : kCacheLine];
+  alignas(kCacheLine) std::uint8_t unpacked_[2][kBits < 8 ? kMostPacked * kColumns : kCacheLine];
   alignas(kCacheLine) std::int32_t memory_[2][2 * V::Tiles::kRows * kColumns];
   Sums sums_;
   SomeBlocks block_{};
 };
 
-template <class V, bool kNibbles, bool kByUnit>
+template <class V, int kBits, bool kByUnit>
 void multiply_rows_of(const Panels& panels, const Activations& activations, int begin, int end, int row, int rows,
                       float* y, std::size_t stride) {
   constexpr int kColumns = 2 * V::kLanes;
   alignas(kCacheLine) float results[kMostRows * kColumns];
   [[maybe_unused]] const TilesInUse<V, kByUnit> in_use(activations.tile_rows, panels.block() / 4);
   for (int panel = begin; panel < end; ++panel, y += kColumns) {
-    Blocks<V, kNibbles, kByUnit> blocks;  // without parentheses, which would set its memory to 0: 0.2 us a panel
+    Blocks<V, kBits, kByUnit> blocks;  // without parentheses, which would set its memory to 0: 0.2 us a panel
     blocks.multiply({panels, panel, activations, row, rows, results, y, stride});
   }
+}
+
+template <class V, bool kByUnit>
+void multiply_rows_by(const Panels& panels, const Activations& activations, int begin, int end, int row, int rows,
+                      float* y, std::size_t stride) {
+  constexpr auto kOf4Bits = multiply_rows_of<V, 4, kByUnit>, kOf6Bits = multiply_rows_of<V, 6, kByUnit>;
+  constexpr auto kOf8Bits = multiply_rows_of<V, 8, kByUnit>;
+  const auto multiply = panels.kept_bits() == 4 ? kOf4Bits : panels.kept_bits() == 6 ? kOf6Bits : kOf8Bits;
+  multiply(panels, activations, begin, end, row, rows, y, stride);
 }
 
 template <class V>
 void multiply_rows(const Panels& panels, const Activations& activations, int begin, int end, int row, int rows,
                    float* y, std::size_t stride) {
   if constexpr (HasTiles<V>) {
-    if (activations.by_rows) {
-      constexpr auto kOf4Bits = multiply_rows_of<V, true, true>, kOf8Bits = multiply_rows_of<V, false, true>;
-      return (panels.bits() == 4 ? kOf4Bits : kOf8Bits)(panels, activations, begin, end, row, rows, y, stride);
-    }
+    if (activations.by_rows) return multiply_rows_by<V, true>(panels, activations, begin, end, row, rows, y, stride);
   }
-  constexpr auto kOf4Bits = multiply_rows_of<V, true, false>, kOf8Bits = multiply_rows_of<V, false, false>;
-  (panels.bits() == 4 ? kOf4Bits : kOf8Bits)(panels, activations, begin, end, row, rows, y, stride);
+  multiply_rows_by<V, false>(panels, activations, begin, end, row, rows, y, stride);
 }
 
 }  // namespace edgeformer

@@ -11,6 +11,32 @@ namespace edgeformer {
 // reach about 2/3 of the bandwidth; see docs/explanation/kernels.md.
 inline constexpr int kPrefetchDistance = 8192;
 
+// One of the four words of four inputs each that a vector of columns has of sixteen inputs of which 6 bits are kept: of both
+// words' upper bits, and all words' lower ones (see panels.h).
+template <class V, int kWord>
+[[gnu::always_inline]] inline typename V::Bytes word_of_sixteen(typename V::Bytes upper, typename V::Bytes pairs) {
+  if constexpr (kWord % 2 == 0) upper = V::template shift_up<4>(upper);
+  if constexpr (kWord == 0) pairs = V::template shift_up<2>(pairs);
+  if constexpr (kWord > 1) pairs = V::template shift_down<2 * kWord - 2>(pairs);
+  return V::join_six_bits(upper, pairs);
+}
+
+// Calls take(word, left, right) with the words of sixteen inputs of which 6 bits are kept, of both halves of a panel's columns.
+template <class V, class F>
+[[gnu::always_inline]] inline void take_sixteen(const std::uint8_t* w, bool fetch, F take) {
+  using Bytes = typename V::Bytes;
+  if (fetch) {
+    for (int part = 0; part < 6; ++part) V::prefetch(w + part * V::kBytes + kPrefetchDistance);
+  }
+  const Bytes pairs[] = {V::load_bytes(w + 4 * V::kBytes), V::load_bytes(w + 5 * V::kBytes)};
+  const Bytes front[] = {V::load_bytes(w), V::load_bytes(w + V::kBytes)};
+  take(0, word_of_sixteen<V, 0>(front[0], pairs[0]), word_of_sixteen<V, 0>(front[1], pairs[1]));
+  take(1, word_of_sixteen<V, 1>(front[0], pairs[0]), word_of_sixteen<V, 1>(front[1], pairs[1]));
+  const Bytes back[] = {V::load_bytes(w + 2 * V::kBytes), V::load_bytes(w + 3 * V::kBytes)};
+  take(2, word_of_sixteen<V, 2>(back[0], pairs[0]), word_of_sixteen<V, 2>(back[1], pairs[1]));
+  take(3, word_of_sixteen<V, 3>(back[0], pairs[0]), word_of_sixteen<V, 3>(back[1], pairs[1]));
+}
+
 // Levels with an instruction for small matrices: multiply_pairs(sums, a, w) adds the four products of two rows and two
 // columns, of eight inputs each, to sums: row 0 by columns 0 and 1, then row 1 by both.
 template <class V>
@@ -89,6 +115,23 @@ void add_packed(const std::uint8_t* w, int inputs, const std::int8_t* a, std::si
     for (int row = 0; row < kRows; ++row) {
       for (int half = 0; half < 2; ++half) sums[row][half] = V::add(sums[row][half], high_sums[row][half]);
     }
+  }
+}
+
+// The same of weights of which 6 bits are kept.
+template <class V, int kRows, bool kKeep>
+void add_six_bits(const std::uint8_t* w, int inputs, const std::int8_t* a, std::size_t stride, bool fetch, std::uint8_t* bytes,
+                  typename V::Ints (&sums)[kRows][2]) {
+  for (const std::uint8_t* end = w + inputs / 16 * 6 * V::kBytes; w != end; w += 6 * V::kBytes) {
+    take_sixteen<V>(w, fetch, [&](int, typename V::Bytes left, typename V::Bytes right) __attribute__((always_inline)) {
+      add_four<V, kRows, false>(left, right, a, sums);
+      a += stride;
+      if constexpr (kKeep) {
+        V::store_bytes(bytes, left);
+        V::store_bytes(bytes + V::kBytes, right);
+        bytes += 2 * V::kBytes;
+      }
+    });
   }
 }
 

@@ -142,6 +142,22 @@ void multiply_bytes(const std::uint8_t* w, const std::int8_t* a, int block, type
   for (int half = 0; half < 2; ++half) sums[half] = V::add(sums[half], odd_sums[half]);
 }
 
+// The same for 8-bit weights of which 6 bits are kept.
+template <class V>
+void multiply_six_bits(const std::uint8_t* w, const std::int8_t* a, int block, typename V::Ints (&sums)[2]) {
+  typename V::Ints odd_sums[2] = {V::splat(0), V::splat(0)};
+  for (int input = 0; input < block; input += 16, w += 6 * V::kBytes) {
+    take_sixteen<V>(w, true, [&](int word, typename V::Bytes left, typename V::Bytes right) {
+      typename V::Ints(&of_word)[2] = word % 2 == 0 ? sums : odd_sums;
+      const typename V::Bytes four = V::broadcast4(a);
+      of_word[0] = V::dot4(of_word[0], left, four);
+      of_word[1] = V::dot4(of_word[1], right, four);
+      a += 4;
+    });
+  }
+  for (int half = 0; half < 2; ++half) sums[half] = V::add(sums[half], odd_sums[half]);
+}
+
 template <class V, int kBits>
 void multiply_row_of(const Panels& panels, const Activations& activations, int begin, int end, float* y) {
   for (int panel = begin; panel < end; ++panel) {
@@ -156,6 +172,8 @@ void multiply_row_of(const Panels& panels, const Activations& activations, int b
       const int inputs = panels.inputs_of(block);
       if constexpr (kBits == 4) {
         multiply_nibbles<V>(w, a, inputs, sums);
+      } else if constexpr (kBits == 6) {
+        multiply_six_bits<V>(w, a, inputs, sums);
       } else {
         multiply_bytes<V>(w, a, inputs, sums);
       }
@@ -173,11 +191,9 @@ void multiply_row_of(const Panels& panels, const Activations& activations, int b
 
 template <class V>
 void multiply_row(const Panels& panels, const Activations& activations, int begin, int end, float* y) {
-  if (panels.bits() == 4) {
-    multiply_row_of<V, 4>(panels, activations, begin, end, y);
-  } else {
-    multiply_row_of<V, 8>(panels, activations, begin, end, y);
-  }
+  constexpr auto kOf4Bits = multiply_row_of<V, 4>, kOf6Bits = multiply_row_of<V, 6>, kOf8Bits = multiply_row_of<V, 8>;
+  const auto multiply = panels.kept_bits() == 4 ? kOf4Bits : panels.kept_bits() == 6 ? kOf6Bits : kOf8Bits;
+  multiply(panels, activations, begin, end, y);
 }
 
 }  // namespace edgeformer

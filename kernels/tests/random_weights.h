@@ -15,12 +15,15 @@ struct RandomWeights {
   std::vector<std::uint8_t> integers, zero_points;
   std::vector<float> scales;
 
+  // bits: 4 or 8; or 6, which are the highest of 8.
   RandomWeights(int outputs, int inputs, int bits, int block, bool own_zero_points, unsigned seed) {
+    const int used = bits;
+    bits = used == 4 ? 4 : 8;
     view = {outputs, inputs, bits, block, nullptr, nullptr, nullptr};
     std::mt19937 random(seed);
     const std::size_t blocks = view.blocks(), rows = outputs;
     integers.resize(rows * blocks * block * bits / 8);
-    for (auto& byte : integers) byte = random();
+    for (auto& byte : integers) byte = used == 6 ? random() & 0xfc : random();
     zero_points.resize(rows * ((blocks * bits + 7) / 8));
     for (auto& byte : zero_points) byte = random();
     scales.resize(rows * blocks);

@@ -21,19 +21,31 @@ int exponent_of(const Weights& weights, int output) {
   return largest > 0 ? std::ilogb(largest) - 14 : 0;
 }
 
+// Bits that panels keep of an integer: 6 of 8, where the lowest two are 0 and all comes in whole sixteens.
+int kept_bits_of(const Weights& weights) {
+  if (weights.bits == 4 || weights.block % 16 || weights.block > 256 || weights.inputs % 16) return weights.bits;
+  for (int output = 0; output < weights.outputs; ++output) {
+    for (int input = 0; input < weights.inputs; ++input) {
+      if (weights.integer(output, input) & 3) return 8;
+    }
+  }
+  return 6;
+}
+
 // The bytes of panels, straight from the description in panels.h.
 std::vector<std::uint8_t> packed_slowly(const Weights& weights, int columns, int bias) {
   bias = weights.bits == 8 ? bias : 0;
   const std::size_t panels = (weights.outputs + columns - 1) / columns, blocks = weights.blocks(), block = weights.block;
-  const std::size_t block_bytes = columns * (block * weights.bits / 8 + 2);
+  const int kept = kept_bits_of(weights);
+  const std::size_t block_bytes = columns * (block * kept / 8 + 2);
   const std::size_t points_bytes = weights.zero_points ? blocks * columns : 0;
   const std::size_t of_last = (weights.inputs - (blocks - 1) * block + 7) / 8 * 8;
-  const std::size_t lacking_bytes = columns * (block - of_last) * weights.bits / 8;
+  const std::size_t lacking_bytes = columns * (block - of_last) * kept / 8;
   const std::size_t blocks_bytes = blocks * block_bytes - lacking_bytes;
   const std::size_t panel_bytes = (blocks_bytes + points_bytes + 63) / 64 * 64;
   std::vector<std::uint8_t> bytes(64 + (panels * (panel_bytes + columns * 4) + lacking_bytes + 63) / 64 * 64);
   const int header[] = {kPanelsVersion, columns, bias, weights.outputs, weights.inputs, weights.bits, weights.block,
-                        weights.zero_points != nullptr};
+                        weights.zero_points != nullptr, kept};
   std::memcpy(bytes.data(), "edgeformer pack", 16);
   std::memcpy(bytes.data() + 16, header, sizeof header);
   for (int output = 0; output < weights.outputs; ++output) {
@@ -46,12 +58,19 @@ std::vector<std::uint8_t> packed_slowly(const Weights& weights, int columns, int
       const std::size_t inputs = at + 1 < blocks ? block : of_last;
       for (std::size_t within = 0; within < inputs; ++within) {
         const int integer = weights.integer(output, at * block + within) - bias;
+        const auto byte = [&](std::size_t step) -> std::uint8_t& { return to[(step * columns + column) * 4 + within % 4]; };
+        if (kept == 6) {
+          const std::size_t sixteen = within / 16, word = within % 16 / 4;
+          byte(sixteen * 3 + word / 2) |= word % 2 ? integer & 0xf0 : (integer & 0xf0) >> 4;
+          byte(sixteen * 3 + 2) |= (integer & 0xc) >> 2 << 2 * word;
+          continue;
+        }
         const std::size_t step = within * weights.bits / 32;
         const bool high = weights.bits == 4 && within % 8 >= 4;
-        to[(step * columns + column) * 4 + within % 4] |= integer << (high ? 4 : 0);
+        byte(step) |= integer << (high ? 4 : 0);
       }
       const Half scale = to_half(std::ldexp(weights.scale(output, at), -exponent));
-      std::memcpy(to + columns * inputs * weights.bits / 8 + column * 2, &scale, 2);
+      std::memcpy(to + columns * inputs * kept / 8 + column * 2, &scale, 2);
       if (weights.zero_points) panel[blocks_bytes + at * columns + column] = weights.zero_point(output, at) - bias;
     }
   }
@@ -75,6 +94,7 @@ void check_bytes(const Weights& weights, int columns, int bias, Parallel& parall
   CHECK(stored.bytes().data() == panels.bytes().data() && stored.bytes().size() == panels.bytes().size(), "%s", shape);
   CHECK(stored.factors(0) == panels.factors(0) && stored.zero_points(0) == panels.zero_points(0), "%s", shape);
   CHECK(stored.inputs() == weights.inputs && stored.has_zero_points() == panels.has_zero_points(), "%s", shape);
+  CHECK(stored.kept_bits() == kept_bits_of(weights) && panels.kept_bits() == stored.kept_bits(), "%s: kept bits", shape);
   CHECK(stored.common_zero_point() == panels.common_zero_point() && stored.blocks() == weights.blocks(), "%s", shape);
 }
 
@@ -84,7 +104,8 @@ void check_levels() {
   Team team(3);
   for (const Level* level : levels()) {
     for (int round = 0; round < 300; ++round) {
-      const int outputs = 1 + random() % 200, inputs = 1 + random() % 600, bits = random() % 2 ? 4 : 8;
+      const int outputs = 1 + random() % 200, bits = 4 + 2 * (random() % 3);
+      const int inputs = 1 + (random() % 2 ? random() % 600 : 15 + random() % 40 * 16);
       const int block = 8 * (2 + random() % (random() % 4 ? 15 : 31));
       const RandomWeights weights(outputs, inputs, bits, block, random() % 2, random());
       check_bytes(weights.view, level->columns, random() % 2 ? 128 : 0, round % 2 ? static_cast<Parallel&>(team) : serial);
@@ -92,6 +113,25 @@ void check_levels() {
   }
   const RandomWeights large(1000, 2048, 4, 128, true, 1);  // several chunks for each thread
   check_bytes(large.view, 32, 0, team);
+}
+
+// A single integer with one of the lowest two bits, wherever it is, keeps all 8.
+void check_kept_bits() {
+  Serial serial;
+  const auto kept = [&](const RandomWeights& weights) { return Panels(weights.view, 16, 0, serial).kept_bits(); };
+  RandomWeights weights(40, 48, 6, 32, false, 3);
+  CHECK(kept(weights) == 6, "6 bits of 8 are not kept as such");
+  for (std::size_t at : {0, 47, 64 * 17 + 5, 64 * 39 + 47}) {
+    for (int bit : {1, 2}) {
+      weights.integers[at] |= bit;
+      CHECK(kept(weights) == 8, "a bit of %d at %zu is lost", bit, at);
+      weights.integers[at] &= ~bit;
+    }
+  }
+  for (std::size_t at : {48, 63, 64 * 39 + 63}) weights.integers[at] |= 3;  // behind the last input
+  CHECK(kept(weights) == 6, "what is behind the last input counts");
+  CHECK(kept(RandomWeights(3, 40, 6, 32, false, 0)) == 8 && kept(RandomWeights(3, 48, 6, 24, false, 0)) == 8, "not in sixteens");
+  CHECK(kept(RandomWeights(3, 256, 6, 256, true, 0)) == 6 && kept(RandomWeights(3, 272, 6, 272, false, 0)) == 8, "block");
 }
 
 void check_scales_beyond_halves() {
@@ -120,10 +160,14 @@ void check_refusals() {
   check(why(0, 0, 63), "has 63 bytes, fewer than a header");
   check(why(0, 0, 0), "has 0 bytes, fewer than a header");
   check(why(4, 0, size), "holds no panels");
-  const char* current = ", and these kernels read panels 2, columns 32, byte bias 128";
+  const char* current = ", and these kernels read panels 3, columns 32, byte bias 128";
   check(why(16, 9, size), (std::string("holds panels 9, columns 32, byte bias 128") + current).c_str());
-  check(why(20, 16, size), (std::string("holds panels 2, columns 16, byte bias 128") + current).c_str());
-  check(why(24, 0, size), (std::string("holds panels 2, columns 32, byte bias 0") + current).c_str());
+  check(why(20, 16, size), (std::string("holds panels 3, columns 16, byte bias 128") + current).c_str());
+  check(why(24, 0, size), (std::string("holds panels 3, columns 32, byte bias 0") + current).c_str());
+  for (int kept : {0, 4, 7}) {
+    check(why(48, kept, size), ("keeps " + std::to_string(kept) + " of 8 bits").c_str());
+  }
+  check(why(48, 6, size), "keeps 6 of 8 bits");  // 200 inputs are no whole sixteens
   for (std::size_t at = 28; at <= 40; at += 4) check(why(at, 1 << 27, size), "holds panels of weights of another size");
   check(why(44, 2, size), "holds panels of weights of another size");
   // Without the bytes of zero points the same weights take less.
@@ -133,7 +177,7 @@ void check_refusals() {
 }
 
 void check_formats() {
-  CHECK(Panels::format(32, 0) == "panels 2, columns 32, byte bias 0", "%s", Panels::format(32, 0).c_str());
+  CHECK(Panels::format(32, 0) == "panels 3, columns 32, byte bias 0", "%s", Panels::format(32, 0).c_str());
   CHECK(Panels::format(32, 0) != Panels::format(16, 0) && Panels::format(16, 0) != Panels::format(16, 128), "formats");
 }
 
@@ -141,6 +185,7 @@ void check_formats() {
 
 int main() {
   check_levels();
+  check_kept_bits();
   check_scales_beyond_halves();
   check_refusals();
   check_formats();

@@ -66,11 +66,11 @@ void check_shape(const Level& level, int outputs, int inputs, int bits, int bloc
 
 // Each row of a batch is what it is alone, bit for bit: a text must not depend on the requests beside it.
 void check_rows_alone(const Level& level, int bits, bool points) {
-  const int outputs = 70, inputs = 700;  // more than a tile multiplies without storing results
+  const int outputs = 70, inputs = bits == 6 ? 720 : 700;  // more than a tile multiplies without storing results
   const RandomWeights weights(outputs, inputs, bits, 32, points, 9);
   const std::vector<float> x = random_activations(2 * kMostRows * inputs, 10);
   Serial serial;
-  for (std::size_t rows : {2, 3, 4, 13, 16, 25, 2 * kMostRows}) {
+  for (std::size_t rows : {2, 3, 4, 8, 13, 16, 25, 2 * kMostRows}) {
     const std::vector<float> y = multiply(level, weights.view, x, rows, serial);
     for (std::size_t row = 0; row < rows; row += rows < 32 ? 1 : 41) {
       const std::vector<float> of_row(x.begin() + row * inputs, x.begin() + (row + 1) * inputs);
@@ -82,16 +82,16 @@ void check_rows_alone(const Level& level, int bits, bool points) {
 }
 
 void check_shapes(const Level& level) {
-  for (int bits : {4, 8}) {
+  for (int bits : {4, 6, 8}) {
     for (bool points : {false, true}) {
       check_rows_alone(level, bits, points);
       for (int block : {16, 32, 64, 128, 256}) {
-        for (auto [outputs, inputs] : {std::pair{1, 8}, {33, 100}, {64, 256}, {95, 515}, {7, 1}}) {
+        for (auto [outputs, inputs] : {std::pair{1, 8}, {33, 100}, {64, 256}, {95, 515}, {95, 528}, {7, 1}}) {
           for (std::size_t rows : {1, 2, 5, 13}) check_shape(level, outputs, inputs, bits, block, points, rows);
         }
       }
-      check_shape(level, 70, 300, bits, 64, points, 2 * kMostRows + 7);
-      for (int block : {16, 32, 128, 256}) check_shape(level, 70, 1500, bits, block, points, 27);
+      check_shape(level, 70, bits == 6 ? 304 : 300, bits, 64, points, 2 * kMostRows + 7);
+      for (int block : {16, 32, 128, 256}) check_shape(level, 70, bits == 6 ? 1504 : 1500, bits, block, points, 27);
     }
     check_shape(level, 40, 1000, 8, 1000, bits == 8, 3);  // one scale for each output
   }

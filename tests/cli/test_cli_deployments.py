@@ -17,7 +17,7 @@ def test_help_says_what_is_chosen():
     said = " ".join(run("export", "--help").stdout.split())
     for words in (
         "server: int8, a cache in fp16;",
-        "desktop: int4, a head in int8, a cache in fp16;",
+        "desktop: int4, a head in int6, a cache in fp16;",
         "web: int8, activations per token;",
         "mobile: int4, a head in int8, .ort files",
     ):

@@ -46,13 +46,14 @@ def configs():
 PER_TOKEN = make_quantization("int8", QuantizationOverrides(activations="per_token"))
 EVERYWHERE = make_quantization("int8", QuantizationOverrides(activations="per_token"), everywhere=True)
 HEAD_OF_8 = make_quantization("int4", QuantizationOverrides(head="int8"))
+HEAD_OF_6 = make_quantization("int4", QuantizationOverrides(head="int6"))
 
 
 @pytest.mark.parametrize(
     ("target", "decoder", "encoder"),
     [
         ("server", ("int8", make_quantization("int8")), ("int8", PER_TOKEN)),
-        ("desktop", ("int4", HEAD_OF_8), ("int8", PER_TOKEN)),
+        ("desktop", ("int4", HEAD_OF_6), ("int8", PER_TOKEN)),
         ("web", ("int8", EVERYWHERE), ("int8", EVERYWHERE)),
         ("mobile", ("int4", HEAD_OF_8), ("int8", make_quantization("int8"))),
         (None, ("fp32", None), ("fp32", None)),
@@ -102,7 +103,12 @@ def test_per_token_is_chosen_only_where_nothing_else_runs():
         (
             "desktop",
             {"calibration": [[1]]},
-            ("int4", make_quantization("int4", QuantizationOverrides(head="int8"), calibrated=True)),
+            ("int4", make_quantization("int4", QuantizationOverrides(head="int6"), calibrated=True)),
+        ),
+        (
+            "desktop",
+            {"quantization": QuantizationOverrides(symmetric=False)},  # integers of 6 bits have no zero points
+            ("int4", make_quantization("int4", QuantizationOverrides(symmetric=False, head="int8"))),
         ),
         (None, {"precision": "int4"}, ("int4", make_quantization("int4"))),
     ],

@@ -45,7 +45,7 @@ WRONG_OVERRIDES = {
     "rounding": ("up", "one of nearest, mse, gptq, or None"),
     "activations": ("token", "one of block, per_token, or None"),
     "scales": ("fp8", "one of fp32, fp16, or None"),
-    "head": ("int3", "one of fp32, int4, int8, or None"),
+    "head": ("int3", "one of fp32, int4, int8, int6, or None"),
     "tower": ("int4", "one of fp32, int8, or None"),
     "keep": ("blocks.0.*", "a tuple of texts"),
 }

@@ -15,9 +15,11 @@ from edgeformer.export.bundle.stored_weights import StoredWeights
 from edgeformer.export.importers.opened_bundle import open_subject
 from edgeformer.export.parity.trials.quantized_weights import judge_weights
 from edgeformer.export.parity.verify import verify_graph
+from edgeformer.export.plan import make_plan
 from edgeformer.export.quantize.packing import PACKINGS, pack_groups, unpack_groups
 from edgeformer.export.quantize.rounding import round_blocks
-from edgeformer.manifest.quantization import Quantization, QuantizationRule, WeightFormat
+from edgeformer.manifest.quantization import Quantization, QuantizationOverrides, QuantizationRule, WeightFormat
+from edgeformer.options.export import ExportOptions
 
 USED = {3: 0xEE, 5: 0xF8, 6: 0xFC}
 """The bits of a byte that are used; in 3 bits it holds two integers."""
@@ -102,6 +104,23 @@ def test_a_file_has_as_many_bytes_as_the_formats_say(bundle, checkpoint):
     assert [node.op_type for node in embedding] == ["Unpack6Bits"], "stored once for the table and the head"
 
 
+def test_a_file_keeps_the_bits_that_a_head_does_not_use(checkpoint, tmp_path):
+    result = export_model(checkpoint, tmp_path / "bundle", deployment="desktop")
+    assert result.report.passed
+    form, model = result.manifest.weights["embedding.weight.integers"].quantized, graph_of(result.path)
+    assert (form.bits, form.packed, str(form)) == (6, False, "int6 in blocks of 32, mse, stored as int8")
+    assert not [node for node in model.graph.node if node.op_type.startswith("Unpack")]
+    (tensor,) = [each for each in model.graph.initializer if each.name == "embedding.weight.integers"]
+    outputs, blocks, block = tensor.dims
+    assert outputs * blocks * block == form.part_bytes(outputs, blocks * block)[0]
+    place = {each.key: each.value for each in tensor.external_data}
+    file = result.path / "onnx" / place["location"]
+    content = np.memmap(file, np.uint8, "r", int(place["offset"]), tuple(tensor.dims))
+    assert not (content % 4).any() and len(np.unique(content)) > 50
+    (head,) = [node for node in model.graph.node if node.op_type == "MatMulNBits" and tensor.name in node.input]
+    assert {each.name: each.i for each in head.attribute}["bits"] == 8, "clients read it as int8"
+
+
 def test_a_session_unpacks_them_once_when_it_is_opened(bundle, tmp_path):
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
@@ -180,3 +199,5 @@ def test_files_in_ort_format_have_none(checkpoint, tmp_path):
         export_model(
             checkpoint, tmp_path / "other", precision="int4", quantization=rules("fp32", down=3), deployment="mobile"
         )
+    head = ExportOptions(deployment="mobile", quantization=QuantizationOverrides(head="int6"))
+    assert make_plan(head, None).quantization.format_of("head.weight").bits == 6, "a file keeps its bits"

@@ -66,11 +66,11 @@ def test_a_plan_cannot_be_changed(llama):
 
 
 def test_overrides_complete_what_a_deployment_proposes(llama):
-    """The same from Python as from the command line: the block is asked for, the int8 head is proposed."""
+    """The same from Python as from the command line: the block is asked for, the int6 head is proposed."""
     overrides = QuantizationOverrides(block=64)
     plan = make_plan(ExportOptions(deployment="desktop", quantization=overrides), llama)
     assert plan.precision == "int4"
-    assert plan.quantization == make_quantization("int4", QuantizationOverrides(block=64, head="int8"))
+    assert plan.quantization == make_quantization("int4", QuantizationOverrides(block=64, head="int6"))
     whole = make_quantization("int4", overrides)
     assert make_plan(ExportOptions(deployment="desktop", quantization=whole), llama).quantization == whole
 

@@ -146,3 +146,8 @@ def test_phi_3_has_4096_positions_where_it_does_not_say():
 def test_a_window_that_hides_nothing_is_none(family):
     windows = [read(family, sliding_window=window).blocks[0].attention.window for window in (8, 255, 256, None)]
     assert windows == [8, 255, None, None]
+
+
+def test_the_name_of_a_gguf_model_changes_nothing():
+    """transformers puts it into the config of a model that it read from a GGUF file, and saves it."""
+    assert read("llama", _model_name_or_path="Smollm2 135M") == read("llama")

@@ -84,6 +84,32 @@ FAULTS = {
         "V::store_bytes(bytes + (2 + half) * V::kBytes, high[half]);",
         "V::store_bytes(bytes + (2 + half) * V::kBytes, low[half]);",
     ),
+    "lower bits of another word of sixteen inputs": Fault(
+        "quantized_linear", "simd_integers.h", "shift_down<2 * kWord - 2>(pairs)", "shift_down<2>(pairs)"
+    ),
+    "upper bits of another word of sixteen inputs": Fault(
+        "quantized_linear", "simd_integers.h", "word_of_sixteen<V, 2>(back[0],", "word_of_sixteen<V, 2>(front[0],"
+    ),
+    "words of six bits that the other tiles do not get": Fault(
+        "quantized_linear",
+        "simd_integers.h",
+        "V::store_bytes(bytes + V::kBytes, right);",
+        "V::store_bytes(bytes + V::kBytes, left);",
+    ),
+    "six bits of a block at the place of another": Fault(
+        "quantized_linear", "simd_gemm.h", "to += blocks.inputs * 2 * V::kLanes)", "to += 0)", only=REGISTERS
+    ),
+    "six bits that the unit reads as bytes": Fault(
+        "quantized_linear", "simd_gemm.h", "kBits < 8 ? block_.unpacked", "kBits < 6 ? block_.unpacked", UNIT
+    ),
+    "a seventh bit that is lost": Fault("panels", "panels.cc", "integer % 4 != 0", "integer % 2 != 0"),
+    "bits of the first outputs alone": Fault(
+        "panels", "panels.cc", "weights.integers + output * weights.row_bytes()", "weights.integers"
+    ),
+    "a bias that six bits keep": Fault("panels", "panels.cc", "word ^= flipped;", ";"),
+    "stored panels that keep six bits of any weights": Fault(
+        "panels", "panels.cc", "header.kept_bits != 6 || !may_lack_bits(sizes)", "header.kept_bits != 6"
+    ),
     "columns of floats beyond the last": Fault(
         "float_linear", "simd_floats.h", "left < kColumns ? last : y", "left < 1 ? last : y"
     ),

@@ -14,8 +14,11 @@ from click.testing import CliRunner
 
 from edgeformer.cli.main import cli
 from edgeformer.errors import BundleError, RequestError
+from edgeformer.export import export_model
 from edgeformer.manifest.manifest import Manifest
+from edgeformer.manifest.quantization import VOCABULARY, Quantization, QuantizationRule, WeightFormat
 from edgeformer.runtime import Engine, benchmark, load
+from edgeformer.runtime.measure import prepack
 from edgeformer.runtime.sessions import kernels, session
 from edgeformer.runtime.sessions.kernel_report import report_kernels
 from edgeformer.runtime.sessions.kernels import KernelChoice, Library, choose_kernels
@@ -84,6 +87,29 @@ def test_a_graph_with_other_heavy_ops_keeps_its_threads(bundle, installed, libra
     model.graph.node[-1].domain, model.graph.node[-1].op_type = "", "MatMul"
     onnx.save(model, graph)
     assert not choice.has_team(graph)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_six_bits_of_a_head_are_a_matter_of_kernels(llama_folder, installed, library, tmp_path, packed):
+    """Bits that a file leaves out are no work of a run, so kernels have a team; and they keep fewer of a head."""
+    installed(library)
+    sizes, texts = {}, {}
+    for bits in (6, 8):
+        form = WeightFormat(bits=bits, block=32, rounding="mse", packed=packed)
+        rules = [QuantizationRule(pattern=pattern, format=form) for pattern in (*VOCABULARY, "*.weight")]
+        made = export_model(llama_folder, tmp_path / f"{bits}", precision="int8", verify=None,
+                            quantization=Quantization(rules=tuple(rules)))  # fmt: skip
+        assert choose_kernels().has_team(made.path / "onnx" / "model.onnx")
+        model = load(made.path, "cpu")
+        assert not model.kernels.bodies
+        texts[bits] = model.generate(TOKENS[:9], max_new_tokens=4).token_ids
+        without = load(made.path, "cpu", kernels=False)
+        assert distance(model.forward(TOKENS), without.forward(TOKENS)) < 0.05
+        graph = onnx.load(prepack.optimize(made.path).folder / "model.onnx", load_external_data=False).graph
+        head = next(node for node in graph.node if node.op_type == "MatMulNBits" and "logits" in node.output)
+        (sizes[bits],) = [each.dims[0] for each in graph.initializer if each.name in head.input[1:]]
+        assert load(made.path, "cpu").generate(TOKENS[:9], max_new_tokens=4).token_ids == texts[bits]
+    assert sizes[6] / sizes[8] == pytest.approx(6.5 / 8.5, rel=0.03)
 
 
 def test_steps_agree_with_the_prompt(bundle, installed, library):

@@ -119,7 +119,7 @@ def test_what_is_not_exactly_a_nodes_panels_is_refused(library, tmp_path):
     assert "and these kernels read panels" in refused(other)
     if best != "plain":
         message = refused(stored, "plain")
-        assert "B holds panels 2, columns" in message and "and these kernels read panels 2, columns 8" in message
+        assert "B holds panels 3, columns" in message and "and these kernels read panels 3, columns 8" in message
     # Zero points that the header denies, or adds: the size differs.
     other = stored.copy()
     other[44] = 0

@@ -1,4 +1,4 @@
-"""Store integers of 3, 5 and 6 bits without the bits that they do not use.
+"""Store integers of 3, 5 and 6 bits without the bits that they do not use, where their format says so.
 
     W.integers uint8 [N, B, n]      becomes      W.integers uint8 [N, B, stored, n / group] → Unpack6Bits
 
@@ -11,7 +11,7 @@ from functools import partial, reduce
 
 import onnx_ir as ir
 
-from edgeformer.contract.ops import DOMAIN
+from edgeformer.contract.ops import DOMAIN, UNPACK_BITS
 from edgeformer.export.graph.builder import NodeBuilder
 from edgeformer.export.graph.editing import add_initializer, remove_initializer, streamed
 from edgeformer.export.graph.outlining import add_function
@@ -27,7 +27,11 @@ def pack_integers(model: ir.Model) -> PassReport:
     of_storage: dict[str, list[tuple[ir.Value, QuantizedTensor]]] = {}
     for value in model.graph.initializers.values():
         tensor = streamed(value)
-        if isinstance(tensor, QuantizedTensor) and tensor.part == "integers" and tensor.matrix.form.bits in PACKINGS:
+        if (
+            isinstance(tensor, QuantizedTensor)
+            and tensor.part == "integers"
+            and tensor.matrix.form.stored_bits in PACKINGS
+        ):
             of_storage.setdefault(tensor.storage, []).append((value, tensor))
     for storage, read in of_storage.items():
         for value, _ in read:
@@ -63,5 +67,5 @@ def _function(bits: Bits, opset: int) -> ir.Function:
         found.append(reduce(partial(emit, "BitwiseOr"), moved))
     integers = emit("Reshape", emit("Concat", *found, axis=2), emit.constant([0, 0, -1]))
     integers.name = "integers"
-    graph = ir.Graph([packed], [integers], nodes=emit.nodes, opset_imports={"": opset}, name=f"Unpack{bits}Bits")
-    return ir.Function(DOMAIN, f"Unpack{bits}Bits", graph=graph, attributes=[])
+    graph = ir.Graph([packed], [integers], nodes=emit.nodes, opset_imports={"": opset}, name=UNPACK_BITS[bits])
+    return ir.Function(DOMAIN, UNPACK_BITS[bits], graph=graph, attributes=[])

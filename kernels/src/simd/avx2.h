@@ -34,6 +34,15 @@ struct Avx2 {
   }
   static Bytes low_nibbles(Bytes both) { return _mm256_and_si256(both, _mm256_set1_epi8(15)); }
   static Bytes high_nibbles(Bytes both) { return low_nibbles(_mm256_srli_epi16(both, 4)); }
+  // Bits that leave a byte come to the next.
+  template <int kBits>
+  static Bytes shift_up(Bytes bytes) { return _mm256_slli_epi16(bytes, kBits); }
+  template <int kBits>
+  static Bytes shift_down(Bytes bytes) { return _mm256_srli_epi16(bytes, kBits); }
+  // Bits 4 to 7 of one and bits 2 and 3 of the other.
+  static Bytes join_six_bits(Bytes upper, Bytes pair) {
+    return _mm256_or_si256(_mm256_and_si256(upper, _mm256_set1_epi8(-16)), _mm256_and_si256(pair, _mm256_set1_epi8(12)));
+  }
 
   // Even and odd bytes are widened to 16 bits: sums of two products of whole bytes may not fit there.
   static Ints dot4(Ints sums, Bytes w, Bytes a) {

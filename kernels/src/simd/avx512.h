@@ -32,6 +32,16 @@ struct Avx512 {
   }
   static Bytes low_nibbles(Bytes both) { return _mm512_and_si512(both, _mm512_set1_epi8(15)); }
   static Bytes high_nibbles(Bytes both) { return low_nibbles(_mm512_srli_epi16(both, 4)); }
+  // Bits that leave a byte come to the next.
+  template <int kBits>
+  static Bytes shift_up(Bytes bytes) { return _mm512_slli_epi16(bytes, kBits); }
+  template <int kBits>
+  static Bytes shift_down(Bytes bytes) { return _mm512_srli_epi16(bytes, kBits); }
+  // Bits 4 to 7 of one and bits 2 and 3 of the other.
+  static Bytes join_six_bits(Bytes upper, Bytes pair) {
+    constexpr int kAndOr = 0xea;  // a & b | c
+    return _mm512_ternarylogic_epi32(upper, _mm512_set1_epi8(-16), _mm512_and_si512(pair, _mm512_set1_epi8(12)), kAndOr);
+  }
 
   static Ints dot4(Ints sums, Bytes w, Bytes a) { return _mm512_dpbusd_epi32(sums, w, a); }
   static Ints dot4_nibbles(Ints sums, Bytes w, Bytes a) { return dot4(sums, w, a); }

@@ -30,6 +30,14 @@ struct Neon {
   }
   static Bytes low_nibbles(Bytes both) { return vandq_s8(both, vdupq_n_s8(15)); }
   static Bytes high_nibbles(Bytes both) { return vreinterpretq_s8_u8(vshrq_n_u8(vreinterpretq_u8_s8(both), 4)); }
+  template <int kBits>
+  static Bytes shift_up(Bytes bytes) { return vshlq_n_s8(bytes, kBits); }
+  template <int kBits>
+  static Bytes shift_down(Bytes bytes) { return vreinterpretq_s8_u8(vshrq_n_u8(vreinterpretq_u8_s8(bytes), kBits)); }
+  // Bits 4 to 7 of one and bits 2 and 3 of the other.
+  static Bytes join_six_bits(Bytes upper, Bytes pair) {
+    return vbslq_s8(vdupq_n_u8(0xf0), upper, vandq_s8(pair, vdupq_n_s8(12)));
+  }
 
   static Ints dot4(Ints sums, Bytes w, Bytes a) { return vdotq_s32(sums, w, a); }
   static Ints dot4_nibbles(Ints sums, Bytes w, Bytes a) { return dot4(sums, w, a); }

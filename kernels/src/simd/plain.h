@@ -42,6 +42,21 @@ struct Plain {
     for (auto& byte : both) byte >>= 4;
     return both;
   }
+  template <int kBits>
+  static Bytes shift_up(Bytes bytes) {
+    for (auto& byte : bytes) byte <<= kBits;
+    return bytes;
+  }
+  template <int kBits>
+  static Bytes shift_down(Bytes bytes) {
+    for (auto& byte : bytes) byte >>= kBits;
+    return bytes;
+  }
+  // Bits 4 to 7 of one and bits 2 and 3 of the other.
+  static Bytes join_six_bits(Bytes upper, Bytes pair) {
+    for (int i = 0; i < kBytes; ++i) upper[i] = (upper[i] & 0xf0) | (pair[i] & 12);
+    return upper;
+  }
   static Ints dot4(Ints sums, Bytes w, Bytes a) {
     for (int i = 0; i < kBytes; ++i) sums[i / 4] += w[i] * static_cast<std::int8_t>(a[i]);
     return sums;

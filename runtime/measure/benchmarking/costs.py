@@ -3,7 +3,8 @@
 Weights count as a session holds them: the bytes of their file (twice those of bf16, which are widened to float32 when
 they are loaded), times the fraction of the parameters that are factors of products. The other parameters are gathered,
 one row per token (an embedding table that is not also the head), or small (norms, biases). This is exact where all
-weights are stored in one format. A decode graph that can return the logits of the last token alone runs what follows
+weights are stored in one format. Integers of 6 bits that a file keeps as bytes count as these, of which our kernels
+read three quarters. A decode graph that can return the logits of the last token alone runs what follows
 its last attention for the last token of a chunk only. Activations are not counted, nor reads and copies of an
 implementation beyond the minimum.
 """

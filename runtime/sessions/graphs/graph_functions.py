@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgeformer.contract.ops import CHEAP_OPS, DOMAIN
+from edgeformer.contract.ops import CHEAP_OPS, DOMAIN, UNPACK_BITS
 from edgeformer.contract.protobuf import (
     ATTRIBUTE_GRAPH,
     ATTRIBUTE_GRAPHS,
@@ -52,6 +52,7 @@ class FunctionCalls:
     def split(self, ops: Collection[str]) -> tuple[Counter[str], Counter[str]]:
         """Return the calls that kernels run and those whose bodies run, by name. ops: functions that have a kernel.
 
+        Those that are computed when a graph is loaded are neither.
         Calls in a body count where the body runs: not in that of a function whose kernel runs. Raises BundleError for
         functions that call themselves, which onnxruntime refuses.
         """
@@ -61,6 +62,8 @@ class FunctionCalls:
         for _ in range(len(self.bodies) + 1):  # functions within functions are no deeper than there are functions
             inner: Counter[Function] = Counter()
             for function, count in calls.items():
+                if function[0] in UNPACK_BITS.values():
+                    continue
                 if function[0] in ops:
                     kernels[function[0]] += count
                     continue
