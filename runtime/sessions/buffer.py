@@ -65,8 +65,8 @@ class Buffer:
             size += -(-math.prod(shape) * np.dtype(dtype).itemsize // ALIGNMENT) * ALIGNMENT
         try:
             pages = Pages(size)
-        except (OSError, OverflowError) as error:
-            raise RequestError(f"a cache of {size / 1e9:,.1f} GB cannot be allocated: {error}") from error
+        except (OSError, MemoryError) as error:
+            raise _not_allocated(max((shape for shape, _ in kinds), key=math.prod), error) from error
         buffers = []
         for (shape, dtype), offset in zip(kinds, offsets, strict=True):
             array = pages.array(shape, dtype, offset)

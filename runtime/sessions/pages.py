@@ -2,6 +2,7 @@
 
 import math
 import mmap
+import sys
 from contextlib import suppress
 from typing import Any
 
@@ -21,10 +22,12 @@ Those of systems with larger pages are of 512 MB, for instance on ARM with pages
 class Pages:
     """Memory of `size` bytes, and arrays in it; it goes back to the system when nobody refers to it or to an array.
 
-    Raises OSError or OverflowError where the system does not give it.
+    Raises OSError or MemoryError where the system does not give it.
     """
 
     def __init__(self, size: int):
+        if size > sys.maxsize:
+            raise MemoryError("it has more bytes than a process can address")
         self._memory = mmap.mmap(-1, max(size, 1), **PRIVATE)
 
     def array(self, shape: tuple[int, ...], dtype: type[np.generic], offset: int) -> NDArray[Any]:

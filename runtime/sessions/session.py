@@ -33,6 +33,7 @@ from edgeformer.runtime.sessions.int8_saturation import products_saturate
 from edgeformer.runtime.sessions.kernels import BODIES, KernelChoice
 from edgeformer.runtime.sessions.narrow_floats import BFLOAT16
 from edgeformer.runtime.sessions.providers import DEVICES, ProviderSessions, sessions_of
+from edgeformer.runtime.sessions.providers.cpu import give_back_memory
 from edgeformer.runtime.sessions.providers.provider_options import ProviderOptions
 
 CACHE_DTYPES: dict[Arithmetic, type[np.generic]] = {"fp32": np.float32, "fp16": np.float16, "bf16": BFLOAT16}
@@ -369,6 +370,7 @@ def open_session(
     except onnxruntime_errors() as error:
         raise sessions.not_opened(ort, Path(graph), error, options) from error
     session.has_team = has_team
+    give_back_memory()
     sessions.check_opened(ort, session)
     if profiling is not None:
         profiling[1].append(session)

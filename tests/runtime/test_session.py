@@ -3,6 +3,8 @@
 import base64
 import os
 import platform
+import subprocess
+import sys
 import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
@@ -138,3 +140,27 @@ def test_threads_are_as_many_as_there_are_cores_at_most(threads, tiny_llama_bund
     with pytest.raises(RequestError, match=rf"^threads is {threads!r}; it must be a number from 1 to 3, the cores"):
         load(tiny_llama_bundle, threads=threads)
     assert [choose_threads(each) for each in (1, 3, None)] == [1, 3, 3]
+
+
+GIVEN_BACK = """
+import os
+import onnxruntime
+from edgeformer.runtime.sessions.providers.cpu import give_back_memory
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+blocks = [bytearray(b"x" * 100_000) for _ in range(1000)]
+last, before = blocks.pop(), resident()
+blocks.clear()
+freed = resident()
+give_back_memory()
+print(before - resident() > 80e6 > before - freed)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="2026-11-30: glibc alone keeps what is freed")
+def test_memory_that_was_freed_goes_back_to_the_system():
+    done = subprocess.run([sys.executable, "-c", GIVEN_BACK], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True"

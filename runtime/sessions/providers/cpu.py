@@ -1,5 +1,6 @@
 """Sessions on the CPU."""
 
+import ctypes
 import os
 from typing import Any
 
@@ -43,3 +44,16 @@ def available_memory() -> int | None:
     with open("/proc/meminfo") as lines:
         fields = dict(line.split(":") for line in lines)
     return int(fields["MemAvailable"].split()[0]) * 1024
+
+
+def give_back_memory() -> None:
+    """Give memory that was freed back to the system, where its allocator is glibc's.
+
+    glibc keeps what is freed below other memory. onnxruntime computes constants when it opens a graph: of 135 million
+    packed integers of 5 bits, 960 MB stayed with the process, of which 580 were free. It takes 0.2 to 2 ms where there
+    is little to give.
+    """
+    if os.name == "posix":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
