@@ -6,6 +6,8 @@
 #include <cstring>
 #include <vector>
 
+#include "packed_integers.h"
+
 namespace edgeformer {
 namespace {
 
@@ -45,6 +47,7 @@ bool may_lack_bits(const WeightSizes& sizes) {
 
 int kept_bits_of(const Weights& weights) {
   if (!may_lack_bits(weights.sizes())) return weights.bits;
+  if (weights.packed_bits != 0) return 6;
   for (int output = 0; output < weights.outputs; ++output) {
     const std::uint8_t* row = weights.integers + output * weights.row_bytes();
     if (std::any_of(row, row + weights.inputs, [](std::uint8_t integer) { return integer % 4 != 0; })) return 8;
@@ -172,19 +175,28 @@ void Panels::pack(const Weights& weights, int panel, std::uint8_t* to, float* fa
     factors[column] = std::ldexp(1.0f, exponent);
     divisors[column] = std::ldexp(1.0, -exponent);
   }
+  const std::size_t bytes_of_block = block() * bits() / 8, row_bytes = blocks() * bytes_of_block;
   const std::uint8_t* from = weights.integers + first * weights.row_bytes();
+  std::vector<std::uint8_t> unpacked;
+  if (weights.packed_bits != 0) {
+    const std::size_t stored_bytes = block() * weights.packed_bits / 8, all = static_cast<std::size_t>(columns) * blocks();
+    unpacked.resize(all * bytes_of_block);
+    for (std::size_t at = 0; at < all; ++at) {
+      unpack_block(from + at * stored_bytes, weights.packed_bits, bytes_of_block, unpacked.data() + at * bytes_of_block);
+    }
+    from = unpacked.data();
+  }
   std::uint8_t* points = to + blocks_bytes();
   const std::uint32_t flipped = bias_ ? 0x80808080 : 0;
-  const std::size_t row_bytes_of_block = block() * bits() / 8;
-  for (int block = 0; block < blocks(); ++block, from += row_bytes_of_block, to += block_bytes(), points += columns_) {
+  for (int block = 0; block < blocks(); ++block, from += bytes_of_block, to += block_bytes(), points += columns_) {
     const int steps = inputs_of(block) * bits() / 32;
     if (bits() == 4) {
-      transpose_words(from, weights.row_bytes(), columns, steps, 4 * columns_, to, interleaved);
+      transpose_words(from, row_bytes, columns, steps, 4 * columns_, to, interleaved);
     } else if (kept_bits_ == 6) {
-      transpose_sixteens(from, weights.row_bytes(), columns, inputs_of(block) / 16, 4 * columns_, flipped, to);
+      transpose_sixteens(from, row_bytes, columns, inputs_of(block) / 16, 4 * columns_, flipped, to);
     } else {
       const auto less_bias = [=](std::uint32_t word) { return word ^ flipped; };
-      transpose_words(from, weights.row_bytes(), columns, steps, 4 * columns_, to, less_bias);
+      transpose_words(from, row_bytes, columns, steps, 4 * columns_, to, less_bias);
     }
     Half* scales = reinterpret_cast<Half*>(to + integer_bytes(inputs_of(block)));
     for (int column = 0; column < columns; ++column) {

@@ -27,11 +27,16 @@ struct Weights {
   const float* scales;              // [outputs][blocks()]
   const std::uint8_t* zero_points;  // [outputs][ceil(blocks() * bits / 8)], or null for 2^(bits-1) everywhere
 
+  // 3, 5 or 6 where integers are as a file has them that lacks unused bits (packed_integers.h); else 0.
+  int packed_bits = 0;
+
   int blocks() const { return sizes().blocks(); }
   WeightSizes sizes() const { return {outputs, inputs, bits, block, zero_points != nullptr}; }
 
-  std::size_t row_bytes() const { return static_cast<std::size_t>(blocks()) * block * bits / 8; }
+  std::size_t row_bytes() const { return static_cast<std::size_t>(blocks()) * block * stored_bits() / 8; }
+  int stored_bits() const { return packed_bits != 0 ? packed_bits : bits; }
 
+  // Of weights that are not packed.
   int integer(int output, int input) const {
     const std::size_t row = static_cast<std::size_t>(output) * blocks() * block;
     return unpack(integers, row + input);

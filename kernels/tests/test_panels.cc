@@ -1,11 +1,14 @@
 // Packing, in words and by several threads, against the definition of panels, weight by weight: bytes are equal.
 #include "panels.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 
 #include "check.h"
 #include "level.h"
+#include "packed_integers.h"
 #include "random_weights.h"
 #include "team.h"
 
@@ -115,6 +118,45 @@ void check_levels() {
   check_bytes(large.view, 32, 0, team);
 }
 
+// Integers that a file has without their unused bits are packed as those that have them.
+void check_packed_integers() {
+  std::mt19937 random(1);
+  Serial serial;
+  for (int round = 0; round < 120; ++round) {
+    const int bits = std::array{3, 5, 6}[round % 3], columns = std::array{8, 16, 32}[random() % 3];
+    const int block = 16 << random() % 5, inputs = 1 + random() % 500, outputs = 1 + random() % 70;
+    RandomWeights plain(outputs, inputs, bits == 3 ? 4 : 8, block, false, random());
+    const Packing packing = packing_of(bits);
+    const std::uint8_t used = bits == 3 ? 0xee : bits == 5 ? 0xf8 : 0xfc;
+    for (auto& byte : plain.integers) byte &= used;
+    const std::size_t bytes = block * plain.view.bits / 8, part = bytes / packing.group;
+    std::vector<std::uint8_t> stored(plain.integers.size() / packing.group * packing.stored);
+    for (std::size_t at = 0; at < plain.integers.size() / bytes; ++at) {
+      const std::uint8_t* from = plain.integers.data() + at * bytes;
+      std::uint8_t* to = stored.data() + at * part * packing.stored;
+      for (std::size_t i = 0; i < part; ++i) {
+        const auto of = [&](int byte) { return from[byte * part + i]; };
+        for (int byte = 0; byte < packing.stored; ++byte) to[byte * part + i] = of(byte);
+        if (bits == 3) {
+          for (int byte = 0; byte < 3; ++byte) to[byte * part + i] |= of(3) >> (byte + 1) & 0x11;
+        } else if (bits == 6) {
+          for (int byte = 0; byte < 3; ++byte) to[byte * part + i] |= of(3) >> (6 - 2 * byte) & 3;
+        } else {
+          for (int byte = 0; byte < 3; ++byte) to[byte * part + i] |= of(5 + byte) >> 5;
+          for (int byte = 3; byte < 5; ++byte) to[byte * part + i] |= of(2 + byte) >> 3 & 3;
+          to[3 * part + i] |= of(7) >> 2 & 4;
+          to[4 * part + i] |= of(7) >> 1 & 4;
+        }
+      }
+    }
+    Weights packed = plain.view;
+    packed.integers = stored.data();
+    packed.packed_bits = bits;
+    const Panels expected(plain.view, columns, 128, serial), found(packed, columns, 128, serial);
+    CHECK(std::ranges::equal(expected.bytes(), found.bytes()), "packed integers of %d bits, block %d, K=%d", bits, block, inputs);
+  }
+}
+
 // A single integer with one of the lowest two bits, wherever it is, keeps all 8.
 void check_kept_bits() {
   Serial serial;
@@ -186,6 +228,7 @@ void check_formats() {
 int main() {
   check_levels();
   check_kept_bits();
+  check_packed_integers();
   check_scales_beyond_halves();
   check_refusals();
   check_formats();

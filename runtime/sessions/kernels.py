@@ -26,7 +26,7 @@ from edgeformer.runtime.sessions.graphs.graph_functions import function_calls
 PACKAGE = "edgeformer-kernels"
 """The package that has the library."""
 
-CONTRACT = 3
+CONTRACT = 4
 """Version of the contract between graphs and kernels; a library with another one is not used."""
 
 SWITCH = "EDGEFORMER_KERNELS"

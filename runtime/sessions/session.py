@@ -29,6 +29,7 @@ from edgeformer.manifest.providers import (
 )
 from edgeformer.runtime.sessions.graphs.fused_nodes import with_fused_nodes
 from edgeformer.runtime.sessions.graphs.optional_inputs import with_optional_inputs
+from edgeformer.runtime.sessions.graphs.packed_weights import with_packed_weights
 from edgeformer.runtime.sessions.int8_saturation import products_saturate
 from edgeformer.runtime.sessions.kernels import BODIES, KernelChoice
 from edgeformer.runtime.sessions.narrow_floats import BFLOAT16
@@ -361,6 +362,8 @@ def open_session(
             kind = _graph_session(ort.InferenceSession)
             has_threads = chosen > 1 or provider.on_device  # of onnxruntime, or of our kernels
             content = None if rewritten is None else rewritten.content
+            if kernels.library is not None:
+                content = with_packed_weights(Path(graph), kernels.library.ops, content)
             if kernels.library is not None and profiling is None:  # a profile has times of single nodes
                 content = with_fused_nodes(Path(graph), kernels.library.ops, content)
             model = with_optional_inputs(Path(graph), settings, content)

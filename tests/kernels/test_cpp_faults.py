@@ -110,6 +110,15 @@ FAULTS = {
     "stored panels that keep six bits of any weights": Fault(
         "panels", "panels.cc", "header.kept_bits != 6 || !may_lack_bits(sizes)", "header.kept_bits != 6"
     ),
+    "bits of packed integers that stay in the bytes of others": Fault(
+        "panels", "packed_integers.h", "to[i] = from[i] & kept;", "to[i] = from[i];", "panels.cc"
+    ),
+    "a bit of packed integers of 5 bits at the place of another": Fault(
+        "panels", "packed_integers.h", "of(4, 4) << 1", "of(4, 4) << 2", "panels.cc"
+    ),
+    "packed integers of the first block in all": Fault(
+        "panels", "panels.cc", "unpack_block(from + at * stored_bytes,", "unpack_block(from,"
+    ),
     "columns of floats beyond the last": Fault(
         "float_linear", "simd_floats.h", "left < kColumns ? last : y", "left < 1 ? last : y"
     ),

@@ -187,6 +187,9 @@ def test_no_rows_are_no_work(library):
         ({"bits": 2}, "bits must be 4 or 8, not 2"),
         ({"block_size": 0}, "block_size is 0"),
         ({"bits": -1}, "bits is -1"),
+        ({"packed_bits": 7}, "packed_bits is 7; it must be 3 of 4 bits, or 5 or 6 of 8"),
+        ({"packed_bits": 5}, "packed_bits is 5; it must be 3 of 4 bits, or 5 or 6 of 8"),
+        ({"packed_bits": 3}, "B has 128 elements; these attributes want 96"),
     ],
 )
 def test_wrong_sizes_are_refused_when_a_session_is_opened(library, changed, message):

@@ -20,6 +20,7 @@ from edgeformer.manifest.quantization import VOCABULARY, Quantization, Quantizat
 from edgeformer.runtime import Engine, benchmark, load
 from edgeformer.runtime.measure import prepack
 from edgeformer.runtime.sessions import kernels, session
+from edgeformer.runtime.sessions.graphs.packed_weights import with_packed_weights
 from edgeformer.runtime.sessions.kernel_report import report_kernels
 from edgeformer.runtime.sessions.kernels import KernelChoice, Library, choose_kernels
 from edgeformer.runtime.sessions.session import open_session
@@ -110,6 +111,43 @@ def test_six_bits_of_a_head_are_a_matter_of_kernels(llama_folder, installed, lib
         (sizes[bits],) = [each.dims[0] for each in graph.initializer if each.name in head.input[1:]]
         assert load(made.path, "cpu").generate(TOKENS[:9], max_new_tokens=4).token_ids == texts[bits]
     assert sizes[6] / sizes[8] == pytest.approx(6.5 / 8.5, rel=0.03)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_products_read_packed_integers_as_they_are(make_llama, installed, library, tmp_path, tied):
+    """They come to the same as bytes, bit for bit; a table that is read by rows, too, is unpacked for these alone."""
+    installed(library)
+    checkpoint, logits = make_llama(6, num_hidden_layers=2, tie_word_embeddings=tied), {}
+    for packed in (True, False):
+        rules = [
+            QuantizationRule(pattern=pattern, format=WeightFormat(bits=bits, block=32, rounding="mse", packed=packed))
+            for pattern, bits in (("*down*", 3), ("*attention*", 5), ("*.weight", 6))
+        ]
+        made = export_model(checkpoint, tmp_path / f"{packed}", precision="int8", verify=None,
+                            quantization=Quantization(rules=tuple(rules)))  # fmt: skip
+        logits[packed] = load(made.path, "cpu").forward(TOKENS)
+    np.testing.assert_array_equal(logits[True], logits[False])
+    assert distance(logits[True], load(tmp_path / "True", "cpu", kernels=False).forward(TOKENS)) < 0.05
+
+    path, ops = tmp_path / "True" / "onnx" / "model.onnx", choose_kernels().library.ops
+    before, after = (
+        onnx.load(path, load_external_data=False),
+        onnx.load_from_string(with_packed_weights(path, ops, None)),
+    )
+    unpacking = [node for node in after.graph.node if node.op_type.startswith("Unpack")]
+    assert [node.input[0] for node in unpacking] == ["embedding.weight.integers"]
+    stored = {tensor.name: tensor.dims for tensor in after.graph.initializer}
+    found = Counter()
+    for node in after.graph.node:
+        if node.op_type.startswith("MatMulNBits"):
+            attributes = {each.name: each.i for each in node.attribute}
+            bits, (outputs, blocks, parts, size) = attributes["packed_bits"], stored[node.input[1]]
+            assert outputs * blocks * parts * size * 8 == outputs * blocks * 32 * bits
+            found[bits] += 1
+    assert set(found) == {3, 5, 6} and sum(found.values()) == len(
+        [node for node in before.graph.node if node.op_type.startswith("MatMulNBits")]
+    )
+    assert with_packed_weights(tmp_path / "False" / "onnx" / "model.onnx", ops, None) is None
 
 
 def test_steps_agree_with_the_prompt(bundle, installed, library):

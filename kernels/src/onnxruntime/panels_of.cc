@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "packed_integers.h"
 #include "quantized_linear.h"
 
 namespace edgeformer {
@@ -11,11 +12,22 @@ namespace {
 // More threads wait for memory.
 constexpr unsigned kOwnThreads = 8;
 
+// 3, 5 or 6 where the node says that its integers lack unused bits; else 0.
+int packed_bits_of(const Node& node, const WeightSizes& sizes) {
+  if (!node.has_flag("packed_bits")) return 0;
+  const int bits = node.positive("packed_bits"), group = packing_of(bits).group;
+  if (group == 0 || product_bits(bits) != sizes.bits || sizes.block * sizes.bits / 8 % group != 0) {
+    node.refuse("packed_bits is " + std::to_string(bits) + "; it must be 3 of 4 bits, or 5 or 6 of 8, in blocks of 16 or more");
+  }
+  return bits;
+}
+
 Weights weights_of(const Node& node, std::size_t first, const WeightSizes& sizes) {
   const std::size_t blocks = static_cast<std::size_t>(sizes.outputs) * sizes.blocks();
   const std::size_t row_bytes = (static_cast<std::size_t>(sizes.blocks()) * sizes.bits + 7) / 8;
-  Weights weights{sizes.outputs, sizes.inputs, sizes.bits, sizes.block, nullptr, nullptr, nullptr};
-  weights.integers = node.constant<std::uint8_t>(first, node.name_of(first).c_str(), blocks * sizes.block * sizes.bits / 8);
+  Weights weights{sizes.outputs, sizes.inputs, sizes.bits, sizes.block, nullptr, nullptr, nullptr, packed_bits_of(node, sizes)};
+  const std::size_t bytes = blocks * sizes.block * weights.stored_bits() / 8;
+  weights.integers = node.constant<std::uint8_t>(first, node.name_of(first).c_str(), bytes);
   weights.scales = node.constant<float>(first + 1, node.name_of(first + 1).c_str(), blocks);
   if (node.has_input(first + 2)) {
     const std::string name = node.name_of(first + 2);
