@@ -28,6 +28,11 @@ def read_fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
             yield field, content
 
 
+def read_texts(message: memoryview, wanted: int) -> list[str]:
+    """Return the texts that the fields of one number have. Raises as `read_fields`, and for what is no UTF-8."""
+    return [str(content, "utf-8") for field, content in read_fields(message) if field == wanted]
+
+
 def replaced_fields(message: memoryview, replacement: Callable[[int, memoryview], bytes | None]) -> bytes:
     """Return a message in which fields that have a length may have another content.
 

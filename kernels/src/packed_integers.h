@@ -7,6 +7,8 @@
 //     3      0 and 4            4                  3
 //     5      0 to 2             8                  5
 //     6      0 and 1            4                  3
+//
+// export/quantize/packing.py packs them.
 #pragma once
 
 #include <cstddef>

@@ -287,8 +287,8 @@ struct RowsOfPanel {
   }
 };
 
-// Multiplies a panel, of weights of which 4, 6 or 8 bits are kept, by rows. V's vectors multiply, or its unit of matrix tiles, for which rows
-// are kept otherwise (TileForm).
+// Multiplies a panel, of weights of which 4, 6 or 8 bits are kept, by rows. V's vectors multiply, or its unit of matrix
+// tiles, for which rows are kept otherwise (TileForm).
 template <class V, int kBits, bool kByUnit>
 class Blocks {
  public:

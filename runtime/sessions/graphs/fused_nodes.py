@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from edgeformer.contract import protobuf as onnx
 from edgeformer.contract.ops import DOMAIN, FUNCTIONS, ONNX, PER_TOKEN_ATTENTION, RMS_NORM
-from edgeformer.contract.protobuf import read_fields, replaced_fields, written_field
+from edgeformer.contract.protobuf import read_fields, read_texts, replaced_fields, written_field
 from edgeformer.runtime.sessions.graphs.optional_inputs import content_of
 
 NAME = "FusedNodes"
@@ -161,7 +161,7 @@ def _read_nodes(fields: Sequence[_Field], ops: Collection[str]) -> list[_Node] |
 
 
 def _tensor_name(tensor: memoryview) -> str:
-    return next((str(part, "utf-8") for number, part in read_fields(tensor) if number == onnx.TENSOR_NAME), "")
+    return next(iter(read_texts(tensor, onnx.TENSOR_NAME)), "")
 
 
 def _has_graph(attribute: memoryview) -> bool:
@@ -221,7 +221,7 @@ def _rewritten(fields: Sequence[_Field], groups: Sequence[_Group]) -> bytes:
 
 
 def _name(value: memoryview) -> str:
-    return next((str(part, "utf-8") for number, part in read_fields(value) if number == onnx.VALUE_NAME), "")
+    return next(iter(read_texts(value, onnx.VALUE_NAME)), "")
 
 
 def _read_elsewhere(group: _Group, reads: Counter[str], ends: Collection[str]) -> list[str]:

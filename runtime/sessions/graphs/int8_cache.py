@@ -16,7 +16,7 @@ from typing import Any, cast
 from edgeformer.config import DecoderConfig
 from edgeformer.contract import protobuf as onnx
 from edgeformer.contract.ops import DOMAIN, PER_TOKEN_ATTENTION
-from edgeformer.contract.protobuf import read_fields, replaced_fields, written_field
+from edgeformer.contract.protobuf import read_fields, read_texts, replaced_fields, written_field
 from edgeformer.contract.tensors import CacheGeometry
 from edgeformer.errors import BundleError, RequestError
 from edgeformer.manifest.manifest import Manifest
@@ -127,7 +127,7 @@ def _replaced(field: int, content: memoryview, widths: dict[str, int | None], gr
     if field != onnx.GRAPH_NODE:
         return None
     op = _text(content, onnx.NODE_OP_TYPE)
-    reads = {bytes(each).decode() for number, each in read_fields(content) if number == onnx.NODE_INPUT} & widths.keys()
+    reads = set(read_texts(content, onnx.NODE_INPUT)) & widths.keys()
     if op.encode() in WITH_GRAPHS:
         reads |= {name for name in widths if name.encode() in bytes(content)}
     if not reads or op == SHAPE:
@@ -157,4 +157,4 @@ def _within(content: memoryview, wanted: int) -> memoryview:
 
 
 def _text(content: memoryview, wanted: int) -> str:
-    return next((bytes(part).decode() for field, part in read_fields(content) if field == wanted), "")
+    return next(iter(read_texts(content, wanted)), "")

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from edgeformer.contract import protobuf as onnx
 from edgeformer.contract.ops import DOMAIN, UNPACK_BITS
-from edgeformer.contract.protobuf import read_fields, replaced_fields, written_field
+from edgeformer.contract.protobuf import read_fields, read_texts, replaced_fields, written_field
+from edgeformer.runtime.sessions.graphs.graph_functions import WITH_GRAPHS
 from edgeformer.runtime.sessions.graphs.optional_inputs import content_of
 
 INTEGERS = 1
@@ -48,16 +49,18 @@ def _with_packed(graph: memoryview, readers: Collection[str]) -> bytes:
     packed = {}
     for number, node in fields:
         if number == onnx.GRAPH_NODE and (bits := _BITS.get(_op(node))):
-            packed[_texts(node, onnx.NODE_OUTPUT)[0]] = _texts(node, onnx.NODE_INPUT)[0], bits
+            packed[read_texts(node, onnx.NODE_OUTPUT)[0]] = read_texts(node, onnx.NODE_INPUT)[0], bits
     parts: list[tuple[int, bytes | memoryview]] = []
-    read = {_texts(part, onnx.VALUE_NAME)[0] for number, part in fields if number == onnx.GRAPH_OUTPUT}
+    read = {read_texts(part, onnx.VALUE_NAME)[0] for number, part in fields if number == onnx.GRAPH_OUTPUT}
     for number, content in fields:
         new: bytes | memoryview = content
         if number == onnx.GRAPH_NODE:
-            inputs = _texts(content, onnx.NODE_INPUT)
+            inputs = read_texts(content, onnx.NODE_INPUT)
             if _op(content) in readers and inputs[INTEGERS] in packed:
                 new = _reading(content, *packed[inputs[INTEGERS]])
-            read.update(_texts(memoryview(new), onnx.NODE_INPUT))
+            read.update(read_texts(memoryview(new), onnx.NODE_INPUT))
+            if "".join(read_texts(content, onnx.NODE_OP_TYPE)).encode() in WITH_GRAPHS:  # a branch may read any value
+                read.update(name for name in packed if name.encode() in bytes(content))
         parts.append((number, new))
     return b"".join(
         written_field(number, bytes(part))
@@ -68,7 +71,7 @@ def _with_packed(graph: memoryview, readers: Collection[str]) -> bytes:
 
 def _reading(node: memoryview, integers: str, bits: int) -> bytes:
     """Return a product that reads packed integers."""
-    places = iter(range(len(_texts(node, onnx.NODE_INPUT))))
+    places = iter(range(len(read_texts(node, onnx.NODE_INPUT))))
 
     def replaced(number: int, _: memoryview) -> bytes | None:
         return integers.encode() if number == onnx.NODE_INPUT and next(places) == INTEGERS else None
@@ -80,12 +83,8 @@ def _reading(node: memoryview, integers: str, bits: int) -> bytes:
 
 def _op(node: memoryview) -> str:
     """Return the name of a node's op in domain `edgeformer`; "" for a node of another one."""
-    return "".join(_texts(node, onnx.NODE_OP_TYPE)) if _texts(node, onnx.NODE_DOMAIN) == [DOMAIN] else ""
+    return "".join(read_texts(node, onnx.NODE_OP_TYPE)) if read_texts(node, onnx.NODE_DOMAIN) == [DOMAIN] else ""
 
 
 def _outputs(node: bytes | memoryview) -> list[str]:
-    return _texts(memoryview(node), onnx.NODE_OUTPUT)
-
-
-def _texts(message: memoryview, wanted: int) -> list[str]:
-    return [str(part, "utf-8") for number, part in read_fields(message) if number == wanted]
+    return read_texts(memoryview(node), onnx.NODE_OUTPUT)
