@@ -4,11 +4,14 @@
 namespace edgeformer {
 
 #if defined(__has_feature)
-inline constexpr bool kSanitized = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
-#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kSanitized = true;
+inline constexpr bool kThreadsAreWatched = __has_feature(thread_sanitizer);
+inline constexpr bool kSanitized = kThreadsAreWatched || __has_feature(address_sanitizer);
+#elif defined(__SANITIZE_THREAD__)
+inline constexpr bool kThreadsAreWatched = true, kSanitized = true;
+#elif defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kThreadsAreWatched = false, kSanitized = true;
 #else
-inline constexpr bool kSanitized = false;
+inline constexpr bool kThreadsAreWatched = false, kSanitized = false;
 #endif
 
 }  // namespace edgeformer

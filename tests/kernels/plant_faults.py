@@ -21,16 +21,16 @@ def copy_of_sources(folder, *changes):
 def compile_file(built, source, file, *, optimize=False):
     """Compile a file over a copy of the sources as CMake compiled the original, and return the object.
 
-    file: one of kernels/src, or one of kernels/tests that includes what is there. optimize: for a library that models
-    run with. For a program of the tests, optimising takes longer than it saves, but for levels whose vectors are loops:
-    the tests of attention take 7 s with all levels optimised, and 50 with one of these two that is not.
+    file: one of kernels/src, or one of kernels/tests that includes what is there. optimize: as
+    CMake does. For a program of the tests, optimising takes longer than it saves, but for levels whose vectors are
+    loops: the tests of attention take 7 s with all levels optimised, and 50 with one of these two that is not.
     """
     commands = json.loads((built / "compile_commands.json").read_text())
     folder = KERNELS / ("src" if (KERNELS / "src" / file).exists() else "tests")
     command = next(each for each in commands if each["file"].endswith(f"/kernels/{folder.name}/{file}"))["command"]
     words = shlex.split(command)
     made = source / f"{file}.o"
-    optimization = "-O2" if optimize else "-O1" if file.startswith("level_plain") else "-O0"
+    optimization = "-O3" if optimize else "-O1" if file.startswith("level_plain") else "-O0"
     words[words.index("-o") :] = [optimization, "-o", str(made), "-c"]
     words.append(str((source if folder.name == "src" else folder) / file))
     words.insert(1, f"-I{source}")
