@@ -2,13 +2,15 @@
 #pragma once
 
 #include "level.h"
-#include "simd_attention.h"
 #include "simd_floats.h"
 #include "simd_gate.h"
 #include "simd_gemm.h"
 #include "simd_kernels.h"
 #include "simd_per_token.h"
+#include "simd_prompts.h"
 #include "simd_recurrent.h"
+#include "simd_steps.h"
+#include "simd_stored.h"
 #include "tile_products.h"
 
 namespace edgeformer {

@@ -47,14 +47,14 @@ ROWS = "std::min(rows, (part + 1) * tiles / parts * tile);"
 FAULTS = {
     "rows of a batch that are rounded otherwise than one alone": Fault(
         "quantized_linear",
-        "simd_gemm.h",
+        "simd_row_tiles.h",
         "V::multiply_add(exact, scale, V::load(result))",
         "V::multiply_add(V::multiply(exact, of_row), scales[half], V::load(result))",
         "level_plain.cc",  # of which results are in memory
     ),
     "results in registers that are rounded otherwise": Fault(
         "quantized_linear",
-        "simd_gemm.h",
+        "simd_row_tiles.h",
         "V::multiply_add(exact, scale, kept[row][half])",
         "V::multiply_add(V::multiply(exact, of_row), scales[half], kept[row][half])",
         only=REGISTERS,
@@ -260,31 +260,31 @@ FAULTS = {
     "keys of the future": Fault("attention", "attention_rows.h", "position + token + 1;", "position + token + 2;"),
     "the keys of a tile's first token alone": Fault(
         "attention",
-        "simd_attention.h",
+        "simd_prompts.h",
         "rows.end_of_keys((row + count - 1) / rows.heads)",
         "rows.end_of_keys(row / rows.heads)",
     ),
     "rows of a tile with the sums of others": Fault(
-        "attention", "simd_attention.h", "(to, row + each, of_row", "(to, each, of_row"
+        "attention", "simd_prompts.h", "(to, row + each, of_row", "(to, each, of_row"
     ),
     "half of the weights of pairs are not summed": Fault(
-        "attention", "simd_attention.h", "others = V::add(others, second);", ""
+        "attention", "simd_scores.h", "others = V::add(others, second);", ""
     ),
     "weights of pairs without a shift": Fault(
-        "attention", "simd_attention.h", "V::splat(-kLog2OfE * shift)", "V::splat(0.0f)"
+        "attention", "simd_scores.h", "V::splat(-kLog2OfE * shift)", "V::splat(0.0f)"
     ),
-    "weights of the first values for all": Fault("attention", "simd_attention.h", "= scores + key;", "= scores;"),
+    "weights of the first values for all": Fault("attention", "simd_steps.h", "= scores + key;", "= scores;"),
     "columns of the last values alone": Fault(
         "attention",
-        "simd_attention.h",
+        "simd_steps.h",
         "V::load(outputs + head * head_dim + i * V::kLanes);\n  }",
         "V::splat(0.0f);\n  }",
     ),
     "the last key twice": Fault(
-        "attention", "simd_attention.h", "std::fill(of_head + count, of_head + whole_vectors<V>(count), kNoScore);", ""
+        "attention", "simd_steps.h", "std::fill(of_head + count, of_head + whole_vectors<V>(count), kNoScore);", ""
     ),
     "sums that are not made to fit": Fault(
-        "attention", "simd_attention.h", "factor = std::exp(before - largest);", "factor = 1;"
+        "attention", "simd_prompts.h", "factor = std::exp(before - largest);", "factor = 1;"
     ),
     "the bias of the first head": Fault("attention", "attention.cc", "kv_head * group() * in_.bias_head_stride", "0"),
     "no sinks in steps": Fault(
@@ -388,11 +388,11 @@ FAULTS = {
         compiled="level_plain.cc",
     ),
     "the first of four keys for all": Fault(
-        "attention", "simd_attention.h", "std::min(4 * four + key, count - 1)", "std::min(4 * four, count - 1)"
+        "attention", "simd_steps.h", "std::min(4 * four + key, count - 1)", "std::min(4 * four, count - 1)"
     ),
     # AVX-512 clips numbers when it narrows them.
     "integers that are not clipped": Fault(
-        "attention", "simd_attention.h", "V::min(scaled, V::splat(127.0f))", "scaled", compiled="level_plain.cc"
+        "attention", "simd_stored.h", "V::min(scaled, V::splat(127.0f))", "scaled", compiled="level_plain.cc"
     ),
     "tokens that are evicted too early": Fault(
         "windowed_attention",
@@ -407,13 +407,13 @@ FAULTS = {
         "windowed_attention", "attention.cc", "std::copy_n(end - tokens * d,", "std::copy_n(end - tokens * d - d,"
     ),
     "a value that is paired with itself": Fault(
-        "attention", "simd_attention.h", "V::load(next + i)", "V::load(values + i)", only=PAIRS
+        "attention", "simd_prompts.h", "V::load(next + i)", "V::load(values + i)", only=PAIRS
     ),
     "pairs of the first half of a key": Fault(
-        "attention", "simd_attention.h", "V::load(from + V::kLanes)", "V::load(from)", only=PAIRS
+        "attention", "simd_prompts.h", "V::load(from + V::kLanes)", "V::load(from)", only=PAIRS
     ),
     "queries of other rows in pairs": Fault(
-        "attention", "simd_attention.h", "queries + row * of_queries", "queries", only=PAIRS
+        "attention", "simd_prompts.h", "queries + row * of_queries", "queries", only=PAIRS
     ),
     "scores of bytes without the product with the mean": Fault(
         "attention",
@@ -429,11 +429,11 @@ FAULTS = {
         "attention", "simd_quads.h", "to.scales[first + key] =", "to.scales[first] =", only=REGISTERS
     ),
     "bytes of the first block of a window without a mean": Fault(
-        "attention", "simd_attention.h", "if (first > 0) mean_of_keys", "if (first < 0) mean_of_keys", only=REGISTERS
+        "attention", "simd_prompts.h", "if (first > 0) mean_of_keys", "if (first < 0) mean_of_keys", only=REGISTERS
     ),
     "bytes that later tokens change, by a mean of their own block": Fault(
         "attention",
-        "simd_attention.h",
+        "simd_prompts.h",
         "quad_keys<V>(of_keys, keys, head_dim, matrices.keys);",
         "mean_of_keys<V>(of_keys + (keys - kKeysAtOnce) * head_dim, head_dim, matrices.keys.mean);"
         "quad_keys<V>(of_keys, keys, head_dim, matrices.keys);",
@@ -486,7 +486,7 @@ FAULTS = {
         "attention", "simd_quad_values.h", "rounded(key + 1)", "rounded(key)", only=REGISTERS
     ),
     "values of bytes that later tokens change": Fault(
-        "attention", "simd_attention.h", "weighed && by_all", "weighed", only=REGISTERS
+        "attention", "simd_prompts.h", "weighed && by_all", "weighed", only=REGISTERS
     ),
     "steps that round as prompts do": Fault(
         "attention", "attention.h", "new_tokens >= 64 && ", "", "attention.cc", only=REGISTERS
@@ -505,19 +505,19 @@ FAULTS = {
     ),
     "integers with the scale of the first key": Fault(
         "attention",
-        "simd_attention.h",
+        "simd_steps.h",
         "scale_behind(integers + key * width, head_dim)",
         "scale_behind(integers, head_dim)",
     ),
     "integers of a prompt with the scale of the key before": Fault(
         "attention",
-        "simd_attention.h",
+        "simd_stored.h",
         "V::splat(scale_behind(from, head_dim))",
         "V::splat(scale_behind(at == to ? from : from - head_dim - 4, head_dim))",
     ),
     "values with the scales of keys": Fault(
         "attention",
-        "simd_attention.h",
+        "simd_steps.h",
         "multiply_scales<V, kHeads>(values, head_dim, count, scores);",
         "multiply_scales<V, kHeads>(keys, head_dim, count, scores);",
     ),
@@ -528,7 +528,7 @@ FAULTS = {
         "shape_.kv_heads) * shape_.head_dim, all",
     ),
     "words of graphs that are to keep float32": Fault(
-        "attention", "simd_attention.h", "rows.may_round && fits", "fits", only=REGISTERS
+        "attention", "simd_steps.h", "rows.may_round && fits", "fits", only=REGISTERS
     ),
     "words of other columns": Fault(
         "attention", "simd_words.h", "V::unzip(sums[head][i], sums[head][i + 1]);", "", only=REGISTERS
@@ -594,13 +594,13 @@ FAULTS = {
         "per_token_linear", "tile_products.h", "columns += product.words_at_once * to_word;", "", UNIT
     ),
     "values behind the last key that are not zero": Fault(
-        "attention", "simd_attention.h", "std::fill(pairs, pairs + behind, 0.0f);", "", UNIT
+        "attention", "simd_prompts.h", "std::fill(pairs, pairs + behind, 0.0f);", "", UNIT
     ),
     "sums over keys that a unit forgets": Fault(
         "attention", "tile_products.h", "if constexpr (kAdds) {", "if constexpr (false) {", UNIT
     ),
     "a unit that is not told of other words": Fault(
-        "attention", "simd_attention.h", "if (words != words_) T::configure", "if (words_ == 0) T::configure", UNIT
+        "attention", "simd_prompts.h", "if (words != words_) T::configure", "if (words_ == 0) T::configure", UNIT
     ),
 }
 """Faults that the tests in C++ must find."""
