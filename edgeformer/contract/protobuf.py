@@ -10,7 +10,8 @@ GRAPH_NODE, GRAPH_NAME, GRAPH_INITIALIZER, GRAPH_INPUT, GRAPH_OUTPUT, GRAPH_VALU
 NODE_INPUT, NODE_OUTPUT, NODE_NAME, NODE_OP_TYPE, NODE_ATTRIBUTE, NODE_DOMAIN, NODE_OVERLOAD = 1, 2, 3, 4, 5, 7, 8
 ATTRIBUTE_NAME, ATTRIBUTE_INT, ATTRIBUTE_STRING, ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS, ATTRIBUTE_TYPE = 1, 3, 4, 6, 11, 20
 FUNCTION_NAME, FUNCTION_NODE, FUNCTION_DOMAIN, FUNCTION_OVERLOAD = 1, 7, 10, 13
-TENSOR_DIMS, TENSOR_TYPE, TENSOR_INT64, TENSOR_NAME, TENSOR_EXTERNAL, ENTRY_KEY, ENTRY_VALUE = 1, 2, 7, 8, 13, 1, 2
+TENSOR_DIMS, TENSOR_TYPE, TENSOR_INT64, TENSOR_NAME, TENSOR_EXTERNAL, TENSOR_LOCATION = 1, 2, 7, 8, 13, 14
+ENTRY_KEY, ENTRY_VALUE = 1, 2
 VALUE_NAME, VALUE_TYPE, TYPE_TENSOR, TENSOR_ELEMENT, TENSOR_SHAPE, SHAPE_DIM = 1, 2, 1, 1, 2, 1
 DIM_VALUE, DIM_NAME = 1, 2
 
@@ -31,6 +32,18 @@ def read_fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
 def read_texts(message: memoryview, wanted: int) -> list[str]:
     """Return the texts that the fields of one number have. Raises as `read_fields`, and for what is no UTF-8."""
     return [str(content, "utf-8") for field, content in read_fields(message) if field == wanted]
+
+
+def read_numbers(message: memoryview, wanted: int) -> list[int]:
+    """Return the numbers that the fields of one number have, each of which stands alone. Raises as `read_fields`."""
+    numbers = []
+    for field, content, start, _ in _fields(message):
+        if field == wanted and content is None:
+            key, at = _read_varint(message, start)
+            if key & 7:
+                raise ValueError("a number of fixed width")
+            numbers.append(_read_varint(message, at)[0])
+    return numbers
 
 
 def replaced_fields(message: memoryview, replacement: Callable[[int, memoryview], bytes | None]) -> bytes:

@@ -113,6 +113,8 @@ class DecodeGraph:
         self.cache_prefix = "" if sources is None else "decoder."
         logits = next(output for output in session.get_outputs() if output.name == "logits")
         self.logits_dtype = np.dtype(np.float16 if logits.type == "tensor(float16)" else np.float32)
+        width = logits.shape[-1]
+        self.vocab_size = width if isinstance(width, int) else manifest.vocab_size
         self.has_start = returns_last_logits(session)
         self.has_team = getattr(session, "has_team", False)  # of a plain session of onnxruntime it is not known
         self.appends_to_rows = False  # who runs several rows says so
@@ -189,7 +191,7 @@ class DecodeGraph:
 
     def new_logits(self, *tokens: int) -> Logits:
         """Return an array for the logits of so many tokens [..., V]."""
-        return np.empty((*tokens, self.manifest.vocab_size), self.logits_dtype)
+        return np.empty((*tokens, self.vocab_size), self.logits_dtype)
 
     def new_binding(
         self, session: Any, ids: NDArray[Any], logits: Logits | None, rows: Rows, name: str = "input_ids"

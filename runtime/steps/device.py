@@ -99,14 +99,14 @@ class DeviceSteps(StepMemory):
         self._captures = captures
         self._mask_step = mask_step
         self._slots = np.arange(cache.capacity)
-        self._logits = Buffer((cache.batch_size, 1, graph.manifest.vocab_size), graph.logits_dtype.type, provider)
+        self._logits = Buffer((cache.batch_size, 1, graph.vocab_size), graph.logits_dtype.type, provider)
         self._reader = device_logits(graph.logits_dtype, provider)
         self._steps: dict[tuple[range, int], _Step] = {}
         self.host = HostMemory(graph.session, provider)
         self.most_tokens = sessions_of(provider).most_tokens(onnxruntime())
         self.prefill_chunk = DEVICE_CHUNK
         if not graph.has_start:
-            bytes_per_token = graph.manifest.vocab_size * graph.logits_dtype.itemsize
+            bytes_per_token = graph.vocab_size * graph.logits_dtype.itemsize
             self.prefill_chunk = max(1, min(DEVICE_CHUNK, CHUNK_BYTES // bytes_per_token))
 
     def run_batch(self, ids: NDArray[np.int64], new: Mask, lengths: NDArray[np.int64]) -> Logits:
@@ -147,7 +147,7 @@ class DeviceSteps(StepMemory):
         rows = range(first, first + len(tokens))
         self._run_step(rows, tokens, lengths)
         read = rows if self._provider.addresses_rows else range(rows.stop)
-        if candidates is not None and candidates <= MOST_CANDIDATES and candidates < self.graph.manifest.vocab_size:
+        if candidates is not None and candidates <= MOST_CANDIDATES and candidates < self.graph.vocab_size:
             return self._reader.candidates(self._logits, read, candidates, self.host)[-len(rows) :]
         return self._reader.all(self._logits, read, self.host)[-len(rows) :]
 

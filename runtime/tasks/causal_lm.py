@@ -41,7 +41,8 @@ from edgeformer.runtime.media.pictures.picture_files import Picture
 from edgeformer.runtime.media.sound.recordings import Sound
 from edgeformer.runtime.prefixes.prefix_cache import PrefixCache
 from edgeformer.runtime.prefixes.session_file import read_session, write_session
-from edgeformer.runtime.sessions.graphs.int8_cache import mtp_geometry
+from edgeformer.runtime.sessions.graphs.first_tokens import are_mostly_first, with_first_tokens
+from edgeformer.runtime.sessions.graphs.int8_cache import mtp_geometry, open_over
 from edgeformer.runtime.sessions.session import SessionSettings
 from edgeformer.runtime.steps.adapters import AdaptedSession, Tensors, adapter_names, read_adapter
 from edgeformer.runtime.steps.device import CapturedSteps
@@ -498,10 +499,22 @@ class CausalLM(Model):
         """The session of the layer that drafts tokens, opened when it is first needed."""
         return self._open_graph(self.manifest.graphs["mtp"].file)
 
+    @cached_property
+    def first_tokens_session(self) -> Any | None:
+        """The session of the same layer that drafts the first tokens of a large vocabulary alone; None for no such."""
+        # A prepacked copy has no matrix any more of which the first rows could be read.
+        graph = self.folder / self.manifest.graphs["mtp"].file
+        content = with_first_tokens(graph, self.manifest.vocab_size)
+        if content is None:
+            return None
+        arguments = graph, self.manifest, self.provider, self._threads
+        return open_over(*arguments, kernels=self._kernel_choice, options=self._options, content=content)
+
     def _new_mtp(self, row: Row, states: NDArray[np.float32]) -> MultiTokenPrediction:
         """Return the drafter of a row by the model's layer. states: of the row's tokens, as they are run."""
         geometry, begun = mtp_geometry(self.manifest), row.cached_tokens
-        decoder = new_decoder(self.mtp_session, self.manifest, 1, len(states), self.provider, cache=geometry)
+        session = (self.first_tokens_session if are_mostly_first(row.prompt) else None) or self.mtp_session
+        decoder = new_decoder(session, self.manifest, 1, len(states), self.provider, cache=geometry)
         return MultiTokenPrediction(decoder, states, begun, self.manifest.vocab_size)
 
     def new_draft_model(self, tokens: int) -> DraftModel:

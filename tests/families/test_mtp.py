@@ -30,6 +30,7 @@ from edgeformer.runtime import load
 from edgeformer.runtime.generation.generate import run_rows
 from edgeformer.runtime.generation.speculation import DraftLength, MultiTokenPrediction, keep_states
 from edgeformer.runtime.generation.speculation.row_drafts import RowDrafts
+from edgeformer.runtime.sessions.graphs import first_tokens
 from edgeformer.runtime.steps.decode_graph import BoundStates
 from edgeformer.runtime.steps.new_decoder import new_decoder
 from edgeformer.runtime.steps.runner import StepRunner
@@ -520,3 +521,86 @@ def test_the_preset_drafts_its_own_stories(tiny_llama_mtp_bundle, monkeypatch):
         assert found.finish_reason == "eos" and len(found.token_ids) > 60
         drafted, accepted = drafted + found.speculation.drafted, accepted + found.speculation.accepted
     assert accepted > 0.7 * drafted
+
+
+FIRST = 64
+"""Tokens of a short head, of the 131 of these models."""
+
+
+class Seen(MultiTokenPrediction):
+    """The drafter of a model, which keeps the logits that it chose from."""
+
+    def choose(self, logits):
+        self.logits = logits.copy()
+        return super().choose(logits)
+
+
+def logits_of(model, session, text, states):
+    mtp = model.manifest.model.mtp
+    decoder = new_decoder(session, model.manifest, 1, len(states), cache=mtp.cache_geometry)
+    drafter = Seen(decoder, states, 0, model.manifest.vocab_size)
+    drafter.extend(text)
+    drafter.draft(1)
+    return drafter.logits
+
+
+@pytest.mark.parametrize("form", ["int4", "latent, int4", "states of the block, int4", "the embedding is the head"])
+def test_a_short_head_has_the_first_logits(bundles, tiny_llama_mtp_bundle, form, monkeypatch):
+    monkeypatch.setattr(first_tokens, "FIRST_TOKENS", FIRST)
+    family, options = FORMS.get(form, ("", {}))
+    model = load(bundles(family, **options) if family else tiny_llama_mtp_bundle, threads=1, draft="mtp")
+    states = np.random.default_rng(0).normal(size=(len(TEXT) + 1, model.hidden_size)).astype(np.float32)
+    for length in (2, 5, len(TEXT)):
+        short, every = (
+            logits_of(model, session, TEXT[:length], states)
+            for session in (model.first_tokens_session, model.mtp_session)
+        )
+        assert short.shape == (FIRST,) and every.shape == (model.manifest.vocab_size,)
+        np.testing.assert_allclose(short, every[:FIRST], rtol=1e-5, atol=1e-6)
+        assert not np.allclose(short, every[-FIRST:], rtol=1e-2), "other rows are not so near"
+
+
+def test_texts_of_other_tokens_have_drafts_of_all(bundles, monkeypatch):
+    monkeypatch.setattr(first_tokens, "FIRST_TOKENS", FIRST)
+    monkeypatch.setattr(DraftLength, "choose", lambda self, pending=0: 3)
+    drafted, draft = [], MultiTokenPrediction.draft
+    monkeypatch.setattr(
+        MultiTokenPrediction, "draft", lambda self, count: drafted.append(draft(self, count)) or drafted[-1]
+    )
+    path = bundles("mimo", precision="int4")
+    plain = load(path, threads=1)
+    wanted = {"max_new_tokens": NEW, "ignore_eos": True}
+    for text, opened, largest in (
+        ([3, 9, 63, 100], "first_tokens_session", FIRST),
+        ([3, 99, 70, 100], "mtp_session", 131),
+    ):
+        model = load(path, threads=1, draft="mtp")
+        drafted.clear()
+        assert model.generate(text, **wanted).token_ids == plain.generate(text, **wanted).token_ids
+        assert {"first_tokens_session", "mtp_session"} & vars(model).keys() == {opened}
+        chosen = [token for each in drafted for token in each]
+        assert len(chosen) > NEW and largest // 2 < max(chosen) < largest
+
+
+@pytest.mark.parametrize("form", ["static", "standard", "a small vocabulary"])
+def test_other_heads_and_small_vocabularies_stay_whole(bundles, form, monkeypatch):
+    """A matrix of floats whose rows are inputs, one that is dequantized, and tokens that are few."""
+    if form in FORMS:
+        monkeypatch.setattr(first_tokens, "FIRST_TOKENS", FIRST)
+    family, options = FORMS.get(form, FORMS["int4"])
+    model = load(bundles(family, **options), threads=1, draft="mtp")
+    assert model.first_tokens_session is None
+    model.generate([3, 9, 63], max_new_tokens=4, ignore_eos=True)
+    assert "mtp_session" in vars(model)
+
+
+def test_a_damaged_graph_is_left_to_onnxruntime(bundles, tmp_path, monkeypatch):
+    monkeypatch.setattr(first_tokens, "FIRST_TOKENS", FIRST)
+    graph = (bundles("mimo", precision="int4") / "onnx/model_mtp.onnx").read_bytes()
+    file = tmp_path / "model_mtp.onnx"
+    for size in (0, 1, 7, 100, len(graph) // 2, len(graph) - 3):
+        file.write_bytes(graph[:size])
+        assert first_tokens.with_first_tokens(file, 131) is None
+    file.write_bytes(graph)
+    assert first_tokens.with_first_tokens(file, 131) is not None
+    assert first_tokens.with_first_tokens(file.rename(tmp_path / "model_mtp.ort"), 131) is None

@@ -85,25 +85,28 @@ def open_over(
     *,
     kernels: KernelChoice,
     options: ProviderOptions | None = None,
+    content: bytes | None = None,
 ) -> Any:
     """Open a session of a graph as `open_session` does, over the cache that the manifest says.
 
-    Raises RequestError where that is one of int8 with scales per token, and the kernels do not compute its attention.
+    content: what stands in for that of the file. Raises RequestError where the cache is one of int8 with scales per
+    token, and the kernels do not compute its attention.
     """
-    content = graph_with_int8_cache(graph, cache_geometries(manifest)) if manifest.has_scales_per_token else None
+    if manifest.has_scales_per_token:
+        content = graph_with_int8_cache(graph, cache_geometries(manifest), content) or content
     rewritten = None if content is None else Rewritten(content, {})
     return open_session(graph, provider, threads, kernels=kernels, options=options, rewritten=rewritten)
 
 
-def graph_with_int8_cache(graph: Path, caches: Iterable[CacheGeometry]) -> bytes | None:
+def graph_with_int8_cache(graph: Path, caches: Iterable[CacheGeometry], content: bytes | None = None) -> bytes | None:
     """Return the content of a graph over such a cache; None for a graph without keys and values of these.
 
-    caches: of the graphs of the bundle, as they are to be. Raises RequestError for a graph whose attention the kernels
-    do not compute.
+    caches: of the graphs of the bundle, as they are to be. content: what stands in for that of the file. Raises
+    RequestError for a graph whose attention the kernels do not compute.
     """
     if graph.suffix != ".onnx" or graph.stat().st_size > LARGEST_GRAPH:
         raise RequestError(f"the cache of {graph} cannot be int8: it is no ONNX file of nodes alone. {ADVICE}")
-    model = memoryview(graph.read_bytes())
+    model = memoryview(graph.read_bytes() if content is None else content)
     try:
         of_model = _within(model, onnx.MODEL_GRAPH)
         inputs = [content for field, content in read_fields(of_model) if field == onnx.GRAPH_INPUT]
