@@ -52,6 +52,10 @@ PAGE = 4096
 CHUNK = 1 << 24
 """Bytes that are copied at once."""
 
+KEPT_FOR_KERNELS = ("QuickGeluFusion",)
+"""Optimizers of onnxruntime that are left out where kernels run a graph. What they would fuse, kernels compute in
+nodes of their own (`fused_nodes.LIGHT`); of the op that they make of it, onnxruntime would, and rounds otherwise."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Startup:
@@ -163,7 +167,10 @@ def _write(graph: Path, prepacked: Path, kernels: KernelChoice) -> None:
     try:
         # With the input, or onnxruntime takes its default for a constant, which it shares with what is 0 forever.
         model = with_optional_inputs(graph, options)
-        onnxruntime().InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        disabled = KEPT_FOR_KERNELS if kernels.library is not None else ()
+        onnxruntime().InferenceSession(
+            model, options, providers=["CPUExecutionProvider"], disabled_optimizers=list(disabled)
+        )
     except onnxruntime_errors() as error:
         raise BundleError(f"onnxruntime cannot prepack {graph}: {error}") from error
     _lay_out(prepacked, kernels)

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from test_mat_mul_n_bits import random_weights
 
-from edgeformer.errors import BundleError
+from edgeformer.errors import BundleError, ParityError
 from edgeformer.export import export_model, verify
 from edgeformer.manifest.manifest import Manifest
 from edgeformer.runtime import load
@@ -21,6 +21,12 @@ from edgeformer.runtime.sessions.prepacked.stored_panels import store_panels
 
 TOKENS = list(range(5, 45))
 PAGE = 4096
+RECURRENT = {
+    "vocab_size": 131, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 96, "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 16,
+}  # fmt: skip
+"""Sizes of a small Qwen3.5, three of whose layers are recurrent."""
 
 
 @pytest.fixture
@@ -86,6 +92,18 @@ def test_a_model_answers_by_steps_with_stored_weights(bundle, int4_bundle, insta
         for model in (load(bundle, "cpu"), load(int4_bundle, "cpu"))
     ]
     assert texts[0] == texts[1]
+
+
+def test_light_ops_between_kernels_stay_what_they_are(make_model, installed, library, tmp_path, monkeypatch):
+    """x · sigmoid(x) is computed by kernels, and onnxruntime would store another op that it rounds otherwise."""
+    folder = export_model(make_model("qwen3_5_text", **RECURRENT), tmp_path / "b", verify=None).path
+    installed(library)
+    graph = onnx.load(prepack.optimize(folder).folder / "model.onnx", load_external_data=False).graph
+    ops = {node.op_type for node in graph.node}
+    assert "Sigmoid" in ops and "QuickGelu" not in ops
+    monkeypatch.setattr(prepack, "KEPT_FOR_KERNELS", ())
+    with pytest.raises(ParityError, match="differ from the bundle's own"):
+        prepack.optimize(folder)
 
 
 def test_with_other_kernels_the_bundles_graph_is_opened(bundle, installed, library, opened, monkeypatch):
