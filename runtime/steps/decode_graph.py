@@ -95,6 +95,7 @@ class DecodeGraph:
     - request_lengths: int64 [B], the most tokens that each row will have, where the graph reads them; else None.
     - token_states: those that runs read or write.
     - cache: what its layers keep; None for what the manifest says of the model's.
+    - vocab_size: logits of a token; a head that drafts may have fewer than the model.
     """
 
     def __init__(

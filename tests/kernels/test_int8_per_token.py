@@ -207,12 +207,12 @@ def test_commands_pass_it_on(tiny_llama_bundle):
     assert floats - integers == 68 * (4 * kept.elements_per_token - kept.with_scales_per_token().elements_per_token)
 
 
-def keys_for_values(graph, caches):
+def keys_for_values(graph, caches, content):
     """Layer 1 reads keys where its values should be, and values where its keys should be."""
     names = {
         f"past_key_values.1.{one}": f"past_key_values.1.{other}" for one, other in (("key", "value"), ("value", "key"))
     }
-    model = onnx.load_from_string(graph_with_int8_cache(graph, caches))
+    model = onnx.load_from_string(graph_with_int8_cache(graph, caches, content))
     for node in model.graph.node:
         if node.op_type in PER_TOKEN_ATTENTION.values():
             node.input[:] = [names.get(each, each) for each in node.input]
