@@ -19,6 +19,7 @@ from edgeformer.runtime.measure.benchmarking.result import Memory
 from edgeformer.runtime.measure.benchmarking.startup import measure_loading, measure_memory
 from edgeformer.runtime.measure.benchmarking.workloads import Request, Source
 from edgeformer.runtime.media.sound.audio import SAMPLE_RATE
+from edgeformer.runtime.sessions.graphs.fused_nodes import with_fused_nodes
 from edgeformer.runtime.sessions.graphs.optional_inputs import OPTIONAL, with_optional_inputs
 from edgeformer.runtime.sessions.kernels import KernelChoice, choose_kernels
 from edgeformer.runtime.sessions.prepacked.prepacked_graphs import FOLDER, opened_graphs, prepacked_folder
@@ -53,8 +54,8 @@ CHUNK = 1 << 24
 """Bytes that are copied at once."""
 
 KEPT_FOR_KERNELS = ("QuickGeluFusion",)
-"""Optimizers of onnxruntime that are left out where kernels run a graph. What they would fuse, kernels compute in
-nodes of their own (`fused_nodes.LIGHT`); of the op that they make of it, onnxruntime would, and rounds otherwise."""
+"""Optimizers of onnxruntime that are left out where kernels run nodes as one. What they would fuse, kernels compute in
+these (`fused_nodes.LIGHT`); of the op that they make of it, onnxruntime would, and rounds otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +168,8 @@ def _write(graph: Path, prepacked: Path, kernels: KernelChoice) -> None:
     try:
         # With the input, or onnxruntime takes its default for a constant, which it shares with what is 0 forever.
         model = with_optional_inputs(graph, options)
-        disabled = KEPT_FOR_KERNELS if kernels.library is not None else ()
+        fuses = kernels.library is not None and with_fused_nodes(graph, kernels.library.ops, None) is not None
+        disabled = KEPT_FOR_KERNELS if fuses else ()
         onnxruntime().InferenceSession(
             model, options, providers=["CPUExecutionProvider"], disabled_optimizers=list(disabled)
         )
@@ -234,7 +236,7 @@ def _answers(model: Model) -> list[NDArray[Any]]:
     """Return outputs of all graphs of a model for random tokens: states, or logits after a text and after steps."""
     manifest = model.manifest
     length = min(TOKENS, max(1, manifest.context_length - STEPS))
-    tokens = np.random.default_rng(0).integers(0, manifest.vocab_size, length).tolist()
+    tokens = np.random.default_rng(0).integers(0, max(1, manifest.vocab_size), length).tolist()  # pictures have none
     return _outputs(model, tokens)
 
 
