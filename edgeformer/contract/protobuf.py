@@ -58,6 +58,31 @@ def replaced_fields(message: memoryview, replacement: Callable[[int, memoryview]
     return b"".join(parts)
 
 
+def value_of_width(value: memoryview, width: int, element: int | None = None) -> bytes:
+    """Return an input or output of a graph whose last dimension is `width`. element: another type of its numbers.
+
+    Raises as `read_fields`.
+    """
+
+    def with_shape(number: int, shape: memoryview) -> bytes | None:
+        if number != TENSOR_SHAPE:
+            return None
+        *dims, _ = [bytes(part) for field, part in read_fields(shape) if field == SHAPE_DIM]
+        return b"".join(written_field(SHAPE_DIM, dim) for dim in (*dims, written_field(DIM_VALUE, width)))
+
+    def with_tensor(number: int, tensor: memoryview) -> bytes | None:
+        if number != TYPE_TENSOR:
+            return None
+        # Of a field that is there twice, readers take the last.
+        return replaced_fields(tensor, with_shape) + (
+            b"" if element is None else written_field(TENSOR_ELEMENT, element)
+        )
+
+    return replaced_fields(
+        value, lambda number, kind: replaced_fields(kind, with_tensor) if number == VALUE_TYPE else None
+    )
+
+
 def _fields(message: memoryview) -> Iterator[tuple[int, memoryview | None, int, int]]:
     """Yield number and content of each field, and where it begins and ends; the content of a number is None."""
     at = 0

@@ -604,3 +604,19 @@ def test_a_damaged_graph_is_left_to_onnxruntime(bundles, tmp_path, monkeypatch):
     file.write_bytes(graph)
     assert first_tokens.with_first_tokens(file, 131) is not None
     assert first_tokens.with_first_tokens(file.rename(tmp_path / "model_mtp.ort"), 131) is None
+
+
+@pytest.mark.parametrize("what", ["integers that another node makes", "numbers in the graph itself"])
+def test_matrices_that_are_no_piece_of_a_file_stay_whole(bundles, tmp_path, what, monkeypatch):
+    monkeypatch.setattr(first_tokens, "FIRST_TOKENS", FIRST)
+    model = onnx.load(bundles("mimo", precision="int4") / "onnx/model_mtp.onnx", load_external_data=False)
+    head = next(node for node in model.graph.node if "logits" in node.output)
+    if what.startswith("integers"):
+        model.graph.node.insert(0, onnx.helper.make_node("Identity", [head.input[1]], ["made"]))
+        head.input[1] = "made"
+    else:
+        tensor = next(each for each in model.graph.initializer if each.name == head.input[2])
+        del tensor.external_data[:]
+        tensor.data_location = onnx.TensorProto.DEFAULT
+    onnx.save(model, tmp_path / "model_mtp.onnx")
+    assert first_tokens.with_first_tokens(tmp_path / "model_mtp.onnx", 131) is None

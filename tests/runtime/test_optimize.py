@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import transformers
 from click.testing import CliRunner
 
 from edgeformer.cli.main import cli
@@ -211,6 +212,16 @@ def test_quantized_graphs_are_prepacked_with_their_scales(llama_folder, tmp_path
     overrides = QuantizationOverrides(activations=activations)
     options = {"precision": "int8", "quantization": overrides, "verify": None}
     path = export_model(llama_folder, tmp_path / "b", **options).path
+    assert [each.name for each in prepack.optimize(path).folder.glob("*.onnx")] == ["model.onnx"]
+
+
+def test_a_model_of_pictures_is_prepacked(tmp_path):
+    """It has no tokens, of which a text could be drawn."""
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.ViTConfig(**sizes, image_size=32, patch_size=8)
+    transformers.ViTModel(config).save_pretrained(tmp_path / "vit")
+    transformers.ViTImageProcessorPil(size={"height": 32, "width": 32}).save_pretrained(tmp_path / "vit")
+    path = export_model(tmp_path / "vit", tmp_path / "b", verify=None).path
     assert [each.name for each in prepack.optimize(path).folder.glob("*.onnx")] == ["model.onnx"]
 
 

@@ -14,7 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from edgeformer.contract import protobuf as onnx
-from edgeformer.contract.protobuf import read_fields, read_numbers, read_texts, replaced_fields, written_field
+from edgeformer.contract.protobuf import (
+    read_fields,
+    read_numbers,
+    read_texts,
+    replaced_fields,
+    value_of_width,
+    written_field,
+)
 from edgeformer.runtime.sessions.graphs.optional_inputs import content_of
 
 FIRST_TOKENS = 32_768
@@ -23,8 +30,9 @@ Python and 95 % of C++; with 16,384 and 65,536, drafts of three tokens that come
 they can would give 0.98 and 0.96 of the gain (Qwen3.5-0.8B's geometry, AMD Zen 4)."""
 
 LEAST_SHARE = 0.5
-"""Least share of a text's tokens that are among the first: with fewer, drafts over all tokens gain more. Of a Chinese
-text it is 0.31 with that tokenizer."""
+"""Least share of a prompt's tokens that are among the first. By the costs of drafts and such a probability, drafts over
+all tokens would gain more below 0.56; special tokens of a chat are not among the first. Of a Chinese text it is 0.31
+with that tokenizer; of one whose tokens stand in another order it would be low, too."""
 
 HEADS = {"MatMulNBits", "MatMulNBitsBias", "TransposedMatMul"}
 """Products whose matrices have a row, or rows of blocks, for each output."""
@@ -38,7 +46,7 @@ EXTERNAL = 1
 
 
 def are_mostly_first(tokens: Sequence[int]) -> bool:
-    """Return whether a text has so many of the first tokens that drafts of these alone gain more."""
+    """Return whether a prompt has so many of the first tokens that drafts of these alone gain more."""
     return float(np.mean(np.asarray(tokens) < FIRST_TOKENS)) >= LEAST_SHARE
 
 
@@ -85,7 +93,7 @@ def _with_first_tokens(graph: memoryview, vocab_size: int) -> bytes | None:
         if number == onnx.GRAPH_NODE and content == heads[0]:
             return _shorter_product(content, {name: _shorter_name(name) for name in read})
         if number == onnx.GRAPH_OUTPUT and read_texts(content, onnx.VALUE_NAME) == [LOGITS]:
-            return _shorter_output(content)
+            return value_of_width(content, FIRST_TOKENS)
         return None
 
     added = b"".join(written_field(onnx.GRAPH_INITIALIZER, tensor) for tensor in shorter.values() if tensor is not None)
@@ -128,23 +136,3 @@ def _shorter_product(node: memoryview, names: Mapping[str, str]) -> bytes:
         return None
 
     return replaced_fields(node, replaced)
-
-
-def _shorter_output(value: memoryview) -> bytes:
-    """Return the logits as an output of the graph, of as many numbers as there are first tokens."""
-
-    def with_shape(number: int, shape: memoryview) -> bytes | None:
-        if number != onnx.TENSOR_SHAPE:
-            return None
-        *dims, _ = [bytes(part) for field, part in read_fields(shape) if field == onnx.SHAPE_DIM]
-        return b"".join(
-            written_field(onnx.SHAPE_DIM, dim) for dim in (*dims, written_field(onnx.DIM_VALUE, FIRST_TOKENS))
-        )
-
-    def with_tensor(number: int, tensor: memoryview) -> bytes | None:
-        return replaced_fields(tensor, with_shape) if number == onnx.TYPE_TENSOR else None
-
-    def with_type(number: int, kind: memoryview) -> bytes | None:
-        return replaced_fields(kind, with_tensor) if number == onnx.VALUE_TYPE else None
-
-    return replaced_fields(value, with_type)

@@ -16,7 +16,7 @@ from typing import Any, cast
 from edgeformer.config import DecoderConfig
 from edgeformer.contract import protobuf as onnx
 from edgeformer.contract.ops import DOMAIN, PER_TOKEN_ATTENTION
-from edgeformer.contract.protobuf import read_fields, read_texts, replaced_fields, written_field
+from edgeformer.contract.protobuf import read_fields, read_texts, replaced_fields, value_of_width
 from edgeformer.contract.tensors import CacheGeometry
 from edgeformer.errors import BundleError, RequestError
 from edgeformer.manifest.manifest import Manifest
@@ -126,7 +126,8 @@ def _replaced(field: int, content: memoryview, widths: dict[str, int | None], gr
     """Return what takes the place of a field of a graph; None for one that stays."""
     if field in (onnx.GRAPH_INPUT, onnx.GRAPH_OUTPUT):
         name = _text(content, onnx.VALUE_NAME)
-        return None if name not in widths else _int8_value(name, content, widths[name])
+        width = widths.get(name)
+        return None if width is None else value_of_width(content, width, INT8)
     if field != onnx.GRAPH_NODE:
         return None
     op = _text(content, onnx.NODE_OP_TYPE)
@@ -141,18 +142,6 @@ def _replaced(field: int, content: memoryview, widths: dict[str, int | None], gr
         )
     kernel = PER_TOKEN_ATTENTION[op].encode()
     return replaced_fields(content, lambda number, _: kernel if number == onnx.NODE_OP_TYPE else None)
-
-
-def _int8_value(name: str, content: memoryview, width: int | None) -> bytes:
-    """Return an input or output of int8 whose last dimension is `width`."""
-    assert width is not None
-    given = _within(_within(_within(content, onnx.VALUE_TYPE), onnx.TYPE_TENSOR), onnx.TENSOR_SHAPE)
-    dims = [part for field, part in read_fields(given) if field == onnx.SHAPE_DIM]
-    written = [*(bytes(dim) for dim in dims[:-1]), written_field(onnx.DIM_VALUE, width)]
-    shape = b"".join(written_field(onnx.SHAPE_DIM, dim) for dim in written)
-    tensor = written_field(onnx.TENSOR_ELEMENT, INT8) + written_field(onnx.TENSOR_SHAPE, shape)
-    kind = written_field(onnx.TYPE_TENSOR, tensor)
-    return written_field(onnx.VALUE_NAME, name) + written_field(onnx.VALUE_TYPE, kind)
 
 
 def _within(content: memoryview, wanted: int) -> memoryview:
